@@ -1,0 +1,86 @@
+"""Every setting of relaxc, once: its type, unit, default, help, and whether it changes an artifact.
+
+A setting is read from the environment as RELAXC_<NAME>; the CLI has options for some of them, and these
+win. docs/settings.md is generated from this file (`make fix`), and a test fails when they differ.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from platformdirs import user_cache_path
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+__all__ = ["Settings", "settings"]
+
+GIB = 1 << 30
+
+
+def _setting(default: Any, help: str, *, unit: str = "", affects_artifact: bool = False, **constraints: Any) -> Any:
+    extra: dict[str, Any] = {"unit": unit, "affects_artifact": affects_artifact}
+    if callable(default):
+        return Field(default_factory=default, description=help, json_schema_extra=extra, **constraints)
+    return Field(default=default, description=help, json_schema_extra=extra, **constraints)
+
+
+class Settings(BaseSettings):
+    """The settings in force; frozen. Build one with other values in a test, or call `settings()`."""
+
+    model_config = SettingsConfigDict(env_prefix="RELAXC_", frozen=True, extra="ignore")
+
+    # The store
+    cache_dir: Path = _setting(
+        lambda: user_cache_path("relaxc"), "Folder of the artifact store. Holds compiled files, keys and job folders."
+    )
+    cache_max_bytes: int = _setting(
+        20 * GIB, "Size of the store over which the least recently used artifacts are removed.", unit="bytes", gt=0
+    )
+
+    # Limits on what is taken in
+    max_model_bytes: int = _setting(4 * GIB, "Largest model file taken, external data included.", unit="bytes", gt=0)
+    max_unpacked_bytes: int = _setting(
+        8 * GIB, "Largest size that a .pt2 archive may unpack to.", unit="bytes", gt=0
+    )
+    max_graph_nodes: int = _setting(200_000, "Most nodes a model's graph may have.", unit="nodes", gt=0)
+
+    # Limits on one compile
+    compile_timeout_s: float = _setting(1800.0, "Wall-clock limit of one compile.", unit="s", gt=0)
+    compile_memory_bytes: int = _setting(
+        16 * GIB, "Address-space growth limit of one compiling process (RLIMIT_DATA).", unit="bytes", gt=0
+    )
+    compile_file_bytes: int = _setting(
+        16 * GIB, "Largest file a compiling process may write (RLIMIT_FSIZE).", unit="bytes", gt=0
+    )
+    workers: int = _setting(1, "Compiles that run at the same time in one server.", unit="processes", ge=1)
+    queue_max: int = _setting(64, "Compiles that may wait; more are refused with `busy`.", unit="jobs", ge=1)
+
+    # The server
+    host: str = _setting("127.0.0.1", "Address that `relaxc serve` listens on.")
+    port: int = _setting(8000, "Port that `relaxc serve` listens on; 0 picks a free one.", ge=0, le=65535)
+
+    # The build
+    threads: int = _setting(
+        0, "Threads that an artifact runs with when the caller does not say; 0 is one for each core.", unit="threads", ge=0
+    )
+    embed_weights_max_bytes: int = _setting(
+        3 * GIB // 2,
+        "Weights up to this size go inside the .so; larger ones go into a safetensors file beside it.",
+        unit="bytes",
+        affects_artifact=True,
+        ge=0,
+    )
+    cxx: str = _setting("g++", "C++ compiler that links the artifact.", affects_artifact=True)
+    objcopy: str = _setting("objcopy", "objcopy of binutils, which adds the artifact's sections.")
+    nvcc: str = _setting("nvcc", "CUDA compiler for cuda targets.", affects_artifact=True)
+
+    # Diagnosis
+    log_level: str = _setting("warning", "Level of the log on stderr: debug, info, warning or error.")
+
+
+@lru_cache(maxsize=1)
+def settings() -> Settings:
+    """The settings of this process, read from the environment once."""
+    return Settings()

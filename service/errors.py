@@ -1,0 +1,287 @@
+"""Every error relaxc raises on purpose, as one tree.
+
+RelaxcError                      code, http_status, exit_code, remedy; `fields` are kept for --json and problem+json
+├── RequestError          exit 2   what was asked for cannot be asked for
+│   ├── InvalidOption            an option has a value outside its domain, or options contradict each other
+│   ├── InvalidTarget            a target that is unknown, malformed or incomplete
+│   ├── InvalidShape             a --shape that does not fit the model's inputs
+│   └── PluginError              a --plugin file that cannot be loaded or breaks the module
+├── ModelError            exit 3   the model cannot be used as it is
+│   ├── ModelNotFound            no file at that path
+│   ├── UnknownFormat            neither ONNX nor a torch.export archive
+│   ├── ModelMalformed           the file is damaged, or its graph contradicts itself
+│   ├── ModelTooLarge            the file, or what it unpacks to, is over the limit
+│   ├── ModelUnsafe              it would need code of its own run, or files outside its folder
+│   └── UnsupportedModel         well-formed, but with operators, dtypes or opsets that we do not have
+├── CompileError          exit 4   the compiler failed on a model that it should take
+│   ├── CompileFailed            a stage raised; the stage is named
+│   ├── CompilerCrashed          the compiling process died
+│   ├── CompilerTimeout          it passed its time limit
+│   ├── CompilerOutOfMemory      it passed its memory limit
+│   ├── ToolMissing              a program that the build needs (g++, objcopy, nvcc) is not installed
+│   └── Cancelled                somebody cancelled it
+├── VerificationFailed    exit 5   the artifact's numbers differ from the reference's
+├── ArtifactError         exit 6   a compiled file cannot be used
+│   ├── ArtifactNotFound         no artifact with that digest, or no file at that path
+│   ├── ArtifactCorrupt          not one of ours, truncated, or its digest is wrong
+│   └── MachineMismatch          compiled for a machine that this one is not
+├── InputError            exit 7   the inputs of a run do not fit the artifact's signature
+│   ├── InputName                missing, unknown or repeated
+│   ├── InputType                wrong dtype or device
+│   └── InputShape               wrong rank, size, or a symbolic dim outside its bounds
+└── ServiceError          exit 8   the server cannot answer now
+    ├── Busy                     the queue is full
+    └── ServerUnreachable        no server at that address, or it went away
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+__all__ = [
+    "ArtifactCorrupt",
+    "ArtifactError",
+    "ArtifactNotFound",
+    "Busy",
+    "Cancelled",
+    "CompileError",
+    "CompileFailed",
+    "CompilerCrashed",
+    "CompilerOutOfMemory",
+    "CompilerTimeout",
+    "InputError",
+    "InputName",
+    "InputShape",
+    "InputType",
+    "InvalidOption",
+    "InvalidShape",
+    "InvalidTarget",
+    "MachineMismatch",
+    "ModelError",
+    "ModelMalformed",
+    "ModelNotFound",
+    "ModelTooLarge",
+    "ModelUnsafe",
+    "PluginError",
+    "RelaxcError",
+    "RequestError",
+    "ServerUnreachable",
+    "ServiceError",
+    "ToolMissing",
+    "UnknownFormat",
+    "UnsupportedModel",
+    "VerificationFailed",
+    "by_code",
+]
+
+
+class RelaxcError(Exception):
+    """Base of every error that relaxc raises on purpose.
+
+    `message` is one sentence for a person; `fields` are JSON values for a program (node names,
+    limits, found values). `code` is stable and the same in the CLI's `--json` and in problem+json.
+    """
+
+    code: ClassVar[str] = "relaxc-error"
+    http_status: ClassVar[int] = 500
+    exit_code: ClassVar[int] = 1
+    remedy: ClassVar[str] = "Run again with --verbose and report the trace."
+
+    def __init__(self, message: str, *, remedy: str | None = None, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields: dict[str, Any] = fields
+        if remedy is not None:
+            self.remedy = remedy  # type: ignore[misc]  # an instance may know better than its class
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything about the error as JSON values; `from_dict` is its inverse."""
+        return {"code": self.code, "message": self.message, "remedy": self.remedy, "fields": self.fields}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> RelaxcError:
+        """The error that `to_dict` described, of its own class; an unknown code gives the base class."""
+        kind = by_code().get(data.get("code", ""), RelaxcError)
+        return kind(data.get("message", ""), remedy=data.get("remedy"), **(data.get("fields") or {}))
+
+
+def by_code() -> dict[str, type[RelaxcError]]:
+    """Every error class by its code."""
+    found: dict[str, type[RelaxcError]] = {}
+    pending: list[type[RelaxcError]] = [RelaxcError]
+    while pending:
+        kind = pending.pop()
+        found[kind.code] = kind
+        pending.extend(kind.__subclasses__())
+    return found
+
+
+class RequestError(RelaxcError):
+    code = "request-error"
+    http_status = 400
+    exit_code = 2
+    remedy = "Correct the request; `relaxc compile --help` lists every option."
+
+
+class InvalidOption(RequestError):
+    code = "invalid-option"
+
+
+class InvalidTarget(RequestError):
+    code = "invalid-target"
+    remedy = "Use `auto`, a tag that `relaxc targets` lists, or target JSON with a `kind`."
+
+
+class InvalidShape(RequestError):
+    code = "invalid-shape"
+    remedy = "`relaxc inspect MODEL` prints the inputs with their shapes; give `--shape NAME=1,3,224,224`."
+
+
+class PluginError(RequestError):
+    code = "plugin-error"
+    remedy = "See docs/adding_a_pass.md for what a plugin file may define."
+
+
+class ModelError(RelaxcError):
+    code = "model-error"
+    http_status = 422
+    exit_code = 3
+    remedy = "Export the model again, and check it in the framework that made it."
+
+
+class ModelNotFound(ModelError):
+    code = "model-not-found"
+    http_status = 404
+    remedy = "Check the path."
+
+
+class UnknownFormat(ModelError):
+    code = "unknown-format"
+    http_status = 415
+    remedy = "Send an ONNX file, or a .pt2 written by torch.export.save."
+
+
+class ModelMalformed(ModelError):
+    code = "model-malformed"
+
+
+class ModelTooLarge(ModelError):
+    code = "model-too-large"
+    http_status = 413
+    remedy = "Raise the limit named in the message (docs/settings.md), or send a smaller model."
+
+
+class ModelUnsafe(ModelError):
+    code = "model-unsafe"
+    remedy = "Export the model without custom pickled objects, and with its external data beside it."
+
+
+class UnsupportedModel(ModelError):
+    code = "unsupported-model"
+    remedy = "`relaxc inspect MODEL` lists every unsupported node; replace these operators, or add them with a plugin."
+
+
+class CompileError(RelaxcError):
+    code = "compile-error"
+    http_status = 500
+    exit_code = 4
+
+
+class CompileFailed(CompileError):
+    code = "compile-failed"
+    remedy = "This is our bug: report the model and the message; `--dump DIR` shows the module at each stage."
+
+
+class CompilerCrashed(CompileError):
+    code = "compiler-crashed"
+    remedy = "This is our bug: report it with the repro command and the log tail. Other compiles are not affected."
+
+
+class CompilerTimeout(CompileError):
+    code = "compiler-timeout"
+    http_status = 504
+    remedy = "Raise RELAXC_COMPILE_TIMEOUT_S, or compile at a lower -O."
+
+
+class CompilerOutOfMemory(CompileError):
+    code = "compiler-out-of-memory"
+    http_status = 507
+    remedy = "Raise RELAXC_COMPILE_MEMORY_BYTES, or compile on a larger machine."
+
+
+class ToolMissing(CompileError):
+    code = "tool-missing"
+    remedy = "Install the program that the message names (on Debian: apt-get install g++ binutils)."
+
+
+class Cancelled(CompileError):
+    code = "cancelled"
+    http_status = 409
+    remedy = "Submit it again."
+
+
+class VerificationFailed(RelaxcError):
+    code = "verification-failed"
+    http_status = 422
+    exit_code = 5
+    remedy = "Report it: a wrong number is our worst bug. `--no-verify` builds it all the same and records the failure."
+
+
+class ArtifactError(RelaxcError):
+    code = "artifact-error"
+    http_status = 422
+    exit_code = 6
+    remedy = "Compile the model again."
+
+
+class ArtifactNotFound(ArtifactError):
+    code = "artifact-not-found"
+    http_status = 404
+    remedy = "Check the path or digest; `relaxc cache ls` lists what is kept."
+
+
+class ArtifactCorrupt(ArtifactError):
+    code = "artifact-corrupt"
+
+
+class MachineMismatch(ArtifactError):
+    code = "machine-mismatch"
+    http_status = 409
+    remedy = "Compile with `--target` set to this machine (`relaxc targets` names it), or run it where it was meant to."
+
+
+class InputError(RelaxcError):
+    code = "input-error"
+    http_status = 400
+    exit_code = 7
+    remedy = "`relaxc inspect OUT.so` prints the inputs with their shapes and dtypes."
+
+
+class InputName(InputError):
+    code = "input-name"
+
+
+class InputType(InputError):
+    code = "input-type"
+
+
+class InputShape(InputError):
+    code = "input-shape"
+
+
+class ServiceError(RelaxcError):
+    code = "service-error"
+    http_status = 503
+    exit_code = 8
+    remedy = "Try again later."
+
+
+class Busy(ServiceError):
+    code = "busy"
+    http_status = 429
+
+
+class ServerUnreachable(ServiceError):
+    code = "server-unreachable"
+    http_status = 502
+    remedy = "Check the address, and that `relaxc serve` runs there."

@@ -1,0 +1,306 @@
+"""What a compile is asked to do, as frozen values that check themselves and have one canonical JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from service.errors import InvalidOption, InvalidShape, InvalidTarget
+
+__all__ = [
+    "CompileOptions",
+    "CompileRequest",
+    "DimBounds",
+    "ModelFormat",
+    "ModelRef",
+    "Precision",
+    "Signature",
+    "TargetSpec",
+    "TensorSpec",
+    "canonical_json",
+]
+
+Dim = int | str
+"""A size, or a symbolic dim: a name (`batch`) or an integer expression over names (`2*seq + 1`)."""
+
+JsonScalar = str | int | float | bool | None
+
+_DTYPES = frozenset(
+    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64".split()
+)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal bytes."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+class ModelFormat(StrEnum):
+    """The format of a model file."""
+
+    ONNX = "onnx"
+    PT2 = "pt2"
+
+
+class Precision(StrEnum):
+    """The dtype of matmul and convolution operands; accumulation is in fp32 for all of them."""
+
+    FP32 = "fp32"
+    FP16 = "fp16"
+    BF16 = "bf16"
+
+    @property
+    def dtype(self) -> str:
+        """The TVM name of this dtype."""
+        return {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One tensor of a signature: `shape` holds sizes and symbolic dims; a scalar has the empty shape."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidOption("a tensor needs a name")
+        if self.dtype not in _DTYPES:
+            raise InvalidOption(f"tensor {self.name!r} has dtype {self.dtype!r}, which is not one of {sorted(_DTYPES)}")
+        for dim in self.shape:
+            if isinstance(dim, int) and dim < 0:
+                raise InvalidShape(f"tensor {self.name!r} has the negative size {dim}", name=self.name)
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, slots=True)
+class DimBounds:
+    """The sizes a symbolic dim may take, both ends included; `maximum` None is unbounded."""
+
+    minimum: int = 1
+    maximum: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.minimum < 0 or (self.maximum is not None and self.maximum < self.minimum):
+            raise InvalidShape(f"bounds {self.minimum}..{self.maximum} hold no size")
+
+    def __contains__(self, size: int) -> bool:
+        return self.minimum <= size and (self.maximum is None or size <= self.maximum)
+
+    def __str__(self) -> str:
+        return f"{self.minimum}..{'' if self.maximum is None else self.maximum}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The names, dtypes and shapes of a model's inputs and outputs, in the model's order.
+
+    `dims` bounds every symbolic name that a shape uses. `constants` are inputs that are not tensors
+    (flags, numbers): the export fixed their values, and a run may only repeat them. Nested outputs
+    are flat here, under dotted names (`past_key_values.0.1`).
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    dims: tuple[tuple[str, DimBounds], ...] = ()
+    constants: tuple[tuple[str, JsonScalar], ...] = ()
+
+    def __post_init__(self) -> None:
+        for kind, names in (("input", [t.name for t in self.inputs]), ("output", [t.name for t in self.outputs])):
+            repeated = sorted({name for name in names if names.count(name) > 1})
+            if repeated:
+                raise InvalidOption(f"{kind} names are repeated: {', '.join(repeated)}")
+
+    @property
+    def bounds(self) -> dict[str, DimBounds]:
+        """The bounds of each symbolic dim by its name."""
+        return dict(self.dims)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The signature as JSON values; `from_dict` is its inverse."""
+        return {
+            "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.inputs],
+            "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.outputs],
+            "dims": {name: [b.minimum, b.maximum] for name, b in self.dims},
+            "constants": dict(self.constants),
+        }
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> Signature:
+        """The signature that `to_dict` described."""
+
+        def tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
+            return tuple(TensorSpec(r["name"], r["dtype"], tuple(r["shape"])) for r in rows)
+
+        return Signature(
+            tensors(data["inputs"]),
+            tensors(data["outputs"]),
+            tuple((name, DimBounds(low, high)) for name, (low, high) in data["dims"].items()),
+            tuple(data["constants"].items()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TargetSpec:
+    """The machine to compile for, resolved: no `auto`, every feature spelled out.
+
+    `name` is what people call it (`x86-64-v4`, `cuda-sm90`, or the detected CPU's name). For a CPU,
+    `features` are LLVM feature names without the plus (`avx512bf16`); for a CUDA device `arch` is
+    `sm_90` and `host` is the CPU that launches it.
+    """
+
+    name: str
+    kind: str
+    triple: str = "x86_64-linux-gnu"
+    mcpu: str = ""
+    features: tuple[str, ...] = ()
+    cores: int = 1
+    vector_bits: int = 128
+    arch: str = ""
+    host: TargetSpec | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("llvm", "cuda"):
+            raise InvalidTarget(f"target kind {self.kind!r} is not one of llvm, cuda")
+        if self.kind == "cuda" and (not re.fullmatch(r"sm_\d+a?", self.arch) or self.host is None):
+            raise InvalidTarget(f"a cuda target needs an arch like sm_90 and a host, got {self.arch!r}")
+        if self.cores < 1:
+            raise InvalidTarget(f"a target needs at least one core, got {self.cores}")
+
+    def to_dict(self) -> dict[str, Any]:
+        """The target as JSON values; `from_dict` is its inverse."""
+        data = asdict(self)
+        data["features"] = list(self.features)
+        data["host"] = self.host.to_dict() if self.host else None
+        return data
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> TargetSpec:
+        """The target that `to_dict` described."""
+        host = TargetSpec.from_dict(data["host"]) if data.get("host") else None
+        return TargetSpec(**{**data, "features": tuple(data.get("features", ())), "host": host})
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """How to compile: everything here is part of the cache key.
+
+    `precision` None keeps the model's own dtypes. `shapes` fixes or renames symbolic dims, an input
+    at a time. `opt_level` 0 builds without graph optimization, 1 adds folding and fusion, 2 layout
+    and schedules (the default), 3 allows fast math within the verification tolerance.
+    """
+
+    precision: Precision | None = None
+    opt_level: int = 2
+    shapes: tuple[tuple[str, tuple[Dim, ...]], ...] = ()
+    plugins: tuple[str, ...] = field(default=())
+    verify: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.opt_level not in (0, 1, 2, 3):
+            raise InvalidOption(f"-O takes 0, 1, 2 or 3, not {self.opt_level}", option="opt_level")
+        if self.precision is not None and not isinstance(self.precision, Precision):
+            raise InvalidOption(f"precision {self.precision!r} is not one of fp32, fp16, bf16", option="precision")
+        if not 0 <= self.seed < 2**32:
+            raise InvalidOption(f"seed {self.seed} is not in 0..2**32-1", option="seed")
+        names = [name for name, _ in self.shapes]
+        if len(set(names)) != len(names):
+            raise InvalidShape(f"--shape names an input twice: {', '.join(names)}")
+        for name, shape in self.shapes:
+            for dim in shape:
+                if isinstance(dim, int) and dim < 0:
+                    raise InvalidShape(f"--shape {name} has the negative size {dim}", name=name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The options as JSON values, in the form the HTTP API takes; `from_dict` is its inverse."""
+        return {
+            "precision": self.precision.value if self.precision else None,
+            "opt_level": self.opt_level,
+            "shapes": {name: list(shape) for name, shape in self.shapes},
+            "plugins": list(self.plugins),
+            "verify": self.verify,
+            "seed": self.seed,
+        }
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> CompileOptions:
+        """Options from JSON values, every field optional. Raises InvalidOption for an unknown or ill-typed field."""
+        known = {"precision", "opt_level", "shapes", "plugins", "verify", "seed"}
+        unknown = sorted(set(data) - known)
+        if unknown:
+            raise InvalidOption(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+        try:
+            precision = None if data.get("precision") is None else Precision(data["precision"])
+        except ValueError as error:
+            raise InvalidOption(
+                f"precision {data['precision']!r} is not one of fp32, fp16, bf16", option="precision"
+            ) from error
+        for name, kind in (("opt_level", int), ("shapes", dict), ("plugins", list), ("verify", bool), ("seed", int)):
+            value = data.get(name)
+            if name in data and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
+                raise InvalidOption(f"option {name} takes {kind.__name__}, got {value!r}", option=name)
+        shapes = tuple(sorted((name, _shape(name, dims)) for name, dims in data.get("shapes", {}).items()))
+        return CompileOptions(
+            precision=precision,
+            opt_level=data.get("opt_level", 2),
+            shapes=shapes,
+            plugins=tuple(map(str, data.get("plugins", []))),
+            verify=data.get("verify", True),
+            seed=data.get("seed", 0),
+        )
+
+
+def _shape(name: str, dims: Any) -> tuple[Dim, ...]:
+    if not isinstance(dims, list | tuple) or any(isinstance(d, bool) or not isinstance(d, int | str) for d in dims):
+        raise InvalidShape(f"the shape of {name!r} must be a list of sizes and names, got {dims!r}", name=name)
+    return tuple(dims)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRef:
+    """A model file by content: `digest` is the SHA-256 of the file and of its external data, in order."""
+
+    format: ModelFormat
+    digest: str
+    size_bytes: int
+    path: Path = field(compare=False)
+
+    def __post_init__(self) -> None:
+        if not _DIGEST.fullmatch(self.digest):
+            raise InvalidOption(f"{self.digest!r} is not a SHA-256 digest")
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRequest:
+    """One compile: the model by content, the resolved target, the options. CLI and API both build this."""
+
+    model: ModelRef
+    target: TargetSpec
+    options: CompileOptions
+
+    def to_dict(self) -> dict[str, Any]:
+        """The request as JSON values, with the model's path; `from_dict` is its inverse."""
+        return {
+            "model": {**asdict(self.model), "format": self.model.format.value, "path": str(self.model.path)},
+            "target": self.target.to_dict(),
+            "options": self.options.to_dict(),
+        }
+
+    @staticmethod
+    def from_dict(data: dict[str, Any]) -> CompileRequest:
+        """The request that `to_dict` described."""
+        model = data["model"]
+        return CompileRequest(
+            ModelRef(ModelFormat(model["format"]), model["digest"], model["size_bytes"], Path(model["path"])),
+            TargetSpec.from_dict(data["target"]),
+            CompileOptions.from_dict(data["options"]),
+        )
