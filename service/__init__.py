@@ -1,0 +1,53 @@
+"""relaxc: a model in, one verified `.so` out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service import errors
+    from service.jobs.local import CompiledArtifact, compile
+    from service.request import (
+        CompileOptions,
+        CompileRequest,
+        DimBounds,
+        ModelFormat,
+        Precision,
+        Signature,
+        TargetSpec,
+        TensorSpec,
+    )
+    from service.runtime.session import Session, load
+
+__all__ = [
+    "CompileOptions",
+    "CompileRequest",
+    "CompiledArtifact",
+    "DimBounds",
+    "ModelFormat",
+    "Precision",
+    "Session",
+    "Signature",
+    "TargetSpec",
+    "TensorSpec",
+    "compile",
+    "errors",
+    "load",
+]
+
+_HOME = {
+    "CompiledArtifact": "service.jobs.local",
+    "Session": "service.runtime.session",
+    "compile": "service.jobs.local",
+    "load": "service.runtime.session",
+    "errors": "service.errors",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are looked up when they are used: `import service` alone imports neither tvm nor torch."""
+    if name not in __all__:
+        raise AttributeError(f"module 'service' has no attribute {name!r}")
+    module = import_module(_HOME.get(name, "service.request"))
+    return module if name == "errors" else getattr(module, name)
