@@ -1,0 +1,51 @@
+"""Model files in, Relax modules out: by format, with nothing heavy imported before it is needed."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+from service.frontend.identify import digest, identify
+from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes, Unsupported
+from service.request import ModelFormat
+
+__all__ = [
+    "ImportedModel",
+    "ModelInfo",
+    "Reference",
+    "Shapes",
+    "Unsupported",
+    "digest",
+    "identify",
+    "inspect",
+    "load",
+    "reference",
+]
+
+_MODULES = {ModelFormat.ONNX: "service.frontend.onnx", ModelFormat.PT2: "service.frontend.exported_program"}
+
+
+def _frontend(format: ModelFormat) -> Any:
+    return importlib.import_module(_MODULES[format])
+
+
+def load(path: Path, format: ModelFormat, *, shapes: Shapes | None = None) -> ImportedModel:
+    """The model as Relax, with `shapes` in place of the inputs' own.
+
+    Raises a ModelError for a file that cannot be used, and InvalidShape for a shape that does not fit it.
+    """
+    model: ImportedModel = _frontend(format).load(path, shapes=dict(shapes or {}))
+    return model
+
+
+def inspect(path: Path, format: ModelFormat) -> ModelInfo:
+    """What the file holds, unsupported operators included. Raises a ModelError for a damaged or unsafe file."""
+    info: ModelInfo = _frontend(format).inspect(path)
+    return info
+
+
+def reference(path: Path, format: ModelFormat, *, threads: int = 1, shapes: Shapes | None = None) -> Reference:
+    """The model in ONNX Runtime or torch, on the CPU; one thread makes its results repeatable."""
+    run: Reference = _frontend(format).reference(path, threads=threads, shapes=dict(shapes or {}))
+    return run

@@ -1,0 +1,146 @@
+"""What kind of model a file is, by its content, and its digest. Needs no tvm and no torch."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from service.config import settings
+from service.errors import ModelNotFound, ModelTooLarge, UnknownFormat
+from service.request import ModelFormat, ModelRef
+
+__all__ = ["digest", "identify"]
+
+_CHUNK_BYTES = 1 << 20
+_VARINT, _DELIMITED = 0, 2
+# Field number -> wire type of onnx.ModelProto (onnx/onnx.proto3).
+_MODEL_PROTO = {
+    1: _VARINT,  # ir_version
+    2: _DELIMITED,  # producer_name
+    3: _DELIMITED,  # producer_version
+    4: _DELIMITED,  # domain
+    5: _VARINT,  # model_version
+    6: _DELIMITED,  # doc_string
+    7: _DELIMITED,  # graph
+    8: _DELIMITED,  # opset_import
+    14: _DELIMITED,  # metadata_props
+    20: _DELIMITED,  # training_info
+    25: _DELIMITED,  # functions
+    26: _DELIMITED,  # configuration
+}
+_IR_VERSION, _GRAPH = 1, 7
+
+
+def identify(path: Path) -> ModelFormat:
+    """The format of the file at `path`. A truncated file still counts as what it began as.
+
+    Raises ModelNotFound, ModelTooLarge, or UnknownFormat.
+    """
+    _size_of(path)
+    with path.open("rb") as file:
+        if file.read(4) == b"PK\x03\x04":
+            if _is_exported_program(file):
+                return ModelFormat.PT2
+            raise UnknownFormat(f"{path.name} is a zip archive, but not one that torch.export.save wrote")
+        file.seek(0)
+        if _is_onnx(file, path.stat().st_size):
+            return ModelFormat.ONNX
+    raise UnknownFormat(f"{path.name} is neither an ONNX file nor a torch.export archive")
+
+
+def digest(path: Path, format: ModelFormat) -> ModelRef:
+    """The model by content: SHA-256 of the file, and for ONNX of each external data file in the graph's order.
+
+    A model without external data has the digest that sha256sum prints. Otherwise each data file follows as its
+    location, its size as eight bytes, and its content. Raises ModelTooLarge over `max_model_bytes`, and
+    for external data what `service.frontend.onnx_file` raises.
+    """
+    size = _size_of(path)
+    hasher = hashlib.sha256()
+    for chunk in _chunks(path):
+        hasher.update(chunk)
+    for location, file in _external_files(path, format):
+        data_size = _size_of(file)
+        size += data_size
+        _check_size(path, size)
+        hasher.update(location.encode() + b"\0" + data_size.to_bytes(8, "little"))
+        for chunk in _chunks(file):
+            hasher.update(chunk)
+    return ModelRef(format, hasher.hexdigest(), size, path)
+
+
+def _external_files(path: Path, format: ModelFormat) -> list[tuple[str, Path]]:
+    if format is not ModelFormat.ONNX:
+        return []
+    from service.frontend import onnx_file
+
+    return onnx_file.external_files(onnx_file.parse(path), path.parent)
+
+
+def _size_of(path: Path) -> int:
+    if not path.is_file():
+        raise ModelNotFound(f"there is no file {path}", path=str(path))
+    size = path.stat().st_size
+    _check_size(path, size)
+    return size
+
+
+def _check_size(path: Path, size: int) -> None:
+    limit = settings().max_model_bytes
+    if size > limit:
+        raise ModelTooLarge(
+            f"{path.name} has {size} bytes; RELAXC_MAX_MODEL_BYTES allows {limit}", size_bytes=size, limit_bytes=limit
+        )
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+
+
+def _is_exported_program(file: BinaryIO) -> bool:
+    """Whether a zip is a .pt2, in the layout of PyTorch 2.8 or the one before; a damaged zip counts as one."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            names = {name.split("/", 1)[-1] for name in archive.namelist()} | set(archive.namelist())
+    except (zipfile.BadZipFile, EOFError, OSError, ValueError, NotImplementedError):
+        return True
+    return "archive_format" in names or "serialized_exported_program.json" in names
+
+
+def _is_onnx(file: BinaryIO, size: int) -> bool:
+    """Whether the top level reads as a ModelProto, as far as the file goes."""
+    seen: set[int] = set()
+    while file.tell() < size:
+        tag = _varint(file)
+        if tag is None:
+            break
+        number, wire_type = tag >> 3, tag & 7
+        if _MODEL_PROTO.get(number) != wire_type:
+            return False
+        seen.add(number)
+        value = _varint(file)
+        if value is None:
+            break
+        if wire_type == _DELIMITED:
+            if value > size - file.tell():
+                break
+            file.seek(value, 1)
+    return _IR_VERSION in seen or (_GRAPH in seen and file.tell() == size)
+
+
+def _varint(file: BinaryIO) -> int | None:
+    """The next protobuf varint; None at the end of the file or after the ten bytes that one may have."""
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = file.read(1)
+        if not byte:
+            return None
+        value |= (byte[0] & 0x7F) << shift
+        if byte[0] < 0x80:
+            return value
+    return None

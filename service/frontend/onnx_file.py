@@ -1,0 +1,204 @@
+"""Reading an ONNX file that somebody else wrote: no tensor and no path in it is believed before it is checked."""
+
+from __future__ import annotations
+
+import math
+import stat
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from service.config import settings
+from service.errors import ModelMalformed, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
+
+__all__ = ["array", "check_tensors", "external_files", "one_line", "parse", "subgraphs", "tensors"]
+
+# protobuf refuses larger messages; larger models keep their weights in external data.
+_PROTOBUF_MAX_BYTES = (1 << 31) - 1
+_REASON_CHARS = 300
+
+
+def one_line(text: object) -> str:
+    """The text of somebody else's error as one line of bounded length."""
+    line = " ".join(str(text).split())
+    return line if len(line) <= _REASON_CHARS else line[:_REASON_CHARS] + "…"
+
+
+def parse(path: Path) -> Any:
+    """The file as `onnx.ModelProto`, external data not read.
+
+    Raises ModelNotFound, ModelTooLarge over `max_model_bytes`, or ModelMalformed.
+    """
+    import onnx
+    from google.protobuf.message import DecodeError
+
+    if not path.is_file():
+        raise ModelNotFound(f"there is no file {path}", path=str(path))
+    size, limit = path.stat().st_size, settings().max_model_bytes
+    if size > limit:
+        raise ModelTooLarge(f"{path.name} has {size} bytes; RELAXC_MAX_MODEL_BYTES allows {limit}", limit_bytes=limit)
+    if size > _PROTOBUF_MAX_BYTES:
+        raise ModelMalformed(f"{path.name} has {size} bytes, more than a protobuf message can have")
+    model = onnx.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except DecodeError as error:
+        raise ModelMalformed(f"{path.name} is damaged: it does not parse as an ONNX protobuf") from error
+    if not model.HasField("graph"):
+        raise ModelMalformed(f"{path.name} has no graph")
+    return model
+
+
+def subgraphs(nodes: Any) -> Iterator[Any]:
+    """The graphs in the attributes of `nodes`, and theirs, outer before inner."""
+    for node in nodes:
+        for attribute in node.attribute:
+            for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+                yield graph
+                yield from subgraphs(graph.node)
+
+
+def tensors(model: Any) -> Iterator[Any]:
+    """Every dense tensor in the file's order: initializers, attributes, those of subgraphs and functions."""
+    bodies = [model.graph, *subgraphs(model.graph.node)]
+    for function in model.functions:
+        bodies += [function, *subgraphs(function.node)]
+    for body in bodies:
+        yield from getattr(body, "initializer", ())
+        for node in body.node:
+            for attribute in node.attribute:
+                if attribute.HasField("t"):
+                    yield attribute.t
+                yield from attribute.tensors
+
+
+def external_files(model: Any, folder: Path) -> list[tuple[str, Path]]:
+    """Location and path of each external data file, in the order of first use.
+
+    Raises ModelUnsafe for a location that leaves `folder` or is no regular file, ModelMalformed when it is missing.
+    """
+    found: dict[str, Path] = {}
+    for tensor in tensors(model):
+        if _is_external(tensor):
+            location = _external_entries(tensor).get("location", "")
+            if location not in found:
+                found[location] = _resolve(tensor.name, location, folder)
+    return list(found.items())
+
+
+def check_tensors(model: Any, folder: Path) -> int:
+    """Bytes of all tensors, after each was checked to hold the data that its shape and dtype claim.
+
+    Raises ModelMalformed, ModelUnsafe, UnsupportedModel for a dtype that has no bytes (string), or
+    ModelTooLarge when the tensors add up to more than `max_model_bytes`.
+    """
+    files = dict(external_files(model, folder))
+    limit = settings().max_model_bytes
+    total = 0
+    for tensor in tensors(model):
+        claimed = _claimed_bytes(tensor)
+        if _is_external(tensor):
+            _check_external(tensor, claimed, files)
+        elif claimed != _held_bytes(tensor):
+            raise ModelMalformed(
+                f"tensor {tensor.name!r} of shape {list(tensor.dims)} claims {claimed} bytes "
+                f"and the file holds {_held_bytes(tensor)}",
+                tensor=tensor.name,
+            )
+        total += claimed
+    if total > limit or sum(path.stat().st_size for path in files.values()) > limit:
+        raise ModelTooLarge(f"the tensors have {total} bytes; RELAXC_MAX_MODEL_BYTES allows {limit}", limit_bytes=limit)
+    return total
+
+
+def array(tensor: Any, folder: Path) -> Any:
+    """A tensor that `check_tensors` passed, as a numpy array; external data is memory-mapped."""
+    import numpy as np
+    import onnx
+
+    if not _is_external(tensor):
+        return onnx.numpy_helper.to_array(tensor)
+    entries = _external_entries(tensor)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    shape = tuple(tensor.dims)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    path = _resolve(tensor.name, entries["location"], folder)
+    return np.memmap(path, dtype, "r", int(entries.get("offset", 0)), shape)
+
+
+def _is_external(tensor: Any) -> bool:
+    return bool(tensor.data_location == 1)
+
+
+def _external_entries(tensor: Any) -> dict[str, str]:
+    return {entry.key: entry.value for entry in tensor.external_data}
+
+
+def _resolve(name: str, location: str, folder: Path) -> Path:
+    relative = PurePosixPath(location.replace("\\", "/"))
+    if not location or "\0" in location or relative.is_absolute() or ".." in relative.parts:
+        raise ModelUnsafe(
+            f"tensor {name!r} keeps its data at {location!r}, which is not inside the model's folder", tensor=name
+        )
+    root = folder.resolve()
+    path = (root / relative).resolve()
+    if not path.is_relative_to(root):
+        raise ModelUnsafe(f"tensor {name!r} keeps its data at {location!r}, a link out of the folder", tensor=name)
+    if not path.exists():
+        raise ModelMalformed(f"the external data file {location!r} of tensor {name!r} is not there", tensor=name)
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise ModelUnsafe(f"the external data {location!r} of tensor {name!r} is not a regular file", tensor=name)
+    return path
+
+
+def _claimed_bytes(tensor: Any) -> int:
+    import onnx
+
+    if any(dim < 0 for dim in tensor.dims):
+        raise ModelMalformed(f"tensor {tensor.name!r} has the shape {list(tensor.dims)}", tensor=tensor.name)
+    if tensor.data_type in (onnx.TensorProto.STRING, onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128):
+        kind = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
+        raise UnsupportedModel(f"tensor {tensor.name!r} has the dtype {kind}", tensor=tensor.name, dtype=kind)
+    if tensor.data_type not in onnx.TensorProto.DataType.values() or tensor.data_type == 0:
+        raise ModelMalformed(f"tensor {tensor.name!r} has the unknown dtype {tensor.data_type}", tensor=tensor.name)
+    return math.ceil(math.prod(tensor.dims) * _bits(tensor.data_type) / 8)
+
+
+def _bits(data_type: int) -> int:
+    import onnx
+
+    name = onnx.TensorProto.DataType.Name(data_type)
+    for prefix, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4", 4), ("INT2", 2), ("UINT2", 2), ("FLOAT8", 8)):
+        if name.startswith(prefix):
+            return bits
+    return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
+
+
+def _held_bytes(tensor: Any) -> int:
+    """Bytes that the data in the file stands for; a typed field may use more for each (an int32 for a float16)."""
+    if tensor.HasField("raw_data"):
+        return len(tensor.raw_data)
+    count = max(
+        len(getattr(tensor, field))
+        for field in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
+    )
+    bits = _bits(tensor.data_type)
+    # Sub-byte numbers are packed to a byte in each int32.
+    return count if bits < 8 else count * bits // 8
+
+
+def _check_external(tensor: Any, claimed: int, files: dict[str, Path]) -> None:
+    entries = _external_entries(tensor)
+    size = files[entries["location"]].stat().st_size
+    try:
+        offset = int(entries.get("offset", 0))
+        length = int(entries.get("length", size - offset))
+    except ValueError as error:
+        raise ModelMalformed(f"the external data of tensor {tensor.name!r} has an offset that is no number") from error
+    if offset < 0 or length < claimed or offset + length > size:
+        raise ModelMalformed(
+            f"tensor {tensor.name!r} claims {claimed} bytes at {offset} of {entries['location']!r}, "
+            f"which has {size} bytes",
+            tensor=tensor.name,
+        )
