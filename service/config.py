@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from platformdirs import user_cache_path
-from pydantic import Field
+from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from service.errors import InvalidOption
 
 __all__ = ["Settings", "settings"]
 
@@ -82,5 +84,14 @@ class Settings(BaseSettings):
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings of this process, read from the environment once."""
-    return Settings()
+    """The settings of this process, read from the environment once. Raises InvalidOption for a value it cannot have."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        name = f"RELAXC_{'_'.join(map(str, wrong['loc'])).upper()}"
+        raise InvalidOption(
+            f"setting {name} is {wrong['input']!r}: {wrong['msg']}",
+            remedy=f"Correct or unset {name}; docs/settings.md lists every setting.",
+            setting=name,
+        ) from error

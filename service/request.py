@@ -118,6 +118,9 @@ class Signature:
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:
                 raise InvalidOption(f"{kind} names are repeated: {', '.join(repeated)}")
+        # Their order means nothing, and canonical JSON would not keep it.
+        object.__setattr__(self, "dims", tuple(sorted(self.dims, key=lambda item: item[0])))
+        object.__setattr__(self, "constants", tuple(sorted(self.constants, key=lambda item: item[0])))
 
     @property
     def bounds(self) -> dict[str, DimBounds]:

@@ -1,0 +1,1 @@
+"""Programs that show relaxc at work."""

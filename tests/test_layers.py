@@ -1,0 +1,231 @@
+"""The layering of docs/layout.md, over the syntax tree: imports point downward, libraries stay where they belong."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+# A component is a module or package right below service/, and `schedules`. It may import what is below its level.
+LEVELS = {
+    "errors": 0,
+    "config": 0,
+    "request": 1,
+    "dump": 1,
+    "machine": 1,
+    "schedules": 1,
+    "frontend": 2,
+    "passes": 2,
+    "lowering": 2,
+    "tuning": 2,
+    "artifact": 2,
+    "runtime": 2,
+    "compiler": 3,
+    "jobs": 4,
+    "api": 5,
+    "cli": 5,
+    "__main__": 6,
+}
+
+# Who → what it may import although the levels forbid it. Prefixes of module names.
+EXCEPTIONS = {
+    ("service.config", "service.errors"),
+    ("service.machine", "service.request"),
+    ("service.lowering.schedule", "service.tuning.records"),
+    ("service.runtime.session", "service.artifact.manifest"),
+}
+
+# `schedules` is level 1, but only these may use it.
+USES_SCHEDULES = ("service.lowering.schedule", "service.tuning", "schedules")
+
+# Stages that a shell may import inside functions only: they load numpy, tvm or a framework.
+NOT_AT_IMPORT = {"cli": ("service.runtime", "service.frontend", "service.passes", "service.compiler", "service.jobs")}
+
+FRAMEWORKS = ("tvm", "torch", "onnx", "onnxruntime", "transformers")
+
+# Library → the modules that may import it at module level, and those that may inside a function too. Prefixes.
+LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "tvm": (
+        ("service.frontend", "service.passes", "service.lowering", "service.tuning", "service.runtime", "schedules"),
+        ("service.lowering.target", "service.jobs.worker", "service.compiler"),
+    ),
+    "torch": ((), ("service.frontend", "service.runtime", "service.jobs")),
+    "onnx": (("service.frontend",), ()),
+    "onnxruntime": ((), ("service.frontend",)),
+    "transformers": ((), ()),
+    "fastapi": (("service.api",), ()),
+    "starlette": (("service.api",), ()),
+    "uvicorn": ((), ("service.api", "service.cli.serve")),
+    "httpx": ((), ()),
+    "typer": (("service.cli",), ()),
+    "click": ((), ()),
+    "rich": ((), ("service.cli",)),
+    "pydantic": (("service.config", "service.api"), ()),
+    "pydantic_settings": (("service.config",), ()),
+    "elftools": (("service.artifact",), ()),
+    "platformdirs": (("service.config",), ()),
+}
+
+# These are imported where tvm and the frameworks must not be: help, the API process, an ONNX compile's parent.
+LIGHT = (
+    "service",
+    "service.api",
+    "service.artifact.key",
+    "service.artifact.manifest",
+    "service.artifact.store",
+    "service.cli",
+    "service.compiler",
+    "service.config",
+    "service.dump",
+    "service.errors",
+    "service.frontend.identify",
+    "service.jobs",
+    "service.lowering.target",
+    "service.machine",
+    "service.request",
+)
+
+
+@dataclass(frozen=True)
+class Import:
+    """`module` imports `imported`; `deferred` means inside a function or for type checkers only."""
+
+    module: str
+    imported: str
+    deferred: bool
+    typing_only: bool
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.line} imports {self.imported}"
+
+
+def modules() -> dict[str, Path]:
+    """Every module of ours by its dotted name."""
+    found = {}
+    for package in ("service", "schedules"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(module: str) -> Iterator[Import]:
+    """Every import in a module, relative ones resolved; `from a import b` counts as a.b where that is a module."""
+    path = MODULES[module]
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+
+    def visit(node: ast.AST, deferred: bool, typing_only: bool) -> Iterator[Import]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Import):
+                for alias in child.names:
+                    yield Import(module, alias.name, deferred, typing_only, child.lineno)
+            elif isinstance(child, ast.ImportFrom):
+                parts = package.split(".")[: len(package.split(".")) - child.level + 1] if child.level else []
+                source = ".".join([*parts, *([child.module] if child.module else [])])
+                for alias in child.names:
+                    name = f"{source}.{alias.name}"
+                    yield Import(module, name if name in MODULES else source, deferred, typing_only, child.lineno)
+            else:
+                in_function = deferred or isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+                checking = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.dump(child.test)
+                yield from visit(child, in_function or checking, typing_only or checking)
+
+    yield from visit(ast.parse(path.read_text(encoding="utf-8")), deferred=False, typing_only=False)
+
+
+ALL = [found for module in MODULES for found in imports(module)]
+OURS = [found for found in ALL if found.imported.split(".")[0] in ("service", "schedules")]
+
+
+def component(module: str) -> str:
+    """`service.frontend.onnx` → `frontend`; `schedules.cpu` → `schedules`; `service` itself → `service`."""
+    parts = module.split(".")
+    return "schedules" if parts[0] == "schedules" else parts[1] if len(parts) > 1 else "service"
+
+
+def under(module: str, prefixes: tuple[str, ...]) -> bool:
+    """Whether a module is one of these, or inside one of them."""
+    return any(module == prefix or module.startswith(f"{prefix}.") for prefix in prefixes)
+
+
+def excepted(found: Import) -> bool:
+    """Whether an import is on the list, or of the public face, which looks its names up when they are used."""
+    if found.module == "service":
+        return found.typing_only
+    return any(under(found.module, (who,)) and under(found.imported, (what,)) for who, what in EXCEPTIONS)
+
+
+def test_every_component_has_a_level() -> None:
+    assert {component(module) for module in MODULES} - {"service"} <= set(LEVELS)
+
+
+def test_imports_point_downward() -> None:
+    wrong = []
+    for found in OURS:
+        mine, other = component(found.module), component(found.imported)
+        if mine != other and not excepted(found) and not (other != "service" and LEVELS[other] < LEVELS[mine]):
+            wrong.append(str(found))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_schedules_import_tvm_only_and_only_lowering_and_tuning_use_them() -> None:
+    inside = [f for f in OURS if component(f.module) == "schedules" and component(f.imported) != "schedules"]
+    users = [f for f in OURS if component(f.imported) == "schedules" and not under(f.module, USES_SCHEDULES)]
+    assert not inside + users, "\n".join(map(str, inside + users))
+
+
+def test_only_the_compiler_page_imports_several_stages() -> None:
+    stages = {name for name, level in LEVELS.items() if level == 2}
+    for name in ("jobs", "api"):
+        used = {component(f.imported) for f in OURS if component(f.module) == name and not f.typing_only} & stages
+        assert used <= {"artifact", "frontend", "lowering", "runtime"}, f"{name} imports {used}"
+
+
+@pytest.mark.parametrize("shell", NOT_AT_IMPORT)
+def test_shells_import_stages_inside_functions(shell: str) -> None:
+    wrong = [
+        f for f in OURS if component(f.module) == shell and not f.deferred and under(f.imported, NOT_AT_IMPORT[shell])
+    ]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_library_is_imported_where_it_belongs(library: str) -> None:
+    anywhere, in_functions = LIBRARIES[library]
+    wrong = []
+    for found in ALL:
+        if found.imported.split(".")[0] != library or found.typing_only:
+            continue
+        if not under(found.module, anywhere if not found.deferred else (*anywhere, *in_functions)):
+            wrong.append(f"{found}{' in a function' if found.deferred else ' at module level'}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_light_modules_do_not_import_frameworks_directly() -> None:
+    wrong = [f for f in ALL if under(f.module, LIGHT[1:]) and not f.deferred and f.imported.split(".")[0] in FRAMEWORKS]
+    assert not wrong, "\n".join(map(str, wrong))
+
+
+def test_light_modules_do_not_import_frameworks_at_all() -> None:
+    light = sorted(m for m in MODULES if m == "service" or under(m, LIGHT[1:]))
+    code = f"""
+import importlib, sys
+for name in {light!r}:
+    importlib.import_module(name)
+    loaded = [library for library in {FRAMEWORKS!r} if library in sys.modules]
+    if loaded:
+        sys.exit(f"import {{name}} loads {{', '.join(loaded)}}")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,93 @@
+"""What we promise to users: sorted `__all__`s whose names exist, and a public surface that changes on purpose only."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import service
+from tests.test_layers import MODULES, ROOT
+
+
+def exported(path: Path) -> list[str] | None:
+    """The literal `__all__` of a module, or None where it has none."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "__all__" for t in node.targets):
+            return list(ast.literal_eval(node.value))
+    return None
+
+
+WITH_ALL = {module: names for module, path in MODULES.items() if (names := exported(path)) is not None}
+
+
+def test_the_public_surface() -> None:
+    assert service.__all__ == [
+        "CompileOptions",
+        "CompileRequest",
+        "CompiledArtifact",
+        "DimBounds",
+        "ModelFormat",
+        "Precision",
+        "Session",
+        "Signature",
+        "TargetSpec",
+        "TensorSpec",
+        "compile",
+        "errors",
+        "load",
+    ]
+
+
+def test_every_module_that_defines_something_public_says_so() -> None:
+    silent = [
+        module
+        for module, path in MODULES.items()
+        if module not in WITH_ALL and any(_public(node) for node in ast.parse(path.read_text(encoding="utf-8")).body)
+    ]
+    assert not silent, f"no __all__ in {silent}"
+
+
+def _public(node: ast.stmt) -> bool:
+    return isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_")
+
+
+@pytest.mark.parametrize("module", WITH_ALL)
+def test_all_is_sorted_without_repeats(module: str) -> None:
+    assert WITH_ALL[module] == sorted(set(WITH_ALL[module]), key=_isort_style)
+
+
+def _isort_style(name: str) -> tuple[int, str]:
+    """The order that ruff's RUF022 keeps: CONSTANTS, then Classes, then functions."""
+    return (0 if name.isupper() else 1 if name.lstrip("_")[0].isupper() else 2), name
+
+
+@pytest.mark.parametrize("module", WITH_ALL)
+def test_every_name_in_all_resolves(module: str) -> None:
+    loaded = importlib.import_module(module)
+    assert [name for name in WITH_ALL[module] if not hasattr(loaded, name)] == []
+
+
+def test_an_unknown_public_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'compiler_of_dreams'"):
+        _ = service.compiler_of_dreams
+
+
+def test_import_service_loads_nothing_heavy() -> None:
+    code = "import sys, service; sys.exit(' '.join({'tvm', 'torch', 'onnx', 'numpy', 'rich'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.stderr.strip() == ""
+
+
+def test_every_module_has_a_docstring_and_postponed_annotations() -> None:
+    folders = ("service", "schedules", "docs", "examples", "benchmarks", "tests")
+    for path in [p for folder in folders for p in sorted((ROOT / folder).rglob("*.py"))]:
+        text = path.read_text(encoding="utf-8")
+        tree = ast.parse(text)
+        assert not text.strip() or ast.get_docstring(tree), f"{path.relative_to(ROOT)} has no docstring"
+        has_code = any(not isinstance(node, ast.Expr) for node in tree.body)
+        assert not has_code or "from __future__ import annotations" in text, path.relative_to(ROOT)

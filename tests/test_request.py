@@ -1,0 +1,146 @@
+"""The frozen request: it checks itself, and its JSON is canonical and loses nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from service.errors import InvalidOption, InvalidShape, InvalidTarget
+from service.request import (
+    CompileOptions,
+    CompileRequest,
+    DimBounds,
+    ModelFormat,
+    ModelRef,
+    Precision,
+    Signature,
+    TargetSpec,
+    TensorSpec,
+    canonical_json,
+)
+
+CPU = TargetSpec("x86-64-v3", "llvm", mcpu="x86-64-v3", features=("avx2", "fma"), cores=4, vector_bits=256)
+GPU = TargetSpec("cuda-sm90", "cuda", triple="", arch="sm_90", host=CPU)
+
+NAMES = st.text(min_size=1, max_size=12)
+DIMS = st.one_of(st.integers(0, 2**40), st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True))
+OPTIONS = st.builds(
+    CompileOptions,
+    precision=st.one_of(st.none(), st.sampled_from(Precision)),
+    opt_level=st.integers(0, 3),
+    shapes=st.dictionaries(NAMES, st.lists(DIMS, max_size=4).map(tuple), max_size=3).map(
+        lambda shapes: tuple(sorted(shapes.items()))
+    ),
+    plugins=st.lists(NAMES, max_size=2).map(tuple),
+    verify=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+
+
+@given(OPTIONS)
+def test_options_survive_json(options: CompileOptions) -> None:
+    assert CompileOptions.from_dict(json.loads(canonical_json(options.to_dict()))) == options
+
+
+@pytest.mark.parametrize("target", [CPU, GPU])
+def test_a_request_survives_json(target: TargetSpec) -> None:
+    model = ModelRef(ModelFormat.ONNX, "ab" * 32, 17, Path("model.onnx"))
+    request = CompileRequest(model, target, CompileOptions(shapes=(("x", ("batch", 3)),)))
+    again = CompileRequest.from_dict(json.loads(canonical_json(request.to_dict())))
+    assert again == request
+    assert again.model.path == Path("model.onnx")
+
+
+def test_a_model_is_its_content_not_its_path() -> None:
+    one, two = (ModelRef(ModelFormat.ONNX, "ab" * 32, 17, Path(name)) for name in ("a", "b"))
+    assert one == two
+
+
+def test_a_signature_survives_json() -> None:
+    signature = Signature(
+        inputs=(TensorSpec("x", "float32", ("batch", 3)), TensorSpec("n", "int64", ())),
+        outputs=(TensorSpec("y.0", "bfloat16", ("2*batch + 1",)),),
+        dims=(("batch", DimBounds(1, None)),),
+        constants=(("use_cache", False), ("scale", 0.5)),  # their order means nothing
+    )
+    assert Signature.from_dict(json.loads(canonical_json(signature.to_dict()))) == signature
+    assert str(signature.inputs[0]) == "x: float32[batch, 3]"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"opt_level": 4}, InvalidOption),
+        ({"opt_level": True}, InvalidOption),
+        ({"opt_level": "2"}, InvalidOption),
+        ({"precision": "int3"}, InvalidOption),
+        ({"seed": -1}, InvalidOption),
+        ({"seed": 2**32}, InvalidOption),
+        ({"seed": None}, InvalidOption),
+        ({"verify": 1}, InvalidOption),
+        ({"colour": "red"}, InvalidOption),
+        ({"plugins": "x.py"}, InvalidOption),
+        ({"shapes": []}, InvalidOption),
+        ({"shapes": {"x": 3}}, InvalidShape),
+        ({"shapes": {"x": [1.5]}}, InvalidShape),
+        ({"shapes": {"x": [True]}}, InvalidShape),
+        ({"shapes": {"x": [-1]}}, InvalidShape),
+    ],
+)
+def test_wrong_options_are_refused(wrong: dict[str, Any], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        CompileOptions.from_dict(wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: TargetSpec("?", "riscv"),
+        lambda: TargetSpec("gpu", "cuda", arch="90", host=CPU),
+        lambda: TargetSpec("gpu", "cuda", arch="sm_90"),
+        lambda: TargetSpec("cpu", "llvm", cores=0),
+    ],
+)
+def test_wrong_targets_are_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidTarget):
+        wrong()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        (lambda: TensorSpec("", "float32", ()), InvalidOption),
+        (lambda: TensorSpec("x", "float31", ()), InvalidOption),
+        (lambda: TensorSpec("x", "float32", (-1,)), InvalidShape),
+        (lambda: DimBounds(5, 4), InvalidShape),
+        (lambda: DimBounds(-1), InvalidShape),
+        (lambda: Signature((TensorSpec("x", "int8", ()),) * 2, ()), InvalidOption),
+        (lambda: ModelRef(ModelFormat.PT2, "short", 1, Path("m")), InvalidOption),
+    ],
+)
+def test_wrong_values_are_refused(wrong: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        wrong()
+
+
+def test_bounds_hold_both_ends() -> None:
+    bounds = DimBounds(2, 4)
+    assert [size in bounds for size in (1, 2, 4, 5)] == [False, True, True, False]
+    assert 10**9 in DimBounds()
+
+
+def test_values_are_frozen() -> None:
+    with pytest.raises(FrozenInstanceError):
+        CPU.cores = 2  # type: ignore[misc]
+
+
+def test_canonical_json_does_not_depend_on_order_and_refuses_nan() -> None:
+    assert canonical_json({"b": 1, "a": [1, "é"]}) == '{"a":[1,"é"],"b":1}'
+    with pytest.raises(ValueError, match="JSON"):
+        canonical_json({"a": float("nan")})
