@@ -1,0 +1,41 @@
+"""The verbs of `relaxc`, in the order in which help shows them."""
+
+from __future__ import annotations
+
+import typer
+
+from service.cli import bench, cache, compile, inspect, profile, run, serve, targets, version
+from service.cli.options import Verbose
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="relaxc",
+    help="A model in, one verified .so out.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.callback()
+def relaxc(verbose: Verbose = False) -> None:
+    """A model in, one verified .so out.
+
+    Exit codes tell what went wrong: docs/errors.md has the table.
+    """
+
+
+for verb in (
+    compile.compile,
+    run.run,
+    bench.bench,
+    profile.profile,
+    inspect.inspect,
+    targets.targets,
+    serve.serve,
+    version.version,
+):
+    app.command()(verb)
+app.add_typer(cache.app, name="cache")

@@ -1,0 +1,87 @@
+"""Arrays by name in .npz files, and random ones; bfloat16, which numpy cannot name, is kept as its 16 bits."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from service.errors import InputError, InputType, InvalidOption
+
+if TYPE_CHECKING:
+    from service.request import Signature
+
+__all__ = ["read_npz", "replacing", "write_npz"]
+
+
+def read_npz(path: Path, signature: Signature) -> dict[str, Any]:
+    """The arrays of a .npz by name, two-byte raw ones as the bfloat16 that the signature says they are.
+
+    Raises InputError where there is no such file or it is no .npz, InputType for an array of Python objects.
+    """
+    import ml_dtypes
+    import numpy as np
+
+    bfloat16 = {spec.name for spec in signature.inputs if spec.dtype == "bfloat16"}
+    try:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if not isinstance(archive, np.lib.npyio.NpzFile):
+                raise InputError(f"{path} holds one array without a name", remedy="Use np.savez(path, NAME=array).")
+            arrays = {name: _array(archive, name, path) for name in archive.files}
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror or error}", remedy="Check the path.") from error
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} is not a .npz file", remedy="Write it with np.savez(path, NAME=array).") from error
+    return {
+        name: array.view(ml_dtypes.bfloat16) if name in bfloat16 and array.dtype == np.dtype("V2") else array
+        for name, array in arrays.items()
+    }
+
+
+def _array(archive: Any, name: str, path: Path) -> Any:
+    try:
+        return archive[name]
+    except ValueError as error:
+        raise InputType(f"array {name!r} of {path} is damaged or holds Python objects", name=name) from error
+
+
+def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Writes arrays by name, in their order, in one step. Unlike np.savez it takes any name, `file` too."""
+    import numpy as np
+
+    with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name, array in arrays.items():
+            raw = array.view("V2") if array.dtype.name == "bfloat16" else array
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as entry:
+                np.lib.format.write_array(entry, raw, allow_pickle=False)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file beside `path` that takes its place at the end, or is removed if something is raised.
+
+    Raises InvalidOption where the folder is missing or cannot be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise InvalidOption(f"cannot write {path}: {error.strerror}", remedy="Check the folder.") from error
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

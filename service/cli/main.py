@@ -1,0 +1,107 @@
+"""Runs one command line and turns what goes wrong into an exit code, a line and a remedy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import typer
+
+from service.cli.app import app
+from service.cli.output import print_json
+from service.errors import InvalidOption, RelaxcError
+
+__all__ = ["main"]
+
+_INTERRUPTED = 128 + signal.SIGINT
+_TERMINATED = 128 + signal.SIGTERM
+_BROKEN_PIPE = 128 + signal.SIGPIPE
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How errors are shown; read before parsing, so that usage errors are shown so too."""
+
+    json: bool
+    verbose: bool
+
+    @staticmethod
+    def of(arguments: Sequence[str]) -> Wishes:
+        options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+        return Wishes("--json" in options, "--verbose" in options)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs `relaxc ARGUMENTS…` (those of the process if None) and returns its exit code (docs/errors.md)."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    wishes = Wishes.of(arguments)
+    if wishes.verbose:
+        logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = _run(arguments, wishes)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # What is still buffered would raise again when the interpreter flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return code
+
+
+def _run(arguments: list[str], wishes: Wishes) -> int:
+    try:
+        result = app(arguments, prog_name="relaxc", standalone_mode=False)
+    except RelaxcError as error:
+        return _report(error, wishes)
+    except typer.TyperException as error:  # a usage error of the parser
+        usage = InvalidOption(error.format_message(), remedy=_usage_remedy(error))
+        return _report(usage, wishes)
+    except (KeyboardInterrupt, typer.Abort):
+        print("relaxc: interrupted", file=sys.stderr)
+        return _INTERRUPTED
+    except (SystemExit, BrokenPipeError):
+        raise
+    except Exception as error:  # noqa: BLE001  # a bug of ours: the user gets a line, an exit code and a way to report it
+        return _report_bug(error, wishes)
+    if result == _INTERRUPTED:  # typer turns KeyboardInterrupt into this result
+        print("relaxc: interrupted", file=sys.stderr)
+    return result if isinstance(result, int) else 0
+
+
+def _usage_remedy(error: Any) -> str:
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context is not None else "relaxc"
+    return f"`{path} --help` lists what it takes."
+
+
+def _report(error: RelaxcError, wishes: Wishes) -> int:
+    if wishes.verbose:
+        traceback.print_exception(error)
+        for name, value in error.fields.items():
+            print(f"  {name}: {value}", file=sys.stderr)
+    print(f"relaxc: error [{error.code}]: {error.message}", file=sys.stderr)
+    print(f"remedy: {error.remedy}", file=sys.stderr)
+    if wishes.json:
+        print_json({"error": error.to_dict()})
+    return error.exit_code
+
+
+def _report_bug(error: Exception, wishes: Wishes) -> int:
+    if wishes.verbose:
+        traceback.print_exception(error)
+    bug = RelaxcError(
+        f"this is a bug: {type(error).__name__}: {error}",
+        remedy=RelaxcError.remedy if not wishes.verbose else "Report the trace above.",
+    )
+    return _report(bug, Wishes(wishes.json, verbose=False))
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(_TERMINATED)  # unlike the default, this unwinds: children are stopped, temporary files removed

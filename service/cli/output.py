@@ -1,0 +1,81 @@
+"""What all verbs print with: tables, JSON, sizes and times."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Mapping
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+__all__ = ["console", "facts", "print_json", "seconds", "size", "table"]
+
+_PLAIN_WIDTH = 200
+"""Columns where there is no terminal: nothing that a script reads is folded."""
+
+
+def console(stream: IO[str] | None = None) -> Console:
+    """A rich console on `stream` (stdout if None); a reader that went away raises BrokenPipeError."""
+    from rich.console import Console
+
+    class Piped(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    stream = stream or sys.stdout
+    return Piped(file=stream, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+
+
+def print_json(value: Mapping[str, Any]) -> None:
+    """One JSON object on stdout. NaN and infinities become null: JSON has no name for them."""
+    print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if value - value == 0 else None
+    if isinstance(value, Mapping):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value
+
+
+def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
+    """An empty table; the columns in `numbers` are aligned to the right. Cells are text, never markup."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(title=title or None, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in set(numbers) else "left", overflow="fold")
+    return made
+
+
+def facts(rows: Iterable[tuple[str, str]]) -> None:
+    """Names and values, a line each, on stdout."""
+    rows = list(rows)
+    width = max((len(name) for name, _ in rows), default=0)
+    for name, value in rows:
+        print(f"{name:<{width}}  {value}")
+
+
+def size(size_bytes: float) -> str:
+    """A number of bytes for a person: `13.4 MiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size_bytes < 1024 or unit == "GiB":
+            break
+        size_bytes /= 1024
+    return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+
+
+def seconds(duration_s: float) -> str:
+    """A duration for a person: `1.24 s`, `3.1 ms`, `12 µs`."""
+    if duration_s >= 1:
+        return f"{duration_s:.2f} s"
+    if duration_s >= 1e-3:
+        return f"{duration_s * 1e3:.3g} ms"
+    return f"{duration_s * 1e6:.3g} µs"

@@ -1,0 +1,42 @@
+"""The real command in a process of its own, with a cache folder of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+Relaxc = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture(scope="session")
+def cli_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a command: no settings of the caller's, a cache that goes with the test session."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("RELAXC_")}
+    return {**kept, "RELAXC_CACHE_DIR": str(tmp_path_factory.mktemp("cache")), "PYTHONPATH": str(ROOT)}
+
+
+@pytest.fixture(scope="session")
+def relaxc(cli_env: dict[str, str]) -> Relaxc:
+    """`relaxc("compile", model, …)` runs it and gives exit code, stdout and stderr."""
+
+    def run(
+        *arguments: object, cwd: Path = ROOT, timeout_s: float = 240, **env: str
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "service", *map(str, arguments)],
+            env={**cli_env, **env},
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+
+    return run

@@ -1,0 +1,76 @@
+"""Arrays by name to files and back, bfloat16 and awkward names among them."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from service.cli.arrays import read_npz, replacing, write_npz
+from service.errors import InputError, InputType, InvalidOption
+from service.request import Signature, TensorSpec
+
+SIGNATURE = Signature((TensorSpec("x", "float32", (2,)), TensorSpec("b", "bfloat16", (3,))), ())
+
+
+def test_arrays_come_back_in_order_with_their_dtypes(tmp_path: Path) -> None:
+    arrays = {
+        "x": np.arange(2, dtype=np.float32),
+        "file": np.array(True),
+        "b": np.array([1, 2, 3], ml_dtypes.bfloat16),
+        "a/b.c": np.zeros((0, 4), np.int64),
+    }
+    write_npz(tmp_path / "a.npz", arrays)
+    again = read_npz(tmp_path / "a.npz", SIGNATURE)
+    assert list(again) == list(arrays)
+    for name, array in arrays.items():
+        assert again[name].dtype == array.dtype
+        np.testing.assert_array_equal(again[name], array)
+
+
+def test_numpy_reads_what_we_write_and_we_read_what_numpy_writes(tmp_path: Path) -> None:
+    write_npz(tmp_path / "ours.npz", {"x": np.ones(2, np.float32)})
+    np.testing.assert_array_equal(np.load(tmp_path / "ours.npz")["x"], np.ones(2, np.float32))
+    np.savez_compressed(tmp_path / "theirs.npz", x=np.ones(2, np.float32))
+    assert read_npz(tmp_path / "theirs.npz", SIGNATURE)["x"].dtype == np.float32
+
+
+def test_files_that_are_no_npz_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "one.npy", np.ones(2))
+    (tmp_path / "text.npz").write_text("hello")
+    (tmp_path / "empty.npz").touch()
+    (tmp_path / "cut.npz").write_bytes(b"PK\x03\x04 and no more")
+    for name in ("one.npy", "text.npz", "empty.npz", "cut.npz", "missing.npz"):
+        with pytest.raises(InputError):
+            read_npz(tmp_path / name, SIGNATURE)
+
+
+def test_python_objects_are_never_unpickled(tmp_path: Path) -> None:
+    np.savez(tmp_path / "objects.npz", x=np.array([{"a": 1}], dtype=object))
+    with pytest.raises(InputType, match="Python objects"):
+        read_npz(tmp_path / "objects.npz", SIGNATURE)
+    with zipfile.ZipFile(tmp_path / "damaged.npz", "w") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00\x04\x00oops")
+    with pytest.raises(InputType, match="'x'"):
+        read_npz(tmp_path / "damaged.npz", SIGNATURE)
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "out.bin"
+    path.write_bytes(b"old")
+    with pytest.raises(KeyError), replacing(path) as temporary:
+        temporary.write_bytes(b"half")
+        raise KeyError("stop")
+    assert path.read_bytes() == b"old"
+    with replacing(path) as temporary:
+        temporary.write_bytes(b"new")
+    assert path.read_bytes() == b"new"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["out.bin"]
+
+
+def test_a_missing_folder_is_a_clear_error(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="cannot write"), replacing(tmp_path / "nowhere" / "out.bin"):
+        pass

@@ -1,0 +1,122 @@
+"""Every setting, error, rule, pass, verb and option is documented, and what the documents name exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from docs.generate import PAGES, drawn_tree
+from service import errors
+from service.cli.app import app
+from service.config import Settings
+from service.errors import RelaxcError, by_code
+from tests.test_layers import ROOT
+
+DOCUMENTS = [ROOT / name for name in ("README.md", "CONTRIBUTING.md")] + sorted((ROOT / "docs").rglob("*.md"))
+
+
+def commands() -> dict[str, Any]:
+    """Every verb's parsed command by its words: `compile`, `cache ls`."""
+    found: dict[str, Any] = {}
+    pending: list[tuple[tuple[str, ...], Any]] = [((), typer.main.get_command(app))]
+    while pending:
+        words, command = pending.pop()
+        found[" ".join(words)] = command
+        pending += [((*words, name), child) for name, child in getattr(command, "commands", {}).items()]
+    return found
+
+
+COMMANDS = commands()
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_generated_pages_are_up_to_date(path: Path) -> None:
+    assert path.read_text(encoding="utf-8") == PAGES[path](), "run `make fix`"
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_every_setting_is_documented(name: str) -> None:
+    assert f"`RELAXC_{name.upper()}`" in (ROOT / "docs/settings.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", by_code().values(), ids=lambda kind: kind.code)
+def test_every_error_is_drawn_at_its_place_and_documented(kind: type[RelaxcError]) -> None:
+    if kind is RelaxcError:
+        return
+    parent, meaning = drawn_tree()[kind.__name__]
+    assert parent == kind.__bases__[0].__name__
+    assert meaning
+    assert f"`{kind.code}`" in (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+
+
+def test_every_drawn_error_exists_with_the_drawn_exit_code() -> None:
+    for name in drawn_tree():
+        assert issubclass(getattr(errors, name), RelaxcError)
+    for name, exit_code in re.findall(r"^[├└]── (\w+) +exit (\d)", errors.__doc__ or "", re.MULTILINE):
+        assert getattr(errors, name).exit_code == int(exit_code)
+
+
+@pytest.mark.parametrize("words", COMMANDS)
+def test_every_verb_and_option_has_help(words: str) -> None:
+    command = COMMANDS[words]
+    assert command.help, f"relaxc {words} has no help"
+    silent = [parameter.name for parameter in command.params if not getattr(parameter, "help", None)]
+    assert not silent, f"relaxc {words} says nothing about {silent}"
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_commands_in_documents_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    wrong = [line for line in _command_lines(text) if not _exists(line)]
+    assert not wrong, "\n".join(wrong)
+
+
+def _command_lines(text: str) -> list[str]:
+    """The lines of shell blocks, and the code spans, that run something of ours."""
+    blocks = re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    joined = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    return [line.strip() for line in [*joined, *spans] if re.match(r"\s*(relaxc [a-z]|make [a-z]|python -m )", line)]
+
+
+def _exists(line: str) -> bool:
+    words = shlex.split(line.partition(" | ")[0], comments=True)
+    if words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+        return all(re.search(rf"^{word}:", makefile, re.MULTILINE) for word in words[1:] if "=" not in word)
+    if words[0] == "python":
+        return words[2] in ("venv", "pip", "pytest") or _is_module(words[2])
+    return all(_verb_exists(["relaxc", *choice]) for choice in _choices(words[1:]))
+
+
+def _choices(words: list[str]) -> list[list[str]]:
+    """`cache ls|explain|gc` as three commands."""
+    for index, word in enumerate(words):
+        if re.fullmatch(r"[a-z]+(\|[a-z]+)+", word):
+            return [[*words[:index], one, *words[index + 1 :]] for one in word.split("|")]
+    return [words]
+
+
+def _verb_exists(words: list[str]) -> bool:
+    verb = next((" ".join(words[1:end]) for end in (3, 2) if " ".join(words[1:end]) in COMMANDS), None)
+    if verb is None:
+        return False
+    known = {name for parameter in COMMANDS[verb].params for name in parameter.opts + parameter.secondary_opts}
+    used = [word.strip("[]").partition("=")[0] for word in words[1:] if word.strip("[]").startswith("-")]
+    return all(option in known | {"--help"} or option[:2] in known for option in used if len(option) > 1)
+
+
+def _is_module(name: str) -> bool:
+    path = ROOT / name.replace(".", "/")
+    return path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text(encoding="utf-8"))
+    assert [target for target in targets if not (path.parent / target).exists()] == []
