@@ -1,0 +1,108 @@
+"""The zygote: has paid the imports once, and forks a fresh process for each job.
+
+`python -m service.jobs.worker --flavour onnx --control FD`. It does no work itself and starts no thread, which
+is what makes the fork safe (docs/decisions/010-zygote.md). It ends when the server's end of FD closes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+
+from service.jobs.guard import stand_guard
+from service.jobs.limits import name_process
+from service.jobs.task import Flavour
+
+__all__ = ["main", "preload"]
+
+# Imported before the fork, in order. onnxruntime is not here: its import starts a thread, and takes 60 ms.
+_PRELOAD = {
+    Flavour.ONNX: ("tvm", "tvm.relax", "onnx", "tvm.relax.frontend.onnx"),
+    Flavour.PT2: ("torch", "torch.export", "tvm", "tvm.relax", "tvm.relax.frontend.torch"),
+}
+_OURS = (
+    "service.compiler",
+    "service.frontend",
+    "service.passes",
+    "service.lowering",
+    "service.artifact",
+    "service.runtime.session",
+    "service.runtime.compare",
+    "service.jobs.tasks",
+)
+_OUR_FRONTEND = {Flavour.ONNX: "service.frontend.onnx", Flavour.PT2: "service.frontend.exported_program"}
+# Extras: without them the worker still runs, and the frontend says which one a model needs.
+_EXTRAS = frozenset({"onnx", "torch", "service"})  # TEMP
+
+
+def preload(flavour: Flavour) -> None:
+    """Imports what a job of this flavour will need; `onnx` cannot import torch afterwards."""
+    if flavour is Flavour.ONNX:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
+    for name in (*_PRELOAD[flavour], *_OURS, _OUR_FRONTEND[flavour]):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _EXTRAS:
+                raise
+
+
+def threads() -> int:
+    """How many threads this process has."""
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
+
+
+def serve_forks(control: socket.socket) -> None:
+    """Forks a guard for each channel that comes in, until the other end closes."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards are reaped by the kernel
+    while True:
+        message, channels, _, _ = socket.recv_fds(control, 1, 1)
+        if not message:
+            return
+        for channel in channels:
+            _fork_guard(control, channel)
+            os.close(channel)
+
+
+def _fork_guard(control: socket.socket, channel: int) -> None:
+    if os.fork() == 0:
+        code = 70
+        try:
+            control.close()
+            with socket.socket(fileno=channel) as connection:
+                stand_guard(connection)
+            code = 0
+        except Exception:  # noqa: BLE001  # the end of a forked process: the trace goes to the zygote's log
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+
+
+def main() -> None:
+    """Preloads, says that it is ready, and forks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flavour", type=Flavour, required=True, choices=list(Flavour))
+    parser.add_argument("--control", type=int, required=True)
+    arguments = parser.parse_args()
+    name_process("relaxc-zygote")
+    start = time.perf_counter()
+    preload(arguments.flavour)
+    gc.collect()
+    gc.freeze()  # the collector leaves the shared pages of what exists now alone
+    with socket.socket(fileno=arguments.control) as control:
+        ready = {"pid": os.getpid(), "threads": threads(), "seconds": round(time.perf_counter() - start, 3)}
+        control.send(json.dumps(ready).encode())
+        serve_forks(control)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""The server's side of a zygote: starts it, asks it for forks, ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import IO, NoReturn
+
+import service
+from service.errors import CompilerCrashed
+from service.jobs.failures import log_tail
+from service.jobs.task import Flavour
+
+__all__ = ["Zygote", "ZygoteGone"]
+
+_LOG = logging.getLogger("relaxc")
+_START_LIMIT_S = 120.0
+_END_LIMIT_S = 5.0
+
+
+class ZygoteGone(Exception):
+    """The zygote died; start another one."""
+
+
+class Zygote:
+    """A process that has imported what a flavour needs, and gives a socket to a fresh guard for each job."""
+
+    def __init__(self, flavour: Flavour) -> None:
+        """Starts the process; it imports while the caller goes on, and `channel` waits for it."""
+        self._ready = False
+        self._lock = threading.Lock()
+        self._log: IO[bytes] = tempfile.NamedTemporaryFile(prefix=f"relaxc-{flavour}-")  # noqa: SIM115  # lives with us
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(  # our own module
+                [
+                    *(sys.executable, "-P", "-m", "service.jobs.worker"),
+                    *("--flavour", str(flavour), "--control", str(theirs.fileno())),
+                ],
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+                start_new_session=True,  # a Ctrl-C in the terminal is the server's to handle
+                stdin=subprocess.DEVNULL,
+                stdout=self._log,
+                stderr=self._log,
+            )
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def wait_ready(self) -> None:
+        """Returns once the imports are done. Raises CompilerCrashed when they fail, ZygoteGone when it was killed."""
+        with self._lock:
+            if self._ready:
+                return
+            self._control.settimeout(_START_LIMIT_S)
+            message = b""
+            with contextlib.suppress(OSError):
+                message = self._control.recv(1 << 12)
+            if not message:
+                self._could_not_start()
+            self._control.settimeout(None)
+            threads = json.loads(message)["threads"]
+            if threads != 1:
+                _LOG.warning("the worker has %d threads: a lock that one holds at a fork stays locked", threads)
+            self._ready = True
+
+    def _could_not_start(self) -> NoReturn:
+        try:
+            code: int | None = self._process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        if code is not None and code < 0:
+            raise ZygoteGone
+        why = f"it was not ready after {_START_LIMIT_S:g} s" if code is None else f"it left with exit code {code}"
+        tail = log_tail(Path(self._log.name))
+        raise CompilerCrashed(f"the worker did not start: {why}", stage="start", log_tail=tail)
+
+    def channel(self) -> socket.socket:
+        """Our end of a socket whose other end a fresh guard has. Raises ZygoteGone, or CompilerCrashed as above."""
+        self.wait_ready()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"j"], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise ZygoteGone from error
+        return ours
+
+    def close(self) -> None:
+        """Ends the process. Guards and their jobs, which are not its to end, go on."""
+        with contextlib.suppress(OSError):
+            self._control.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits in `wait_ready`
+        if not self._ready:
+            self._process.kill()
+        try:
+            self._process.wait(_END_LIMIT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._control.close()
+        self._log.close()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with `service` importable and OpenBLAS, which would start threads before the fork, kept to one."""
+    home = str(Path(service.__file__).parent.parent)
+    path = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "OPENBLAS_NUM_THREADS": "1"}

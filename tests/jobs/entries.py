@@ -1,0 +1,134 @@
+"""What a child can do to us: entries for the worker that behave badly on purpose."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import service.errors
+from service.jobs.task import Emit
+
+
+def echo(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Tells a few events and gives its payload back."""
+    emit({"event": "stage", "stage": "import", "state": "start"})
+    emit({"event": "progress", "stage": "import", "done": 1, "total": 2})
+    emit({"event": "stage", "stage": "import", "state": "done", "seconds": 0.1})
+    emit({"event": "result", "payload": payload})
+
+
+def report(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """What the process is like."""
+    import resource
+    import tempfile
+
+    facts = {
+        "pid": os.getpid(),
+        "session": os.getsid(0),
+        "cwd": str(Path.cwd()),
+        "tmp": tempfile.mkdtemp(),
+        "torch": sys.modules.get("torch") is not None,
+        "data": resource.getrlimit(resource.RLIMIT_DATA)[1],
+        "fsize": resource.getrlimit(resource.RLIMIT_FSIZE)[1],
+        "core": resource.getrlimit(resource.RLIMIT_CORE)[1],
+        "oom_score_adj": Path("/proc/self/oom_score_adj").read_text().strip(),
+        "files": sorted(_open_files().values()),
+    }
+    emit({"event": "result", "facts": facts})
+
+
+def _open_files() -> dict[int, str]:
+    found = {}
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # the descriptor that lists them
+            found[int(link.name)] = str(link.readlink()).partition(":")[0]
+    return found
+
+
+def segfault(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Reads address 0 in stage `schedule`."""
+    emit({"event": "stage", "stage": "schedule", "state": "start"})
+    print("about to crash", flush=True)
+    ctypes.string_at(0)
+
+
+def abort(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """What a C++ assertion does."""
+    os.abort()
+
+
+def leave(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Exits without a word."""
+    os._exit(payload.get("code", 0))
+
+
+def hog(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Takes memory until there is none."""
+    emit({"event": "stage", "stage": "build", "state": "start"})
+    taken = []
+    while True:
+        taken.append(bytearray(16 << 20))
+
+
+def hog_in_cxx(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """What an uncaught std::bad_alloc leaves behind."""
+    print("terminate called after throwing an instance of 'std::bad_alloc'", file=sys.stderr, flush=True)
+    os.abort()
+
+
+def big_file(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Writes a file until it is refused."""
+    with (workdir / "big").open("wb") as file:
+        while True:
+            file.write(bytes(1 << 20))
+
+
+def sleep(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Sleeps in stage `build` with a grandchild, and one that tries to get away."""
+    emit({"event": "stage", "stage": "build", "state": "start"})
+    pids = [os.getpid(), subprocess.Popen(["sleep", "600"]).pid]
+    pids.append(subprocess.Popen(["sleep", "601"], start_new_session=True).pid)
+    emit({"event": "pids", "pids": pids})
+    print("sleeping", flush=True)
+    time.sleep(payload.get("seconds", 600))
+
+
+def leaves_children(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Succeeds, and leaves a daemon."""
+    daemon = subprocess.Popen(["sleep", "602"], start_new_session=True)
+    emit({"event": "result", "daemon": daemon.pid})
+
+
+def garble(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Writes what is no event to every socket it has, then dies in the middle of a line."""
+    import socket
+
+    lines = b'[1, 2]\n"text"\nnot json\n{"event": "log", "level": "info", "message": "on"}\n{"event": "st'
+    for fd, kind in _open_files().items():
+        if kind == "socket":
+            with socket.socket(fileno=os.dup(fd)) as channel:
+                channel.sendall(lines)
+    os.kill(os.getpid(), 9)
+
+
+def endless_line(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """An event of over 16 MiB."""
+    emit({"event": "log", "message": "x" * (20 << 20)})
+    time.sleep(60)
+
+
+def refuse(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """A model that cannot be taken."""
+    raise service.errors.UnsupportedModel("operator Frob is not supported", nodes=["a", "b"])
+
+
+def bug(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """A bug of ours."""
+    emit({"event": "stage", "stage": "optimize", "state": "start"})
+    raise KeyError("missing")
