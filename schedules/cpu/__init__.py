@@ -1,0 +1,25 @@
+"""The ordered rules for CPUs; the first that takes a PrimFunc schedules it, and the last always does."""
+
+from __future__ import annotations
+
+from schedules.cpu.conv2d import Conv2d
+from schedules.cpu.depthwise import Depthwise
+from schedules.cpu.fallback import Fallback
+from schedules.cpu.injective import Injective
+from schedules.cpu.matmul import Matmul
+from schedules.cpu.reduction import Reduction
+from schedules.rule import Rule
+
+__all__ = ["RULES"]
+
+RULES: tuple[Rule, ...] = (
+    # Sums of products
+    Matmul(),
+    Conv2d(),
+    Depthwise(),
+    # Stages over rows, then plain element by element
+    Reduction(),
+    Injective(),
+    # Everything
+    Fallback(),
+)

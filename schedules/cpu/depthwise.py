@@ -1,0 +1,106 @@
+"""Depthwise convolutions on a CPU: vectors along a row, the kernel unrolled, each plane padded in the cache."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from schedules import analysis, moves, tir
+from schedules.contraction import Contraction, find
+from schedules.cpu.nest import lanes_of, schedule_nest
+from schedules.hardware import cpu_of
+from schedules.rule import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["Depthwise"]
+
+MAX_UNROLLED = 25
+"""Kernel elements up to which the kernel loops are unrolled."""
+
+
+class Depthwise:
+    """`C[n, c, y, x] = epilogue(sum over i, j of D[n, c, y*s + i*d, x*s + j*d] * W[c, i, j])`.
+
+    for n, c in parallel:
+        padded = pad(D[n, c])                         # if there is padding
+        for y, x block: acc[lanes] += padded[y + i, x + j + lane] * W[c, i, j];  C = epilogue(acc)
+    """
+
+    name = "cpu.depthwise"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.rule.Rule`."""
+        cpu = cpu_of(target)
+        found = self._match(func)
+        if isinstance(found, Declined):
+            return found
+        p = {"lanes": lanes_of(found.block, cpu)}
+        if parameters is not None:
+            check(parameters, self._choices(found, cpu.lanes(16)))
+            p = dict(parameters)
+        work = analysis.work_of(func).flops
+        sch = self._schedule(func, found, p["lanes"], work if isinstance(work, int) else None, cpu.cores)
+        for nest in analysis.nests(sch.mod["main"]):
+            if nest is not None:
+                schedule_nest(sch, nest.block.name_hint, cpu)
+        return Schedule(sch.mod["main"], p)
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.rule.Rule`."""
+        found = self._match(func)
+        return found if isinstance(found, Declined) else self._choices(found, cpu_of(target).lanes(16))
+
+    @staticmethod
+    def _choices(c: Contraction, widest: int) -> Choices:
+        del c
+        return {"lanes": tuple(n for n in (4, 8, 16, 32) if n <= widest)}
+
+    def _match(self, func: Any) -> Contraction | Declined:
+        sch = s_tir.Schedule(func)
+        moves.inline_producers(sch)
+        merged = find(sch.mod["main"])
+        if isinstance(merged, Declined):
+            return merged
+        if len(merged.reduced) < 2 or not merged.b or merged.size(merged.m) != 1:
+            return Declined("not one output channel a group")
+        return merged
+
+    def _schedule(self, func: Any, c: Contraction, lanes: int, work: int | None, cores: int) -> Any:
+        sch = s_tir.Schedule(func)
+        name = c.block.name_hint
+        producer = analysis.padding_of(func, name)
+        moves.inline_producers(sch, keep=lambda block: producer is not None and block.name_hint == producer)
+        nest = analysis.nest_of(sch.mod["main"], name)
+        assert nest is not None  # `find` took the block
+        spatial, kernel = nest.spatial_loops(sch, name), nest.reduction_loops(sch, name)
+        out = analysis.consumer_of(sch.mod["main"], name)
+        plane, (row, column) = spatial[:-2], spatial[-2:]
+        task = moves.parallelize(sch, plane, work, cores)
+        block, lane = self._column_block(sch, column, lanes)
+        order = [row, *block, *kernel, lane]
+        sch.reorder(*order)
+        if out is None:
+            out = str(sch.get(sch.cache_write(name, 0, "local")).name_hint)
+        else:
+            sch.set_scope(name, 0, "local")
+        sch.reverse_compute_at(out, block[-1] if block else row, preserve_unit_loops=True)
+        moves.vectorize_inner(sch, sch.get_loops(out)[-1], lanes)
+        if producer is not None and task is not None:
+            sch.compute_at(producer, task, preserve_unit_loops=True)
+            moves.vectorize_inner(sch, sch.get_loops(producer)[-1], lanes)
+        sch.vectorize(lane)
+        extents = [tir.as_int(sch.get(loop).extent) for loop in kernel]
+        if all(e is not None for e in extents) and tir.product(extents) <= MAX_UNROLLED:
+            for loop in kernel:
+                sch.unroll(loop)
+        sch.decompose_reduction(name, kernel[0])
+        return sch
+
+    @staticmethod
+    def _column_block(sch: Any, column: Any, lanes: int) -> tuple[list[Any], Any]:
+        extent = tir.as_int(sch.get(column).extent)
+        if extent is not None and extent <= lanes:
+            return [], column
+        outer, lane = sch.split(column, [None, lanes])
+        return [outer], lane

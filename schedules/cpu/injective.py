@@ -1,0 +1,52 @@
+"""Elementwise and data movement functions on a CPU: one pass, parallel outside, vectors along memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import s_tir
+
+from schedules import analysis
+from schedules.cpu.matmul import inlined
+from schedules.cpu.nest import schedule_nest
+from schedules.hardware import cpu_of
+from schedules.rule import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["Injective"]
+
+
+class Injective:
+    """`out[i] = f(a[g(i)], …)`: chains are inlined into one loop nest an output.
+
+    The axes over which every access is contiguous become one flat loop of vectors. Declines functions
+    with a reduction or a statement that is no plain loop nest.
+    """
+
+    name = "cpu.injective"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.rule.Rule`."""
+        reason = _refusal(func)
+        if reason is not None:
+            return Declined(reason)
+        check(parameters or {}, {})
+        sch = s_tir.Schedule(inlined(func))
+        for nest in analysis.nests(sch.mod["main"]):
+            if nest is not None:
+                schedule_nest(sch, nest.block.name_hint, cpu_of(target))
+        return Schedule(sch.mod["main"])
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """There is one point: nothing is chosen."""
+        reason = _refusal(func)
+        return {} if reason is None else Declined(reason)
+
+
+def _refusal(func: Any) -> str | None:
+    for nest in analysis.nests(func):
+        if nest is None:
+            return "a statement is no plain loop nest"
+        if not analysis.is_injective(nest.block):
+            return f"block {nest.block.name_hint} is not elementwise"
+    return None

@@ -1,0 +1,178 @@
+"""Schedules of one loop nest on a CPU: elementwise, reduced along rows, or reduced over columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import ir
+
+from schedules import analysis, moves, tir
+from schedules.hardware import Cpu
+
+__all__ = ["contiguous_suffix", "lanes_of", "rows_are_contiguous", "schedule_nest", "split_row_reduction"]
+
+TASKS_PER_CORE = 4
+
+
+def schedule_nest(sch: Any, name: str, cpu: Cpu) -> str:
+    """Schedules the block `name`, alone in its loops, and says how: `spatial`, `rows`, `columns` or `untouched`."""
+    nest = analysis.nest_of(sch.mod["main"], name)
+    if nest is None or not nest.loops:
+        return "untouched"
+    if analysis.is_injective(nest.block):
+        _spatial(sch, name, nest, cpu)
+        return "spatial"
+    if not analysis.is_reduction(nest.block):
+        return "untouched"
+    if rows_are_contiguous(nest.block):
+        _rows(sch, name, nest, cpu)
+        return "rows"
+    _columns(sch, name, nest, cpu)
+    return "columns"
+
+
+def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
+    """for outer in parallel: for i: for l in vectorized: out[outer, i, l] = f(…)"""
+    loops = sch.get_loops(name)
+    suffix, contiguous = contiguous_suffix(nest.block)
+    inner = moves.fuse_all(sch, loops[len(loops) - suffix :])
+    outer = list(loops[: len(loops) - suffix])
+    lanes = lanes_of(nest.block, cpu)
+    work = _work(nest.block)
+    if _few(nest.extents[: len(loops) - suffix], cpu) and analysis.worth_parallel(work):
+        total = tir.as_int(sch.get(inner).extent)
+        chunk = 16 * lanes if total is None else _chunk(total, lanes, TASKS_PER_CORE * cpu.cores)
+        if total is None or chunk < total:
+            part, inner = sch.split(inner, [None, chunk])
+            outer.append(part)
+    moves.parallelize(sch, outer, work, cpu.cores)
+    if contiguous:
+        moves.vectorize_inner(sch, inner, lanes)
+
+
+def _chunk(total: int, lanes: int, parts: int) -> int:
+    """Elements of a task: whole vectors, and a divisor of `total` where one is near, so that there is no tail."""
+    even = -(-total // parts // lanes) * lanes
+    for candidate in range(even, 2 * even + 1, lanes):
+        if total % candidate == 0:
+            return candidate
+    return even
+
+
+def _few(extents: list[Any], cpu: Cpu) -> bool:
+    total = tir.product(extents)
+    return isinstance(total, int) and total < TASKS_PER_CORE * cpu.cores
+
+
+def _rows(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
+    """for row in parallel: lanes[l] += x[row, k, l] in vectors; out[row] = sum of lanes"""
+    spatial = nest.spatial_loops(sch, name)
+    partial = split_row_reduction(sch, name, lanes_of(nest.block, cpu))
+    if spatial:
+        spatial = sch.get_loops(name)[: len(spatial)]
+        row = moves.parallelize(sch, spatial, _work(nest.block), cpu.cores)
+        if partial is not None:
+            sch.compute_at(partial, row, preserve_unit_loops=True)
+    if partial is not None:
+        vectorize_partial(sch, partial)
+    reduction = sch.get_loops(name)[-1]
+    if spatial or partial is not None:
+        sch.decompose_reduction(name, reduction)
+
+
+def split_row_reduction(sch: Any, name: str, lanes: int) -> str | None:
+    """Splits a reduction over its fused axes into `lanes` partial results, and the name of their block.
+
+        s[r] += x[r, k]   →   p[r, l] += x[r, k0 * lanes + l];  s[r] += p[r, l]
+
+    None where the reduction is too short to be worth it.
+    """
+    nest = analysis.nest_of(sch.mod["main"], name)
+    assert nest is not None
+    loops = sch.get_loops(name)
+    reduction = [loop for loop, iv in zip(loops, nest.block.iter_vars, strict=True) if analysis.reduces(iv)]
+    spatial = [loop for loop, iv in zip(loops, nest.block.iter_vars, strict=True) if not analysis.reduces(iv)]
+    length = tir.product([iv.dom.extent for iv in nest.block.iter_vars if analysis.reduces(iv)])
+    if isinstance(length, int) and length < 2 * lanes:
+        return None
+    if spatial:
+        sch.reorder(*spatial, *reduction)
+    fused = moves.fuse_all(sch, reduction)
+    _, lane = sch.split(fused, [None, lanes])
+    partial = sch.rfactor(lane, len(spatial))
+    return str(sch.get(partial).name_hint)
+
+
+def vectorize_partial(sch: Any, partial: str) -> None:
+    """The partial sums of `split_row_reduction` in one vector register."""
+    *_, step, lane = sch.get_loops(partial)
+    sch.vectorize(lane)
+    sch.decompose_reduction(partial, step)
+
+
+def _columns(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
+    """for outer, column block in parallel: for k: acc[l] += x[k, l] in vectors; out = acc"""
+    spatial, reduction = nest.spatial_loops(sch, name), nest.reduction_loops(sch, name)
+    if not spatial:
+        return
+    axes = [iv for iv in nest.block.iter_vars if not analysis.reduces(iv)]
+    contiguous = analysis.is_contiguous_over(nest.block, [axes[-1].var])
+    sch.reorder(*spatial, *reduction)
+    outer, column = list(spatial[:-1]), spatial[-1]
+    lane = None
+    if contiguous:
+        lanes = lanes_of(nest.block, cpu)
+        extent = tir.as_int(sch.get(column).extent)
+        if extent is None or extent > lanes:
+            column, lane = sch.split(column, [None, lanes])
+            outer.append(column)
+        else:
+            lane = column
+        sch.reorder(*reduction, lane)
+    else:
+        outer.append(column)
+    task = moves.parallelize(sch, outer, _work(nest.block), cpu.cores)
+    if lane is not None:
+        sch.vectorize(lane)
+    if task is not None or lane is not None:
+        sch.decompose_reduction(name, reduction[0])
+
+
+def _work(block: Any) -> int | None:
+    count = analysis.iterations(block)
+    return count * max(1, analysis.expression_size(block.body)) if isinstance(count, int) else None
+
+
+def lanes_of(block: Any, cpu: Cpu) -> int:
+    """Lanes such that the widest element that the block loads or stores fills one vector."""
+    buffers = [block.body.buffer, *(load.source for load in tir.loads(block.body.value))]
+    bits = max(tir.dtype_bits(str(buffer.dtype)) for buffer in buffers)
+    return cpu.lanes(max(bits, 16))
+
+
+def rows_are_contiguous(block: Any) -> bool:
+    """Whether the innermost reduction axis, and not the last axis of the result, walks through memory."""
+    reduction = [iv.var for iv in block.iter_vars if analysis.reduces(iv)]
+    spatial = [iv.var for iv in block.iter_vars if not analysis.reduces(iv) and tir.as_int(iv.dom.extent) != 1]
+    if spatial and analysis.is_contiguous_over(block, spatial[-1:]):
+        return False
+    return analysis.is_contiguous_over(block, reduction[-1:])
+
+
+def contiguous_suffix(block: Any, first: int = 0) -> tuple[int, bool]:
+    """How many of the last axes (those before `first` excluded) can be one flat loop, and whether it is unit-stride.
+
+    At least 1: where no access is unit-stride, the last axis with False.
+    """
+    axes = [iv.var for iv in block.iter_vars]
+    best = 0
+    for count in range(1, len(axes) - first + 1):
+        if not analysis.is_contiguous_over(block, axes[len(axes) - count :]):
+            break
+        best = count
+    return (best, True) if best else (1, _computes_enough(block))
+
+
+def _computes_enough(block: Any) -> bool:
+    """Vectors pay in spite of gathers where functions are evaluated."""
+    return len(tir.collect(block.body.value, ir.Call)) > 2 and analysis.is_expensive(block.body.value)

@@ -1,0 +1,63 @@
+"""The contract of a schedule rule: a template with named parameters that takes a PrimFunc or says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+__all__ = ["Choices", "Declined", "Parameters", "Rule", "Schedule", "check"]
+
+Parameters = Mapping[str, int]
+"""The values of a template's parameters by name: tile sizes, unroll factors, and 0 or 1 for a switch."""
+
+Choices = Mapping[str, tuple[int, ...]]
+"""The values that each parameter of a template may take for one PrimFunc."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A scheduled PrimFunc and the parameters that made it: applying the rule with them gives it again."""
+
+    func: Any
+    parameters: Parameters = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """A rule does not apply; `reason` is one phrase for a person, such as `the reduction is not a sum`."""
+
+    reason: str
+
+
+class Rule(Protocol):
+    """A template: an algorithm with a few named parameters, for one family of PrimFuncs on one target kind.
+
+    `version` rises with every change of the schedules that it makes: records and cached artifacts name it.
+    A rule is a value without state; the same PrimFunc, target and parameters always give the same schedule.
+    """
+
+    name: str
+    version: int
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """`func` scheduled for `target` with `parameters`, or with those that the hardware row gives.
+
+        The result computes what `func` computes, for every value of its symbolic sizes. A reduction may be
+        summed in another order. Raises `tvm.s_tir.ScheduleError` where TVM refuses a step: the caller takes
+        it as a decline. Parameters that `choices` does not list are refused with a ValueError.
+        """
+        ...
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """The search space of the same template for `func`: every combination gives a right schedule."""
+        ...
+
+
+def check(parameters: Parameters, allowed: Choices) -> None:
+    """Raises ValueError where `parameters` is not one point of the space `allowed`."""
+    if set(parameters) != set(allowed):
+        raise ValueError(f"the template's parameters are {', '.join(allowed)}, not {', '.join(parameters)}")
+    for name, value in parameters.items():
+        if value not in allowed[name]:
+            raise ValueError(f"{name} may be one of {allowed[name]} here, not {value}")

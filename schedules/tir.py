@@ -1,0 +1,228 @@
+"""Reading and building TIR: walks, substitution, loop nests around a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import tvm_ffi
+from tvm import s_tir, tirx
+from tvm.ir import Call, Range, TensorLoad
+from tvm.sym import Analyzer
+
+__all__ = [
+    "as_int",
+    "block_realizes",
+    "collect",
+    "flatten",
+    "functions_equal",
+    "loads",
+    "loop_nest",
+    "product",
+    "simplify",
+    "size",
+    "substitute",
+    "unflatten",
+    "uses",
+    "variables",
+]
+
+Expr = Any
+"""A `tvm.tirx` expression: tvm ships no types."""
+
+_ON = tvm_ffi.structural.WalkResult.ADVANCE
+
+
+def collect(root: Any, kinds: type | tuple[type, ...]) -> list[Any]:
+    """Every node of one of `kinds` below `root`, once for each place it occurs at, children first."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> Any:
+        found.append(node)
+        return _ON
+
+    tvm_ffi.structural_walk(root, (kinds, visit))
+    return found
+
+
+def variables(expr: Any) -> list[Any]:
+    """The index variables that `expr` uses, without buffers, each once."""
+    found: list[Any] = []
+    for var in collect(expr, tirx.Var):
+        if not tirx.is_buffer_var(var) and not any(var.same_as(other) for other in found):
+            found.append(var)
+    return found
+
+
+def uses(expr: Any, candidates: Iterable[Any]) -> list[Any]:
+    """Those of `candidates` (variables) that `expr` uses, in their order."""
+    used = variables(expr)
+    return [var for var in candidates if any(var.same_as(other) for other in used)]
+
+
+def loads(expr: Any) -> list[Any]:
+    """Every load from a buffer in `expr`: nodes with `.source` and `.indices`."""
+    return collect(expr, TensorLoad)
+
+
+def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
+    """`node` with each variable (or buffer) replaced by its value."""
+    return tvm_ffi.structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
+
+
+def simplify(expr: Any, extents: Mapping[Any, Any] | None = None) -> Any:
+    """`expr` simplified, given that each variable of `extents` runs from 0 up to its extent."""
+    analyzer = Analyzer()
+    for var, extent in (extents or {}).items():
+        analyzer.bind(var, Range(0, extent))
+    return analyzer.simplify(expr)
+
+
+def as_int(expr: Any) -> int | None:
+    """The value of a constant, or None for a symbolic size."""
+    if isinstance(expr, int):
+        return expr
+    value = getattr(expr, "value", None)
+    return int(value) if isinstance(expr, tirx.IntImm) and value is not None else None
+
+
+def product(extents: Sequence[Any]) -> Any:
+    """The product of sizes: an int where all are constant, else an int64 expression."""
+    known = [as_int(extent) for extent in extents]
+    if all(value is not None for value in known):
+        return prod(value for value in known if value is not None)
+    total: Any = tirx.const(1, "int64")
+    for extent in extents:
+        total = total * extent
+    return simplify(total)
+
+
+def size(extent: Any) -> Any:
+    """`extent` as an int64 expression."""
+    return tirx.const(extent, "int64") if isinstance(extent, int) else extent.astype("int64")
+
+
+def flatten(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
+    """The row-major position of `indices` in a space of `extents`: `(i, j) in (m, n) → i * n + j`."""
+    position: Any = tirx.const(0, "int64")
+    for index, extent in zip(indices, extents, strict=True):
+        position = position * extent + index
+    return position
+
+
+def unflatten(position: Any, extents: Sequence[Any]) -> list[Any]:
+    """The indices of a row-major `position` in a space of `extents`; the inverse of `flatten`.
+
+    The outermost index takes no modulo, so a position beyond the end runs off in that dim only.
+    """
+    indices: list[Any] = []
+    for extent in reversed(list(extents)[1:]):
+        indices.append(tirx.floormod(position, size(extent)))
+        position = tirx.floordiv(position, size(extent))
+    return [*reversed([*indices, position])][: len(extents)]
+
+
+def block_realizes(func: Any) -> list[Any]:
+    """Every block of `func` but the root, in program order; blocks inside opaque blocks too."""
+    root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
+    return [r for r in collect(func.body, s_tir.SBlockRealize) if root is None or not r.block.same_as(root)]
+
+
+def loop_nest(
+    name: str,
+    extents: Sequence[tuple[str, Any, bool]],
+    body: Callable[[list[Any]], tuple[Any, Any | None]],
+    reads_and_writes: Callable[[Any], tuple[list[Any], list[Any]]] | None = None,
+) -> Any:
+    """A block named `name` in a loop nest of its own; `extents` has (name, extent, is reduction).
+
+    `body` takes the block's variables and gives its statement, and its initial statement or None.
+    """
+    axes = [tirx.Var(f"v{label}", "int64") for label, _, _ in extents]
+    kinds = [tirx.IterVar.CommReduce if reduction else tirx.IterVar.DataPar for _, _, reduction in extents]
+    iters = [
+        tirx.IterVar(Range(tirx.const(0, "int64"), size(extent)), var, kind)
+        for var, kind, (_, extent, _) in zip(axes, kinds, extents, strict=True)
+    ]
+    statement, init = body(axes)
+    draft = s_tir.SBlock(iters, [], [], name, statement, init)
+    touched = (reads_and_writes or access_regions)(draft)
+    block = s_tir.SBlock(iters, touched[0], touched[1], name, statement, init)
+    loops = [tirx.Var(label, "int64") for label, _, _ in extents]
+    nest: Any = s_tir.SBlockRealize(loops, True, block)
+    for var, (_, extent, _) in reversed(list(zip(loops, extents, strict=True))):
+        nest = tirx.For(var, tirx.const(0, "int64"), size(extent), tirx.ForKind.SERIAL, nest)
+    return nest
+
+
+def access_regions(block: Any) -> tuple[list[Any], list[Any]]:
+    """The buffer regions that a block reads and writes, from its body."""
+    stores = {store.buffer for store in collect(block.body, tirx.BufferStore)}
+    buffers = {load.source: load.source for load in loads(block.body)} | {store: store for store in stores}
+    reads, writes, opaque = s_tir.analysis.get_sblock_access_region(block, {b: b for b in buffers})
+    return [*reads, *opaque], [*writes, *opaque]
+
+
+def functions_equal(a: Any, b: Any) -> bool:
+    """Whether two PrimFuncs are the same program under other names."""
+    return bool(tvm_ffi.structural_equal(a, b))
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two expressions are the same tree."""
+    return bool(tvm_ffi.structural_equal(a, b))
+
+
+def replace_loads(node: Any, buffer: Any, value: Callable[[Any], Any]) -> Any:
+    """`node` with each load from `buffer` replaced by what `value` gives for it."""
+    return tvm_ffi.structural_map(node, (TensorLoad, lambda load: value(load) if load.source.same_as(buffer) else load))
+
+
+def simplify_store(store: Any) -> Any:
+    """A store with its value's and its own indices simplified."""
+    analyzer = Analyzer()
+    return tirx.BufferStore(store.buffer, analyzer.simplify(store.value), [analyzer.simplify(i) for i in store.indices])
+
+
+def statements(stmt: Any) -> list[Any]:
+    """The statements of a sequence; one statement is a sequence of one."""
+    return list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
+
+
+def zero(expr: Any) -> Any:
+    """The constant 0 of the type of `expr`."""
+    return tirx.const(0, str(expr.ty.dtype))
+
+
+def dtype_bits(dtype: str) -> int:
+    """The bits of one element of a dtype such as `float32`, `bool` or `bfloat16`."""
+    digits = "".join(ch for ch in dtype if ch.isdigit())
+    return 8 if dtype == "bool" else int(digits) if digits else 64
+
+
+def fresh(name: str) -> Any:
+    """A new int64 variable."""
+    return tirx.Var(name, "int64")
+
+
+def conditions(expr: Any) -> list[Any]:
+    """Every select and if_then_else in `expr`."""
+    calls = [c for c in collect(expr, Call) if getattr(c.op, "name", "") == "tirx.if_then_else"]
+    return [*calls, *collect(expr, tirx.Select)]
+
+
+def same_var(a: Any, b: Any) -> bool:
+    """Whether both are the same variable."""
+    return isinstance(a, tirx.Var) and bool(a.same_as(b))
+
+
+def steps_by_one(position: Any, var: Any, bounds: Mapping[Any, Any]) -> bool:
+    """Whether `position` is `var` plus something that does not use it, while variables stay in `bounds`."""
+    rest = simplify(position - var, bounds)
+    return not uses(rest, [var])
+
+
+def same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are provably equal."""
+    return as_int(simplify(size(a) - size(b))) == 0
