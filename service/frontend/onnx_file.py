@@ -30,7 +30,7 @@ def parse(path: Path) -> Any:
     Raises ModelNotFound, ModelTooLarge over `max_model_bytes`, or ModelMalformed.
     """
     import onnx
-    from google.protobuf.message import DecodeError
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
     if not path.is_file():
         raise ModelNotFound(f"there is no file {path}", path=str(path))
@@ -172,7 +172,8 @@ def _bits(data_type: int) -> int:
     for prefix, bits in (("INT4", 4), ("UINT4", 4), ("FLOAT4", 4), ("INT2", 2), ("UINT2", 2), ("FLOAT8", 8)):
         if name.startswith(prefix):
             return bits
-    return int(onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize) * 8
+    itemsize: int = onnx.helper.tensor_dtype_to_np_dtype(data_type).itemsize
+    return itemsize * 8
 
 
 def _held_bytes(tensor: Any) -> int:

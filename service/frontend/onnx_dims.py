@@ -1,0 +1,223 @@
+"""Symbolic sizes: names in the file ↔ TVM variables ↔ the text of a signature."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from service.request import Dim
+
+__all__ = ["Scope", "dim_text", "is_static", "product", "quotient", "same", "simplify"]
+
+# What a dim may be computed with, in a file's dim_param and in a signature: Python's own syntax.
+_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "//", ast.Mod: "%"}
+_PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
+_MAX_EXPRESSION_CHARS = 200
+
+
+class Scope:
+    """The symbolic dims of one model: a `tirx.Var` for each name, and an analyzer that knows they are at least 1."""
+
+    def __init__(self) -> None:
+        from tvm.sym import Analyzer
+
+        self.analyzer: Any = Analyzer()
+        self.variables: dict[str, Any] = {}
+        self.data_dependent: set[str] = set()
+
+    def variable(self, name: str) -> Any:
+        """The variable of that name, made at first use."""
+        from tvm import ir, tirx
+
+        if name not in self.variables:
+            variable = tirx.Var(name, "int64")
+            # Memory for 2**48 of anything is out of reach; the bound lets the analyzer rule out overflow.
+            self.analyzer.bind(variable, ir.Range.from_min_extent(1, 1 << 48))
+            self.variables[name] = variable
+        return self.variables[name]
+
+    def fresh(self, hint: str) -> Any:
+        """A variable for a size that only the data decides (NonZero), which may be zero."""
+        from tvm import tirx
+
+        name = unique(hint, self.variables)
+        self.variables[name] = tirx.Var(name, "int64")
+        self.data_dependent.add(name)
+        return self.variables[name]
+
+    def expression(self, dim: Dim) -> Any:
+        """A dim of a signature as an int or a TVM expression over this scope's variables."""
+        return dim if isinstance(dim, int) else self._build(ast.parse(dim, mode="eval").body)
+
+    def _build(self, node: ast.expr) -> Any:
+        from tvm import tirx
+
+        if isinstance(node, ast.Name):
+            return self.variable(node.id)
+        if isinstance(node, ast.Constant):
+            return tirx.const(node.value, "int64")
+        assert isinstance(node, ast.BinOp), "dim_of_text lets nothing else through"
+        left, right = self._build(node.left), self._build(node.right)
+        match _OPERATORS[type(node.op)]:
+            case "+":
+                return left + right
+            case "-":
+                return left - right
+            case "*":
+                return left * right
+            case "//":
+                return tirx.floordiv(left, right)
+            case _:
+                return tirx.floormod(left, right)
+
+
+def unique(hint: str, taken: Iterable[str]) -> str:
+    """`hint` as an identifier that is not in `taken`."""
+    base = identifier(hint)
+    name, count, used = base, 1, set(taken)
+    while name in used:
+        name, count = f"{base}_{count}", count + 1
+    return name
+
+
+def identifier(text: str) -> str:
+    """`text` with everything that cannot be in a name replaced by underscores."""
+    name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    return name if name and not name[0].isdigit() else f"d_{name}"
+
+
+def dim_of_text(text: str) -> tuple[str, set[str]]:
+    """A dim_param in normal form, with the names in it: a name, an expression, or else the text as an identifier."""
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body if len(text) <= _MAX_EXPRESSION_CHARS else None
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        tree = None
+    if tree is None or not _is_arithmetic(tree):
+        return identifier(text), {identifier(text)}
+    return ast.unparse(tree).replace(" / ", " // "), {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+
+
+def _is_arithmetic(node: ast.expr) -> bool:
+    if isinstance(node, ast.BinOp):
+        return type(node.op) in _OPERATORS and _is_arithmetic(node.left) and _is_arithmetic(node.right)
+    if isinstance(node, ast.Constant):
+        return type(node.value) is int
+    return isinstance(node, ast.Name) and node.id.isascii()
+
+
+def is_static(dim: Any) -> bool:
+    """Whether a dim is a number."""
+    return _number(dim) is not None
+
+
+def _number(dim: Any) -> int | None:
+    if isinstance(dim, int):
+        return dim
+    return int(dim.value) if type(dim).__name__ == "IntImm" else None
+
+
+def simplify(dim: Any, scope: Scope) -> Any:
+    """A dim as an int where it is one, else the simplest expression that TVM finds."""
+    number = _number(dim)
+    if number is not None:
+        return number
+    simple = scope.analyzer.simplify(dim)
+    number = _number(simple)
+    return simple if number is None else number
+
+
+def same(left: Any, right: Any, scope: Scope) -> bool:
+    """Whether two dims are equal for every value of the variables, as far as can be proved."""
+    a, b = _number(left), _number(right)
+    if a is not None and b is not None:
+        return a == b
+    return bool(scope.analyzer.can_prove_equal(left, right))
+
+
+def product(dims: Iterable[Any]) -> Any:
+    """The product of dims; 1 for none."""
+    result: Any = 1
+    for dim in dims:
+        result = dim if isinstance(result, int) and result == 1 else result * dim
+    return result
+
+
+def quotient(whole: Sequence[Any], parts: Sequence[Any], scope: Scope) -> Any:
+    """`∏ whole // ∏ parts`, equal factors cancelled first so that no symbolic division is left where none is needed."""
+    rest = list(whole)
+    left_over = []
+    for part in parts:
+        found = next((i for i, dim in enumerate(rest) if same(dim, part, scope)), None)
+        if found is None:
+            left_over.append(part)
+        else:
+            rest.pop(found)
+    numerator, denominator = product(rest), product(left_over)
+    if _number(denominator) == 1:
+        return simplify(numerator, scope)
+    return simplify(numerator // denominator, scope)
+
+
+def dim_text(dim: Any) -> Dim:
+    """A dim for a signature: an int, or Python text over names (`2 * seq + 1`, `max(a, b)`)."""
+    number = _number(dim)
+    return number if number is not None else _text(dim)[0]
+
+
+def _text(dim: Any) -> tuple[str, int]:
+    """Text and binding strength."""
+    kind = type(dim).__name__
+    if kind == "Var":
+        return str(dim.name), 3
+    number = _number(dim)
+    if number is not None:
+        return str(number), 3 if number >= 0 else 0
+    symbol = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"}.get(kind)
+    if symbol is not None:
+        strength = _PRECEDENCE[symbol]
+        left, right = _text(dim.a), _text(dim.b)
+        # All of these associate to the left, so an equal strength on the right needs parentheses.
+        return f"{_wrap(left, strength)} {symbol} {_wrap(right, strength + 1)}", strength
+    if kind in ("Max", "Min"):
+        return f"{kind.lower()}({_text(dim.a)[0]}, {_text(dim.b)[0]})", 3
+    raise NotImplementedError(f"a size that is a {kind} has no text")
+
+
+def _wrap(part: tuple[str, int], strength: int) -> str:
+    return part[0] if part[1] >= strength else f"({part[0]})"
+
+
+def names_in(dim: Dim) -> set[str]:
+    """The symbolic names in a dim of a signature."""
+    if isinstance(dim, int):
+        return set()
+    return {n.id for n in ast.walk(ast.parse(dim, mode="eval")) if isinstance(n, ast.Name)} - {"max", "min"}
+
+
+def replaced(dim: Dim, swap: dict[str, Dim]) -> Dim:
+    """A dim with names replaced by others or by numbers, computed where nothing symbolic is left."""
+    if isinstance(dim, int) or not names_in(dim) & swap.keys():
+        return dim
+    text = re.sub(r"\b[A-Za-z_]\w*", lambda m: f"({swap[m[0]]})" if m[0] in swap else m[0], dim)
+    tree = ast.parse(text, mode="eval")
+    return ast.unparse(tree) if names_in(text) else _evaluate(tree.body)
+
+
+def _evaluate(node: ast.expr) -> int:
+    if isinstance(node, ast.Constant):
+        return int(node.value)  # type: ignore[arg-type]
+    assert isinstance(node, ast.BinOp), "dim_of_text lets nothing else through"
+    left, right = _evaluate(node.left), _evaluate(node.right)
+    match _OPERATORS[type(node.op)]:
+        case "+":
+            return left + right
+        case "-":
+            return left - right
+        case "*":
+            return left * right
+        case "//":
+            return left // right
+        case _:
+            return left % right

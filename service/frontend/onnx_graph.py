@@ -1,0 +1,310 @@
+"""An ONNX graph made safe to walk: bounded, each name defined once, in order, functions inlined, weights apart."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from service.config import settings
+from service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
+from service.frontend.onnx_file import array, check_tensors, one_line, parse, subgraphs, tensors
+
+__all__ = ["Graph", "read"]
+
+# Larger tensors leave the protobuf, so that checker, inliner and shape inference see a graph of kilobytes.
+_INLINE_BYTES = 1024
+_OLDEST_IR_VERSION = 3
+# Before opset 7 operators broadcast by an attribute of their own.
+_OLDEST_OPSET = 7
+
+
+@dataclass
+class Graph:
+    """A checked model. `model` is the protobuf without large weights; `weights` are these, as arrays by name.
+
+    In `model` a weight that was taken out is a graph input; `inputs` names the real ones.
+    """
+
+    model: Any
+    weights: dict[str, Any]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opsets: dict[str, int]
+    op_counts: dict[str, int]
+    weight_bytes: int
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def nodes(self) -> Any:
+        """The top-level nodes, in an order in which each name is defined before its use."""
+        return self.model.graph.node
+
+
+def read(path: Path) -> Graph:
+    """The model at `path`, checked by us and by onnx.checker.
+
+    Raises ModelMalformed, ModelTooLarge, ModelUnsafe, or UnsupportedModel (opset or IR from the future).
+    """
+    model = parse(path)
+    _check_versions(model)
+    _check_node_count(model)
+    weight_bytes = check_tensors(model, path.parent)
+    op_counts = _census(model)
+    _check_interface(model.graph)
+    order_graph(model.graph, set())
+    inputs = tuple(value.name for value in model.graph.input)
+    weights = _take_weights(model, path.parent)
+    inputs = tuple(name for name in inputs if name not in weights)
+    _check_by_onnx(model)
+    opsets = _opsets(model)
+    if opsets[""] < _OLDEST_OPSET:
+        model = _convert(model, _OLDEST_OPSET)
+    if model.functions:
+        model = _inline(model)
+        order_graph(model.graph, set())
+    details = {
+        "producer": f"{model.producer_name} {model.producer_version}".strip(),
+        "ir_version": model.ir_version,
+        "opset": opsets[""],
+        "nodes": sum(op_counts.values()),
+        "weight_bytes": weight_bytes,
+    }
+    outputs = tuple(dict.fromkeys(value.name for value in model.graph.output))
+    return Graph(model, weights, inputs, outputs, _opsets(model), op_counts, weight_bytes, details)
+
+
+def _opsets(model: Any) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for entry in model.opset_import:
+        domain = "" if entry.domain == "ai.onnx" else entry.domain
+        found[domain] = max(found.get(domain, 0), entry.version)
+    found.setdefault("", 1)
+    return found
+
+
+def _check_versions(model: Any) -> None:
+    import onnx
+
+    if not _OLDEST_IR_VERSION <= model.ir_version <= onnx.IR_VERSION:
+        raise UnsupportedModel(
+            f"the file has IR version {model.ir_version}; versions {_OLDEST_IR_VERSION} to {onnx.IR_VERSION} are known",
+            ir_version=model.ir_version,
+        )
+    newest = {
+        "": onnx.defs.onnx_opset_version(),
+        "ai.onnx.ml": onnx.defs.get_schema("Scaler", "ai.onnx.ml").since_version,
+    }
+    for domain, version in _opsets(model).items():
+        if version > newest[""] and domain == "":
+            raise UnsupportedModel(
+                f"the model uses opset {version}; the newest known is {newest['']}", opset=version, newest=newest[""]
+            )
+        if version < 1:
+            raise ModelMalformed(f"opset version {version} of domain {domain!r} does not exist")
+
+
+def _check_node_count(model: Any) -> None:
+    """Counts nodes as if every function were inlined: functions that call functions can double at each step."""
+    bodies = {(f.domain, f.name, f.overload): f for f in model.functions}
+    counts: dict[tuple[str, str, str], int] = {}
+    open_: set[tuple[str, str, str]] = set()
+
+    def count(body: Any) -> int:
+        total = 0
+        for node in _all_nodes(body.node):
+            key = (node.domain, node.op_type, node.overload)
+            total += 1 + (of_function(key) if key in bodies else 0)
+        return total
+
+    def of_function(key: tuple[str, str, str]) -> int:
+        if key in open_:
+            raise ModelMalformed(f"the function {key[1]!r} of domain {key[0]!r} calls itself", function=key[1])
+        if key not in counts:
+            open_.add(key)
+            counts[key] = count(bodies[key])
+            open_.discard(key)
+        return counts[key]
+
+    total, limit = count(model.graph), settings().max_graph_nodes
+    if total > limit:
+        raise ModelTooLarge(f"the graph has {total} nodes; RELAXC_MAX_GRAPH_NODES allows {limit}", nodes=total)
+
+
+def _all_nodes(nodes: Any) -> Iterator[Any]:
+    yield from nodes
+    for graph in subgraphs(nodes):
+        yield from graph.node
+
+
+def _census(model: Any) -> dict[str, int]:
+    """Nodes of each operator, in subgraphs and function bodies too; a foreign domain is part of the name."""
+    counts: dict[str, int] = {}
+    for body in [model.graph, *model.functions]:
+        for node in _all_nodes(body.node):
+            name = op_name(node)
+            counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def op_name(node: Any) -> str:
+    """`Conv`, or `com.microsoft::FusedMatMul` for an operator of another domain."""
+    return str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
+
+
+def _check_interface(graph: Any) -> None:
+    """Inputs and outputs must be tensors of a known rank with positive or symbolic dims."""
+    weights = {tensor.name for tensor in graph.initializer}
+    if graph.sparse_initializer:
+        raise UnsupportedModel("the model has sparse initializers", tensor=graph.sparse_initializer[0].values.name)
+    if not graph.output:
+        raise ModelMalformed("the graph has no outputs")
+    for kind, values in (("input", graph.input), ("output", graph.output)):
+        for value in values:
+            if not value.name:
+                raise ModelMalformed(f"an {kind} of the graph has no name")
+            if value.name not in weights or kind == "output":
+                _check_value(kind, value)
+
+
+def _check_value(kind: str, value: Any) -> None:
+    what = value.type.WhichOneof("value")
+    if what not in ("tensor_type", None) or (what is None and kind == "input"):
+        shown = str(what).removesuffix("_type")
+        raise UnsupportedModel(f"{kind} {value.name!r} is a {shown}, not a tensor", **{kind: value.name, "kind": shown})
+    if kind == "input" and not value.type.tensor_type.HasField("shape"):
+        raise UnsupportedModel(f"the rank of input {value.name!r} is unknown", input=value.name)
+    for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+        if dim.HasField("dim_value") and (dim.dim_value < 0 or (dim.dim_value == 0 and kind == "input")):
+            raise ModelMalformed(f"{kind} {value.name!r} has the size {dim.dim_value} on axis {axis}", name=value.name)
+
+
+def order_graph(graph: Any, outer: set[str]) -> None:
+    """Checks that each name is defined, once, and without a cycle, here and in subgraphs; sorts nodes if they are not.
+
+    Raises ModelMalformed.
+    """
+    given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
+    maker: dict[str, int] = {}
+    for index, node in enumerate(graph.node):
+        for name in node.output:
+            if name and (name in maker or name in given):
+                raise ModelMalformed(
+                    f"the name {name!r} is defined twice, the second time by {_label(node)}", name=name
+                )
+            maker[name] = index
+    maker.pop("", None)
+    known = outer | given | maker.keys()
+    needs: list[set[int]] = []
+    for node in graph.node:
+        for subgraph in [a.g for a in node.attribute if a.HasField("g")] + [
+            g for a in node.attribute for g in a.graphs
+        ]:
+            order_graph(subgraph, known)
+        used = _used_names(node)
+        missing = sorted(name for name in node.input if name and name not in known)
+        if missing:
+            raise ModelMalformed(
+                f"{_label(node)} reads {missing[0]!r}, which is no input, weight or output of a node", name=missing[0]
+            )
+        needs.append({maker[name] for name in used if name in maker})
+    for value in graph.output:
+        if value.name not in known:
+            raise ModelMalformed(f"the graph's output {value.name!r} is not computed by any node", name=value.name)
+    if any(max(before, default=-1) >= index for index, before in enumerate(needs)):
+        _sort(graph, needs)
+
+
+def _used_names(node: Any) -> set[str]:
+    """Names that a node reads, those that its subgraphs read from outside included."""
+    names = set(node.input)
+    for graph in subgraphs([node]):
+        for inner in graph.node:
+            names.update(inner.input)
+        names.update(value.name for value in graph.output)
+    return names
+
+
+def _sort(graph: Any, needs: list[set[int]]) -> None:
+    try:
+        order = list(graphlib.TopologicalSorter(dict(enumerate(needs))).static_order())
+    except graphlib.CycleError as error:
+        cycle = [_label(graph.node[index]) for index in error.args[1][:8]]
+        raise ModelMalformed(f"the graph has a cycle: {' → '.join(cycle)}", nodes=cycle) from error
+    _replace(graph.node, [_copy(graph.node[index]) for index in order])
+
+
+def _label(node: Any) -> str:
+    return f"node {node.name!r} ({node.op_type})" if node.name else f"a {node.op_type} node"
+
+
+def _take_weights(model: Any, folder: Path) -> dict[str, Any]:
+    """Moves large and external initializers out of the graph, each leaving a graph input in its place."""
+    import onnx
+
+    graph = model.graph
+    weights: dict[str, Any] = {}
+    kept = []
+    for tensor in graph.initializer:
+        data = array(tensor, folder)
+        if tensor.data_location == 1 or data.nbytes > _INLINE_BYTES:
+            weights[tensor.name] = data
+        else:
+            kept.append(_copy(tensor))
+    names = {tensor.name for tensor in graph.initializer}
+    inputs = [_copy(value) for value in graph.input if value.name not in names]
+    inputs += [
+        onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        for tensor in graph.initializer
+        if tensor.name in weights
+    ]
+    _replace(graph.initializer, kept)
+    _replace(graph.input, inputs)
+    del graph.value_info[:]
+    del model.training_info[:]
+    for tensor in tensors(model):
+        if tensor.data_location == 1:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array(tensor, folder), tensor.name))
+    # Before IR version 4 an initializer had to be an input too.
+    model.ir_version = max(model.ir_version, 4)
+    return weights
+
+
+def _copy(message: Any) -> Any:
+    return type(message).FromString(message.SerializeToString())
+
+
+def _replace(field_: Any, messages: list[Any]) -> None:
+    del field_[:]
+    field_.extend(messages)
+
+
+def _check_by_onnx(model: Any) -> None:
+    import onnx
+
+    try:
+        onnx.checker.check_model(model, full_check=True)
+    except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
+        raise ModelMalformed(f"onnx.checker: {one_line(error)}") from error
+    except (RuntimeError, ValueError, MemoryError) as error:
+        raise ModelMalformed(f"onnx.checker cannot read the model: {one_line(error)}") from error
+
+
+def _convert(model: Any, opset: int) -> Any:
+    import onnx.version_converter
+
+    try:
+        return onnx.version_converter.convert_version(model, opset)
+    except Exception as error:  # the C++ converter raises whatever its adapters do
+        raise UnsupportedModel(f"opset {_opsets(model)['']} cannot be raised to {opset}: {one_line(error)}") from error
+
+
+def _inline(model: Any) -> Any:
+    import onnx.inliner
+
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except (RuntimeError, ValueError) as error:
+        raise ModelMalformed(f"the model's functions cannot be inlined: {one_line(error)}") from error

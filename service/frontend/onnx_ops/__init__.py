@@ -1,0 +1,38 @@
+"""Converters of ONNX operators to Relax, one family a file; what none of them takes may go to TVM's own importer."""
+
+from __future__ import annotations
+
+import importlib
+
+from service.frontend.onnx_node import Converter
+from service.frontend.onnx_ops.registry import CONVERTERS
+
+__all__ = ["converter_of"]
+
+FAMILIES = (
+    "activation",
+    "attention",
+    "conv",
+    "elementwise",
+    "indexing",
+    "matmul",
+    "microsoft",
+    "normalization",
+    "pool",
+    "quantize",
+    "recurrent",
+    "reduce",
+    "resize",
+    "sequence",
+    "shape",
+    "shape_make",
+    "sort",
+    "upstream",
+)
+
+
+def converter_of(name: str) -> Converter | None:
+    """The converter of an operator (`Conv`, `com.microsoft::FastGelu`); None if there is none."""
+    for family in FAMILIES:
+        importlib.import_module(f"service.frontend.onnx_ops.{family}")
+    return CONVERTERS.get(name)

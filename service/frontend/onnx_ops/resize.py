@@ -1,0 +1,267 @@
+"""Resize and Upsample: along each axis a weighted sum of a few elements, places and weights computed at import.
+
+`Y[…, o, …] = Σ_t W[o, t] · X[…, P[o, t], …]` for one axis after the other; the operator is separable. The weights
+follow the reference evaluator of the ONNX project (onnx/reference/ops/op_resize.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from service.frontend.onnx_node import Node, Refused
+from service.frontend.onnx_ops.common import full_precision, relax_dim, reshaped
+from service.frontend.onnx_ops.registry import op
+
+
+@op("Upsample")
+def _upsample(node: Node) -> Any:
+    """Superseded by Resize in opset 10: `asymmetric` places, rounded down."""
+    scales = list(node.attr("scales", ())) or [float(v) for v in _floats(node, 1)]
+    attributes = {"mode": node.attr("mode", "nearest"), "coordinate_transformation_mode": "asymmetric"}
+    attributes["nearest_mode"] = "floor"
+    return _resize_axes(node, attributes, _scaled(node, scales, list(range(node.rank(0))), None))
+
+
+@op("Resize")
+def _resize(node: Node) -> Any:
+    if node.opset < 11:
+        attributes = {"mode": node.attr("mode", "nearest"), "coordinate_transformation_mode": "asymmetric"}
+        attributes["nearest_mode"] = "floor"
+        return _resize_axes(node, attributes, _scaled(node, _floats(node, 1), list(range(node.rank(0))), None))
+    rank = node.rank(0)
+    axes = [axis % rank for axis in node.attr("axes", range(rank))]
+    roi = _floats(node, 1) if node.has(1) and node.shape(1) != [0] else None
+    if node.has(3) and node.shape(3) != [0]:
+        plans = _sized(node, node.dims(3, "sizes"), axes, roi)
+    else:
+        plans = _scaled(node, _floats(node, 2), axes, roi)
+    return _resize_axes(node, node.attributes, plans)
+
+
+def _floats(node: Node, index: int) -> list[float]:
+    if not node.is_known(index) or node.inputs[index].symbolic:
+        raise Refused("scales or a region that are computed from the inputs' values")
+    return [float(value) for value in node.inputs[index].array.reshape(-1)]
+
+
+class _Plan:
+    """One axis: from `size` to `out` with `scale` (which need not be out / size), within a region."""
+
+    def __init__(self, axis: int, size: Any, out: Any, scale: float, region: tuple[float, float]) -> None:
+        self.axis, self.size, self.out, self.scale, self.region = axis, size, out, scale, region
+
+
+def _regions(roi: list[float] | None, axes: list[int]) -> list[tuple[float, float]]:
+    if roi is None:
+        return [(0.0, 1.0)] * len(axes)
+    return list(zip(roi[: len(axes)], roi[len(axes) :], strict=True))
+
+
+def _scaled(node: Node, scales: list[float], axes: list[int], roi: list[float] | None) -> list[_Plan]:
+    import numpy as np
+
+    shape, plans = node.shape(0), []
+    regions = _regions(roi, axes)
+    crop = node.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
+    for axis, scale, region in zip(axes, scales, regions, strict=True):
+        size = shape[axis]
+        # The specification's product is of fp32 numbers.
+        scale = float(np.float32(scale))
+        if isinstance(size, int):
+            extent = size * (region[1] - region[0]) if crop else size
+            plans.append(_Plan(axis, size, math.floor(extent * scale), scale, region))
+        elif scale == 1.0:
+            plans.append(_Plan(axis, size, size, scale, region))
+        elif scale.is_integer():
+            plans.append(_Plan(axis, size, size * int(scale), scale, region))
+        else:
+            raise Refused("a scale that is no whole number along an axis of symbolic size")
+    return plans
+
+
+def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | None) -> list[_Plan]:
+    shape, policy = node.shape(0), node.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        plans = []
+        for axis, out, region in zip(axes, sizes, _regions(roi, axes), strict=True):
+            size = shape[axis]
+            if isinstance(size, int) and isinstance(out, int):
+                plans.append(_Plan(axis, size, out, out / size, region))
+            else:
+                plans.append(_symbolic(node, axis, size, out, region))
+        return plans
+    if not all(isinstance(v, int) for v in [*sizes, *(shape[a] for a in axes)]):
+        raise Refused(f"keep_aspect_ratio_policy={policy} with symbolic sizes")
+    choose = max if policy == "not_smaller" else min
+    scale = choose(out / shape[axis] for axis, out in zip(axes, sizes, strict=True))
+    return [
+        _Plan(axis, shape[axis], math.floor(scale * shape[axis] + 0.5), scale, region)
+        for axis, region in zip(axes, _regions(roi, axes), strict=True)
+    ]
+
+
+def _symbolic(node: Node, axis: int, size: Any, out: Any, region: tuple[float, float]) -> _Plan:
+    """A symbolic axis may stay as it is or grow by a whole factor."""
+    for factor in (1, 2, 3, 4, 8, 16):
+        if node.scope.analyzer.can_prove_equal(relax_dim(out), relax_dim(size) * factor):
+            return _Plan(axis, size, out, float(factor), region)
+    raise Refused("a symbolic size that is no whole multiple of the input's")
+
+
+def _resize_axes(node: Node, attributes: dict[str, Any], plans: list[_Plan]) -> Any:
+    def run(x: Any) -> Any:
+        for plan in plans:
+            if isinstance(plan.size, int):
+                x = _resize_static(node, x, plan, attributes)
+            elif plan.scale != 1.0:
+                x = _repeat(node, x, plan, attributes)
+        return x
+
+    if attributes.get("mode", "nearest") == "nearest" and attributes.get("coordinate_transformation_mode") != (
+        "tf_crop_and_resize"
+    ):
+        return run(node.tensor(0))
+    if not node.dtype(0).startswith(("float", "bfloat")):
+        raise Refused(f"mode={attributes.get('mode')} of {node.dtype(0)}")
+    return full_precision(node, run, node.tensor(0))
+
+
+def _repeat(node: Node, x: Any, plan: _Plan, attributes: dict[str, Any]) -> Any:
+    """A whole factor along a symbolic axis: every element that many times."""
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    rounding = attributes.get("nearest_mode", "round_prefer_floor")
+    plain = (mode, rounding) == ("asymmetric", "floor") or (mode.startswith("half_pixel") and "round" in rounding)
+    if attributes.get("mode", "nearest") != "nearest" or not plain:
+        raise Refused(f"mode={attributes.get('mode')} along an axis of symbolic size")
+    factor, shape = int(plan.scale), node.shape_of(x)
+    apart = [*shape[: plan.axis + 1], 1, *shape[plan.axis + 1 :]]
+    wide = [*shape[: plan.axis + 1], factor, *shape[plan.axis + 1 :]]
+    spread = node.emit(relax.op.broadcast_to(reshaped(node, x, apart), relax.ShapeExpr(list(map(relax_dim, wide)))))
+    return reshaped(node, spread, [*shape[: plan.axis], shape[plan.axis] * factor, *shape[plan.axis + 1 :]])
+
+
+def _resize_static(node: Node, x: Any, plan: _Plan, attributes: dict[str, Any]) -> Any:
+    import numpy as np
+
+    places, weights, outside = _taps(plan, attributes)
+    if plan.size == plan.out and not outside.any():
+        identity = weights.shape[1] == 1 and (places[:, 0] == np.arange(plan.size)).all() and (weights == 1).all()
+        if identity:
+            return x
+    if weights.shape[1] == 1 and not outside.any() and (weights == 1).all():
+        return node.emit(relax.op.take(x, relax.const(places[:, 0], "int64"), plan.axis, mode="fast"))
+    return _weighted(node, x, plan, places, weights, outside, attributes.get("extrapolation_value", 0.0))
+
+
+def _weighted(node: Node, x: Any, plan: _Plan, places: Any, weights: Any, outside: Any, filler: float) -> Any:
+    axis, taps = plan.axis, weights.shape[1]
+
+    def kernel(data: te.Tensor, where: te.Tensor, share: te.Tensor, off: te.Tensor) -> te.Tensor:
+        tap = te.reduce_axis((0, taps), name="tap")
+        shape = [*data.shape[:axis], plan.out, *data.shape[axis + 1 :]]
+
+        def total(*i: Any) -> Any:
+            o = i[axis]
+            return te.sum(share[o, tap].astype(data.dtype) * data(*i[:axis], where[o, tap], *i[axis + 1 :]), axis=tap)
+
+        result = te.compute(shape, total, name="resize")
+        if not outside.any():
+            return result
+        fixed = tirx.const(filler, data.dtype)
+        return te.compute(shape, lambda *i: tirx.Select(off[i[axis]], fixed, result(*i)), name="extrapolate")
+
+    dtype = "float64" if str(x.ty.dtype.dtype) == "float64" else "float32"
+    constants = relax.const(places, "int64"), relax.const(weights, dtype), relax.const(outside, "bool")
+    return node.te(kernel, x, *constants, primfunc_name_hint="resize")
+
+
+def _taps(plan: _Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Places `[out, taps]`, weights `[out, taps]`, and which outputs lie outside of the region (extrapolated)."""
+    import numpy as np
+
+    mode = attributes.get("mode", "nearest")
+    antialias = bool(attributes.get("antialias", 0)) and plan.scale < 1 and mode != "nearest"
+    places, weights, outside = [], [], []
+    for out in range(plan.out):
+        position = _position(out, plan, attributes)
+        first, own = _kernel(mode, position, plan.scale if antialias else 1.0, attributes)
+        row = np.arange(first, first + len(own))
+        if attributes.get("exclude_outside", 0):
+            own = np.where((row < 0) | (row >= plan.size), 0.0, own)
+            own = own / own.sum()
+        places.append(np.clip(row, 0, plan.size - 1))
+        weights.append(own)
+        crop = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
+        outside.append(crop and not 0 <= position <= plan.size - 1)
+    width = max(map(len, weights))
+    pad = [(0, width - len(row)) for row in weights]
+    return (
+        np.array([np.pad(row, p, mode="edge") for row, p in zip(places, pad, strict=True)]),
+        np.array([np.pad(row, p) for row, p in zip(weights, pad, strict=True)]),
+        np.array(outside),
+    )
+
+
+def _position(out: int, plan: _Plan, attributes: dict[str, Any]) -> float:
+    """The place in the input that output element `out` comes from."""
+    size, scale, wanted = plan.size, plan.scale, plan.scale * plan.size
+    start, end = plan.region
+    match attributes.get("coordinate_transformation_mode", "half_pixel"):
+        case "half_pixel":
+            return (out + 0.5) / scale - 0.5
+        case "half_pixel_symmetric":
+            adjust = plan.out / wanted
+            return size / 2 * (1 - adjust) + (out + 0.5) / scale - 0.5
+        case "pytorch_half_pixel":
+            return (out + 0.5) / scale - 0.5 if wanted > 1 else -0.5
+        case "align_corners":
+            return 0.0 if wanted <= 1 else out * (size - 1) / (wanted - 1)
+        case "asymmetric":
+            return out / scale
+        case "tf_crop_and_resize":
+            if wanted * (end - start) > 1 and plan.out > 1:
+                return start * (size - 1) + out * (end - start) * (size - 1) / (plan.out - 1)
+            return 0.5 * (start + end) * (size - 1)
+        case "tf_half_pixel_for_nn":
+            return (out + 0.5) / scale
+        case other:
+            raise Refused(f"coordinate_transformation_mode={other}")
+
+
+_ROUND: dict[str, Callable[[float], int]] = {
+    "round_prefer_floor": lambda x: math.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: math.floor(x + 0.5),
+    "floor": math.floor,
+    "ceil": math.ceil,
+}
+
+
+def _kernel(mode: str, position: float, scale: float, attributes: dict[str, Any]) -> tuple[int, Any]:
+    """The first place and the weights; with `scale` under 1 the kernel is widened against aliasing."""
+    import numpy as np
+
+    if mode == "nearest":
+        return _ROUND[attributes.get("nearest_mode", "round_prefer_floor")](position), np.ones(1)
+    if mode not in ("linear", "bilinear", "trilinear", "cubic"):
+        raise Refused(f"mode={mode}")
+    half = 2 if mode == "cubic" else 1
+    reach = half / scale
+    first, last = math.floor(position - reach) + 1, math.ceil(position + reach) - 1
+    if scale == 1.0:
+        first, last = math.floor(position) - half + 1, math.floor(position) + half
+    distance = np.abs((np.arange(first, last + 1) - position) * scale)
+    own = _cubic(distance, attributes.get("cubic_coeff_a", -0.75)) if half == 2 else np.maximum(1 - distance, 0)
+    return first, own / own.sum() if scale != 1.0 else own
+
+
+def _cubic(distance: Any, a: float) -> Any:
+    """Keys' kernel (1981), with `a` the slope at distance 1."""
+    import numpy as np
+
+    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
