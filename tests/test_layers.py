@@ -40,6 +40,8 @@ EXCEPTIONS = {
     ("service.machine", "service.request"),
     ("service.lowering.schedule", "service.tuning.records"),
     ("service.runtime.session", "service.artifact.manifest"),
+    ("service.cli.serve", "service.api"),
+    ("service.jobs.zygote", "service"),  # for the folder that it is in
 }
 
 # `schedules` is level 1, but only these may use it.
@@ -62,7 +64,7 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "transformers": ((), ()),
     "fastapi": (("service.api",), ()),
     "starlette": (("service.api",), ()),
-    "uvicorn": ((), ("service.api", "service.cli.serve")),
+    "uvicorn": (("service.api.server",), ("service.api", "service.cli.serve")),
     "httpx": ((), ()),
     "typer": (("service.cli",), ()),
     "click": ((), ()),

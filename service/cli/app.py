@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import typer
 
 from service.cli import bench, cache, compile, inspect, profile, run, serve, targets, version
 from service.cli.options import Verbose
 
 __all__ = ["app"]
+
+
+def unwrapped(verb: Callable[..., None]) -> str:
+    """A verb's docstring with each paragraph on one line: the terminal's width breaks lines, not ours."""
+    return "\n\n".join(" ".join(part.split()) for part in (verb.__doc__ or "").split("\n\n"))
+
 
 app = typer.Typer(
     name="relaxc",
@@ -37,5 +45,5 @@ for verb in (
     serve.serve,
     version.version,
 ):
-    app.command()(verb)
+    app.command(help=unwrapped(verb))(verb)
 app.add_typer(cache.app, name="cache")

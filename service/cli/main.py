@@ -16,13 +16,16 @@ import typer
 
 from service.cli.app import app
 from service.cli.output import print_json
-from service.errors import InvalidOption, RelaxcError
+from service.errors import InvalidOption, RelaxcError, ToolMissing
 
 __all__ = ["main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
 _BROKEN_PIPE = 128 + signal.SIGPIPE
+
+# What is not in the base installation, and the extra of pyproject.toml that has it.
+_EXTRAS = {"fastapi": "server", "uvicorn": "server", "onnx": "onnx", "onnxruntime": "onnx", "torch": "torch"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +66,20 @@ def _run(arguments: list[str], wishes: Wishes) -> int:
     except typer.TyperException as error:  # a usage error of the parser
         usage = InvalidOption(error.format_message(), remedy=_usage_remedy(error))
         return _report(usage, wishes)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            return _report_bug(error, wishes)
+        missing = ToolMissing(f"{error.name} is not installed", remedy=f"pip install 'relaxc[{extra}]'.", extra=extra)
+        return _report(missing, wishes)
     except (KeyboardInterrupt, typer.Abort):
         print("relaxc: interrupted", file=sys.stderr)
         return _INTERRUPTED
-    except (SystemExit, BrokenPipeError):
+    except SystemExit as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # typer turns it into this
+            raise stop.__context__ from None
+        raise
+    except BrokenPipeError:
         raise
     except Exception as error:  # noqa: BLE001  # a bug of ours: the user gets a line, an exit code and a way to report it
         return _report_bug(error, wishes)

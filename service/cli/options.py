@@ -4,26 +4,115 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from service.errors import InvalidOption, InvalidShape
 
-__all__ = ["Artifact", "Json", "Seed", "Threads", "Verbose", "parse_shapes"]
+if TYPE_CHECKING:
+    from service.request import CompileRequest
+
+__all__ = [
+    "Artifact",
+    "Json",
+    "Model",
+    "NoVerify",
+    "OptLevel",
+    "Plugins",
+    "PrecisionName",
+    "Seed",
+    "Shapes",
+    "Target",
+    "Threads",
+    "Verbose",
+    "parse_shapes",
+    "request_for",
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, errors included.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the trace of an error, and the full log.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random inputs.")]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", metavar="N", min=1, help="Threads to run with; all cores if not given."),
+    typer.Option("--threads", metavar="N", min=1, help="Threads to run with; RELAXC_THREADS if not given."),
 ]
 Artifact = Annotated[
     Path, typer.Argument(metavar="OUT.so", help="A file that `relaxc compile` wrote.", show_default=False)
 ]
+Model = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An ONNX file, or a .pt2 of torch.export.save.", show_default=False)
+]
+Target = Annotated[
+    str,
+    typer.Option(
+        "--target", "-t", metavar="T", help="`auto` (this CPU), `auto-gpu`, a tag of `relaxc targets`, or target JSON."
+    ),
+]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--shape",
+        metavar="NAME=DIMS",
+        help="Shape of an input, `x=1,3,224,224`; a name in place of a size keeps that dim symbolic. Repeatable.",
+    ),
+]
+PrecisionName = Annotated[
+    str | None,
+    typer.Option(
+        "--precision",
+        metavar="fp32|fp16|bf16",
+        help="Dtype of matmul and convolution operands; the model's if not given.",
+    ),
+]
+OptLevel = Annotated[
+    int,
+    typer.Option(
+        "--opt-level",
+        "-O",
+        metavar="0..3",
+        help="0: no graph optimization; 1: folding and fusion; 2: layouts and schedules; 3: fast math too.",
+    ),
+]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option("--plugin", metavar="FILE", help="A Python file with passes, patterns or operators. Repeatable."),
+]
+NoVerify = Annotated[
+    bool,
+    typer.Option(
+        "--no-verify", help="Keep the artifact even if its numbers are wrong; the manifest says what was found."
+    ),
+]
 
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def request_for(
+    model: Path,
+    target: str,
+    shapes: list[str] | None,
+    precision: str | None,
+    opt_level: int,
+    plugins: list[Path] | None,
+    no_verify: bool,
+    seed: int,
+) -> CompileRequest:
+    """The request that these options mean, the same that the API and the library make. Raises what `prepare` does."""
+    from service.compiler import prepare
+    from service.request import CompileOptions
+
+    options = CompileOptions.from_dict(
+        {
+            "precision": precision,
+            "opt_level": opt_level,
+            "shapes": parse_shapes(shapes or []),
+            "plugins": [str(path.resolve()) for path in plugins or []],
+            "verify": not no_verify,
+            "seed": seed,
+        }
+    )
+    return prepare(model, target=target, options=options)
 
 
 def parse_shapes(given: list[str]) -> dict[str, list[int | str]]:

@@ -15,19 +15,19 @@ __all__ = ["targets"]
 
 def targets(json: Json = False, verbose: Verbose = False) -> None:
     """List the named targets, with `auto` (this machine) first."""
+    from service.machine import host_features
+
     rows = _rows()
     if json:
         print_json({"targets": rows})
         return
-    shown = table("", "target", "is", "vector bits", "cores", "features", "runs here", numbers=("vector bits", "cores"))
+    shown = table("", "target", "is", "vector bits", "cores", "runs here", numbers=("vector bits", "cores"))
     for row in rows:
         cpu = row["host"] or row
         runs = "yes" if not row["missing"] else f"no: {row['missing'][0]}" + ", …" * (len(row["missing"]) > 1)
-        what = row["arch"] or row["name"]
-        shown.add_row(
-            row["target"], what, str(cpu["vector_bits"]), str(cpu["cores"]), " ".join(cpu["features"]) or "-", runs
-        )
+        shown.add_row(row["target"], row["arch"] or row["name"], str(cpu["vector_bits"]), str(cpu["cores"]), runs)
     console().print(shown, markup=False)
+    print(f"this CPU has {' '.join(sorted(host_features()))}")
 
 
 def _rows() -> list[dict[str, Any]]:

@@ -1,0 +1,152 @@
+"""`relaxc cache ls|explain|gc`: what the store keeps, why a compile would miss, and making room."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.options import (
+    Json,
+    Model,
+    NoVerify,
+    OptLevel,
+    Plugins,
+    PrecisionName,
+    Seed,
+    Shapes,
+    Target,
+    Verbose,
+    request_for,
+)
+from service.cli.output import console, print_json, size, table
+
+if TYPE_CHECKING:
+    from service.artifact.store import Entry, Store
+
+__all__ = ["app", "explain", "gc", "ls"]
+
+app = typer.Typer(help="Look into the artifact store, and make room in it.", no_args_is_help=True)
+
+
+@app.command()
+def ls(json: Json = False, verbose: Verbose = False) -> None:
+    """List the stored artifacts, the most recently used first."""
+    store = _store()
+    entries = [_described(entry) for entry in store.ls()]
+    if json:
+        print_json({"root": str(store.root), "max_bytes": store.max_bytes, "artifacts": entries})
+        return
+    shown = table("", "digest", "size", "last used", "target", "options", "host", numbers=("size",))
+    for entry in entries:
+        build = entry["keys"][0] if entry["keys"] else {}
+        row = (entry["digest"][:16], size(entry["size_bytes"]), entry["used_at"], *_key_columns(build))
+        shown.add_row(*row)
+    console().print(shown, markup=False)
+    total = sum(entry["size_bytes"] for entry in entries)
+    print(f"{len(entries)} artifacts, {size(total)} of {size(store.max_bytes)} in {store.root}")
+
+
+@app.command()
+def explain(
+    model: Model,
+    target: Target = "auto",
+    shape: Shapes = None,
+    precision: PrecisionName = None,
+    opt_level: OptLevel = 2,
+    plugin: Plugins = None,
+    no_verify: NoVerify = False,
+    seed: Seed = 0,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Say whether `relaxc compile` with these options would find its artifact in the store, and if not, why not.
+
+    A miss is explained by the nearest key that is stored: what differs between the two.
+    """
+    from service.artifact.key import key_for
+
+    request = request_for(model, target, shape, precision, opt_level, plugin, no_verify, seed)
+    key = key_for(request)
+    found = _store().explain(key)
+    differences = {name: {"stored": old, "wanted": new} for name, (old, new) in found.differences.items()}
+    nearest = found.nearest.artifact if found.nearest else None
+    if json:
+        entries = dict(key.entries)
+        print_json(
+            {"hit": found.hit, "key": key.digest, "artifact": nearest, "differences": differences, "entries": entries}
+        )
+    elif found.hit:
+        print(f"hit: artifact {nearest}")
+    elif nearest is None:
+        print("miss: the store has no other key to compare with")
+    else:
+        print(f"miss: the nearest stored key, of artifact {nearest}, differs in")
+        shown = table("", "entry", "stored", "wanted")
+        for name, (old, new) in found.differences.items():
+            shown.add_row(name, old or "-", new or "-")
+        console().print(shown, markup=False)
+
+
+@app.command()
+def gc(
+    max_bytes: Annotated[
+        int | None,
+        typer.Option("--max-bytes", metavar="N", min=0, help="Size to shrink to; RELAXC_CACHE_MAX_BYTES if not given."),
+    ] = None,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Remove the least recently used artifacts until the store is small enough, and what dead processes left.
+
+    What is open, or was used in the last 30 seconds, stays.
+    """
+    removed = _store().gc(max_bytes)
+    freed = sum(entry.size_bytes for entry in removed)
+    if json:
+        print_json({"removed": [entry.digest for entry in removed], "freed_bytes": freed})
+    else:
+        print(f"removed {len(removed)} artifacts, {size(freed)}")
+
+
+def _store() -> Store:
+    from service.artifact.store import Store
+    from service.config import settings
+
+    return Store(settings().cache_dir, settings().cache_max_bytes)
+
+
+def _described(entry: Entry) -> dict[str, Any]:
+    from datetime import datetime
+
+    return {
+        "digest": entry.digest,
+        "size_bytes": entry.size_bytes,
+        "used_at": datetime.fromtimestamp(entry.used_at).astimezone().isoformat(timespec="seconds"),
+        "path": str(entry.path),
+        "files": [file.name for file in entry.files],
+        "keys": [
+            {"key": stored.key.digest, "entries": dict(stored.key.entries), "build": dict(stored.build)}
+            for stored in entry.keys
+        ],
+    }
+
+
+def _key_columns(stored: dict[str, Any]) -> tuple[str, str, str]:
+    """Target, options that are not the default, and the building host of a stored key."""
+    import json
+
+    entries = {name: json.loads(text) for name, text in stored.get("entries", {}).items() if _is_option(name)}
+    chosen = [f"O{entries['option.opt_level']}"] if "option.opt_level" in entries else []
+    chosen += [str(entries["option.precision"])] if entries.get("option.precision") else []
+    chosen += ["no-verify"] if entries.get("option.verify") is False else []
+    chosen += [
+        f"{name.removeprefix('option.shapes.')}={','.join(map(str, dims))}"
+        for name, dims in entries.items()
+        if name.startswith("option.shapes.")
+    ]
+    return str(entries.get("target.name", "-")), " ".join(chosen), str(stored.get("build", {}).get("host", "-"))
+
+
+def _is_option(name: str) -> bool:
+    return name == "target.name" or name.startswith("option.")

@@ -1,0 +1,108 @@
+"""`relaxc compile`: a model in, one verified .so out."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli import report
+from service.cli.options import (
+    Json,
+    Model,
+    NoVerify,
+    OptLevel,
+    Plugins,
+    PrecisionName,
+    Seed,
+    Shapes,
+    Target,
+    Verbose,
+    request_for,
+)
+from service.cli.output import console, facts, print_json, seconds, size
+from service.cli.progress import StageProgress
+from service.errors import InvalidOption
+
+if TYPE_CHECKING:
+    from service.jobs.local import CompiledArtifact
+
+__all__ = ["compile"]
+
+_TOP = 5
+
+
+def compile(
+    model: Model,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="OUT.so", help="The file to write.", show_default=False)
+    ],
+    target: Target = "auto",
+    shape: Shapes = None,
+    precision: PrecisionName = None,
+    opt_level: OptLevel = 2,
+    dump: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Write what each stage saw there, numbered in order; compiles anew."),
+    ] = None,
+    plugin: Plugins = None,
+    no_verify: NoVerify = False,
+    seed: Seed = 0,
+    force: Annotated[bool, typer.Option("--force", help="Compile even if the store has the artifact.")] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compile a model into one shared library that holds its weights and a manifest, and check its numbers.
+
+    The artifact comes from the store if an equal request was compiled before. Unless --no-verify is given, an
+    artifact whose outputs differ from ONNX Runtime's or torch's on random inputs is an error.
+    """
+    from service.jobs.local import compile_local
+
+    _check_writable(output)
+    request = request_for(model, target, shape, precision, opt_level, plugin, no_verify, seed)
+    with StageProgress() as progress:
+        made = compile_local(request, progress, dump_dir=dump, force=force).copy_to(output)
+    if json:
+        print_json(_as_json(made))
+    else:
+        _print_summary(made)
+
+
+def _check_writable(output: Path) -> None:
+    """Raises InvalidOption before the work, not after it."""
+    if output.is_dir():
+        raise InvalidOption(f"cannot write {output}: it is a folder", option="output")
+    if not os.access(output.absolute().parent, os.W_OK):
+        raise InvalidOption(f"cannot write {output}: its folder is missing or read-only", option="output")
+
+
+def _as_json(made: CompiledArtifact) -> dict[str, Any]:
+    return {
+        "output": str(made.path),
+        "files": [str(file) for file in made.files],
+        "digest": made.digest,
+        "size_bytes": sum(file.stat().st_size for file in made.files),
+        "cached": made.cached,
+        "build": dict(made.build_record),
+        "manifest": made.manifest.to_dict(),
+    }
+
+
+def _print_summary(made: CompiledArtifact) -> None:
+    manifest, stages = made.manifest, made.build_record.get("stages", {})
+    when = f"from the store, built in {seconds(sum(stages.values()))}" if made.cached else seconds(sum(stages.values()))
+    facts(
+        [
+            *((f"{file}", size(file.stat().st_size)) for file in made.files),
+            ("compiled", when),
+            ("stages", ", ".join(f"{name} {seconds(took)}" for name, took in stages.items())),
+            ("target", manifest.target.name),
+            ("fused", report.fused(manifest)),
+            *(("verified", line) for line in report.verification(manifest)),
+        ]
+    )
+    title = f"the heaviest of {len(manifest.schedule)} PrimFuncs"
+    console().print(report.prim_funcs(title, report.heaviest(manifest, _TOP)), markup=False)

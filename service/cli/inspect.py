@@ -1,0 +1,103 @@
+"""`relaxc inspect`: what a model or an artifact says of itself, without compiling or loading its code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from service.cli import report
+from service.cli.options import Json, Verbose
+from service.cli.output import console, facts, print_json, size, table
+from service.errors import ModelNotFound
+
+__all__ = ["inspect"]
+
+
+def inspect(
+    file: Annotated[
+        Path, typer.Argument(metavar="MODEL|OUT.so", help="A model, or a compiled artifact.", show_default=False)
+    ],
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """Show a model's signature and operators, supported or not; or an artifact's manifest.
+
+    A model is read in a child process: a file that crashes the importer is reported as an error.
+    """
+    if _is_elf(file):
+        _artifact(file, json)
+    else:
+        _model(file, json)
+
+
+def _is_elf(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(4) == b"\x7fELF"
+    except OSError as error:
+        raise ModelNotFound(f"cannot read {path}: {error.strerror}", path=str(path)) from error
+
+
+def _model(path: Path, as_json: bool) -> None:
+    from service import frontend
+    from service.jobs.local import inspect_local
+
+    info = inspect_local(path, frontend.identify(path))
+    if as_json:
+        print_json({"kind": "model", "path": str(path), "supported": not info["unsupported"], **info})
+        return
+    facts([("format", info["format"]), *((name, str(value)) for name, value in info["details"].items())])
+    out = console()
+    out.print(report.signature("", info["signature"]), markup=False)
+    out.print(_operators(info), markup=False)
+    if info["unsupported"]:
+        print(f"{len(info['unsupported'])} operators are not supported: this model does not compile")
+    else:
+        print("every operator is supported")
+
+
+def _operators(info: dict[str, Any]) -> Any:
+    shown = table("", "operator", "nodes", "supported", numbers=("nodes",))
+    for name, number in sorted(info["op_counts"].items(), key=lambda row: (-row[1], row[0])):
+        shown.add_row(name, str(number), _supported(info["unsupported"].get(name)))
+    for name in sorted(set(info["unsupported"]) - set(info["op_counts"])):
+        shown.add_row(name, str(info["unsupported"][name]["count"]), _supported(info["unsupported"][name]))
+    return shown
+
+
+def _supported(unsupported: dict[str, Any] | None) -> str:
+    if unsupported is None:
+        return "yes"
+    more = unsupported["count"] - len(unsupported["nodes"])
+    nodes = ", ".join(unsupported["nodes"]) + (f", and {more} more" if more > 0 else "")
+    return f"no ({unsupported['reason']}): {nodes}" if unsupported["reason"] else f"no: {nodes}"
+
+
+def _artifact(path: Path, as_json: bool) -> None:
+    from service.artifact.manifest import Manifest
+    from service.machine import missing_features
+
+    manifest = Manifest.read(path)
+    missing = missing_features(manifest.target)
+    if as_json:
+        print_json({"kind": "artifact", "path": str(path), "runs_here": not missing, "manifest": manifest.to_dict()})
+        return
+    weights = manifest.weights
+    facts(
+        [
+            ("size", size(path.stat().st_size)),
+            ("target", f"{manifest.target.name} ({manifest.target.kind})"),
+            ("runs here", f"no, it needs {', '.join(missing)}" if missing else "yes"),
+            ("weights", f"{len(weights.tensors)} tensors, {size(weights.size_bytes)} in {weights.file or 'this file'}"),
+            ("fused", report.fused(manifest)),
+            ("model", manifest.digests.get("model", "-")),
+            ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
+            ("rebuild", manifest.command),
+            *(("verification", line) for line in report.verification(manifest)),
+        ]
+    )
+    out = console()
+    out.print(report.signature("", manifest.signature.to_dict()), markup=False)
+    out.print(report.prim_funcs(f"{len(manifest.schedule)} PrimFuncs", manifest.schedule), markup=False)

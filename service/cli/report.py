@@ -1,0 +1,91 @@
+"""Parts of what verbs print: a signature, a verification, and the PrimFuncs that do the work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from service.cli.output import size, table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from service.artifact.manifest import Manifest
+
+__all__ = ["count", "fused", "heaviest", "prim_funcs", "signature", "verification"]
+
+
+def signature(title: str, described: Mapping[str, Any]) -> Table:
+    """Inputs and outputs of `Signature.to_dict()`, with the bounds of symbolic dims and the fixed inputs."""
+    shown = table(title, "", "name", "dtype", "shape")
+    for kind in ("inputs", "outputs"):
+        for tensor in described[kind]:
+            dims = ", ".join(map(str, tensor["shape"]))
+            shown.add_row(kind.removesuffix("s"), tensor["name"], tensor["dtype"], f"[{dims}]")
+    for name, (low, high) in described["dims"].items():
+        shown.add_row("dim", name, "", f"{low}..{'' if high is None else high}")
+    for name, value in described["constants"].items():
+        shown.add_row("fixed", name, type(value).__name__, repr(value))
+    return shown
+
+
+def verification(manifest: Manifest) -> list[str]:
+    """What the comparison with the reference found: a line for all, and one for each output that failed."""
+    found = manifest.verification
+    if isinstance(found, str):
+        return [found]
+    outputs = found["outputs"]
+    worst = max(outputs, key=lambda row: _number(row["max_abs_error"]), default=None)
+    line = "passed" if found["passed"] else "FAILED"
+    if worst is not None:
+        line += f": {len(outputs)} outputs, largest error {_number(worst['max_abs_error']):.2g} in {worst['name']}"
+    return [line, *(f"FAILED {_failure(row)}" for row in outputs if not row["passed"])]
+
+
+def _failure(row: Mapping[str, Any]) -> str:
+    return (
+        f"{row['name']}: error {_number(row['max_abs_error']):.3g}, tolerance {row['tolerance']}, "
+        f"would pass at {row['passing_tolerance']}"
+    )
+
+
+def _number(value: Any) -> float:
+    return float("inf") if value is None else float(value)
+
+
+def fused(manifest: Manifest) -> str:
+    """The kernels of more than one operator, the commonest first: `16 conv2d + bias + relu, …`."""
+    fusions: Mapping[str, int] = manifest.passes.get("fusions", {})
+    rows = sorted(
+        ((number, name) for name, number in fusions.items() if " + " in name), key=lambda row: (-row[0], row[1])
+    )
+    more = f", and {len(rows) - 4} kinds more" if len(rows) > 4 else ""
+    return ", ".join(f"{number} {name}" for number, name in rows[:4]) + more or "none"
+
+
+def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
+    """Rows of a schedule report: what each PrimFunc computes, and which rule scheduled it."""
+    shown = table(title, "PrimFunc", "FLOPs", "bytes", "scheduled by", "parameters", numbers=("FLOPs", "bytes"))
+    for row in rows:
+        parameters = " ".join(f"{name}={value}" for name, value in row["parameters"].items())
+        moved = size(row["bytes"]) if isinstance(row["bytes"], int) else row["bytes"]
+        by = row["rule"] if row["source"] == "rule" else f"{row['rule']} ({row['source']})"
+        shown.add_row(row["function"], count(row["flops"]), moved, by, parameters)
+    return shown
+
+
+def heaviest(manifest: Manifest, limit: int) -> list[Mapping[str, Any]]:
+    """The PrimFuncs with the most FLOPs; those whose number depends on a symbolic size come first."""
+    return sorted(manifest.schedule, key=lambda row: -_number(row["flops"] if isinstance(row["flops"], int) else None))[
+        :limit
+    ]
+
+
+def count(value: int | str) -> str:
+    """A number of operations for a person: `3.6 G`; text in symbolic sizes stays as it is."""
+    if isinstance(value, str):
+        return value
+    for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return str(value)

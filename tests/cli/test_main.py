@@ -1,0 +1,165 @@
+"""Exit codes, the error line and its remedy, --json errors, --verbose, and what help may not import."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from service.cli import main as cli
+from service.errors import InvalidTarget, RelaxcError, by_code
+from tests.cli.conftest import ROOT, Relaxc
+
+
+def test_help_lists_every_verb_and_imports_no_framework(cli_env: dict[str, str]) -> None:
+    code = """
+import sys
+from service.cli.main import main
+code = main(["--help"])
+heavy = {"tvm", "torch", "onnx", "onnxruntime", "numpy", "fastapi", "pydantic"} & set(sys.modules)
+sys.exit(f"loaded {heavy}" if heavy else code)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=cli_env, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for verb in ("compile", "run", "bench", "profile", "inspect", "targets", "cache", "serve", "version"):
+        assert f" {verb} " in done.stdout
+
+
+def test_a_usage_error_exits_2_with_a_line_and_a_remedy(relaxc: Relaxc) -> None:
+    done = relaxc("compile", "model.onnx")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.splitlines() == [
+        "relaxc: error [invalid-option]: Missing option '--output' / '-o'.",
+        "remedy: `relaxc compile --help` lists what it takes.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("frobnicate",), ("compile", "--frob"), ("serve", "--port", "99999"), ("targets", "one", "two"), ("cache", "eat")],
+)
+def test_usage_errors_are_json_too(relaxc: Relaxc, arguments: tuple[str, ...]) -> None:
+    done = relaxc(*arguments, "--json")
+    assert done.returncode == 2
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == "invalid-option"
+    assert done.stderr.splitlines()[0] == f"relaxc: error [invalid-option]: {error['message']}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("missing.onnx", "-o", "x.so"), "model-not-found"),
+        (("README.md", "-o", "x.so"), "unknown-format"),
+        (("README.md", "-o", "nowhere/x.so"), "invalid-option"),
+        (("README.md", "-o", "."), "invalid-option"),
+        (("README.md", "-o", "x.so", "-O7"), "invalid-option"),
+        (("README.md", "-o", "x.so", "--precision", "int3"), "invalid-option"),
+        (("README.md", "-o", "x.so", "--shape", "x=1,z z"), "invalid-shape"),
+    ],
+)
+def test_errors_exit_with_their_familys_code(relaxc: Relaxc, arguments: tuple[str, ...], code: str) -> None:
+    done = relaxc("compile", *arguments, "--json")
+    assert done.returncode == by_code()[code].exit_code
+    error = json.loads(done.stdout)["error"]
+    assert error["code"] == code
+    assert set(error) == {"code", "message", "remedy", "fields"}
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_a_wrong_setting_is_named(relaxc: Relaxc) -> None:
+    done = relaxc("cache", "ls", RELAXC_CACHE_MAX_BYTES="lots")
+    assert done.returncode == 2
+    assert "RELAXC_CACHE_MAX_BYTES" in done.stderr
+
+
+def test_verbose_shows_the_trace_before_or_after_the_verb(relaxc: Relaxc) -> None:
+    for arguments in (("--verbose", "inspect", "missing.onnx"), ("inspect", "missing.onnx", "--verbose")):
+        done = relaxc(*arguments)
+        assert done.returncode == 3
+        assert "Traceback" in done.stderr
+        assert done.stderr.splitlines()[-1].startswith("remedy: ")
+
+
+def _run(monkeypatch: pytest.MonkeyPatch, error: BaseException, *arguments: str) -> int:
+    def broken(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", broken)
+    return cli.main(["targets", *arguments])
+
+
+def test_a_bug_says_that_it_is_one(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(monkeypatch, KeyError("lost"), "--json") == 1
+    captured = capsys.readouterr()
+    assert captured.err.splitlines() == [
+        "relaxc: error [relaxc-error]: this is a bug: KeyError: 'lost'",
+        f"remedy: {RelaxcError.remedy}",
+    ]
+    assert json.loads(captured.out)["error"]["code"] == "relaxc-error"
+
+
+def test_verbose_shows_the_trace_of_a_bug(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(monkeypatch, KeyError("lost"), "--verbose") == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_fields_are_shown_with_verbose(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(monkeypatch, InvalidTarget("no", tag="sparc"), "--verbose") == 2
+    assert "tag: sparc" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(monkeypatch, KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "relaxc: interrupted\n"
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(monkeypatch, ModuleNotFoundError("No module named 'fastapi'", name="fastapi")) == 4
+    assert "relaxc[server]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [("targets",), ("targets", "--json"), ("version",)])
+def test_a_reader_that_goes_away_is_no_bug(cli_env: dict[str, str], arguments: tuple[str, ...]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stdout:
+        done = subprocess.run(
+            [sys.executable, "-m", "service", *arguments],
+            env=cli_env,
+            cwd=ROOT,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_version_names_what_an_artifact_depends_on(relaxc: Relaxc) -> None:
+    versions = json.loads(relaxc("version", "--json").stdout)["versions"]
+    assert versions["apache-tvm"]
+    assert "torch" in versions
+    assert "apache-tvm-ffi" in relaxc("version").stdout
+
+
+def test_targets_start_with_this_machine(relaxc: Relaxc) -> None:
+    rows = json.loads(relaxc("targets", "--json").stdout)["targets"]
+    assert rows[0]["target"] == "auto"
+    assert rows[0]["missing"] == []
+    assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
+        row["target"] for row in rows
+    }
+    assert "aarch64" in relaxc("targets").stdout
+
+
+def test_commands_work_from_any_folder(relaxc: Relaxc, tmp_path: Path) -> None:
+    assert relaxc("cache", "ls", "--json", cwd=tmp_path).returncode == 0
