@@ -14,6 +14,7 @@ __all__ = [
     "Nest",
     "Work",
     "expression_size",
+    "has_reduction",
     "is_contiguous_over",
     "is_expensive",
     "is_injective",
@@ -147,6 +148,11 @@ def is_reduction(block: Any) -> bool:
     )
 
 
+def has_reduction(func: Any) -> bool:
+    """Whether a block of `func` reduces."""
+    return any(realize.block.init is not None for realize in tir.block_realizes(func))
+
+
 def reduces(iter_var: Any) -> bool:
     """Whether an axis of a block is reduced over."""
     return bool(iter_var.iter_type == tirx.IterVar.CommReduce)
@@ -187,9 +193,10 @@ class Work:
         self.flops = flops
         self.size_bytes = size_bytes
 
-    def constant(self, value: Any) -> int | None:
-        """`value` if it is known at compile time."""
-        return tir.as_int(value)
+    @property
+    def known_flops(self) -> int | None:
+        """The operations, if they are known at compile time."""
+        return tir.as_int(self.flops)
 
     def to_dict(self) -> dict[str, int | str]:
         """Both as JSON values."""

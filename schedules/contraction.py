@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tvm_ffi
 from tvm import tirx
 
 from schedules import tir
@@ -72,7 +71,7 @@ def _operands(block: Any) -> tuple[Any, Any] | Declined:
     value, init = block.body.value, block.init.value
     if float(getattr(init, "value", 1)) != 0:
         return Declined("the reduction does not start at zero")
-    if not isinstance(value, tirx.Add) or not _loads_what_it_stores(value.a, block.body):
+    if not isinstance(value, tirx.Add) or not tir.loads_what_it_stores(value.a, block.body):
         return Declined("the reduction is not a sum")
     term = value.b.value if isinstance(value.b, tirx.Cast) else value.b
     if not isinstance(term, tirx.Mul):
@@ -81,11 +80,6 @@ def _operands(block: Any) -> tuple[Any, Any] | Declined:
         return term.a, term.b
     exact = str(term.ty.dtype) in ("float16", "bfloat16")  # an integer product may wrap before the cast
     return (term.a, term.b) if exact else Declined("the product is cast before it is summed")
-
-
-def _loads_what_it_stores(expr: Any, store: Any) -> bool:
-    source = getattr(expr, "source", None)
-    return source is not None and source.same_as(store.buffer) and tvm_ffi.structural_equal(expr.indices, store.indices)
 
 
 def _classify(block: Any, a: Any, b: Any) -> Contraction | Declined:

@@ -9,7 +9,7 @@ from tvm import s_tir
 
 from schedules import analysis, tir
 
-__all__ = ["fuse_all", "inline_producers", "parallelize", "vectorize_inner"]
+__all__ = ["fuse_all", "inline_producers", "loop_of", "parallelize", "vectorize_inner"]
 
 MAX_INLINED_NODES = 400
 """Expression nodes over which a producer stays a stage of its own: its uses multiply when it is inlined."""
@@ -42,9 +42,8 @@ def _worth_inlining(block: Any, readers: Sequence[Any]) -> bool:
     buffer = block.body.buffer
     uses = [sum(load.source.same_as(buffer) for load in tir.loads(reader)) for reader in readers]
     nodes = analysis.expression_size(block.body.value)
-    if any(
-        nodes * use + analysis.expression_size(r.body) > MAX_INLINED_NODES for use, r in zip(uses, readers, strict=True)
-    ):
+    sizes = [nodes * use + analysis.expression_size(r.body) for use, r in zip(uses, readers, strict=True)]
+    if max(sizes) > MAX_INLINED_NODES:
         return False
     if not analysis.is_expensive(block.body.value):
         return True
@@ -64,6 +63,16 @@ def parallelize(sch: Any, loops: Sequence[Any], work: int | None, cores: int) ->
     if cores > 1 and analysis.worth_parallel(work):
         sch.parallel(fused)
     return fused
+
+
+def loop_of(sch: Any, name: str, axis: Any) -> Any:
+    """The innermost loop around the block `name` that its `axis` is bound to. Raises ValueError if there is none."""
+    realize = next(r for r in tir.block_realizes(sch.mod["main"]) if r.block.name_hint == name)
+    value = next(v for iv, v in zip(realize.block.iter_vars, realize.iter_values, strict=True) if iv.var.same_as(axis))
+    for loop in reversed(sch.get_loops(name)):
+        if tir.uses(value, [sch.get(loop).loop_var]):
+            return loop
+    raise ValueError(f"axis {axis} of block {name} is bound to no loop")
 
 
 def vectorize_inner(sch: Any, loop: Any, lanes: int) -> list[Any]:

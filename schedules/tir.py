@@ -226,3 +226,22 @@ def steps_by_one(position: Any, var: Any, bounds: Mapping[Any, Any]) -> bool:
 def same_size(a: Any, b: Any) -> bool:
     """Whether two sizes are provably equal."""
     return as_int(simplify(size(a) - size(b))) == 0
+
+
+def loads_what_it_stores(expr: Any, store: Any) -> bool:
+    """Whether `expr` is a load of the element that `store` writes."""
+    if not isinstance(expr, TensorLoad) or not expr.source.same_as(store.buffer):
+        return False
+    return bool(tvm_ffi.structural_equal(expr.indices, store.indices))
+
+
+def ceil_div(extent: Any, divisor: int) -> Any:
+    """`extent / divisor` rounded up: an int where `extent` is one."""
+    if isinstance(extent, int):
+        return -(-extent // divisor)
+    return simplify(tirx.floordiv(extent + (divisor - 1), divisor))
+
+
+def block_names(func: Any) -> set[str]:
+    """The names of the blocks of `func`."""
+    return {str(realize.block.name_hint) for realize in block_realizes(func)}

@@ -8,7 +8,7 @@ from tvm import s_tir
 
 from schedules import analysis, moves, tir
 from schedules.contraction import Contraction, find
-from schedules.cpu.nest import lanes_of, schedule_nest
+from schedules.cpu.nest import lanes_of, schedule_nests
 from schedules.hardware import cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
 
@@ -39,12 +39,8 @@ class Depthwise:
         if parameters is not None:
             check(parameters, self._choices(found, cpu.lanes(16)))
             p = dict(parameters)
-        work = analysis.work_of(func).flops
-        sch = self._schedule(func, found, p["lanes"], work if isinstance(work, int) else None, cpu.cores)
-        for nest in analysis.nests(sch.mod["main"]):
-            if nest is not None:
-                schedule_nest(sch, nest.block.name_hint, cpu)
-        return Schedule(sch.mod["main"], p)
+        sch = self._schedule(func, found, p["lanes"], analysis.work_of(func).known_flops, cpu.cores)
+        return Schedule(schedule_nests(sch.mod["main"], cpu), p)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.rule.Rule`."""
@@ -69,12 +65,12 @@ class Depthwise:
     def _schedule(self, func: Any, c: Contraction, lanes: int, work: int | None, cores: int) -> Any:
         sch = s_tir.Schedule(func)
         name = c.block.name_hint
-        producer = analysis.padding_of(func, name)
+        producer = _padding(func, name)
         moves.inline_producers(sch, keep=lambda block: producer is not None and block.name_hint == producer)
         nest = analysis.nest_of(sch.mod["main"], name)
         assert nest is not None  # `find` took the block
         spatial, kernel = nest.spatial_loops(sch, name), nest.reduction_loops(sch, name)
-        out = analysis.consumer_of(sch.mod["main"], name)
+        out = _epilogue(sch.mod["main"], nest.block)
         plane, (row, column) = spatial[:-2], spatial[-2:]
         task = moves.parallelize(sch, plane, work, cores)
         block, lane = self._column_block(sch, column, lanes)
@@ -104,3 +100,28 @@ class Depthwise:
             return [], column
         outer, lane = sch.split(column, [None, lanes])
         return [outer], lane
+
+
+def _padding(func: Any, name: str) -> str | None:
+    """The stage that pads the input of the block `name`."""
+    nest = analysis.nest_of(func, name)
+    sources = [] if nest is None else [load.source for load in tir.loads(nest.block.body.value)]
+    for candidate in analysis.nests(func):
+        if candidate is None or not analysis.is_injective(candidate.block) or not tir.conditions(candidate.block):
+            continue
+        if any(candidate.block.body.buffer.same_as(source) for source in sources):
+            return str(candidate.block.name_hint)
+    return None
+
+
+def _epilogue(func: Any, block: Any) -> str | None:
+    """The one elementwise stage that reads the block's result at the stage's own axes."""
+    readers = analysis.readers(func, block.body.buffer)
+    if len(readers) != 1 or not analysis.is_injective(readers[0]):
+        return None
+    own = [iv.var for iv in readers[0].iter_vars]
+    for load in tir.loads(readers[0].body.value):
+        at_axes = len(load.indices) == len(own) and all(map(tir.same_var, load.indices, own))
+        if load.source.same_as(block.body.buffer) and not at_axes:
+            return None
+    return str(readers[0].name_hint)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir
-
-from schedules import analysis
-from schedules.cpu.nest import schedule_nest
+from schedules.cpu.matmul import inlined
+from schedules.cpu.nest import schedule_nests
 from schedules.hardware import cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
 
@@ -17,7 +15,7 @@ __all__ = ["Fallback"]
 class Fallback:
     """Takes every PrimFunc: sorts, scans, scatters, tuple reductions, symbolic sizes, opaque blocks.
 
-    A nest whose steps TVM refuses keeps its last accepted form: steps are taken on a copy.
+    A nest that TVM refuses a step on stays as it was: steps are taken on a copy.
     """
 
     name = "cpu.fallback"
@@ -26,18 +24,7 @@ class Fallback:
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`; never declines."""
         check(parameters or {}, {})
-        cpu = cpu_of(target)
-        sch = s_tir.Schedule(func)
-        for nest in analysis.nests(func):
-            if nest is None:
-                continue
-            attempt = sch.copy()
-            try:
-                schedule_nest(attempt, nest.block.name_hint, cpu)
-            except s_tir.ScheduleError:
-                continue
-            sch = attempt
-        return Schedule(sch.mod["main"])
+        return Schedule(schedule_nests(inlined(func), cpu_of(target), careful=True))
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """There is one point: nothing is chosen."""

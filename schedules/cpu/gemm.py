@@ -165,14 +165,15 @@ def schedule(func: Any, c: Contraction, p: Blocking, work: int | None, cores: in
     b, m, n, k = sch.get_loops("core")
     m_task, m_tile, m_row = sch.split(m, [p.row_tasks, None, p.rows])
     n_panel, n_vector, n_lane = sch.split(n, [None, p.vectors, p.lanes])
-    sch.reorder(b, n_panel, m_task, m_tile, k, m_row, n_vector, n_lane)
+    inner = [k, m_row, n_vector, n_lane]
     if p.packed:
+        sch.reorder(b, n_panel, m_task, m_tile, *inner)
         task = moves.parallelize(sch, [b, n_panel, m_task], work, cores)
         sch.compute_at("panel", task, preserve_unit_loops=True)
         moves.vectorize_inner(sch, sch.get_loops("panel")[-1], p.lanes)
     else:
-        sch.reorder(m_tile, n_panel)
-        m_tile = task = moves.parallelize(sch, [b, m_task, m_tile, n_panel], work, cores)
+        sch.reorder(b, m_task, m_tile, n_panel, *inner)
+        m_tile = moves.parallelize(sch, [b, m_task, m_tile, n_panel], work, cores)
     sch.unroll(m_row)
     sch.unroll(n_vector)
     if p.lanes > 1:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import s_tir
-
 from schedules import analysis
 from schedules.cpu.matmul import inlined
-from schedules.cpu.nest import schedule_nest
+from schedules.cpu.nest import schedule_nests
 from schedules.hardware import cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
 
@@ -31,11 +29,7 @@ class Injective:
         if reason is not None:
             return Declined(reason)
         check(parameters or {}, {})
-        sch = s_tir.Schedule(inlined(func))
-        for nest in analysis.nests(sch.mod["main"]):
-            if nest is not None:
-                schedule_nest(sch, nest.block.name_hint, cpu_of(target))
-        return Schedule(sch.mod["main"])
+        return Schedule(schedule_nests(inlined(func), cpu_of(target)))
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """There is one point: nothing is chosen."""

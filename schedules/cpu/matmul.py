@@ -9,7 +9,7 @@ from tvm import s_tir
 from schedules import analysis, moves
 from schedules.contraction import Contraction, find
 from schedules.cpu import gemm
-from schedules.cpu.nest import rows_are_contiguous, schedule_nest
+from schedules.cpu.nest import rows_are_contiguous, schedule_nests
 from schedules.hardware import Cpu, cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule
 
@@ -61,9 +61,5 @@ def inlined(func: Any) -> Any:
 def schedule_contraction(func: Any, c: Contraction, cpu: Cpu, parameters: Parameters | None) -> Schedule:
     """The GEMM template on `c`, and each further nest of `func` on its own."""
     blocking = gemm.default(c, cpu) if parameters is None else gemm.from_parameters(parameters, gemm.choices(c, cpu))
-    flops = analysis.work_of(func).flops
-    sch = gemm.schedule(func, c, blocking, flops if isinstance(flops, int) else None, cpu.cores)
-    for nest in analysis.nests(sch.mod["main"]):
-        if nest is not None:
-            schedule_nest(sch, nest.block.name_hint, cpu)
-    return Schedule(sch.mod["main"], blocking.to_dict())
+    sch = gemm.schedule(func, c, blocking, analysis.work_of(func).known_flops, cpu.cores)
+    return Schedule(schedule_nests(sch.mod["main"], cpu), blocking.to_dict())

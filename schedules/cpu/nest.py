@@ -4,31 +4,56 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import ir
+from tvm import ir, s_tir
 
 from schedules import analysis, moves, tir
 from schedules.hardware import Cpu
+from schedules.row_form import PARTIAL, row_form
 
-__all__ = ["contiguous_suffix", "lanes_of", "rows_are_contiguous", "schedule_nest", "split_row_reduction"]
+__all__ = [
+    "contiguous_suffix",
+    "finish_reduction",
+    "lanes_of",
+    "rows_are_contiguous",
+    "schedule_nests",
+    "vectorize_partial",
+]
 
 TASKS_PER_CORE = 4
 
 
-def schedule_nest(sch: Any, name: str, cpu: Cpu) -> str:
-    """Schedules the block `name`, alone in its loops, and says how: `spatial`, `rows`, `columns` or `untouched`."""
-    nest = analysis.nest_of(sch.mod["main"], name)
-    if nest is None or not nest.loops:
-        return "untouched"
+def schedule_nests(func: Any, cpu: Cpu, *, careful: bool = False) -> Any:
+    """`func` with each of its loop nests scheduled on its own, and what is no plain nest left as it is.
+
+    With `careful`, a nest that TVM refuses a step on stays as it was; else its ScheduleError goes up.
+    """
+    for nest in analysis.nests(func):
+        if nest is not None and analysis.is_reduction(nest.block) and rows_are_contiguous(nest.block):
+            func = row_form(func, nest.block.name_hint, lanes_of(nest.block, cpu)) or func
+    sch = s_tir.Schedule(func)
+    for nest in analysis.nests(func):
+        if nest is None or not nest.loops or nest.block.name_hint.endswith(PARTIAL):
+            continue
+        attempt = sch.copy() if careful else sch
+        try:
+            _schedule_nest(attempt, nest, cpu)
+        except s_tir.ScheduleError:
+            if not careful:
+                raise
+            continue
+        sch = attempt
+    return sch.mod["main"]
+
+
+def _schedule_nest(sch: Any, nest: analysis.Nest, cpu: Cpu) -> None:
+    name = nest.block.name_hint
     if analysis.is_injective(nest.block):
         _spatial(sch, name, nest, cpu)
-        return "spatial"
-    if not analysis.is_reduction(nest.block):
-        return "untouched"
-    if rows_are_contiguous(nest.block):
-        _rows(sch, name, nest, cpu)
-        return "rows"
-    _columns(sch, name, nest, cpu)
-    return "columns"
+    elif analysis.is_reduction(nest.block):
+        if name + PARTIAL in tir.block_names(sch.mod["main"]) or rows_are_contiguous(nest.block):
+            _rows(sch, name, nest, cpu)
+        else:
+            _columns(sch, name, nest, cpu)
 
 
 def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
@@ -65,49 +90,35 @@ def _few(extents: list[Any], cpu: Cpu) -> bool:
 
 
 def _rows(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
-    """for row in parallel: lanes[l] += x[row, k, l] in vectors; out[row] = sum of lanes"""
+    """for row in parallel: s[row] = reduce over k of x[row, k], the lanes of `row_form` in one vector"""
     spatial = nest.spatial_loops(sch, name)
-    partial = split_row_reduction(sch, name, lanes_of(nest.block, cpu))
+    partial = name + PARTIAL if name + PARTIAL in tir.block_names(sch.mod["main"]) else None
     if spatial:
-        spatial = sch.get_loops(name)[: len(spatial)]
         row = moves.parallelize(sch, spatial, _work(nest.block), cpu.cores)
         if partial is not None:
             sch.compute_at(partial, row, preserve_unit_loops=True)
     if partial is not None:
         vectorize_partial(sch, partial)
-    reduction = sch.get_loops(name)[-1]
-    if spatial or partial is not None:
-        sch.decompose_reduction(name, reduction)
-
-
-def split_row_reduction(sch: Any, name: str, lanes: int) -> str | None:
-    """Splits a reduction over its fused axes into `lanes` partial results, and the name of their block.
-
-        s[r] += x[r, k]   →   p[r, l] += x[r, k0 * lanes + l];  s[r] += p[r, l]
-
-    None where the reduction is too short to be worth it.
-    """
-    nest = analysis.nest_of(sch.mod["main"], name)
-    assert nest is not None
-    loops = sch.get_loops(name)
-    reduction = [loop for loop, iv in zip(loops, nest.block.iter_vars, strict=True) if analysis.reduces(iv)]
-    spatial = [loop for loop, iv in zip(loops, nest.block.iter_vars, strict=True) if not analysis.reduces(iv)]
-    length = tir.product([iv.dom.extent for iv in nest.block.iter_vars if analysis.reduces(iv)])
-    if isinstance(length, int) and length < 2 * lanes:
-        return None
-    if spatial:
-        sch.reorder(*spatial, *reduction)
-    fused = moves.fuse_all(sch, reduction)
-    _, lane = sch.split(fused, [None, lanes])
-    partial = sch.rfactor(lane, len(spatial))
-    return str(sch.get(partial).name_hint)
+    finish_reduction(sch, name)
 
 
 def vectorize_partial(sch: Any, partial: str) -> None:
-    """The partial sums of `split_row_reduction` in one vector register."""
-    *_, step, lane = sch.get_loops(partial)
+    """The partial results of `row_form` in one vector register; they are its result's last dim."""
+    block = sch.get(sch.get_sblock(partial))
+    lane_axis, (step_axis,) = block.body.indices[-1], [iv.var for iv in block.iter_vars if analysis.reduces(iv)]
+    lane, step = moves.loop_of(sch, partial, lane_axis), moves.loop_of(sch, partial, step_axis)
+    sch.reorder(step, lane)
     sch.vectorize(lane)
     sch.decompose_reduction(partial, step)
+
+
+def finish_reduction(sch: Any, name: str) -> None:
+    """The initial value of a reduction before its outermost reduction loop."""
+    axes = [iv.var for iv in sch.get(sch.get_sblock(name)).iter_vars if analysis.reduces(iv)]
+    loops = [moves.loop_of(sch, name, axis) for axis in axes]
+    order = [sch.get(loop) for loop in sch.get_loops(name)]
+    first = min(loops, key=lambda loop: next(i for i, other in enumerate(order) if other.same_as(sch.get(loop))))
+    sch.decompose_reduction(name, first)
 
 
 def _columns(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:

@@ -9,8 +9,9 @@ from tvm import s_tir
 
 from schedules import analysis, moves, tir
 from schedules.cpu.matmul import inlined
-from schedules.cpu.nest import contiguous_suffix, lanes_of, split_row_reduction, vectorize_partial
+from schedules.cpu.nest import contiguous_suffix, finish_reduction, lanes_of, vectorize_partial
 from schedules.hardware import Cpu, cpu_of
+from schedules.row_form import PARTIAL, row_form
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Reduction"]
@@ -97,23 +98,24 @@ def _common_rows(blocks: list[Any]) -> int | None:
     for axes, block in zip(kept, blocks, strict=True):
         if len(axes) < rows or [iv.var for iv in block.iter_vars[:rows]] != [iv.var for iv in axes[:rows]]:
             return None
-        if not all(
-            tir.same_size(a.dom.extent, b.dom.extent) for a, b in zip(axes[:rows], kept[-1][:rows], strict=True)
-        ):
+        pairs = zip(axes[:rows], kept[-1][:rows], strict=True)
+        if not all(tir.same_size(axis.dom.extent, last.dom.extent) for axis, last in pairs):
             return None
     return rows
 
 
 def _schedule(func: Any, stages: _Stages, lanes: int, cpu: Cpu) -> Any:
+    work = analysis.work_of(func).known_flops
+    partials = {}
+    for name in stages.reductions:
+        split = row_form(func, name, lanes)
+        if split is not None:
+            func, partials[name] = split, name + PARTIAL
     sch = s_tir.Schedule(func)
-    work = analysis.work_of(func).flops
-    partials = {name: split_row_reduction(sch, name, lanes) for name in stages.reductions}
     last = stages.names[-1]
     row = None
     if stages.rows:
-        row = moves.parallelize(
-            sch, sch.get_loops(last)[: stages.rows], work if isinstance(work, int) else None, cpu.cores
-        )
+        row = moves.parallelize(sch, sch.get_loops(last)[: stages.rows], work, cpu.cores)
         for name in reversed(stages.names):
             for block in [name if name != last else None, partials.get(name)]:
                 if block is not None:
@@ -123,16 +125,10 @@ def _schedule(func: Any, stages: _Stages, lanes: int, cpu: Cpu) -> Any:
         if partial is not None:
             vectorize_partial(sch, partial)
         if name in stages.reductions:
-            _finish_reduction(sch, name)
+            finish_reduction(sch, name)
         else:
             _finish_elementwise(sch, name, lanes, stages.rows)
     return sch.mod["main"]
-
-
-def _finish_reduction(sch: Any, name: str) -> None:
-    loops = sch.get_loops(name)
-    kinds = [analysis.reduces(iv) for iv in sch.get(sch.get_sblock(name)).iter_vars]
-    sch.decompose_reduction(name, loops[len(loops) - sum(kinds)])
 
 
 def _finish_elementwise(sch: Any, name: str, lanes: int, rows: int) -> None:

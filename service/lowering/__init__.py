@@ -1,3 +1,11 @@
-"""Lowering: a target from text, a schedule for every PrimFunc, then machine code in a shared library."""
+"""Lowering: a target from text, a schedule for every PrimFunc, then machine code in a shared library.
+
+Importing this package imports no tvm: the command line asks it for targets only.
+"""
 
 from __future__ import annotations
+
+from service.lowering.build import build
+from service.lowering.schedule import Scheduled, schedule
+
+__all__ = ["Scheduled", "build", "schedule"]

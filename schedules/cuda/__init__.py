@@ -1,0 +1,21 @@
+"""The ordered rules for CUDA devices: dlight's; the first that takes a PrimFunc schedules it."""
+
+from __future__ import annotations
+
+from tvm.s_tir.dlight import gpu
+
+from schedules.cuda.dlight import Dlight
+from schedules.rule import Rule
+
+__all__ = ["RULES"]
+
+RULES: tuple[Rule, ...] = (
+    Dlight("cuda.matmul", gpu.Matmul(), "no contraction with an m, an n and a k axis", needs_reduction=True),
+    Dlight("cuda.gemv", gpu.GEMV(), "no product of a matrix with one vector", needs_reduction=True),
+    Dlight("cuda.reduction", gpu.Reduction(), "no single reduction with an epilogue", needs_reduction=True),
+    Dlight(
+        "cuda.general_reduction", gpu.GeneralReduction(), "its stages do not share their rows", needs_reduction=True
+    ),
+    Dlight("cuda.transpose", gpu.Transpose(), "no transposition"),
+    Dlight("cuda.fallback", gpu.Fallback(), "no loops that could be bound to threads"),
+)
