@@ -31,6 +31,7 @@ RelaxcError                      code, http_status, exit_code, remedy; `fields` 
 │   └── InputShape               wrong rank, size, or a symbolic dim outside its bounds
 └── ServiceError          exit 8   the server cannot answer now
     ├── Busy                     the queue is full
+    ├── StoreUnwritable          the artifact store's disk is full, or not ours to write
     └── ServerUnreachable        no server at that address, or it went away
 """
 
@@ -67,6 +68,7 @@ __all__ = [
     "RequestError",
     "ServerUnreachable",
     "ServiceError",
+    "StoreUnwritable",
     "ToolMissing",
     "UnknownFormat",
     "UnsupportedModel",
@@ -279,6 +281,12 @@ class ServiceError(RelaxcError):
 class Busy(ServiceError):
     code = "busy"
     http_status = 429
+
+
+class StoreUnwritable(ServiceError):
+    code = "store-unwritable"
+    http_status = 507
+    remedy = "Free space (`relaxc cache gc`), or set RELAXC_CACHE_DIR to a folder on another disk."
 
 
 class ServerUnreachable(ServiceError):

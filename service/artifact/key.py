@@ -1,0 +1,155 @@
+"""What an artifact depends on, as named entries: equal keys mean that a stored artifact is the answer."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from service.config import settings
+from service.errors import PluginError, ToolMissing
+from service.machine import missing_features
+from service.request import CompileRequest, ModelFormat, TargetSpec, canonical_json
+
+__all__ = ["Key", "digest_of_files", "key_for"]
+
+_ROOT = Path(__file__).resolve().parents[2]
+
+# Our own code, by the entry that names it. cli, api and jobs only carry requests and results.
+_SOURCES = {
+    "source.frontend": ("service/frontend",),
+    "source.passes": ("service/passes",),
+    "source.lowering": ("service/lowering", "service/tuning", "schedules"),
+    "source.artifact": ("service/artifact",),
+    "source.runtime": ("service/runtime",),
+    "source.core": ("service/compiler.py", "service/request.py", "service/machine.py"),
+}
+_LIBRARIES = ("apache-tvm", "apache-tvm-ffi", "numpy", "ml_dtypes")
+_LIBRARIES_OF = {ModelFormat.ONNX: ("onnx", "onnxruntime"), ModelFormat.PT2: ("torch",)}
+
+
+@dataclass(frozen=True)
+class Key:
+    """Named entries, each a value or a digest, sorted by name; `digest` is the SHA-256 of them all."""
+
+    entries: tuple[tuple[str, str], ...]
+
+    @staticmethod
+    def of(entries: Mapping[str, str]) -> Key:
+        """The key of these entries, whatever their order."""
+        return Key(tuple(sorted(entries.items())))
+
+    @cached_property
+    def digest(self) -> str:
+        """64 hex digits."""
+        return hashlib.sha256(canonical_json(dict(self.entries)).encode()).hexdigest()
+
+    def differences(self, other: Key) -> dict[str, tuple[str | None, str | None]]:
+        """The entries that differ, as name → (value here, value there); None where there is no such entry."""
+        mine, theirs = dict(self.entries), dict(other.entries)
+        names = sorted(mine.keys() | theirs.keys())
+        return {n: (mine.get(n), theirs.get(n)) for n in names if mine.get(n) != theirs.get(n)}
+
+
+def key_for(request: CompileRequest) -> Key:
+    """Everything that the artifact of `request` depends on.
+
+    Imports no framework. Raises PluginError for a plugin file that cannot be read, ToolMissing without a compiler.
+    """
+    options = request.options.to_dict()
+    plugins = options.pop("plugins")
+    entries = {
+        "model.format": request.model.format.value,
+        "model.digest": request.model.digest,
+        **_flat("option", options),
+        **{f"plugin.{i}": _plugin_digest(Path(path)) for i, path in enumerate(plugins)},
+        **_flat("target", request.target.to_dict()),
+        "machine.lacks": canonical_json(missing_features(request.target)),
+        "tuning.records": digest_of_files(_ROOT, ("tuning_logs",)),
+        **_source_digests(),
+        **_versions(request.model.format),
+        **_tools(request.target),
+        **_settings(),
+    }
+    return Key.of(entries)
+
+
+def _flat(prefix: str, value: Any) -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {prefix: canonical_json(value)}
+    return {name: text for key, inner in value.items() for name, text in _flat(f"{prefix}.{key}", inner).items()}
+
+
+def _plugin_digest(path: Path) -> str:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise PluginError(f"cannot read the plugin {path}: {error.strerror}", path=str(path)) from error
+
+
+def digest_of_files(root: Path, places: Iterable[str]) -> str:
+    """The SHA-256 of the names below `root`, and the contents, of these files and all files in these folders."""
+    found: set[Path] = set()
+    for place in places:
+        path = root / place
+        found |= {path} if path.is_file() else {p for p in path.rglob("*") if p.is_file() and p.suffix != ".pyc"}
+    total = hashlib.sha256()
+    for path in sorted(found, key=lambda p: p.relative_to(root).as_posix()):
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        total.update(f"{path.relative_to(root).as_posix()}\0{content}\n".encode())
+    return total.hexdigest()
+
+
+@lru_cache(maxsize=1)  # the code that runs is the code that was imported: a later edit is not in this process
+def _source_digests() -> dict[str, str]:
+    return {name: digest_of_files(_ROOT, places) for name, places in _SOURCES.items()}
+
+
+def _versions(model_format: ModelFormat) -> dict[str, str]:
+    from_metadata = {f"version.{name}": _version(name) for name in (*_LIBRARIES, *_LIBRARIES_OF[model_format])}
+    return {"version.relaxc": _version("relaxc"), **from_metadata}
+
+
+@lru_cache
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def _tools(target: TargetSpec) -> dict[str, str]:
+    tools = {"tool.cxx": _tool_version(settings().cxx, "-dumpfullversion", "-dumpmachine")}
+    if target.kind == "cuda":
+        tools["tool.nvcc"] = _tool_version(settings().nvcc, "--version")
+    return tools
+
+
+@lru_cache
+def _tool_version(program: str, *flags: str) -> str:
+    if shutil.which(program) is None:
+        raise ToolMissing(f"{program} is not installed", program=program)
+    try:
+        texts = [
+            subprocess.run([program, flag], capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+            for flag in flags
+        ]
+    except (OSError, subprocess.SubprocessError) as error:
+        raise ToolMissing(f"{program} does not say its version: {error}", program=program) from error
+    return " ".join(texts)
+
+
+def _settings() -> dict[str, str]:
+    values = settings().model_dump(mode="json")
+    affecting = [
+        name
+        for name, info in type(settings()).model_fields.items()
+        if isinstance(info.json_schema_extra, dict) and info.json_schema_extra.get("affects_artifact")
+    ]
+    return {f"setting.{name}": canonical_json(values[name]) for name in affecting}

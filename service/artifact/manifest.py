@@ -1,0 +1,267 @@
+"""What an artifact says of itself: canonical JSON in its ELF section, read without loading code and without tvm."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from service.artifact import decode
+from service.artifact.elf import Section, read_sections
+from service.errors import ArtifactCorrupt, ArtifactNotFound
+from service.request import Signature, TargetSpec, TensorSpec, canonical_json
+
+__all__ = ["FORMAT", "MANIFEST_SECTION", "WEIGHTS_SECTION", "Manifest", "Requires", "WeightsTable", "weights_extent"]
+
+FORMAT = 1
+"""The version of everything in the file that a reader must understand; raised when an old reader would misread it."""
+
+MANIFEST_SECTION = ".relaxc.manifest"
+WEIGHTS_SECTION = ".relaxc.weights"
+
+_MAX_BYTES = 64 << 20
+_NOT_VERIFIED = "not verified: "
+
+
+class _Reported(Protocol):
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Requires:
+    """What a machine must have: the CPU's `arch` and `features`, a compute capability (`9.0`), TVM's version."""
+
+    arch: str
+    features: tuple[str, ...]
+    compute_capability: str | None
+    runtime: str
+
+    @staticmethod
+    def of(target: TargetSpec, runtime: str) -> Requires:
+        """What code compiled for `target` with TVM `runtime` needs."""
+        cpu = target.host or target
+        digits = target.arch.removeprefix("sm_").removesuffix("a")
+        return Requires(
+            arch=cpu.triple.partition("-")[0],
+            features=tuple(sorted(cpu.features)),
+            compute_capability=f"{digits[:-1]}.{digits[-1]}" if target.kind == "cuda" else None,
+            runtime=runtime,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """These needs as JSON values."""
+        return {
+            "arch": self.arch,
+            "features": list(self.features),
+            "compute_capability": self.compute_capability,
+            "runtime": self.runtime,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WeightsTable:
+    """The weights in the order in which `main` takes them, and the file they are in.
+
+    `file` None: the artifact's own section. Else a safetensors file of that name, or of the artifact's own name
+    with that suffix, beside the artifact; `sha256` and `size_bytes` are that file's.
+    """
+
+    tensors: tuple[TensorSpec, ...] = ()
+    file: str | None = None
+    sha256: str | None = None
+    size_bytes: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        """The table as JSON values."""
+        rows = [[t.name, t.dtype, list(t.shape)] for t in self.tensors]
+        return {"tensors": rows, "file": self.file, "sha256": self.sha256, "size_bytes": self.size_bytes}
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """All that a file says of itself; equal requests give equal manifests, so no time, host or date is in it.
+
+    `digests` holds SHA-256 of `model`, `options`, `tuning`; `versions` those of relaxc, tvm, tvm_ffi, llvm and
+    the C++ compiler. `schedule` has one row for each PrimFunc, `passes` is the optimizer's report. `verification`
+    is a report with `passed`, or `not verified: REASON`. `command` rebuilds the file.
+    """
+
+    signature: Signature
+    target: TargetSpec
+    requires: Requires
+    digests: Mapping[str, str]
+    versions: Mapping[str, str]
+    options: Mapping[str, Any]
+    command: str
+    schedule: Sequence[Mapping[str, Any]] = ()
+    passes: Mapping[str, Any] = field(default_factory=dict)
+    verification: Mapping[str, Any] | str = _NOT_VERIFIED + "nobody asked"
+    weights: WeightsTable = WeightsTable()
+
+    def __post_init__(self) -> None:
+        ordered = replace(
+            self.signature,
+            dims=tuple(sorted(self.signature.dims, key=lambda row: row[0])),
+            constants=tuple(sorted(self.signature.constants, key=lambda row: row[0])),
+        )
+        object.__setattr__(self, "signature", ordered)
+        for name in ("digests", "versions", "options", "schedule", "passes", "verification"):
+            object.__setattr__(self, name, json.loads(canonical_json(getattr(self, name))))
+
+    @property
+    def verified(self) -> bool | None:
+        """Whether the numbers were right; None when they were not compared."""
+        return None if isinstance(self.verification, str) else bool(self.verification["passed"])
+
+    def with_verification(self, result: _Reported | str) -> Manifest:
+        """This manifest with a comparison's result, or with the reason why there is none."""
+        if isinstance(result, str):
+            return replace(self, verification=_NOT_VERIFIED + result.removeprefix(_NOT_VERIFIED))
+        return replace(self, verification=result.to_dict())
+
+    def with_weights(self, weights: WeightsTable) -> Manifest:
+        """This manifest with another table of weights."""
+        return replace(self, weights=weights)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The manifest as JSON values."""
+        return {
+            "format": FORMAT,
+            "signature": self.signature.to_dict(),
+            "target": self.target.to_dict(),
+            "requires": self.requires.to_dict(),
+            "digests": self.digests,
+            "versions": self.versions,
+            "options": self.options,
+            "command": self.command,
+            "schedule": self.schedule,
+            "passes": self.passes,
+            "verification": self.verification,
+            "weights": self.weights.to_dict(),
+        }
+
+    def to_json(self) -> str:
+        """Canonical JSON: equal manifests give equal bytes."""
+        return canonical_json(self.to_dict())
+
+    @staticmethod
+    def from_json(text: str | bytes) -> Manifest:
+        """The manifest that `to_json` wrote. Raises ArtifactCorrupt for anything else."""
+        try:
+            return _manifest(json.loads(text, parse_constant=_no_constant, parse_float=_finite))
+        except (ValueError, RecursionError) as error:
+            raise ArtifactCorrupt(f"the manifest is not JSON: {error}") from error
+
+    @staticmethod
+    def read(path: Path | str) -> Manifest:
+        """The manifest of the artifact at `path`; none of its code is loaded.
+
+        Raises ArtifactNotFound, or ArtifactCorrupt for a file that is damaged or not one of ours.
+        """
+        path = Path(path)
+        section = read_sections(path).get(MANIFEST_SECTION)
+        if section is None:
+            raise ArtifactCorrupt(f"{path} was not compiled by relaxc: it has no {MANIFEST_SECTION}", path=str(path))
+        if section.size_bytes > _MAX_BYTES:
+            raise ArtifactCorrupt(f"the manifest of {path} is larger than {_MAX_BYTES} bytes", path=str(path))
+        with path.open("rb") as file:
+            file.seek(section.offset)
+            text = file.read(section.size_bytes)
+        try:
+            return Manifest.from_json(text)
+        except ArtifactCorrupt as error:
+            raise ArtifactCorrupt(f"{path}: {error.message}", path=str(path)) from error
+
+
+def weights_extent(path: Path, manifest: Manifest) -> tuple[Path, Section]:
+    """The file that holds the weights of the artifact at `path`, and which bytes of it.
+
+    A sidecar is looked for under the artifact's own name first, so that the two may be renamed together.
+    Raises ArtifactNotFound or ArtifactCorrupt.
+    """
+    table = manifest.weights
+    if table.file is None:
+        section = read_sections(path).get(WEIGHTS_SECTION)
+        if section is None:
+            raise ArtifactCorrupt(f"{path} has no {WEIGHTS_SECTION}", path=str(path))
+        return path, section
+    for beside in (path.with_suffix(Path(table.file).suffix), path.with_name(table.file)):
+        if beside.is_file():
+            size = beside.stat().st_size
+            if size != table.size_bytes:
+                raise ArtifactCorrupt(f"{beside} has {size} bytes, not {table.size_bytes}", path=str(beside))
+            return beside, Section(0, size)
+    raise ArtifactNotFound(f"the weights of {path} are in {table.file}, which is not beside it", path=str(path))
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text} is out of range")
+    return value
+
+
+def _manifest(data: Any) -> Manifest:
+    fields = decode.Fields(data, "the manifest")
+    version = fields.take("format", int)
+    if version != FORMAT:
+        raise ArtifactCorrupt(f"the manifest has format {version}; this relaxc reads format {FORMAT}")
+    schedule = fields.take("schedule", list)
+    if not all(isinstance(row, dict) for row in schedule):
+        raise ArtifactCorrupt("the manifest's schedule is not a list of objects")
+    verification: dict[str, Any] | str = fields.take("verification", (dict, str))  # type: ignore[assignment]
+    if isinstance(verification, dict) and not isinstance(verification.get("passed"), bool):
+        raise ArtifactCorrupt("the manifest's verification does not say whether it passed")
+    manifest = Manifest(
+        signature=decode.signature(fields.take("signature", dict)),
+        target=decode.target(fields.take("target", dict)),
+        requires=_requires(fields.take("requires", dict)),
+        digests=fields.table("digests"),
+        versions=fields.table("versions"),
+        options=fields.take("options", dict),
+        command=fields.take("command", str),
+        schedule=schedule,
+        passes=fields.take("passes", dict),
+        verification=verification,
+        weights=_weights(fields.take("weights", dict)),
+    )
+    fields.done()
+    return manifest
+
+
+def _requires(value: Any) -> Requires:
+    fields = decode.Fields(value, "requires")
+    found = Requires(
+        arch=fields.take("arch", str),
+        features=fields.strings("features"),
+        compute_capability=fields.maybe("compute_capability", str),
+        runtime=fields.take("runtime", str),
+    )
+    fields.done()
+    return found
+
+
+def _weights(value: Any) -> WeightsTable:
+    fields = decode.Fields(value, "weights")
+    rows = []
+    for i, row in enumerate(fields.take("tensors", list)):
+        match row:
+            case [name, dtype, [*shape]] if all(type(size) is int for size in shape):
+                rows.append(decode.tensor({"name": name, "dtype": dtype, "shape": shape}, f"weights.tensors[{i}]"))
+            case _:
+                raise ArtifactCorrupt(f"weights.tensors[{i}] is not a name, a dtype and a shape")
+    file, sha256 = fields.maybe("file", str), fields.maybe("sha256", str)
+    if file is not None and (Path(file).name != file or not file.endswith(".safetensors") or sha256 is None):
+        raise ArtifactCorrupt(f"weights.file {file!r} is not a safetensors file beside the artifact, with its digest")
+    table = WeightsTable(tuple(rows), file, sha256, fields.take("size_bytes", int))
+    fields.done()
+    if len({row.name for row in rows}) != len(rows):
+        raise ArtifactCorrupt("the weights' names are repeated")
+    return table

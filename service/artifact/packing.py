@@ -1,0 +1,96 @@
+"""One file that knows what it is: a library, its weights and its manifest become OUT.so."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from service.artifact.elf import NewSection, append_sections
+from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
+from service.artifact.safetensors import image_size, write_image
+from service.errors import CompileFailed
+from service.request import TensorSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["pack", "table_of"]
+
+_PAGE = 4096
+"""Weights start at a multiple of this in the file, so that they can be mapped where they lie."""
+
+
+def pack(
+    library: Path, weights: Mapping[str, Any], manifest: Manifest, out: Path, *, embed_max_bytes: int
+) -> list[Path]:
+    """Write `library` with its weights and manifest to `out`; the files written, `out` first.
+
+    `weights` are CPU tensors of TVM's or numpy arrays, in the order in which `main` takes them; `manifest.weights`
+    is set from them. An image of more than `embed_max_bytes` bytes goes to `out` with the suffix .safetensors.
+    Equal arguments give equal bytes. Every weight is written once and copied nowhere else.
+    """
+    table, data = table_of(weights), {name: _bytes_of(tensor) for name, tensor in weights.items()}
+    files, sections = [out], []
+    if table.size_bytes <= embed_max_bytes:
+        sections = [NewSection(WEIGHTS_SECTION, _PAGE, lambda file: write_image(file, table.tensors, data))]
+    else:
+        sidecar = out.with_suffix(".safetensors")
+        table = _write_sidecar(sidecar, table, data)
+        files.append(sidecar)
+    text = manifest.with_weights(table).to_json().encode()
+    sections.append(NewSection(MANIFEST_SECTION, 8, lambda file: _write_all(file, text)))
+    append_sections(library, out, sections)
+    return files
+
+
+def table_of(weights: Mapping[str, Any]) -> WeightsTable:
+    """The manifest's table for these weights, inside the artifact."""
+    tensors = tuple(
+        TensorSpec(name, str(tensor.dtype), tuple(int(n) for n in tensor.shape)) for name, tensor in weights.items()
+    )
+    return WeightsTable(tensors, size_bytes=image_size(tensors))
+
+
+class _Hashing(io.RawIOBase):
+    """A file that is hashed while it is written."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.sha256 = hashlib.sha256()
+
+    def write(self, block: Any) -> int:
+        self.sha256.update(block)
+        return self.file.write(block)
+
+
+def _write_sidecar(path: Path, table: WeightsTable, data: Mapping[str, memoryview]) -> WeightsTable:
+    with path.open("wb") as file:
+        hashing = _Hashing(file)
+        write_image(hashing, table.tensors, data)  # type: ignore[arg-type]  # RawIOBase is no BinaryIO to typeshed
+    return WeightsTable(table.tensors, path.name, hashing.sha256.hexdigest(), table.size_bytes)
+
+
+def _write_all(file: BinaryIO, text: bytes) -> None:
+    file.write(text)
+
+
+def _bytes_of(tensor: Any) -> memoryview:
+    """A tensor's bytes, row-major, without a copy where they lie so already."""
+    import numpy as np
+
+    array = tensor if isinstance(tensor, np.ndarray) else _as_numpy(tensor)
+    array = np.ascontiguousarray(array)
+    if array.dtype.byteorder == ">":
+        raise CompileFailed(f"a weight is big-endian: {array.dtype}")
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _as_numpy(tensor: Any) -> np.ndarray[Any, Any]:
+    import numpy as np
+
+    if str(tensor.dtype) == "bfloat16":  # numpy has no such dtype, so DLPack cannot carry it
+        tensor = tensor._create_view(tensor.shape, "uint16")
+    return np.from_dlpack(tensor)

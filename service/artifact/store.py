@@ -1,0 +1,254 @@
+"""The content-addressed store: artifacts by their SHA-256, keys that lead to them, many processes at once.
+
+ROOT/artifacts/ab/abcd…/     the files of one artifact and entry.json, whose mtime is the last use
+ROOT/keys/12/1234….json      artifact, named entries, build record
+ROOT/locks/1234….lock        held by the process that compiles that key
+ROOT/staging/                what is being written; renamed into place, or swept later
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import filelock
+
+from service.artifact.atomic import hold_folder, remove_folder, staging_folder, sweep_staging, sync, write_file
+from service.artifact.entry import (
+    ENTRY_FILE,
+    Entry,
+    Explanation,
+    Opened,
+    StoredFile,
+    StoredKey,
+    is_digest,
+    sha256_of,
+)
+from service.artifact.key import Key
+from service.errors import ArtifactCorrupt, ArtifactNotFound, Busy, StoreUnwritable
+
+__all__ = ["Store"]
+
+_GRACE_S = 30.0
+"""Not removed for this long after a use, so that what `lookup` or `put` named can still be opened."""
+
+_STALE_S = 60.0
+"""Age at which an unheld staging folder is somebody's who died."""
+
+
+class Store:
+    """The artifacts under `root`, kept below `max_bytes` by removing the least recently used.
+
+    Safe for any number of processes on one machine. What is damaged on disk is removed and counts as a miss.
+    """
+
+    def __init__(self, root: Path, max_bytes: int) -> None:
+        self.root = root
+        self.max_bytes = max_bytes
+        self._staging = root / "staging"
+
+    def _folder(self, digest: str) -> Path:
+        return self.root / "artifacts" / digest[:2] / digest
+
+    def _key_path(self, digest: str) -> Path:
+        return self.root / "keys" / digest[:2] / f"{digest}.json"
+
+    # Finding
+
+    def lookup(self, key: Key) -> Entry | None:
+        """The artifact of this key, or None. A hit counts as a use; sizes are checked, contents are not."""
+        path = self._key_path(key.digest)
+        try:
+            stored = StoredKey.read(path)
+        except ArtifactCorrupt:
+            path.unlink(missing_ok=True)
+            return None
+        try:
+            entry = self._used(stored.artifact)
+        except (ArtifactNotFound, ArtifactCorrupt):
+            path.unlink(missing_ok=True)
+            return None
+        return replace(entry, build=stored.build, keys=(stored,))
+
+    def open(self, digest: str) -> Opened:
+        """The artifact with this digest, safe from removal until it is closed. Takes the same time for any size.
+
+        Raises ArtifactNotFound, also for what is no digest, and ArtifactCorrupt when a file's size is wrong.
+        """
+        handle = hold_folder(self._folder(digest), exclusive=False) if is_digest(digest) else None
+        if handle is None:
+            raise ArtifactNotFound(f"there is no artifact {digest}", digest=digest)
+        try:
+            return Opened(self._touch(digest), handle)
+        except ArtifactCorrupt:
+            os.close(handle)
+            self._remove_damaged(digest)
+            raise
+
+    def _touch(self, digest: str) -> Entry:
+        folder = self._folder(digest)
+        # A store that somebody else owns can be read; only its order of use is not kept.
+        with suppress(FileNotFoundError, PermissionError):
+            os.utime(folder / ENTRY_FILE)
+        return Entry.read(folder)
+
+    def _used(self, digest: str) -> Entry:
+        with self.open(digest) as opened:
+            return opened.entry
+
+    def verify(self, digest: str) -> Entry:
+        """The artifact with this digest, every byte hashed; raises and removes it when one is wrong."""
+        with self.open(digest) as opened:
+            entry = opened.entry
+            wrong = [file.name for file in entry.files if sha256_of(entry.folder / file.name) != file.sha256]
+        if wrong:
+            remove_folder(self._folder(digest), self._staging)
+            raise ArtifactCorrupt(f"artifact {digest} is damaged: {', '.join(wrong)}", digest=digest)
+        return entry
+
+    def ls(self) -> list[Entry]:
+        """Every artifact with the keys that lead to it, the most recently used first."""
+        keys = defaultdict(list)
+        for stored in self._keys():
+            keys[stored.artifact].append(stored)
+        entries = [replace(entry, keys=tuple(keys[entry.digest])) for entry in self._entries()]
+        return sorted(entries, key=lambda entry: -entry.used_at)
+
+    def _entries(self) -> Iterator[Entry]:
+        for folder in sorted(self.root.glob("artifacts/*/*")):
+            try:
+                yield Entry.read(folder)
+            except (ArtifactCorrupt, FileNotFoundError):
+                continue  # just removed by another process, or damaged: its next use removes it
+
+    def _keys(self) -> Iterator[StoredKey]:
+        for path in sorted(self.root.glob("keys/*/*.json")):
+            try:
+                yield StoredKey.read(path)
+            except ArtifactCorrupt:
+                path.unlink(missing_ok=True)
+
+    def explain(self, key: Key) -> Explanation:
+        """Whether the key would hit, and if not, the stored key nearest to it: of the same model if there is one."""
+        keys = list(self._keys())
+        for stored in keys:
+            if stored.key == key and self._folder(stored.artifact).is_dir():
+                return Explanation(True, stored, {})
+        others = [stored for stored in keys if stored.key != key]
+        if not others:
+            return Explanation(False, None, {})
+        differences = [stored.key.differences(key) for stored in others]
+        best = min(range(len(others)), key=lambda i: ("model.digest" in differences[i], len(differences[i])))
+        return Explanation(False, others[best], differences[best])
+
+    # Putting
+
+    def put(self, key: Key, files: Sequence[Path], build_record: Mapping[str, Any]) -> Entry:
+        """Keep `files`, the shared library first, as the artifact of `key`; they are moved into the store.
+
+        Afterwards the store is back under its limit, this artifact kept. Raises StoreUnwritable; then nothing
+        is kept, and `files` may be gone.
+        """
+        if not files or not all(file.is_file() for file in files):
+            raise ArtifactNotFound(f"there are no such files: {', '.join(map(str, files))}")
+        try:
+            digest = self._admit(files)
+            stored = StoredKey(key, digest, dict(build_record))
+            write_file(self._key_path(key.digest), stored.to_json().encode(), self._staging)
+            self.gc(keep={digest})
+            return replace(self._used(digest), build=stored.build, keys=(stored,))
+        except OSError as error:
+            raise StoreUnwritable(f"the store at {self.root} cannot be written: {error.strerror or error}") from error
+
+    def _admit(self, files: Sequence[Path]) -> str:
+        with staging_folder(self._staging) as folder:
+            stored = []
+            for file in files:
+                path = Path(shutil.move(file, folder / file.name))
+                sync(path)
+                stored.append(StoredFile(file.name, path.stat().st_size, sha256_of(path)))
+            digest = stored[0].sha256
+            entry = Entry(digest, folder, tuple(stored), time.time())
+            write_file(folder / ENTRY_FILE, entry.to_json().encode(), self._staging)
+            self._place(folder, digest)
+        return digest
+
+    def _place(self, folder: Path, digest: str) -> None:
+        target = self._folder(digest)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        for delay_s in (0.001, 0.01, 0.1, None):  # another process may be putting or removing the same artifact
+            try:
+                self._used(digest)  # equal contents are here: they stay
+                break
+            except (ArtifactNotFound, ArtifactCorrupt):
+                try:
+                    folder.rename(target)
+                    break
+                except OSError:
+                    if delay_s is None:
+                        raise
+                    time.sleep(delay_s)
+        sync(target.parent)
+
+    @contextmanager
+    def lock(self, key: Key, *, timeout_s: float = -1) -> Iterator[None]:
+        """Held by one process or thread at a time for each key, so that equal requests compile once.
+
+        Look the key up again once you hold it. Raises Busy after `timeout_s` seconds; a negative one waits for ever.
+        """
+        path = self.root / "locks" / f"{key.digest}.lock"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with filelock.FileLock(path, timeout=timeout_s):
+                yield
+        except filelock.Timeout as error:
+            raise Busy(f"another process has compiled {key.digest} for over {timeout_s} s") from error
+
+    # Removing
+
+    def gc(self, max_bytes: int | None = None, *, keep: Collection[str] = (), grace_s: float = _GRACE_S) -> list[Entry]:
+        """Remove the least recently used artifacts until the rest has at most `max_bytes` (the store's own limit).
+
+        What is open, in `keep`, or was used in the last `grace_s` seconds stays, so the rest may be larger.
+        Returns what was removed; also sweeps what dead processes left.
+        """
+        limit = self.max_bytes if max_bytes is None else max_bytes
+        now = time.time()
+        sweep_staging(self._staging, now - _STALE_S)
+        entries = sorted(self._entries(), key=lambda entry: entry.used_at)
+        total, removed = sum(entry.size_bytes for entry in entries), []
+        for entry in entries:
+            if total <= limit:
+                break
+            if (
+                entry.digest not in keep
+                and entry.used_at <= now - grace_s
+                and remove_folder(entry.folder, self._staging)
+            ):
+                removed.append(entry)
+                total -= entry.size_bytes
+        if removed:
+            self._forget({entry.digest for entry in removed})
+        return removed
+
+    def _forget(self, digests: Collection[str]) -> None:
+        for stored in self._keys():
+            if stored.artifact in digests:
+                self._key_path(stored.key.digest).unlink(missing_ok=True)
+
+    def _remove_damaged(self, digest: str) -> None:
+        def damaged() -> bool:
+            try:
+                Entry.read(self._folder(digest))
+            except ArtifactCorrupt:
+                return True
+            return False
+
+        remove_folder(self._folder(digest), self._staging, only_if=damaged)
