@@ -42,7 +42,7 @@ def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions |
     from service import frontend
     from service.lowering.target import resolve
 
-    path = Path(path)
+    path = Path(path).absolute()  # the child has another working folder
     return CompileRequest(frontend.digest(path, frontend.identify(path)), resolve(target), options or CompileOptions())
 
 
