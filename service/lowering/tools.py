@@ -1,0 +1,68 @@
+"""The programs that the build runs: found or named as missing, and repeatable by hand when they fail."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from service import machine
+from service.config import settings
+from service.errors import CompileFailed, ToolMissing
+from service.request import TargetSpec
+
+__all__ = ["link", "linker_of", "nvcc", "run_tool"]
+
+_CROSS = {"aarch64": ("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")}
+
+
+def run_tool(command: Sequence[str], folder: Path) -> None:
+    """Runs `command` in `folder`. Raises ToolMissing, or CompileFailed with the command that repeats it."""
+    if shutil.which(command[0]) is None:
+        raise ToolMissing(f"{command[0]} is not installed", tool=command[0])
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        repeat = f"cd {shlex.quote(str(folder))} && {shlex.join(command)}"
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise CompileFailed(
+            f"{command[0]} failed with status {done.returncode}: {said[-1] if said else 'it said nothing'}",
+            command=repeat,
+            output="\n".join(said[-40:]),
+            remedy=f"Repeat it with: {repeat}",
+        )
+
+
+def linker_of(spec: TargetSpec) -> str:
+    """The C++ compiler that links for `spec`. Raises ToolMissing, naming the package, where there is none."""
+    arch = (spec.host or spec).triple.partition("-")[0]
+    if arch == machine.cpu().arch or arch not in _CROSS:
+        return settings().cxx
+    program, package = _CROSS[arch]
+    if shutil.which(program) is None:
+        raise ToolMissing(
+            f"{program} is not installed, which links for {arch}",
+            tool=program,
+            remedy=f"Install a cross compiler (on Debian: apt-get install {package}).",
+        )
+    return program
+
+
+def link(objects: Sequence[Path], out: Path, spec: TargetSpec) -> None:
+    """Links `objects` into the shared library `out`; equal objects give equal bytes.
+
+    No build id, no symbol table with file names; what is not used of libm is not needed at run time.
+    """
+    options = ["-shared", "-fPIC", "-Wl,--build-id=none", "-Wl,-s", "-Wl,--as-needed", "-Wl,-z,noexecstack"]
+    names = [path.name for path in objects]
+    run_tool([linker_of(spec), *options, "-o", "library.so", *names, "-lm"], objects[0].parent)
+    shutil.move(objects[0].parent / "library.so", out)
+
+
+def nvcc(source: str, arch: str, folder: Path) -> bytes:
+    """CUDA `source` compiled to a cubin for `arch`, with IEEE arithmetic; equal sources give equal bytes."""
+    (folder / "kernels.cu").write_text(source)
+    options = ["--cubin", "-O3", f"-arch={arch}", "--expt-relaxed-constexpr", "-std=c++17"]
+    run_tool([settings().nvcc, *options, "-o", "kernels.cubin", "kernels.cu"], folder)
+    return (folder / "kernels.cubin").read_bytes()
