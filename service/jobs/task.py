@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -52,8 +53,20 @@ class Task:
 
 
 def send(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Writes one JSON object as one line."""
-    channel.sendall(json.dumps(message, allow_nan=False, default=str).encode() + b"\n")
+    """Writes one JSON object as one line; NaN and infinities, which JSON does not have, become text."""
+    try:
+        line = json.dumps(message, allow_nan=False, default=str)
+    except ValueError:
+        line = json.dumps(_finite(message), default=str)
+    channel.sendall(line.encode() + b"\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(name): _finite(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Lines:

@@ -132,3 +132,70 @@ def bug(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """A bug of ours."""
     emit({"event": "stage", "stage": "optimize", "state": "start"})
     raise KeyError("missing")
+
+
+def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """What a compile leaves, without compiling: a packed library with weights of zeros, and build.json.
+
+    Options say how, as shapes: `weights_mib` is the size of the weights, `beside` puts them into a file of their own,
+    `sleep_s` takes longer. A line in the file `count` beside the model tells of each run.
+    """
+    import json
+
+    import numpy as np
+
+    from service.artifact import pack
+    from service.artifact.manifest import Manifest, Requires
+    from service.request import CompileRequest, Signature, TensorSpec
+
+    request = CompileRequest.from_dict(payload["request"])
+    shapes = dict(request.options.shapes)
+    emit({"event": "stage", "stage": "build", "state": "start"})
+    with (request.model.path.parent / "count").open("a") as file:
+        file.write(f"{request.model.digest}\n")
+    time.sleep(int(shapes.get("sleep_s", (0,))[0]))
+    library = workdir / "library.so"
+    source = 'extern "C" int answer() { return 42; }'
+    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library], input=source, text=True, check=True)
+    tensor = TensorSpec("x", "float32", ("batch", 4))
+    manifest = Manifest(
+        signature=Signature((tensor,), (tensor,), ()),
+        target=request.target,
+        requires=Requires.of(request.target, "0"),
+        digests={"model": request.model.digest, "options": "b" * 64, "tuning": "c" * 64},
+        versions={},
+        options=request.options.to_dict(),
+        command="relaxc compile MODEL",
+    )
+    weights = {"w": np.zeros((int(shapes.get("weights_mib", (1,))[0]), 1 << 18), np.float32)}
+    files = pack(library, weights, manifest, workdir / "model.so", embed_max_bytes=0 if "beside" in shapes else 1 << 40)
+    library.unlink()
+    (workdir / "build.json").write_text(json.dumps({"stages": {"build": 0.1}}))
+    emit({"event": "stage", "stage": "build", "state": "done", "seconds": 0.1})
+    emit({"event": "result", "files": [file.name for file in files]})
+
+
+def link_out(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Tries to get a file of the server's into the store."""
+    (workdir / "model.so").symlink_to("/etc/hostname")
+    (workdir / "build.json").write_text("{}")
+    emit({"event": "result", "files": ["model.so"]})
+
+
+def path_out(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """The same, by name."""
+    (workdir / "build.json").write_text("{}")
+    emit({"event": "result", "files": ["../../../../../../etc/hostname"]})
+
+
+_BY_SEED = (made, segfault, sleep, hog, bug, link_out, path_out, refuse)
+
+
+def by_seed(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """One of the above; the request's seed says which."""
+    _BY_SEED[payload["request"]["options"]["seed"]](payload, workdir, emit)
+
+
+def seed_of(entry: str) -> int:
+    """The seed that makes `by_seed` do this."""
+    return [function.__name__ for function in _BY_SEED].index(entry)

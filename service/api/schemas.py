@@ -1,0 +1,62 @@
+"""The JSON bodies of the API, for its answers and for OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+__all__ = ["Health", "Problem", "ProblemType", "Target", "Targets"]
+
+
+class Problem(BaseModel):
+    """RFC 9457. `code`, `remedy` and `fields` are the same as the command line's `--json` gives."""
+
+    type: str = Field(examples=["/problems/unsupported-model"])
+    title: str = Field(examples=["Unsupported model"])
+    status: int = Field(examples=[422])
+    detail: str = Field(examples=["2 operators are not supported: Frob (2 nodes)"])
+    code: str = Field(examples=["unsupported-model"])
+    remedy: str
+    fields: dict[str, Any] = Field(description="What the error knows: node names, limits, the stage, the log's tail.")
+
+
+class ProblemType(BaseModel):
+    """What a problem's `type` points to."""
+
+    code: str
+    title: str
+    status: int
+    meaning: str
+    remedy: str
+
+
+class Target(BaseModel):
+    """A machine to compile for. `target` is what to ask for; `missing` says what this machine lacks to run it."""
+
+    target: str = Field(examples=["x86-64-v4"])
+    name: str
+    kind: str = Field(examples=["llvm"])
+    triple: str
+    mcpu: str
+    features: list[str]
+    cores: int
+    vector_bits: int
+    arch: str = Field(examples=["", "sm_90"])
+    host: dict[str, Any] | None
+    missing: list[str]
+
+
+class Targets(BaseModel):
+    """Every named target, `auto` (the server's machine) first."""
+
+    targets: list[Target]
+
+
+class Health(BaseModel):
+    """That the server answers, and what it does."""
+
+    status: str = Field(examples=["ok"])
+    version: str = Field(examples=["0.1.0"])
+    running: int = Field(description="Compiles that run now.")
+    waiting: int = Field(description="Compiles that wait for a worker.")

@@ -1,0 +1,161 @@
+"""A compile for somebody in this process: the command line, or Python code. The same path as over HTTP."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from service.artifact.entry import Entry
+from service.compiler import prepare
+from service.errors import InvalidOption
+from service.jobs.backend import Backend
+from service.jobs.job import Event, Job
+from service.jobs.queue import Origin
+from service.jobs.task import Emit, Flavour, Task
+from service.request import CompileOptions, CompileRequest, ModelFormat
+
+if TYPE_CHECKING:
+    from service.artifact.manifest import Manifest
+
+__all__ = ["CompiledArtifact", "compile", "compile_local", "inspect_local"]
+
+# A program that asks for more than it lets run waits; `busy` is for a server's clients.
+_NO_QUEUE_LIMIT = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledArtifact:
+    """A finished artifact. `files` has the library first, and weights too large for it, if any.
+
+    `path` is in the store, which may remove it one day, or where the caller asked for it. `cached` means that
+    no compile was needed; `build_record` then is the one of the compile that made it.
+    """
+
+    digest: str
+    path: Path
+    files: tuple[Path, ...]
+    manifest: Manifest
+    build_record: Mapping[str, Any]
+    cached: bool
+
+    def copy_to(self, output: Path) -> CompiledArtifact:
+        """A copy at `output`, weights beside it under its name; who opens it meanwhile sees the old file or the new.
+
+        Raises InvalidOption where it cannot be written.
+        """
+        copies = tuple(output if file == self.path else output.with_suffix(file.suffix) for file in self.files)
+        try:
+            for file, copy in reversed(list(zip(self.files, copies, strict=True))):
+                _copy(file, copy)
+        except OSError as error:
+            raise InvalidOption(
+                f"cannot write {error.filename or output}: {error.strerror}", option="output"
+            ) from error
+        return replace(self, path=output, files=copies)
+
+
+def _copy(file: Path, copy: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
+        try:
+            with file.open("rb") as source:
+                shutil.copyfileobj(source, temporary, 1 << 20)
+            Path(temporary.name).chmod(0o755 if copy.suffix == ".so" else 0o644)
+            Path(temporary.name).replace(copy)
+        except BaseException:
+            Path(temporary.name).unlink()
+            raise
+
+
+def compile(
+    model: Path | str | bytes,
+    *,
+    target: str = "auto",
+    options: CompileOptions | None = None,
+    output: Path | str | None = None,
+    on_event: Emit | None = None,
+) -> CompiledArtifact:
+    """Compiles a model file, or the bytes of one, in a child process; equal requests come from the store.
+
+    `output` is where the artifact is copied to (a sidecar with weights goes beside it). `on_event` gets the events
+    of docs/layout.md, in this thread. Raises a RelaxcError of any family but `InputError`.
+    """
+    if isinstance(model, bytes):
+        backend = _backend()
+        folder = backend.workspace.folder("model")
+        try:
+            path = folder / "model"
+            path.write_bytes(model)
+            return compile(path, target=target, options=options, output=output, on_event=on_event)
+        finally:
+            backend.workspace.remove(folder)
+    made = compile_local(prepare(model, target=target, options=options), on_event)
+    return made if output is None else made.copy_to(Path(output))
+
+
+def compile_local(
+    request: CompileRequest, on_event: Emit | None = None, *, dump_dir: Path | None = None
+) -> CompiledArtifact:
+    """The artifact of `request`; with `dump_dir` it is compiled in any case, and each stage writes there what it saw.
+
+    Ctrl-C, or an exception of `on_event`, ends the compile and every process of it.
+    """
+    submission = _backend().queue.submit(request, dump_dir=dump_dir)
+    try:
+        entry = _follow(submission.job, on_event or (lambda event: None))
+    except BaseException:
+        submission.job.cancel()
+        submission.job.wait()
+        raise
+    return _artifact(entry, cached=submission.origin is Origin.HIT)
+
+
+def inspect_local(path: Path, format: ModelFormat) -> dict[str, Any]:
+    """`frontend.inspect` in a child, as `ModelInfo.to_dict()`: an importer that crashes takes nobody with it."""
+    backend = _backend()
+    workdir = backend.workspace.folder("inspect")
+    try:
+        payload = {"path": str(path.resolve()), "format": format.value}
+        task = Task("service.jobs.tasks:inspect_model", payload, workdir, Flavour(format))
+        info: dict[str, Any] = backend.pool.run(task, lambda event: None)["info"]
+        return info
+    finally:
+        backend.workspace.remove(workdir)
+
+
+def _follow(job: Job, on_event: Emit) -> Entry:
+    """Hands events over to this thread until the job is at its end."""
+    events: SimpleQueue[Event | None] = SimpleQueue()
+    job.listen(events.put)
+    job.done.add_done_callback(lambda _: events.put(None))
+    while (event := events.get()) is not None:
+        if event.data.get("event") != "state":
+            on_event(event.data)
+    return job.result()
+
+
+def _artifact(entry: Entry, *, cached: bool) -> CompiledArtifact:
+    from service.artifact.manifest import Manifest
+
+    return CompiledArtifact(
+        entry.digest, entry.path, tuple(entry.paths), Manifest.read(entry.path), entry.build, cached
+    )
+
+
+def _backend() -> Backend:
+    """This process's own; its workers stay warm until the process ends."""
+    return _backend_of(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _backend_of(pid: int) -> Backend:  # a fork of this process needs one of its own
+    backend = Backend(queue_max=_NO_QUEUE_LIMIT)
+    atexit.register(backend.close)
+    return backend

@@ -1,0 +1,206 @@
+"""Requests become artifacts: looked up, joined with equal ones, compiled in a child, put into the store."""
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from service.artifact.entry import Entry
+from service.artifact.key import Key, key_for
+from service.artifact.store import Store
+from service.config import settings
+from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceError
+from service.jobs.job import Job, State
+from service.jobs.limits import Limits
+from service.jobs.pool import Pool
+from service.jobs.repro import repro_command
+from service.jobs.task import Flavour, Task
+from service.jobs.workspace import Workspace
+from service.request import CompileRequest
+
+__all__ = ["COMPILE_ENTRY", "CompileQueue", "Origin", "Submission"]
+
+COMPILE_ENTRY = "service.jobs.tasks:compile_model"
+
+_LOG = logging.getLogger("relaxc.jobs")
+_LOCK_POLL_S = 0.5
+
+
+class Origin(StrEnum):
+    """How a request was answered: from the store, by a compile of its own, or by one that another had asked for."""
+
+    HIT = "hit"
+    MISS = "miss"
+    JOINED = "joined"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The job that will answer a request; a hit's is at its end already."""
+
+    job: Job
+    origin: Origin
+
+
+class CompileQueue:
+    """Takes requests from any thread, and runs at most `workers` compiles at a time.
+
+    `entry` is what a child runs (docs/layout.md says what it must leave); tests put other things there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pool: Pool,
+        workspace: Workspace,
+        *,
+        workers: int | None = None,
+        queue_max: int | None = None,
+        limits: Limits | None = None,
+        entry: str = COMPILE_ENTRY,
+    ) -> None:
+        self.store = store
+        self._pool = pool
+        self._workspace = workspace
+        self._queue_max = settings().queue_max if queue_max is None else queue_max
+        self._limits = limits or Limits.of_settings()
+        self._entry = entry
+        self._threads = ThreadPoolExecutor(workers or settings().workers, thread_name_prefix="compile")
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(
+        self,
+        request: CompileRequest,
+        *,
+        release: Callable[[], None] = lambda: None,
+        dump_dir: Path | None = None,
+        name: str | None = None,
+    ) -> Submission:
+        """The job for `request`. With `dump_dir` it is compiled in any case, for the sake of the dump.
+
+        `release` is called once the model's files are needed no more, also when this raises; `name` is what the
+        user calls the model. Raises Busy when too many wait, and what `key_for` raises.
+        """
+        try:
+            key = key_for(request)
+            found = None if dump_dir else self.store.lookup(key)
+            with self._lock:
+                joined = None if dump_dir else self._jobs.get(key.digest)
+                if found is None and (joined is None or joined.ended):
+                    return self._enqueue(request, key, release, dump_dir, name)
+        except BaseException:
+            release()
+            raise
+        if joined is not None and found is None:
+            release()
+            return Submission(joined, Origin.JOINED)
+        assert found is not None
+        return Submission(_finished(request, key, release, found), Origin.HIT)
+
+    def counts(self) -> tuple[int, int]:
+        """How many jobs run, and how many wait."""
+        with self._lock:
+            states = [job.state for job in self._jobs.values()]
+        return states.count(State.RUNNING), states.count(State.QUEUED)
+
+    def close(self) -> None:
+        """Refuses new requests, ends every job as cancelled, and returns when none is left."""
+        with self._lock:
+            self._closed = True
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            job.cancel(ServiceError("the service is shutting down"))
+        self._threads.shutdown(wait=True)
+
+    def _enqueue(
+        self, request: CompileRequest, key: Key, release: Callable[[], None], dump_dir: Path | None, name: str | None
+    ) -> Submission:
+        if self._closed:
+            raise ServiceError("the service is shutting down")
+        waiting = sum(job.state is State.QUEUED for job in self._jobs.values())
+        if waiting >= self._queue_max:
+            raise Busy(f"{waiting} compiles wait already", waiting=waiting, limit=self._queue_max)
+        job = Job(request, key.digest, release)
+        self._jobs[key.digest if dump_dir is None else job.id] = job
+        job.done.add_done_callback(lambda _: self._forget(job))
+        self._threads.submit(self._work, job, key, dump_dir, name or str(request.model.path))
+        return Submission(job, Origin.MISS)
+
+    def _forget(self, job: Job) -> None:
+        with self._lock:
+            self._jobs = {known: other for known, other in self._jobs.items() if other is not job}
+
+    def _work(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> None:
+        """Runs in a thread of ours; whatever happens, the job ends."""
+        if not job.start():
+            return
+        try:
+            job.succeed(self._compile_once(job, key, dump_dir, name))
+        except Cancelled as error:
+            job.fail(job.cancel_reason or error)
+        except RelaxcError as error:
+            job.fail(error)
+        except Exception as error:  # noqa: BLE001  # nobody else would see it, and those who wait would wait for ever
+            _LOG.exception("job %s", job.id)
+            job.fail(CompileFailed(f"{type(error).__name__}: {error}", stage=job.stage))
+
+    def _compile_once(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Entry:
+        """Compiles unless another process that shares the store has done so meanwhile."""
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(self.store.lock(key, timeout_s=_LOCK_POLL_S))
+                    break
+                except Busy:
+                    if job.cancellation.cancelled:
+                        raise Cancelled("the compile was cancelled while another process ran it") from None
+            found = None if dump_dir else self.store.lookup(key)
+            return found or self._compile(job, key, dump_dir, name)
+
+    def _compile(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Entry:
+        workdir = self._workspace.folder("job")
+        try:
+            task = Task(
+                self._entry,
+                {"request": job.request.to_dict(), "dump_dir": str(dump_dir.resolve()) if dump_dir else None},
+                workdir,
+                Flavour(job.request.model.format),
+                self._limits,
+                repro_command(job.request, name),
+            )
+            result = self._pool.run(task, job.take, cancellation=job.cancellation)
+            files = [_plain_file(workdir, name) for name in result["files"]]
+            record = json.loads(_plain_file(workdir, "build.json").read_bytes())
+            return self.store.put(key, files, {**record, "waited_s": _waited_s(job)})
+        finally:
+            self._workspace.remove(workdir)
+
+
+def _waited_s(job: Job) -> float:
+    return round((job.started_s or time.time()) - job.created_s, 3)
+
+
+def _finished(request: CompileRequest, key: Key, release: Callable[[], None], found: Entry) -> Job:
+    job = Job(request, key.digest, release)
+    job.succeed(found)
+    return job
+
+
+def _plain_file(workdir: Path, name: Any) -> Path:
+    """A file that the child left under its plain name: no path out of the folder, no link to something else."""
+    path = workdir / str(name)
+    if path.parent != workdir or not stat.S_ISREG(path.lstat().st_mode) or path.lstat().st_nlink != 1:
+        raise CompileFailed(f"the compile left no regular file {name!r}")
+    return path

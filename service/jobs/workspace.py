@@ -1,0 +1,85 @@
+"""Folders for uploads and jobs, below one that belongs to this process and that the next one clears if we cannot."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import BinaryIO
+
+__all__ = ["Workspace"]
+
+_LOCK = "lock"
+_UNBORN = ".new-"
+_UNBORN_LIMIT_S = 3600.0
+
+
+class Workspace:
+    """Gives out private folders below `root`, on the store's file system so that a finished file is moved, not copied.
+
+    What a killed process left is removed when the next workspace opens: its lock is no longer held. The lock is
+    the kernel's, not a process id, so that two containers may share one root.
+    """
+
+    def __init__(self, root: Path) -> None:
+        root.mkdir(parents=True, exist_ok=True)
+        _sweep(root)
+        unborn = Path(tempfile.mkdtemp(prefix=_UNBORN, dir=root))
+        self._lock: BinaryIO = (unborn / _LOCK).open("wb")
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        # Only a locked folder has a name that a sweep looks at.
+        self.path = unborn.rename(root / unborn.name.removeprefix(_UNBORN))
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def folder(self, purpose: str) -> Path:
+        """A new empty folder, which others cannot read; whoever asked for it removes it with `remove`."""
+        return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=self.path))
+
+    def remove(self, folder: Path) -> None:
+        """Removes a folder and what is in it, also what nobody but root could list."""
+        shutil.rmtree(folder, onerror=_unlock_and_retry)
+
+    def close(self) -> None:
+        """Removes every folder given out. May be called twice."""
+        if self.path.exists():
+            self.remove(self.path)
+        self._lock.close()
+
+
+def _sweep(root: Path) -> None:
+    for folder in root.iterdir():
+        if folder.name.startswith(_UNBORN):
+            with contextlib.suppress(FileNotFoundError):
+                if time.time() - folder.stat().st_mtime > _UNBORN_LIMIT_S:
+                    shutil.rmtree(folder, ignore_errors=True)
+        elif _is_abandoned(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_abandoned(folder: Path) -> bool:
+    try:
+        with (folder / _LOCK).open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:  # held, or not one of ours
+        return False
+    return True
+
+
+def _unlock_and_retry(remove: object, path: str, _: object) -> None:
+    """A job may have left a folder without permissions; what still cannot be removed goes with the next sweep."""
+    with contextlib.suppress(OSError):
+        Path(path).parent.chmod(0o700)
+        Path(path).chmod(0o700)
+        if Path(path).is_dir():
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)  # noqa: PTH108  # what rmtree itself would have called

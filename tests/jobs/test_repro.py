@@ -1,0 +1,37 @@
+"""The command that repeats a compile means the same request."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+from service.jobs.repro import repro_command
+from service.lowering.target import resolve
+from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision
+
+
+def request(options: CompileOptions, target: str = "x86-64-v3") -> CompileRequest:
+    return CompileRequest(ModelRef(ModelFormat.ONNX, "a" * 64, 1, Path("m.onnx")), resolve(target), options)
+
+
+def test_defaults_are_left_out() -> None:
+    command = repro_command(request(CompileOptions()), "m.onnx")
+    assert command == "relaxc compile m.onnx -o out.so --target x86-64-v3"
+
+
+def test_everything_else_is_said_and_quoted() -> None:
+    shapes = (("x", (1, "seq", 4)),)
+    options = CompileOptions(Precision.FP16, 3, shapes, plugins=("my pass.py",), verify=False)
+    words = shlex.split(repro_command(request(options), "a model's.onnx"))
+    assert words[2] == "a model's.onnx"
+    assert words[7:] == [
+        *("-O", "3", "--precision", "fp16", "--shape", "x=1,seq,4", "--plugin", "my pass.py", "--no-verify"),
+    ]
+
+
+def test_a_target_without_a_name_of_its_own_is_given_as_json() -> None:
+    odd = request(CompileOptions())
+    odd = replace(odd, target=replace(odd.target, cores=3))
+    words = shlex.split(repro_command(odd, "m.onnx"))
+    assert resolve(words[words.index("--target") + 1]) == odd.target

@@ -1,0 +1,60 @@
+"""Folders that outlive no process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from service.jobs.workspace import Workspace
+
+_OPENS_AND_DIES = """
+import os, sys
+from pathlib import Path
+from service.jobs.workspace import Workspace
+space = Workspace(Path(sys.argv[1]))
+(space.folder("job") / "half.so").write_text("half")
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_folders_are_private_and_go_with_the_workspace(tmp_path: Path) -> None:
+    with Workspace(tmp_path / "jobs") as space:
+        one, two = space.folder("job"), space.folder("job")
+        assert one != two
+        assert one.stat().st_mode & 0o777 == 0o700
+        space.remove(one)
+        assert not one.exists()
+        space.remove(one)  # a second time is nothing
+    assert list((tmp_path / "jobs").iterdir()) == []
+    space.close()
+
+
+def test_what_a_killed_process_left_is_swept_and_a_living_one_is_left_alone(tmp_path: Path) -> None:
+    with Workspace(tmp_path) as living:
+        kept = living.folder("job")
+        subprocess.run([sys.executable, "-c", _OPENS_AND_DIES, tmp_path], check=False)
+        assert len(list(tmp_path.iterdir())) == 2
+        with Workspace(tmp_path) as next_one:
+            assert {path.name for path in tmp_path.iterdir()} == {living.path.name, next_one.path.name}
+            assert kept.is_dir()
+
+
+def test_a_folder_without_permissions_is_removed(tmp_path: Path) -> None:
+    with Workspace(tmp_path) as space:
+        folder = space.folder("job")
+        (folder / "locked" / "in").mkdir(parents=True)
+        (folder / "locked" / "in" / "file").write_text("x")
+        (folder / "locked").chmod(0)
+        space.remove(folder)
+        assert not folder.exists()
+
+
+def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "file").write_text("x")
+    with Workspace(tmp_path / "jobs") as space:
+        folder = space.folder("job")
+        (folder / "link").symlink_to(tmp_path / "precious")
+        space.remove(folder)
+    assert (tmp_path / "precious" / "file").exists()
