@@ -142,7 +142,7 @@ def _positive(axis: int, node: Node, stack: list[Any]) -> int:
 def _element(node: Node, sequence: Any, axis: int, place: int) -> Any:
     from tvm import relax
 
-    return node.emit(relax.op.take(node.materialize(sequence), relax.const(place, "int64"), axis, mode="fast"))
+    return node.emit(relax.op.take(node.materialize(sequence), relax.const(place, "int64"), axis, mode="clip"))
 
 
 CONTROL: dict[str, Callable[[Node, Any], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}

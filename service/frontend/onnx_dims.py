@@ -26,6 +26,7 @@ class Scope:
         self.analyzer: Any = Analyzer()
         self.variables: dict[str, Any] = {}
         self.data_dependent: set[str] = set()
+        self.upper: dict[str, int] = {}
 
     def variable(self, name: str) -> Any:
         """The variable of that name, made at first use."""
@@ -46,6 +47,27 @@ class Scope:
         self.variables[name] = tirx.Var(name, "int64")
         self.data_dependent.add(name)
         return self.variables[name]
+
+    def limit(self, dim: Any, most: int) -> bool:
+        """Bounds the one name in `factor * name + rest` so that the dim is at most `most`; False for other dims."""
+        from tvm import ir, tirx
+
+        names = tirx.analysis.undefined_vars(dim)
+        if len(names) != 1 or names[0].name in self.data_dependent:
+            return False
+        name = names[0]
+        factor, rest = self._linear(dim, name)
+        if factor is None or rest is None or factor < 1 or (most - rest) // factor < 1:
+            return False
+        self.upper[name.name] = min(self.upper.get(name.name, 1 << 48), (most - rest) // factor)
+        self.analyzer.bind(name, ir.Range.from_min_extent(1, self.upper[name.name]), allow_override=True)
+        return True
+
+    def _linear(self, dim: Any, name: Any) -> tuple[int | None, int | None]:
+        from tvm.sym import detect_linear_equation
+
+        parts = detect_linear_equation(dim, [name])
+        return (_number(parts[0]), _number(parts[1])) if len(parts) == 2 else (None, None)
 
     def expression(self, dim: Dim) -> Any:
         """A dim of a signature as an int or a TVM expression over this scope's variables."""

@@ -14,6 +14,7 @@ from service.frontend.onnx_function import body_of
 from service.frontend.onnx_graph import Graph, op_name
 from service.frontend.onnx_node import Node, Refused, Value
 from service.frontend.onnx_ops import converter_of
+from service.frontend.onnx_ops.sequence import Sequence
 from service.frontend.onnx_values import FOLDS, MAX_FOLDED, Known, Undecided, known_ints
 from service.request import TensorSpec
 
@@ -123,6 +124,8 @@ class Walk:
             return self._expand(node, proto)
         try:
             results = converter(node)
+            results = list(results) if isinstance(results, list | tuple) else [results]
+            return [self._settle(node, value) for value in results]
         except (Refused, CompileFailed, UnsupportedModel):
             raise
         except Exception as error:
@@ -132,8 +135,6 @@ class Walk:
                 node=proto.name or proto.output[0],
                 op=node.op,
             ) from error
-        results = list(results) if isinstance(results, list | tuple) else [results]
-        return [self._settle(node, value) for value in results]
 
     def _expand(self, node: Node, proto: Any) -> list[Any]:
         """The operator by its definition in the specification, walked with names of its own."""
@@ -190,12 +191,12 @@ class Walk:
 
     def _settle(self, node: Node, value: Value) -> Value:
         """The value with a type in which every dim has a name, those that the data decides included."""
-        from tvm import relax
+        from tvm import ir, relax
 
-        if isinstance(value, Known) or value is None:
+        if isinstance(value, Known | Sequence) or value is None:
             return value
         value = self.builder.normalize(value)
-        if not isinstance(value, relax.Var | relax.Constant):
+        if not isinstance(value, relax.Var | ir.GenericConst):
             value = self.builder.emit(value)
         if value.ty.ndim < 0:
             raise Refused("the rank of its output is unknown")

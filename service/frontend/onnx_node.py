@@ -152,14 +152,7 @@ class Node:
     def _compute_sizes(self, value: Known) -> Any:
         from tvm import te, tirx
 
-        names = list(self.scope.variables.values())
-        sizes = value.array.reshape(-1).tolist()
-        used = [name for name in names if any(_uses(size, name) for size in sizes)]
-
-        def kernel(*arguments: Any) -> Any:
-            swap = dict(zip(used, arguments, strict=True))
-            own = [tirx.stmt_functor.substitute(_expression(size), swap) for size in sizes]
-
+        def kernel(own: list[Any]) -> Any:
             def element(*index: Any) -> Any:
                 flat = tirx.const(0, "int64")
                 for position, extent in zip(index, value.array.shape, strict=True):
@@ -171,7 +164,31 @@ class Node:
 
             return te.compute(value.array.shape, element, name="sizes")
 
-        return self.builder.emit_te(kernel, *used, primfunc_name_hint="sizes")
+        return self.te_of_sizes(kernel, value.array.reshape(-1).tolist(), "sizes")
+
+    def te_of_sizes(self, kernel: Callable[[list[Any]], Any], sizes: Sequence[Any], name: str) -> Any:
+        """A tensor expression of sizes alone.
+
+        emit_te would pass their variables in the order of a set of pointers, another in each process; here they go
+        in the order in which the model names them, so that equal models give equal files.
+        """
+        import tvm_ffi
+        from tvm import ir, relax, te, tirx
+
+        sizes = [tirx.const(size, "int64") if isinstance(size, int) else size for size in sizes]
+        used = {variable for size in sizes for variable in tirx.analysis.undefined_vars(size)}
+        outer = [variable for variable in self.scope.variables.values() if variable in used]
+        inner = [tirx.Var(variable.name, "int64") for variable in outer]
+
+        def swapped(expression: Any, swap: dict[Any, Any]) -> Any:
+            return tvm_ffi.structural_map(expression, (ir.Var, lambda v: swap.get(v, v)), order="post")
+
+        result = kernel([swapped(size, dict(zip(outer, inner, strict=True))) for size in sizes])
+        function = te.create_prim_func([*inner, result], "int64").without_attr("global_symbol")
+        back = dict(zip(inner, outer, strict=True))
+        shape = relax.ShapeExpr([swapped(dim, back) for dim in result.shape])
+        place = self.builder.add_func(function, name)
+        return self.builder.emit(relax.call_tir(place, relax.Tuple(outer), relax.TensorType(shape, result.dtype)))
 
     def emit(self, expression: Any) -> Any:
         """A Relax call bound to a variable, with its type."""
@@ -227,18 +244,6 @@ def dtype_name(data_type: int) -> str:
     import onnx
 
     return str(onnx.helper.tensor_dtype_to_np_dtype(data_type))
-
-
-def _expression(size: Any) -> Any:
-    from tvm import tirx
-
-    return tirx.const(size, "int64") if isinstance(size, int) else size
-
-
-def _uses(size: Any, variable: Any) -> bool:
-    from tvm import tirx
-
-    return not isinstance(size, int) and tirx.analysis.undefined_vars(size, []).__contains__(variable)
 
 
 Converter = Callable[[Node], Any]

@@ -50,8 +50,17 @@ def known_ints(
     if all(isinstance(value, int) for value in simple):
         return Known(np.array(simple, dtype).reshape(shape), dtype)
     array = np.empty(len(simple), object)
-    array[:] = simple
+    for place, value in enumerate(simple):
+        array[place] = value
     return Known(array.reshape(shape), dtype)
+
+
+def _static(array: Any) -> list[int]:
+    """The numbers in an array. Raises Undecided when one is symbolic."""
+    values = array.reshape(-1).tolist()
+    if not all(isinstance(value, int) for value in values):
+        raise Undecided
+    return values  # type: ignore[no-any-return]
 
 
 def _axes(node: Node, rank: int, default: tuple[int, ...] | None = None) -> tuple[int, ...]:
@@ -73,7 +82,7 @@ def _unsqueeze(node: Node) -> Any:
 
 def _reshape(node: Node) -> Any:
     array = node.arrays[0]
-    target = [int(dim) for dim in node.arrays[1]]
+    target = _static(node.arrays[1])
     if not node.attr("allowzero", 0):
         target = [array.shape[axis] if dim == 0 else dim for axis, dim in enumerate(target)]
     return array.reshape(target)
@@ -101,14 +110,16 @@ def _concat(node: Node) -> Any:
 def _gather(node: Node) -> Any:
     import numpy as np
 
-    return np.take(node.arrays[0], node.arrays[1].astype("int64"), node.attr("axis", 0))
+    return np.take(
+        node.arrays[0], np.array(_static(node.arrays[1]), "int64").reshape(node.arrays[1].shape), node.attr("axis", 0)
+    )
 
 
 def _expand(node: Node) -> Any:
     import numpy as np
 
     array = node.arrays[0]
-    shape = np.broadcast_shapes(array.shape, tuple(int(dim) for dim in node.arrays[1]))
+    shape = np.broadcast_shapes(array.shape, tuple(_static(node.arrays[1])))
     _bound(shape)
     return np.broadcast_to(array, shape)
 
@@ -121,7 +132,7 @@ def _bound(shape: Any) -> None:
 def _constant_of_shape(node: Node) -> Any:
     import numpy as np
 
-    shape = tuple(int(dim) for dim in node.arrays[0])
+    shape = tuple(_static(node.arrays[0]))
     _bound(shape)
     value = node.attr("value", np.zeros(1, "float32"))
     return np.full(shape, value.reshape(-1)[0], value.dtype)
@@ -130,6 +141,8 @@ def _constant_of_shape(node: Node) -> Any:
 def _range(node: Node) -> Any:
     import numpy as np
 
+    if any(array.dtype == object for array in node.arrays):
+        raise Undecided
     start, limit, delta = (array.reshape(()) for array in node.arrays[:3])
     if delta == 0:
         raise Undecided

@@ -16,7 +16,8 @@ def output_signature(
 ) -> Signature:
     """The signature of `module["main"]`: the given inputs, and outputs with the shapes that the import found.
 
-    ONNX declares no bounds: a symbolic size is at least 1, one that the data decides at least 0.
+    ONNX declares no bounds: a symbolic size is at least 1, one that the data decides at least 0. A table of
+    512 positions that the graph takes the first `seq` of bounds `seq` from above.
     """
     inputs = tuple(inputs)
     fields = module["main"].ret_ty.fields
@@ -27,5 +28,5 @@ def output_signature(
     names = dict.fromkeys(
         n for spec in (*inputs, *results) for dim in spec.shape for n in sorted(onnx_dims.names_in(dim))
     )
-    bounds = ((name, DimBounds(0 if name in scope.data_dependent else 1)) for name in names)
+    bounds = ((name, DimBounds(0 if name in scope.data_dependent else 1, scope.upper.get(name))) for name in names)
     return Signature(inputs, results, tuple(bounds))

@@ -11,7 +11,6 @@ __all__ = ["converter_of"]
 
 FAMILIES = (
     "activation",
-    "attention",
     "conv",
     "elementwise",
     "indexing",

@@ -9,20 +9,21 @@ from tvm import relax
 from service.frontend.onnx_node import Node, Refused, dtype_of
 from service.frontend.onnx_ops.common import cast, relax_dim, reshaped, scalar
 from service.frontend.onnx_ops.registry import op
-from service.frontend.onnx_values import Known
+from service.frontend.onnx_values import Known, known_ints
 
 
 def _size_tensor(dim: Any, node: Node, dtype: str) -> Any:
-    return node.materialize(node.known([dim], dtype)) if not isinstance(dim, int) else relax.const(dim, dtype)
+    return node.materialize(known_ints([dim], node.scope, dtype, ()))
 
 
 def from_start(node: Node, index: int, size: Any) -> Any:
     """Indices along an axis of `size`, counted from its start; done at import when they are known."""
-    import numpy as np
-
     value = node.inputs[index]
-    if isinstance(value, Known) and not value.symbolic and isinstance(size, int):
-        return relax.const(np.where(value.array < 0, value.array + size, value.array), value.dtype)
+    if isinstance(value, Known) and not value.symbolic:
+        if (value.array >= 0).all():
+            return node.tensor(index)
+        places = [place if place >= 0 else place + size for place in value.array.reshape(-1).tolist()]
+        return node.materialize(known_ints(places, node.scope, value.dtype, value.array.shape))
     x = node.tensor(index)
     if dtype_of(x).startswith("uint"):
         return x
@@ -38,7 +39,7 @@ def _gather(node: Node) -> Any:
     known = node.is_known(1) and not node.inputs[1].symbolic and isinstance(size, int)
     if known and not _inside(node.inputs[1].array, size):
         raise Refused(f"an index outside of an axis of size {size}")
-    return relax.op.take(node.tensor(0), from_start(node, 1, size), axis, mode="fast" if known else "clip")
+    return relax.op.take(node.tensor(0), from_start(node, 1, size), axis, mode="clip")
 
 
 def _inside(indices: Any, size: int) -> bool:

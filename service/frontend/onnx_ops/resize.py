@@ -153,7 +153,7 @@ def _resize_static(node: Node, x: Any, plan: _Plan, attributes: dict[str, Any]) 
         if identity:
             return x
     if weights.shape[1] == 1 and not outside.any() and (weights == 1).all():
-        return node.emit(relax.op.take(x, relax.const(places[:, 0], "int64"), plan.axis, mode="fast"))
+        return node.emit(relax.op.take(x, relax.const(places[:, 0], "int64"), plan.axis, mode="clip"))
     return _weighted(node, x, plan, places, weights, outside, attributes.get("extrapolation_value", 0.0))
 
 

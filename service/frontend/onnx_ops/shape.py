@@ -114,7 +114,7 @@ def _slice_axis(node: Node, x: Any, axis: int, size: Any, start: Any, end: Any, 
             stop = max(places.stop, places.start)
             return node.emit(relax.op.strided_slice(x, [axis], [places.start], [stop], [step], assume_inbound=True))
         return (
-            node.emit(relax.op.take(x, relax.const(list(places), "int64"), axis, mode="fast")) if places else _refuse()
+            node.emit(relax.op.take(x, relax.const(list(places), "int64"), axis, mode="clip")) if places else _refuse()
         )
     if step < 0:
         if step == -1 and _is(start, -1) and isinstance(end, int) and end < -(1 << 31):
@@ -137,7 +137,11 @@ def _python_slice(start: int, end: int, step: int, size: int) -> slice:
 
 
 def _clamp(node: Node, bound: Any, size: Any) -> Any:
-    """A start or end as a place in 0..size; where the sizes do not decide it, the run does, by min and max."""
+    """A start or end as a place in 0..size.
+
+    The first `seq` rows of a table of 512 put a bound on `seq`, which the signature states and a run is held to.
+    Where that cannot be said of one name, the run decides by min and max.
+    """
     analyzer = node.scope.analyzer
     bound, size = (tirx.const(v, "int64") if isinstance(v, int) else v for v in (bound, size))
     if analyzer.can_prove(bound < 0):
@@ -148,6 +152,8 @@ def _clamp(node: Node, bound: Any, size: Any) -> Any:
         bound = tirx.max(bound, tirx.const(0, "int64"))
     if analyzer.can_prove(bound >= size):
         bound = size
+    elif onnx_dims.is_static(size) and node.scope.limit(bound, int(size)):
+        pass
     elif not analyzer.can_prove(bound <= size):
         bound = tirx.min(bound, size)
     return onnx_dims.simplify(bound, node.scope)
@@ -237,7 +243,7 @@ def _pad_by_index(node: Node, x: Any, axis: int, size: Any, before: int, after: 
         raise Refused(f"mode={mode} along an axis of symbolic size")
     size = node.shape_of(x)[axis]
     places = np.pad(np.arange(size), (before, after), _NUMPY_MODE[mode])  # type: ignore[call-overload]
-    return node.emit(relax.op.take(x, relax.const(places, "int64"), axis, mode="fast"))
+    return node.emit(relax.op.take(x, relax.const(places, "int64"), axis, mode="clip"))
 
 
 @op("DepthToSpace")

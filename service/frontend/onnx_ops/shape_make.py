@@ -52,14 +52,11 @@ def _range(node: Node) -> Any:
     length = onnx_dims.simplify((span + abs(delta) - 1) // abs(delta), node.scope)
     if not isinstance(length, int) and not node.scope.analyzer.can_prove(length >= 0):
         length = tirx.max(length, tirx.const(0, "int64"))
-    variables = [v for v in node.scope.variables.values() if not isinstance(length, int) or not isinstance(start, int)]
 
-    def kernel(*own: Any) -> te.Tensor:
-        swap = dict(zip(variables, own, strict=True))
-        first, extent = (tirx.stmt_functor.substitute(relax_dim(v), swap) for v in (start, length))
-        return te.compute((extent,), lambda i: (first + i * delta).astype(dtype), name="range")
+    def kernel(own: list[Any]) -> te.Tensor:
+        return te.compute((own[1],), lambda i: (own[0] + i * delta).astype(dtype), name="range")
 
-    return node.te(kernel, *variables)
+    return node.te_of_sizes(kernel, [start, length], "range")
 
 
 def _whole(node: Node) -> bool:
