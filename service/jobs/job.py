@@ -47,11 +47,12 @@ class Job:
 
     kind = "compile"
 
-    def __init__(self, request: CompileRequest, key: str, release: Callable[[], None]) -> None:
-        """`release` is called once, when the model's files are needed no more."""
+    def __init__(self, request: CompileRequest, key: str, release: Callable[[], None], *, anew: bool = False) -> None:
+        """`release` is called once, when the model's files are needed no more; `anew` never looks into the store."""
         self.id = uuid.uuid4().hex
         self.request = request
         self.key = key
+        self.anew = anew
         self.state = State.QUEUED
         self.stage: str | None = None
         self.progress: tuple[int, int] | None = None

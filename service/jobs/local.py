@@ -101,13 +101,14 @@ def compile(
 
 
 def compile_local(
-    request: CompileRequest, on_event: Emit | None = None, *, dump_dir: Path | None = None
+    request: CompileRequest, on_event: Emit | None = None, *, dump_dir: Path | None = None, force: bool = False
 ) -> CompiledArtifact:
-    """The artifact of `request`; with `dump_dir` it is compiled in any case, and each stage writes there what it saw.
+    """The artifact of `request`; with `dump_dir` each stage writes there what it saw.
 
-    Ctrl-C, or an exception of `on_event`, ends the compile and every process of it.
+    With `dump_dir` or `force` it is compiled even if the store has it. Ctrl-C, or an exception of `on_event`, ends
+    the compile and every process of it.
     """
-    submission = _backend().queue.submit(request, dump_dir=dump_dir)
+    submission = _backend().queue.submit(request, dump_dir=dump_dir, force=force)
     try:
         entry = _follow(submission.job, on_event or (lambda event: None))
     except BaseException:

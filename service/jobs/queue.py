@@ -87,19 +87,22 @@ class CompileQueue:
         release: Callable[[], None] = lambda: None,
         dump_dir: Path | None = None,
         name: str | None = None,
+        force: bool = False,
     ) -> Submission:
-        """The job for `request`. With `dump_dir` it is compiled in any case, for the sake of the dump.
+        """The job for `request`. With `dump_dir`, for the sake of the dump, or `force` it is compiled in any case.
 
         `release` is called once the model's files are needed no more, also when this raises; `name` is what the
         user calls the model. Raises Busy when too many wait, and what `key_for` raises.
         """
         try:
             key = key_for(request)
-            found = None if dump_dir else self.store.lookup(key)
+            anew = force or dump_dir is not None
+            found = None if anew else self.store.lookup(key)
             with self._lock:
-                joined = None if dump_dir else self._jobs.get(key.digest)
+                joined = None if anew else self._jobs.get(key.digest)
                 if found is None and (joined is None or joined.ended):
-                    return self._enqueue(request, key, release, dump_dir, name)
+                    job = Job(request, key.digest, release, anew=anew)
+                    return self._enqueue(job, key, dump_dir, name or str(request.model.path))
         except BaseException:
             release()
             raise
@@ -124,18 +127,15 @@ class CompileQueue:
             job.cancel(ServiceError("the service is shutting down"))
         self._threads.shutdown(wait=True)
 
-    def _enqueue(
-        self, request: CompileRequest, key: Key, release: Callable[[], None], dump_dir: Path | None, name: str | None
-    ) -> Submission:
+    def _enqueue(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Submission:
         if self._closed:
             raise ServiceError("the service is shutting down")
         waiting = sum(job.state is State.QUEUED for job in self._jobs.values())
         if waiting >= self._queue_max:
             raise Busy(f"{waiting} compiles wait already", waiting=waiting, limit=self._queue_max)
-        job = Job(request, key.digest, release)
-        self._jobs[key.digest if dump_dir is None else job.id] = job
+        self._jobs[job.id if job.anew else key.digest] = job
         job.done.add_done_callback(lambda _: self._forget(job))
-        self._threads.submit(self._work, job, key, dump_dir, name or str(request.model.path))
+        self._threads.submit(self._work, job, key, dump_dir, name)
         return Submission(job, Origin.MISS)
 
     def _forget(self, job: Job) -> None:
@@ -166,7 +166,7 @@ class CompileQueue:
                 except Busy:
                     if job.cancellation.cancelled:
                         raise Cancelled("the compile was cancelled while another process ran it") from None
-            found = None if dump_dir else self.store.lookup(key)
+            found = None if job.anew else self.store.lookup(key)
             return found or self._compile(job, key, dump_dir, name)
 
     def _compile(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Entry:

@@ -212,6 +212,15 @@ def test_with_a_dump_a_hit_is_compiled_all_the_same(
     assert compiles() == 2
 
 
+def test_force_compiles_a_hit_again_to_the_same_bytes(open_queue: Open, asks: Asks, compiles: Count) -> None:
+    queue = open_queue()
+    first = queue.submit(asks()).job.result(60)
+    again = queue.submit(asks(), force=True)
+    assert again.origin is Origin.MISS
+    assert again.job.result(60).digest == first.digest
+    assert compiles() == 2
+
+
 def test_submitting_from_many_threads(open_queue: Open, asks: Asks, compiles: Count) -> None:
     queue = open_queue(workers=2)
     results: list[str] = []
