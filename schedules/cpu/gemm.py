@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import gcd
 from typing import Any
 
 from tvm import s_tir
@@ -17,8 +18,10 @@ __all__ = ["Blocking", "choices", "default", "from_parameters", "schedule"]
 
 MAX_ROWS = 14
 MAX_VECTORS = 6
-TASKS_PER_CORE = 3
-"""Tasks that keep the cores evenly busy: with fewer, one task more or less is a large share of the time."""
+PACK_CYCLES = 3.0
+"""Measured cost of gathering one element of a panel."""
+
+MIN_PANEL_LANES = 4
 
 ASSUMED_ROWS = 64
 """Rows taken for a symbolic m when the parameters are derived."""
@@ -69,7 +72,7 @@ def choices(c: Contraction, cpu: Cpu) -> Choices:
         "vectors": tuple(vectors),
         "lanes": (lanes,),
         "packed": (first.packed,),
-        "row_tasks": (1, 2, 4, 8) if packed and isinstance(c.size(c.m), int) else (1,),
+        "row_tasks": tuple(range(1, 2 * cpu.cores + 1)) if first.packed and isinstance(c.size(c.m), int) else (1,),
     }
 
 
@@ -141,13 +144,29 @@ def _contiguous(c: Contraction) -> bool:
 
 
 def _row_tasks(c: Contraction, rows: int, columns: int, cpu: Cpu) -> int:
-    """Parts that a panel's rows are split into, so that there are enough tasks for the cores."""
+    """Parts that a panel's rows are split into: the least time, as each part packs the panel for itself.
+
+    With T tasks the slowest core does ceil(T / cores) of them, and a task is its share of the rows plus
+    the packing, which takes PACK_CYCLES an element against `rows of m / (lanes * FMAs a cycle)`.
+    """
     m, n, batch = c.size(c.m), c.size(c.n), c.size(c.b)
     if not isinstance(m, int) or not isinstance(n, int) or not isinstance(batch, int):
         return 1
     panels = batch * -(-n // columns)
-    wanted = -(-TASKS_PER_CORE * cpu.cores // panels) if panels % cpu.cores or panels < cpu.cores else 1
-    return max(1, min(wanted, -(-m // rows) // 4))
+    packing = PACK_CYCLES * cpu.lanes(tir.dtype_bits(c.dtype)) * cpu.fma_per_cycle / m
+
+    def seconds(parts: int) -> float:
+        return -(-panels * parts // cpu.cores) * (1 / parts + packing)
+
+    return min(range(1, max(1, min(2 * cpu.cores, m // rows)) + 1), key=seconds)
+
+
+def _panel_lanes(c: Contraction, lanes: int) -> int:
+    """Lanes that packing can load at once: all, or as many as stay in one row of an image."""
+    if _contiguous(c):
+        return lanes
+    width = c.extents[c.n[-1]]
+    return gcd(width, lanes) if isinstance(width, int) else 1
 
 
 def schedule(func: Any, c: Contraction, p: Blocking, work: int | None, cores: int) -> Any:
@@ -170,7 +189,9 @@ def schedule(func: Any, c: Contraction, p: Blocking, work: int | None, cores: in
         sch.reorder(b, n_panel, m_task, m_tile, *inner)
         task = moves.parallelize(sch, [b, n_panel, m_task], work, cores)
         sch.compute_at("panel", task, preserve_unit_loops=True)
-        moves.vectorize_inner(sch, sch.get_loops("panel")[-1], p.lanes)
+        panel_lanes = _panel_lanes(c, p.lanes)
+        if panel_lanes >= MIN_PANEL_LANES:
+            moves.vectorize_inner(sch, sch.get_loops("panel")[-1], panel_lanes)
     else:
         sch.reorder(b, m_task, m_tile, n_panel, *inner)
         m_tile = moves.parallelize(sch, [b, m_task, m_tile, n_panel], work, cores)

@@ -21,9 +21,7 @@ def register() -> None:
     tirx.register_tir_pipeline(NAME, lambda: (_passes, finalize_host_passes, finalize_device_passes))
 
 
-@tvm.transform.module_pass(opt_level=0, name="relaxc.pipeline")
-def _passes(module: Any, context: Any) -> Any:
-    del context
+def _passes(module: Any) -> Any:
     return tvm.ir.transform.Sequential(_list())(module)
 
 
