@@ -1,0 +1,190 @@
+"""Tensor expressions of operators on blocked layouts (`NCHW[v]c`, packed weights), for the layout passes to emit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import mul
+from typing import Any
+
+import tvm
+from tvm import te
+
+__all__ = ["conv2d", "depthwise_conv2d", "matmul", "pack_channels", "row_tile", "unpack_channels"]
+
+
+SYMBOLIC_ROWS = 8
+
+
+def row_tile(extent: int, most: int = 14) -> int:
+    """The rows of a register tile for `extent` rows: of 6..most, the one that wastes least, the larger on a tie.
+
+    A tile shorter than six rows cannot hide the latency of a fused multiply-add with two vector columns,
+    so an extent under six is one tile of its own.
+    """
+    if extent <= most:
+        return extent
+    return min(range(most, 5, -1), key=lambda rows: (-(-extent // rows) * rows, -rows))
+
+
+def _padded(extent: int, tile: int) -> int:
+    return -(-extent // tile) * tile
+
+
+def _clamped(index: Any, extent: Any, padded: Any) -> Any:
+    return index if extent is padded or extent == padded else te.min(index, extent - 1)
+
+
+def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:
+    """`B[n, c, h, w, v] = A[n, c*lanes + v, h, w]`, and zero for channels past the last."""
+    batch, channels, height, width = data.shape
+    blocks = -(-int(channels) // lanes)
+
+    def element(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+        channel = c * lanes + v
+        if int(channels) % lanes == 0:
+            return data[n, channel, h, w]
+        return te.if_then_else(channel < channels, data[n, channel, h, w], tvm.tirx.const(0, data.dtype))
+
+    return te.compute((batch, blocks, height, width, lanes), element, name="pack_channels")
+
+
+def unpack_channels(data: te.Tensor, channels: int) -> te.Tensor:
+    """`B[n, c, h, w] = A[n, c // lanes, h, w, c % lanes]` for the first `channels` channels."""
+    batch, _, height, width, lanes = data.shape
+    return te.compute(
+        (batch, channels, height, width),
+        lambda n, c, h, w: data[n, c // lanes, h, w, c % lanes],
+        name="unpack_channels",
+    )
+
+
+def _pad(data: te.Tensor, padding: tuple[int, int, int, int]) -> te.Tensor:
+    """Zeros around `h` and `w` (axes 2 and 3) of a plain or blocked tensor."""
+    top, left, bottom, right = padding
+    if not any(padding):
+        return data
+    batch, channels, height, width, *rest = data.shape
+    shape = (batch, channels, height + top + bottom, width + left + right, *rest)
+
+    def element(n: Any, c: Any, h: Any, w: Any, *v: Any) -> Any:
+        inside = te.all(h >= top, h < height + top, w >= left, w < width + left)
+        return te.if_then_else(inside, data[(n, c, h - top, w - left, *v)], tvm.tirx.const(0, data.dtype))
+
+    return te.compute(shape, element, name="pad")
+
+
+def conv2d(
+    data: te.Tensor,
+    weight: te.Tensor,
+    *,
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    groups: int,
+    out_dtype: str,
+) -> te.Tensor:
+    """`C[n, o, h, w, ov] += A[n, i, h*s + r*d, w*s + q*d, iv] * W[o, i, r, q, iv, ov]` on zero-padded A.
+
+    `data` is `NCHW[v]c`, or plain `NCHW` for a first layer with few channels (`W[o, i, r, q, 1, ov]`). The
+    accumulator is over whole register tiles: columns past the last read the last one again and are cropped,
+    so that no tile has a tail. A 1×1 convolution with stride 1 has its rows and columns as one axis.
+    """
+    batch, _, height, width, *rest = data.shape
+    blocks, in_blocks, kernel_h, kernel_w, in_lanes, lanes = (int(extent) for extent in weight.shape)
+    (stride_h, stride_w), (dilation_h, dilation_w), (top, left, bottom, right) = strides, dilation, padding
+    height, width = int(height), int(width)
+    out_h = (height + top + bottom - (kernel_h - 1) * dilation_h - 1) // stride_h + 1
+    out_w = (width + left + right - (kernel_w - 1) * dilation_w - 1) // stride_w + 1
+    blocks_per_group = blocks // groups
+    flat = kernel_h == kernel_w == stride_h == stride_w == 1 and not any(padding)
+    rows, columns = (1, out_h * out_w) if flat else (out_h, out_w)
+    padded = _padded(columns, row_tile(columns))
+    source = _pad(data, padding)
+    i = te.reduce_axis((0, in_blocks), name="i")
+    r = te.reduce_axis((0, kernel_h), name="r")
+    q = te.reduce_axis((0, kernel_w), name="q")
+    iv = te.reduce_axis((0, in_lanes), name="iv")
+
+    def product(n: Any, o: Any, h: Any, w: Any, ov: Any) -> Any:
+        w = _clamped(w, columns, padded)
+        y, x = (w // out_w, w % out_w) if flat else (h * stride_h + r * dilation_h, w * stride_w + q * dilation_w)
+        block = i if groups == 1 else (o // blocks_per_group) * in_blocks + i
+        position = (n, block, y, x, iv) if rest else (n, block, y, x)
+        return te.sum(
+            source[position].astype(out_dtype) * weight[o, i, r, q, iv, ov].astype(out_dtype), axis=[i, r, q, iv]
+        )
+
+    tiles = te.compute((batch, blocks, rows, padded, lanes), product, name="conv2d")
+
+    def crop(n: Any, o: Any, h: Any, w: Any, ov: Any) -> Any:
+        return tiles[n, o, 0, h * out_w + w, ov] if flat else tiles[n, o, h, w, ov]
+
+    return te.compute((batch, blocks, out_h, out_w, lanes), crop, name="crop")
+
+
+def depthwise_conv2d(
+    data: te.Tensor,
+    weight: te.Tensor,
+    *,
+    strides: tuple[int, int],
+    padding: tuple[int, int, int, int],
+    dilation: tuple[int, int],
+    out_dtype: str,
+) -> te.Tensor:
+    """`C[n, c, h, w, v] += A[n, c, h*s + r*d, w*s + q*d, v] * W[c, r, q, v]` on zero-padded A."""
+    batch, blocks, height, width, lanes = data.shape
+    _, kernel_h, kernel_w, _ = (int(extent) for extent in weight.shape)
+    (stride_h, stride_w), (dilation_h, dilation_w), (top, left, bottom, right) = strides, dilation, padding
+    out_h = (int(height) + top + bottom - (kernel_h - 1) * dilation_h - 1) // stride_h + 1
+    out_w = (int(width) + left + right - (kernel_w - 1) * dilation_w - 1) // stride_w + 1
+    padded = _padded(out_w, row_tile(out_w))
+    source = _pad(data, padding)
+    r = te.reduce_axis((0, kernel_h), name="r")
+    q = te.reduce_axis((0, kernel_w), name="q")
+
+    def product(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+        x = _clamped(w, out_w, padded) * stride_w + q * dilation_w
+        value = source[n, c, h * stride_h + r * dilation_h, x, v].astype(out_dtype)
+        return te.sum(value * weight[c, r, q, v].astype(out_dtype), axis=[r, q])
+
+    tiles = te.compute((batch, blocks, out_h, padded, lanes), product, name="depthwise_conv2d")
+    return te.compute((batch, blocks, out_h, out_w, lanes), lambda *index: tiles[index], name="crop")
+
+
+def matmul(data: te.Tensor, weight: te.Tensor, columns: int, out_dtype: str) -> te.Tensor:
+    """`C[..., m, n] += A[..., m, k] * B[n // t, k, n % t]` for the first `columns` of the packed `B[N/t, K, t]`.
+
+    All leading axes are one axis of rows in the accumulator, which is over whole register tiles as in `conv2d`;
+    a symbolic number of rows is rounded up to a tile of `SYMBOLIC_ROWS`.
+    """
+    *leading, depth = data.shape
+    panels, _, tile = (int(extent) for extent in weight.shape)
+    rows = tvm.arith.Analyzer().simplify(reduce(mul, leading, tvm.tirx.IntImm("int64", 1)))
+    static = isinstance(rows, tvm.tirx.IntImm)
+    padded = _padded(int(rows), row_tile(int(rows))) if static else -(-rows // SYMBOLIC_ROWS) * SYMBOLIC_ROWS
+    k = te.reduce_axis((0, depth), name="k")
+
+    def product(m: Any, n: Any) -> Any:
+        row = _unflatten(_clamped(m, rows, padded), leading)
+        return te.sum(data[(*row, k)].astype(out_dtype) * weight[n // tile, k, n % tile].astype(out_dtype), axis=k)
+
+    tiles = te.compute((padded, panels * tile), product, name="matmul")
+    return te.compute(
+        (*leading, columns), lambda *index: tiles[_flatten(index[:-1], leading), index[-1]], name="crop"
+    )
+
+
+def _flatten(index: Sequence[Any], shape: Sequence[Any]) -> Any:
+    flat: Any = 0
+    for position, extent in zip(index, shape, strict=True):
+        flat = flat * extent + position
+    return flat
+
+
+def _unflatten(flat: Any, shape: Sequence[Any]) -> list[Any]:
+    index: list[Any] = []
+    for extent in reversed(shape[1:]):
+        index.append(flat % extent)
+        flat = flat // extent
+    return [flat, *reversed(index)]

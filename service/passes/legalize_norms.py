@@ -1,0 +1,128 @@
+"""Normalization to TIR with the variance taken around the mean.
+
+TVM's own TE computes the variance as E[x²] − E[x]² in one pass. In fp32 this loses every digit of the
+variance when the mean is a thousand times the deviation, so these take two passes over the data:
+`v = Σ (x − m)² / n`, `y = (x − m) / sqrt(v + ε) · γ + β`. Sums are in fp32 (fp64 for fp64 data).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import relax, te, tirx
+
+__all__ = ["NORMS"]
+
+Key = Callable[[Sequence[Any]], Sequence[Any]]
+"""From an element's indices to the indices of the group that it is normalized in."""
+
+OUT_FUSABLE = {"op_pattern": 4}
+"""kOutEWiseFusable: an elementwise epilogue may join, a producer may not (it would be computed three times)."""
+
+
+def _accumulator(dtype: str) -> str:
+    return "float64" if dtype == "float64" else "float32"
+
+
+def _normalize(
+    data: te.Tensor, axes: Sequence[int], epsilon: float, affine: Callable[..., Any], name: str
+) -> te.Tensor:
+    """`affine(indices, x̂)` of the data normalized over `axes`; the statistics keep the other axes, in order."""
+    acc = _accumulator(str(data.dtype))
+    shape = list(data.shape)
+    kept = [i for i in range(len(shape)) if i not in axes]
+    count = math.prod((shape[i] for i in axes), start=tirx.const(1, "int64")).astype(acc)
+
+    def reduce(term: Callable[[Sequence[Any], Sequence[Any]], Any], label: str) -> te.Tensor:
+        over = [te.reduce_axis((0, shape[i]), f"k{i}") for i in axes]
+
+        def body(*group: Any) -> Any:
+            at = dict(zip(kept, group, strict=True)) | dict(zip(axes, over, strict=True))
+            return te.sum(term([at[i] for i in range(len(shape))], group), axis=over)
+
+        return te.compute([shape[i] for i in kept], body, name=label)
+
+    total = reduce(lambda at, _: data(*at).astype(acc), f"{name}_sum")
+
+    def centered(at: Sequence[Any], group: Sequence[Any]) -> Any:
+        return data(*at).astype(acc) - total(*group) / count
+
+    squares = reduce(lambda at, group: centered(at, group) * centered(at, group), f"{name}_squares")
+
+    def output(*at: Any) -> Any:
+        group = [at[i] for i in kept]
+        scaled = centered(at, group) * tirx.rsqrt(squares(*group) / count + tirx.const(epsilon, acc))
+        return affine(at, scaled).astype(str(data.dtype))
+
+    return te.compute(shape, output, name=name)
+
+
+def _axes(call: relax.Call) -> list[int]:
+    rank = call.args[0].ty.ndim
+    return sorted(int(axis) % rank for axis in call.attrs.axes)
+
+
+def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    axes = _axes(call)
+
+    def compute(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+        acc = _accumulator(str(data.dtype))
+
+        def affine(at: Sequence[Any], scaled: Any) -> Any:
+            inner = [at[i] for i in axes]
+            return scaled * gamma(*inner).astype(acc) + beta(*inner).astype(acc)
+
+        return _normalize(data, axes, float(call.attrs.epsilon), affine, "layer_norm")
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="layer_norm", primfunc_attrs=OUT_FUSABLE)
+
+
+def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    channel = int(call.attrs.channel_axis) % call.args[0].ty.ndim
+
+    def compute(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+        acc = _accumulator(str(data.dtype))
+
+        def affine(at: Sequence[Any], scaled: Any) -> Any:
+            return scaled * gamma(at[channel]).astype(acc) + beta(at[channel]).astype(acc)
+
+        return _normalize(data, _axes(call), float(call.attrs.epsilon), affine, "instance_norm")
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="instance_norm", primfunc_attrs=OUT_FUSABLE)
+
+
+def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Splits the channels into (group, channel in the group), normalizes over the second and `axes`, merges again."""
+    channel = int(call.attrs.channel_axis) % call.args[0].ty.ndim
+    groups = int(call.attrs.num_groups)
+    data = call.args[0]
+    sizes = list(data.ty.shape)
+    width = tirx.floordiv(sizes[channel], groups)
+    split = [*sizes[:channel], tirx.IntImm("int64", groups), width, *sizes[channel + 1 :]]
+    axes = [channel + 1, *(axis + (axis > channel) for axis in _axes(call) if axis != channel)]
+
+    def compute(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
+        acc = _accumulator(str(data.dtype))
+
+        def affine(at: Sequence[Any], scaled: Any) -> Any:
+            at_channel = at[channel] * width + at[channel + 1]
+            return scaled * gamma(at_channel).astype(acc) + beta(at_channel).astype(acc)
+
+        return _normalize(data, axes, float(call.attrs.epsilon), affine, "group_norm")
+
+    grouped = builder.emit(relax.op.reshape(data, split))
+    normalized = builder.emit(
+        builder.call_te(
+            compute, grouped, *call.args[1:], primfunc_name_hint="group_norm", primfunc_attrs=OUT_FUSABLE
+        )
+    )
+    return relax.op.reshape(normalized, sizes)
+
+
+NORMS: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
+    "relax.nn.layer_norm": _layer_norm,
+    "relax.nn.instance_norm": _instance_norm,
+    "relax.nn.group_norm": _group_norm,
+}

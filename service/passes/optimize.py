@@ -1,0 +1,126 @@
+"""`optimize`: the phases over a module, checked and dumped between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import IRModule, relax, tirx
+from tvm.target import Target
+
+from service.dump import Dump, no_dump
+from service.errors import CompileFailed, PluginError, RelaxcError
+from service.passes.check import Boundary, check
+from service.passes.pipeline import Job, Phase, phases
+from service.passes.plugin import Plugin
+from service.passes.precision import has_low_arithmetic
+from service.passes.report import OptimizeReport
+from service.passes.rewrite import op_name
+from service.request import CompileOptions
+
+__all__ = ["Optimized", "optimize"]
+
+Progress = Callable[[int, int], None]
+"""`(done, total)`, in phases."""
+
+
+@dataclass(frozen=True)
+class Optimized:
+    """A module to schedule: Relax over PrimFuncs, whose `main` takes the inputs and then a tuple of the weights."""
+
+    module: IRModule
+    weights: dict[str, Any]
+    """Name → tvm.runtime.Tensor on the CPU, in the order of the tuple."""
+    report: OptimizeReport
+
+
+def optimize(
+    module: IRModule,
+    target: Target,
+    options: CompileOptions,
+    *,
+    plugins: Sequence[Plugin] = (),
+    dump: Dump = no_dump,
+    progress: Progress | None = None,
+) -> Optimized:
+    """The module after every graph pass, as docs/layout.md describes it.
+
+    Raises UnsupportedModel for operators without a kernel, PluginError where a plugin raises or breaks the
+    module, CompileFailed where one of our own passes does; both name the phase.
+    """
+    report = OptimizeReport(plugins=tuple(plugin.path.name for plugin in plugins))
+    low = has_low_arithmetic(module)
+    job = Job(options.opt_level, options.precision, low, tuple(plugins), report)
+    report.precision = _describe(options, low)
+    boundary = Boundary(module)
+    todo = phases(target, job)
+    check(module, boundary, "import")
+    dump("relax_imported", module.script)
+    for done, phase in enumerate(todo):
+        if progress:
+            progress(done, len(todo))
+        module = _run(phase, module, boundary, target, job)
+        dump(f"relax_after_{phase.name}", module.script)
+    if progress:
+        progress(len(todo), len(todo))
+    _summarize(module, job)
+    return Optimized(module, job.weights, report)
+
+
+def _describe(options: CompileOptions, low: frozenset[str]) -> str:
+    if options.precision is not None:
+        return f"{options.precision.value} operands, fp32 arithmetic"
+    return f"{', '.join(sorted(low))} operands, fp32 arithmetic" if low else "as the model"
+
+
+def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job: Job) -> IRModule:
+    ours = len(phase.passes) - sum(len(plugin.passes.get(phase.name, ())) for plugin in job.plugins)
+    module = _sequence(phase.passes[:ours], module, target, phase.name)
+    check(module, boundary, phase.name, PluginError if phase.name == "plugins" and job.plugins else CompileFailed)
+    for each in phase.passes[ours:]:
+        plugin = next(p for p in job.plugins if each in p.passes.get(phase.name, ()))
+        try:
+            module = _sequence([each], module, target, phase.name)
+        except CompileFailed as error:
+            raise plugin.error(error.message, error) from error
+        check(module, boundary, f"{phase.name} (pass {each.info.name} of {plugin.path})", PluginError)
+    return module
+
+
+def _sequence(passes: list[Any], module: IRModule, target: Target, phase: str) -> IRModule:
+    """The passes one by one, so that an error names the one that raised."""
+    with target, tvm.transform.PassContext(opt_level=3):
+        for each in passes:
+            try:
+                module = each(module)
+            except RelaxcError:
+                raise
+            except Exception as error:
+                raise CompileFailed(
+                    f"pass {each.info.name} of phase {phase} raised {type(error).__name__}: {_first_line(error)}",
+                    stage="optimize",
+                    phase=phase,
+                ) from error
+    return module
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else ""
+
+
+def _summarize(module: IRModule, job: Job) -> None:
+    calls = 0
+
+    def visit(expr: relax.Expr) -> None:
+        nonlocal calls
+        calls += op_name(expr) == "relax.call_tir"
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    report = job.report
+    report.kernel_calls = calls
+    report.prim_funcs = sum(isinstance(function, tirx.PrimFunc) for function in module.functions.values())
+    report.weights = len(job.weights)
+    report.weight_bytes = sum(int(tensor.numpy().nbytes) for tensor in job.weights.values())

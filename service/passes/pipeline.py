@@ -1,0 +1,207 @@
+"""The passes, in order: one literal list of phases for each kind of target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import relax
+from tvm.relax import backend
+from tvm.target import Target
+
+from service.passes.cancel_casts import CancelCasts
+from service.passes.choose_layout import ChooseLayout
+from service.passes.fold_batch_norm import FoldBatchNorm
+from service.passes.fold_constants import FoldConstants
+from service.passes.fold_scale import FoldScale
+from service.passes.legalize import Legalize
+from service.passes.lift_weights import LiftWeights
+from service.passes.narrow_contractions import NarrowContractions
+from service.passes.plugin import ApplyPatterns, Plugin
+from service.passes.recognize_activations import RecognizeActivations
+from service.passes.recognize_norms import RecognizeNorms
+from service.passes.recognize_safe_softmax import RecognizeSafeSoftmax
+from service.passes.record_fusions import RecordFusions
+from service.passes.report import OptimizeReport
+from service.passes.simplify_algebra import SimplifyAlgebra
+from service.passes.simplify_shapes import SimplifyShapes
+from service.passes.simplify_sizes import SimplifySizes
+from service.passes.sink_reshape import SinkReshape
+from service.passes.store_low import StoreLow
+from service.passes.widen_arithmetic import WidenArithmetic
+from service.request import Precision
+
+__all__ = ["PHASES", "Job", "Phase", "lowering_passes", "phases"]
+
+PHASES = ("prepare", "simplify", "plugins", "precision", "layout", "fast_math", "legalize", "fuse", "weights")
+"""Names of the phases, which a plugin's PASSES may use."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Passes that run one after the other; the module is checked, and dumped if asked, after the last."""
+
+    name: str
+    min_opt_level: int
+    passes: list[Any]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What the lists depend on, and what their passes fill."""
+
+    opt_level: int = 2
+    precision: Precision | None = None
+    low_dtypes: frozenset[str] = frozenset()
+    """The 16-bit dtypes that the model computes in."""
+    plugins: tuple[Plugin, ...] = ()
+    report: OptimizeReport = field(default_factory=OptimizeReport)
+    weights: dict[str, Any] = field(default_factory=dict)
+
+
+def phases(target: Target, job: Job) -> list[Phase]:
+    """The phases for the target's kind, those above the job's -O left out, plugins' passes at the ends of theirs."""
+    chosen = _cuda_phases(job) if str(target.kind.name) == "cuda" else _cpu_phases(job)
+    return [
+        Phase(phase.name, phase.min_opt_level, [*phase.passes, *_from_plugins(phase.name, job.plugins)])
+        for phase in chosen
+        if phase.min_opt_level <= job.opt_level
+    ]
+
+
+def _from_plugins(phase: str, plugins: tuple[Plugin, ...]) -> list[Any]:
+    return [each for plugin in plugins for each in plugin.passes.get(phase, ())]
+
+
+def _cpu_phases(job: Job) -> list[Phase]:
+    return [
+        # One dataflow block of flat bindings
+        Phase("prepare", 0, _prepare()),
+        # Inference only: constants into weights, chains into single calls
+        Phase("simplify", 1, [*_simplify(), *_simplify()]),
+        # The user's patterns, on the simplified model
+        Phase("plugins", 0, [ApplyPatterns(plugin) for plugin in job.plugins]),
+        # 16-bit operands, fp32 arithmetic
+        Phase("precision", 0, _precision(job)),
+        Phase("layout", 2, [ChooseLayout(job.report)]),
+        # Approximations of exp, tanh and erf within the verification tolerance
+        Phase("fast_math", 3, [relax.transform.FastMathTransform()]),
+        # Operators become TIR
+        Phase("legalize", 0, _legalize()),
+        # One kernel for a contraction and its epilogue, and for a chain of elementwise operators
+        Phase("fuse", 1, _fuse(job)),
+        # Constants become a parameter
+        Phase("weights", 0, _weights(job)),
+    ]
+
+
+def _cuda_phases(job: Job) -> list[Phase]:
+    return [
+        Phase("prepare", 0, _prepare()),
+        Phase("simplify", 1, [*_simplify(), *_simplify()]),
+        Phase("plugins", 0, [ApplyPatterns(plugin) for plugin in job.plugins]),
+        Phase("precision", 0, _precision(job)),
+        Phase("layout", 2, [ChooseLayout(job.report)]),
+        # CUDA has its own instructions for these
+        Phase("fast_math", 3, []),
+        Phase("legalize", 0, _legalize()),
+        Phase("fuse", 1, _fuse(job)),
+        Phase("weights", 0, _weights(job)),
+    ]
+
+
+def _prepare() -> list[Any]:
+    return [
+        relax.transform.ConvertToDataflow(),
+        SimplifySizes(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def _simplify() -> list[Any]:
+    return [
+        FoldBatchNorm(),
+        relax.transform.CanonicalizeBindings(),
+        FoldConstants(),
+        SimplifyAlgebra(),
+        SimplifyShapes(),
+        RecognizeNorms(),
+        RecognizeActivations(),
+        RecognizeSafeSoftmax(),
+        SinkReshape(),
+        SimplifyShapes(),
+        FoldScale(),
+        FoldConstants(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.EliminateCommonSubexpr(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def _precision(job: Job) -> list[Any]:
+    wanted = job.precision.dtype if job.precision else None
+    if wanted not in ("float16", "bfloat16") and not job.low_dtypes:
+        return []
+    keeps_operands = wanted is None or job.low_dtypes <= {wanted}
+    return [
+        WidenArithmetic(contractions=not keeps_operands),
+        CancelCasts(),
+        *([NarrowContractions(wanted)] if wanted in ("float16", "bfloat16") else []),
+        SimplifyAlgebra(),
+        relax.transform.EliminateCommonSubexpr(),
+        StoreLow(),
+        SimplifyAlgebra(),
+        SimplifyShapes(),
+        FoldConstants(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.EliminateCommonSubexpr(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def _legalize() -> list[Any]:
+    return [
+        backend.DispatchSampling(),
+        backend.DispatchSortScan(),
+        relax.transform.DecomposeOpsForInference(),
+        relax.transform.CanonicalizeBindings(),
+        Legalize(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def _fuse(job: Job) -> list[Any]:
+    return [
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FuseOps(),
+        RecordFusions(job.report),
+        relax.transform.FuseTIR(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def _weights(job: Job) -> list[Any]:
+    return [
+        # Before scheduling, which hides from it that a PrimFunc only reshapes
+        relax.transform.RewriteDataflowReshape(),
+        relax.transform.DeadCodeElimination(),
+        LiftWeights(job.weights),
+    ]
+
+
+def lowering_passes(target: Target) -> list[Any]:
+    """From scheduled PrimFuncs and Relax to what the VM's code generator takes: TVM's own order."""
+    return [
+        relax.transform.ToNonDataflow(),
+        relax.transform.RemovePurityChecking(),
+        relax.transform.CallTIRRewrite(),
+        relax.transform.StaticPlanBlockMemory(),
+        *([relax.transform.RewriteCUDAGraph()] if str(target.kind.name) == "cuda" else []),
+        relax.transform.LowerAllocTensor(),
+        relax.transform.KillAfterLastUse(),
+        relax.transform.LowerRuntimeBuiltin(),
+        relax.transform.ComputePrimValue(),
+        relax.transform.VMShapeLower(),
+        relax.transform.AttachGlobalSymbol(),
+    ]

@@ -1,0 +1,218 @@
+"""Rewriting of calls: the one walk over Relax functions that our graph passes are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from tvm import IRModule, relax
+from tvm.sym import Analyzer
+from tvm.ir import GenericConst, Op
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+__all__ = [
+    "Rule",
+    "Scope",
+    "dims_equal",
+    "first_of",
+    "is_tensor_constant",
+    "merge_rules",
+    "op_name",
+    "rewrite_calls",
+    "scalar_of",
+    "static_shape",
+    "with_functions",
+]
+
+MAX_ROUNDS = 20
+"""A set of rules that still fires after this many walks is taken to be going in circles."""
+
+
+class Scope:
+    """What a rule may ask about the code around a call, and how it adds code before it."""
+
+    def __init__(self, walker: Any, uses: Mapping[Any, int]) -> None:
+        self._walker = walker
+        self._uses = uses
+
+    def value(self, expr: relax.Expr) -> relax.Expr:
+        """The expression that `expr` stands for: variables are followed to what they are bound to."""
+        while isinstance(expr, relax.Var):
+            bound = self._walker.lookup_binding(expr)
+            if bound is None:
+                return expr
+            expr = bound
+        return expr
+
+    def call(self, expr: relax.Expr, *names: str) -> relax.Call | None:
+        """The call to one of the operators `names` that `expr` stands for, if it is one."""
+        value = self.value(expr)
+        return value if op_name(value) in names else None
+
+    def constant(self, expr: relax.Expr) -> np.ndarray[Any, Any] | None:
+        """The value of a tensor constant, if `expr` stands for one."""
+        value = self.value(expr)
+        return value.value.numpy() if is_tensor_constant(value) else None
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Binds `expr` to a new variable before the call that is rewritten."""
+        return self._walker.builder_.emit(expr)
+
+    def emit_te(self, compute: Callable[..., Any], *args: relax.Expr, name: str, attrs: Mapping[str, Any]) -> relax.Var:
+        """Binds a call of the PrimFunc that `compute` describes in tensor expressions."""
+        call = self._walker.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=dict(attrs))
+        return self._walker.builder_.emit(call)
+
+    def used_once(self, expr: relax.Expr) -> bool:
+        """Whether nothing else reads `expr`; False where this walk cannot know."""
+        return isinstance(expr, relax.Var) and self._uses.get(expr) == 1
+
+
+Rule = Callable[[relax.Call, Scope], relax.Expr | None]
+"""Takes a call whose arguments are rewritten already; gives its replacement of the same dtype and rank, or None."""
+
+
+def is_tensor_constant(expr: relax.Expr) -> bool:
+    """Whether `expr` is a constant that holds a tensor."""
+    return isinstance(expr, GenericConst) and isinstance(expr.ty, relax.TensorType)
+
+
+def op_name(expr: relax.Expr) -> str:
+    """The name of the operator that `expr` calls, or the empty string."""
+    return str(expr.op.name) if isinstance(expr, relax.Call) and isinstance(expr.op, Op) else ""
+
+
+def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
+    """The sizes of a tensor, or None where one of them is symbolic or unknown."""
+    shape = getattr(expr.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr) or not all(hasattr(dim, "value") for dim in shape):
+        return None
+    return tuple(int(dim) for dim in shape)
+
+
+def dims_equal(left: Any, right: Any) -> bool:
+    """Whether two lists of sizes are provably equal; symbolic sizes are simplified first."""
+    analyzer = Analyzer()
+    return len(left) == len(right) and all(
+        analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True)
+    )
+
+
+def scalar_of(scope: Scope, expr: relax.Expr) -> float | None:
+    """The number in a constant whose elements are all equal, or None."""
+    array = scope.constant(expr)
+    if array is None or array.size == 0 or (array.size > 1 and not (array == array.flat[0]).all()):
+        return None
+    return float(array.flat[0])
+
+
+def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = MAX_ROUNDS) -> IRModule:
+    """The module with each call to an operator in `rules` replaced by what its rule gives, until none fires.
+
+    The same object where none does.
+    `rules` are by operator name without `relax.`; where one operator has several, combine them with `first_of`.
+    Functions marked Primitive are left alone. Raises TypeError where a rule changes a dtype or a rank:
+    that is a bug in the rule.
+    """
+    table = {f"relax.{name}": rule for name, rule in rules.items()}
+    for _ in range(rounds):
+        changed = {}
+        for gvar, function in module.functions_items():
+            if not isinstance(function, relax.Function) or _is_primitive(function):
+                continue
+            walker = _Walker(module, table, _count_uses(function))
+            rewritten = walker.visit_expr(function)
+            if walker.fired:
+                changed[gvar] = relax.analysis.remove_all_unused(rewritten)
+                changed |= walker.added(module)
+        if not changed:
+            break
+        module = with_functions(module, changed)
+    return module
+
+
+def with_functions(module: IRModule, functions: Mapping[Any, relax.Function]) -> IRModule:
+    """The module with these functions in the place of those of their names; the same object if there are none."""
+    if not functions:
+        return module
+    module = module.clone()
+    for gvar, function in functions.items():
+        module.update_func(gvar, function)
+    return module
+
+
+def first_of(*rules: Rule) -> Rule:
+    """The rule that gives what the first of `rules` that fires gives."""
+
+    def rule(call: relax.Call, scope: Scope) -> relax.Expr | None:
+        return next((found for each in rules if (found := each(call, scope)) is not None), None)
+
+    return rule
+
+
+def merge_rules(*tables: Mapping[str, Rule]) -> dict[str, Rule]:
+    """One table of rules; earlier tables are tried first."""
+    names = {name for table in tables for name in table}
+    return {name: first_of(*(table[name] for table in tables if name in table)) for name in sorted(names)}
+
+
+def _is_primitive(function: relax.Function) -> bool:
+    return bool(function.attrs and function.attrs.get("Primitive", 0))
+
+
+def _count_uses(function: relax.Function) -> dict[Any, int]:
+    uses: dict[Any, int] = {}
+
+    def visit(expr: relax.Expr) -> None:
+        for child in _children(expr):
+            if isinstance(child, relax.Var):
+                uses[child] = uses.get(child, 0) + 1
+
+    relax.analysis.post_order_visit(function, visit)
+    return uses
+
+
+def _children(expr: relax.Expr) -> list[relax.Expr]:
+    if isinstance(expr, relax.Call):
+        return list(expr.args)
+    if isinstance(expr, relax.Tuple):
+        return list(expr.fields)
+    if isinstance(expr, relax.TupleGetItem):
+        return [expr.tuple_value]
+    if isinstance(expr, relax.SeqExpr):
+        return [expr.body]
+    return []
+
+
+@mutator
+class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
+    def __init__(self, module: IRModule, rules: Mapping[str, Rule], uses: Mapping[Any, int]) -> None:
+        super().__init__(module)
+        self.rules = rules
+        self.scope = Scope(self, uses)
+        self.fired = 0
+
+    def added(self, module: IRModule) -> dict[Any, Any]:
+        """The functions that rules added to the module."""
+        known = {str(gvar.name_hint) for gvar in module.get_global_vars()}
+        functions = self.builder_.get().functions_items()
+        return {gvar: function for gvar, function in functions if str(gvar.name_hint) not in known}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        rule = self.rules.get(op_name(call))
+        replacement = rule(call, self.scope) if rule else None
+        if replacement is None:
+            return call
+        self.fired += 1
+        replacement = self.builder_.normalize(replacement)
+        _require_same_type(call, replacement)
+        return replacement
+
+
+def _require_same_type(old: relax.Expr, new: relax.Expr) -> None:
+    if not isinstance(old.ty, relax.TensorType):
+        return
+    if str(old.ty.dtype) != str(new.ty.dtype) or old.ty.ndim != new.ty.ndim:
+        raise TypeError(f"a rule for {op_name(old)} changed {old.ty} into {new.ty}")
