@@ -6,26 +6,29 @@ load → optimize → schedule → build → verify → pack. `prepare` makes th
 
 from __future__ import annotations
 
+import hashlib
 import json
 import platform
-import shlex
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.config import settings
 from service.dump import Dump, DumpFolder, no_dump
-from service.errors import CompileFailed, CompilerOutOfMemory, RelaxcError, VerificationFailed
-from service.request import CompileOptions, CompileRequest
+from service.errors import CompileFailed, CompilerOutOfMemory, ModelError, RelaxcError, VerificationFailed
+from service.repro import repro_command
+from service.request import CompileOptions, CompileRequest, Signature, canonical_json
 
 if TYPE_CHECKING:
     from service.artifact.manifest import Manifest
-    from service.frontend import ImportedModel
     from service.runtime.compare import Verification
+    from service.runtime.session import Session
 
 __all__ = ["STAGES", "Emit", "prepare", "run"]
 
@@ -64,7 +67,7 @@ class Stages:
             raise
         except MemoryError as error:
             raise CompilerOutOfMemory(f"stage {name} ran out of memory", stage=name) from error
-        except Exception as error:  # noqa: BLE001  # the one place where a stage's bug gets its name
+        except Exception as error:  # the one place where a stage's bug gets its name
             raise CompileFailed(f"stage {name}: {_first_line(error)}", stage=name) from error
         self.seconds[name] = round(time.perf_counter() - start, 4)
         self.emit({"event": "stage", "stage": name, "state": "done", "seconds": self.seconds[name]})
@@ -76,7 +79,9 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | 
     Raises a RelaxcError, whose `fields["stage"]` names the stage that failed.
     """
     from service import artifact, frontend, lowering, passes
+    from service.artifact.packing import table_of
     from service.lowering.target import to_tvm
+    from service.runtime.session import Session
 
     stage = Stages(emit)
     dump: Dump = DumpFolder(dump_dir) if dump_dir else no_dump
@@ -95,9 +100,11 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | 
         module, memory = passes.finalize(scheduled.module, target, bounds=imported.signature.bounds)
         library = workdir / "library.so"
         lowering.build(module, request.target, library, dump=dump)
-    manifest = _manifest(request, imported, optimized, memory, scheduled)
+        manifest = _manifest(request, imported.signature, scheduled.report).with_weights(table_of(optimized.weights))
+        manifest = replace(manifest, passes={**optimized.report.to_dict(), "memory": memory.to_dict()})
     with stage("verify") as progress:
-        manifest = manifest.with_verification(_verify(request, imported, library, optimized.weights, manifest, progress))
+        session = partial(Session.from_parts, library, optimized.weights, manifest)
+        manifest = manifest.with_verification(_verify(request, imported.signature, session, progress))
     with stage("pack"):
         files = artifact.pack(
             library,
@@ -114,6 +121,63 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | 
     }
     (workdir / "build.json").write_text(json.dumps(record))
     emit({"event": "result", "files": [file.name for file in files], "stages": stage.seconds})
+
+
+def _manifest(request: CompileRequest, signature: Signature, schedule: list[dict[str, Any]]) -> Manifest:
+    """All that the artifact says of itself but its numbers; nothing of this build alone, such as a path or a time."""
+    from service.artifact.key import key_for
+    from service.artifact.manifest import Manifest, Requires
+
+    key = dict(key_for(request).entries)
+    options = request.options.to_dict()
+    return Manifest(
+        signature=signature,
+        target=request.target,
+        requires=Requires.of(request.target, metadata.version("apache-tvm")),
+        digests={
+            "model": request.model.digest,
+            "options": hashlib.sha256(canonical_json(options).encode()).hexdigest(),
+            "tuning": key["tuning.records"],
+        },
+        versions={name.partition(".")[2]: text for name, text in key.items() if name.startswith(("version.", "tool."))},
+        options=options,
+        command=repro_command(request, f"model.{request.model.format}"),
+        schedule=schedule,
+    )
+
+
+def _verify(
+    request: CompileRequest, signature: Signature, load: Callable[[], Session], progress: Callable[[int, int], None]
+) -> Verification | str:
+    """The comparison with the reference, over several sizes of symbolic dims, or why there is none.
+
+    Raises VerificationFailed unless the request says that it is not to be verified: then the failure is only recorded.
+    """
+    from service import frontend
+    from service.lowering.target import missing_features
+    from service.runtime.compare import Verification, compare, judging_dtypes
+    from service.runtime.inputs import choose_sizes, random_inputs
+
+    if lacking := missing_features(request.target):
+        return f"this machine cannot run it: {'; '.join(lacking)}"
+    options = request.options
+    session = load()
+    model = request.model
+    reference = frontend.reference(model.path, model.format, threads=1, shapes=dict(options.shapes))
+    dtypes = judging_dtypes(signature, precision=options.precision, weights=session.manifest.weights.tensors)
+    results, cases = [], choose_sizes(signature)
+    for done, sizes in enumerate(cases):
+        inputs = random_inputs(signature, seed=options.seed, sizes=sizes)
+        try:
+            wanted = reference(inputs)
+        except ModelError as error:
+            return f"the reference does not run it on random inputs: {error.message}"
+        results.append(compare(session(inputs), wanted, dtypes))
+        progress(done + 1, len(cases))
+    found = Verification.worst(results)
+    if options.verify and not found.passed:
+        raise VerificationFailed(f"the artifact's numbers are wrong: {found.reason}", report=found.to_dict())
+    return found
 
 
 def _first_line(error: BaseException) -> str:

@@ -27,6 +27,7 @@ LEVELS = {
     "tuning": 2,
     "artifact": 2,
     "runtime": 2,
+    "repro": 3,
     "compiler": 3,
     "jobs": 4,
     "api": 5,
@@ -37,6 +38,7 @@ LEVELS = {
 # Who → what it may import although the levels forbid it. Prefixes of module names.
 EXCEPTIONS = {
     ("service.config", "service.errors"),
+    ("service.compiler", "service.repro"),
     ("service.machine", "service.request"),
     ("service.lowering.schedule", "service.tuning.records"),
     ("service.runtime.session", "service.artifact.manifest"),

@@ -23,9 +23,9 @@ from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceE
 from service.jobs.job import Job, State
 from service.jobs.limits import Limits
 from service.jobs.pool import Pool
-from service.jobs.repro import repro_command
 from service.jobs.task import Flavour, Task
 from service.jobs.workspace import Workspace
+from service.repro import repro_command
 from service.request import CompileRequest
 
 __all__ = ["COMPILE_ENTRY", "CompileQueue", "Origin", "Submission"]

@@ -6,8 +6,8 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
-from service.jobs.repro import repro_command
 from service.lowering.target import resolve
+from service.repro import repro_command
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision
 
 
