@@ -1,0 +1,94 @@
+"""Seeded random inputs that a model takes: valid token ids, masks that hide a tail, sizes within the bounds."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from service.errors import InputName, InputShape
+from service.request import Signature, TensorSpec
+from service.runtime.dims import shape_of
+from service.runtime.tensors import Array, numpy_dtype
+
+__all__ = ["choose_sizes", "random_inputs"]
+
+_MAX_ELEMENTS = 1 << 31
+_TRIED = (2, 3, 7, 1)
+"""Sizes for a symbolic dim, the most telling first: odd ones find padding errors, 1 finds wrong broadcasts."""
+
+
+def choose_sizes(signature: Signature, count: int = 3) -> list[dict[str, int]]:
+    """Up to `count` different assignments of a size to every symbolic dim, small and within the bounds.
+
+    Dims get different sizes in one assignment where their bounds allow it, so that exchanged axes are found. A
+    signature without symbolic dims has one, the empty one.
+    """
+    names = [name for name, _ in signature.dims]
+    found: list[dict[str, int]] = []
+    for shift in range(len(_TRIED)):
+        sizes = {name: _clamped(signature, name, _TRIED[(i + shift) % len(_TRIED)]) for i, name in enumerate(names)}
+        if sizes not in found:
+            found.append(sizes)
+    return found[:count]
+
+
+def _clamped(signature: Signature, name: str, size: int) -> int:
+    bounds = signature.bounds[name]
+    size = max(size, bounds.minimum)
+    return size if bounds.maximum is None else min(size, bounds.maximum)
+
+
+def random_inputs(
+    signature: Signature, *, seed: int = 0, sizes: Mapping[str, int] | None = None, int_high: int = 2
+) -> dict[str, Array]:
+    """An array for every input, the same for equal arguments.
+
+    `sizes` gives symbolic dims their sizes; others get the first of `choose_sizes`. Floats are normal. Integers are
+    in 0..int_high-1: any embedding has two rows. Inputs whose name contains `mask` are ones followed by zeros along
+    the last axis, at least a one in each row, as an empty row makes every softmax NaN. Raises InputName for an unknown
+    dim and InputShape for a size outside its bounds.
+    """
+    chosen = choose_sizes(signature)[0]
+    for name, size in (sizes or {}).items():
+        if name not in chosen:
+            raise InputName(f"there is no symbolic dim {name!r}; there are {', '.join(chosen) or 'none'}", dim=name)
+        if size not in signature.bounds[name]:
+            raise InputShape(f"dim {name!r} is {size}, outside its bounds {signature.bounds[name]}", dim=name)
+        chosen[name] = size
+    return {spec.name: _random(spec, _shape(spec, chosen), seed, int_high) for spec in signature.inputs}
+
+
+def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    try:
+        shape = shape_of(spec.shape, sizes)
+    except (KeyError, ZeroDivisionError) as error:
+        raise InputShape(f"the shape of {spec} cannot be computed from {dict(sizes)}", name=spec.name) from error
+    if min(shape, default=0) < 0 or math.prod(shape) > _MAX_ELEMENTS:
+        raise InputShape(f"the shape of {spec} would be {list(shape)}", name=spec.name)
+    return shape
+
+
+def _random(spec: TensorSpec, shape: tuple[int, ...], seed: int, int_high: int) -> Array:
+    rng = np.random.default_rng([seed, zlib.crc32(spec.name.encode())])  # by name: order does not matter
+    dtype = numpy_dtype(spec.dtype)
+    is_mask = "mask" in spec.name.lower()
+    if spec.dtype.startswith(("float", "bfloat")):
+        return np.asarray(rng.standard_normal(shape, dtype=np.float32)).astype(dtype)
+    if is_mask and shape:
+        return _mask(rng, shape).astype(dtype)
+    if spec.dtype == "bool":
+        return _integers(rng, shape, 2).astype(dtype)
+    return _integers(rng, shape, int_high).astype(dtype)
+
+
+def _integers(rng: np.random.Generator, shape: tuple[int, ...], high: int) -> Array:
+    return np.asarray(rng.integers(0, high, shape))
+
+
+def _mask(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    lengths: Any = rng.integers(1, shape[-1] + 1, shape[:-1]) if shape[-1] else np.zeros(shape[:-1], np.int64)
+    return np.asarray(np.arange(shape[-1]) < np.asarray(lengths)[..., None])

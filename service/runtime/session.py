@@ -1,0 +1,248 @@
+"""Loading an artifact and calling it.
+
+Loading runs code of the file: load only artifacts that you trust. Their manifest can be read without that trust.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm.runtime.vm import VirtualMachine
+
+from service import machine
+from service.artifact.manifest import Manifest, weights_extent
+from service.errors import (
+    ArtifactCorrupt,
+    ArtifactError,
+    InputName,
+    InputType,
+    InvalidOption,
+    MachineMismatch,
+)
+from service.request import Signature, TargetSpec
+from service.runtime.dims import bind, names_in
+from service.runtime.tensors import ALIGN, Array, as_tensor, extent, owned_arrays, wrap_numpy
+from service.runtime.threads import default_threads, use_threads
+from service.runtime.weights import map_weights
+
+__all__ = ["Session", "load"]
+
+Instrument = Callable[..., int]
+"""Called as (function, name, before_run, result, *arguments) around every call that the program makes; returns 0."""
+
+
+def load(
+    path: Path | str, *, device: str | None = None, threads: int | None = None, digest: str | None = None
+) -> Session:
+    """The artifact at `path`, ready to be called. Runs code of the file: load only what you trust.
+
+    `device` is `cpu`, `cuda` or `cuda:N`; by default what it was compiled for. `threads` is for CPU kernels; by
+    default the setting `threads`. With `digest`, the file's SHA-256 must be that, and a sidecar's the manifest's.
+    Raises ArtifactNotFound, ArtifactCorrupt, or MachineMismatch with what this machine lacks, before code is loaded.
+    """
+    path = Path(path)
+    manifest = Manifest.read(path)
+    _check_machine(manifest)
+    where = _device(manifest.target, device)
+    weights_path, section = weights_extent(path, manifest)
+    if digest is not None:
+        _check_digest(path, digest)
+        if manifest.weights.sha256 is not None:
+            _check_digest(weights_path, manifest.weights.sha256)
+    weights = map_weights(weights_path, section.offset, section.size_bytes, manifest.weights.tensors)
+    return Session(_library(path), weights, manifest, where, threads)
+
+
+def _check_digest(path: Path, wanted: str) -> None:
+    with path.open("rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if found != wanted:
+        raise ArtifactCorrupt(f"{path} has the digest {found}, not {wanted}", path=str(path))
+
+
+def _check_machine(manifest: Manifest) -> None:
+    """Raises MachineMismatch; `requires` counts as well as `target`."""
+    target, requires = manifest.target, manifest.requires
+    cpu = target.host or target
+    cpu = replace(cpu, features=tuple({*cpu.features, *requires.features}))
+    missing = machine.missing_features(replace(target, host=cpu) if target.host else cpu)
+    here = metadata.version("apache-tvm")
+    if requires.runtime != here:
+        missing.append(f"TVM runtime {requires.runtime} (this is {here})")
+    if missing:
+        raise MachineMismatch(
+            f"this artifact was compiled for {target.name}; this machine lacks {', '.join(missing)}", missing=missing
+        )
+
+
+def _device(target: TargetSpec, asked: str | None) -> tvm.runtime.Device:
+    natural = "cuda" if target.kind == "cuda" else "cpu"
+    kind, _, index = (asked or natural).partition(":")
+    if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
+        raise InvalidOption(f"device {asked!r} is not cpu, cuda or cuda:N", option="device")
+    if kind != natural:
+        raise MachineMismatch(f"this artifact was compiled for {natural}, it does not run on {asked}")
+    return tvm.runtime.device(kind, int(index or 0))
+
+
+def _library(path: Path) -> Any:
+    """The loaded library; TVM's loader goes by the suffix, so it is given one that it knows."""
+    try:
+        return tvm_ffi.load_module(path.resolve()) if path.suffix == ".so" else _load_as_so(path.resolve())
+    except (RuntimeError, OSError) as error:
+        raise ArtifactCorrupt(f"{path} cannot be loaded: {_first_line(error)}", path=str(path)) from error
+
+
+def _load_as_so(path: Path) -> Any:
+    return tvm.get_global_func("ffi.Module.load_from_file.so")(str(path), "so")
+
+
+class Session:
+    """A loaded artifact; call it with its inputs.
+
+    Calls from several threads are safe and run one after the other: a compiled program uses one state, and its
+    kernels use all threads already. Load the file again for calls at the same time; its weights are shared.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        weights: Sequence[tvm.runtime.Tensor],
+        manifest: Manifest,
+        device: tvm.runtime.Device,
+        threads: int | None,
+    ) -> None:
+        self.manifest = manifest
+        self.device = device
+        self.threads = default_threads() if threads is None else threads
+        if self.threads < 1:
+            raise InvalidOption(f"threads must be at least 1, not {self.threads}", option="threads")
+        self._on_host = manifest.target.kind != "cuda"
+        self._weights = list(weights) if self._on_host else [weight.copyto(device) for weight in weights]
+        self._weight_extents = [extent(weight) for weight in self._weights]
+        self._lock = threading.Lock()
+        self._vm, self._main, arity = _machine(library, device)
+        inputs = len(self.signature.inputs)
+        if arity not in (inputs, inputs + 1) or (weights and arity == inputs):
+            raise ArtifactCorrupt(f"its main takes {arity} arguments; the manifest names {inputs} inputs and weights")
+        self._tail = [tvm_ffi.convert(self._weights)] if arity > inputs else []
+        for spec in (*self.signature.inputs, *self.signature.outputs):
+            for dim in spec.shape:
+                names_in(dim)
+
+    @staticmethod
+    def from_parts(
+        library: Path,
+        weights: Mapping[str, Any],
+        manifest: Manifest,
+        *,
+        device: str | None = None,
+        threads: int | None = None,
+    ) -> Session:
+        """A session over a library that is not packed yet, its weights in the order in which `main` takes them."""
+        _check_machine(manifest)
+        tensors = [weight if isinstance(weight, tvm.runtime.Tensor) else _adopt(weight) for weight in weights.values()]
+        return Session(_library(library), tensors, manifest, _device(manifest.target, device), threads)
+
+    @property
+    def signature(self) -> Signature:
+        """Names, dtypes and shapes of inputs and outputs."""
+        return self.manifest.signature
+
+    def __call__(self, /, *args: Any, **named: Any) -> dict[str, Array]:
+        """The outputs by name, in the model's order; the arrays belong to the caller.
+
+        Inputs are named (`session(x=…)`, or one dict for names that Python cannot spell) or in order: numpy arrays
+        or tensors that speak DLPack, in row-major order and aligned to 64 bytes if they are not to be copied. An
+        input that the export fixed may be repeated with its value. Raises InputName, InputType or InputShape;
+        ArtifactError where the program itself fails.
+        """
+        return self._run(self._arguments(args, named), None)
+
+    def run_instrumented(self, inputs: Mapping[str, Any], instrument: Instrument) -> dict[str, Array]:
+        """As a call, with `instrument` called around every call that the program makes."""
+        return self._run(self._arguments((), inputs), instrument)
+
+    def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm.runtime.Tensor]:
+        by_dict = not named and len(args) == 1 and isinstance(args[0], Mapping)
+        values = self._by_name((), args[0]) if by_dict else self._by_name(args, named)
+        tensors = [as_tensor(spec.name, values[spec.name], spec.dtype) for spec in self.signature.inputs]
+        bind(self.signature, [tensor.shape for tensor in tensors])
+        for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
+            kind = tensor.device.dlpack_device_type()
+            if kind not in (tvm.cpu().dlpack_device_type(), self.device.dlpack_device_type()):
+                raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on the CPU or {self.device}")
+        return tensors if self._on_host else [tensor.copyto(self.device) for tensor in tensors]
+
+    def _by_name(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
+        order = [spec.name for spec in self.signature.inputs]
+        if len(args) > len(order):
+            raise InputName(f"{len(args)} inputs were given; it takes {len(order)}: {', '.join(order)}")
+        values = dict(zip(order, args, strict=False))
+        constants = dict(self.signature.constants)
+        for name, value in named.items():
+            if name in values:
+                raise InputName(f"input {name!r} was given twice, in order and by name", name=name)
+            if name in constants:
+                _check_constant(name, value, constants[name])
+            elif name not in order:
+                raise InputName(f"there is no input {name!r}; there are {', '.join(order)}", name=name)
+            else:
+                values[name] = value
+        missing = [name for name in order if name not in values]
+        if missing:
+            raise InputName(f"inputs are missing: {', '.join(missing)}", missing=missing)
+        return values
+
+    def _run(self, tensors: list[tvm.runtime.Tensor], instrument: Instrument | None) -> dict[str, Array]:
+        with self._lock:
+            use_threads(self.threads)
+            if instrument is not None:
+                self._vm.set_instrument(tvm_ffi.convert_func(instrument))
+            try:
+                results = self._main(*tensors, *self._tail)
+            except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+                raise ArtifactError(f"the program failed: {_first_line(error)}") from error
+            finally:
+                if instrument is not None:
+                    self._vm.module["set_instrument"](None)
+        if len(results) != len(self.signature.outputs):
+            raise ArtifactCorrupt(f"it gave {len(results)} outputs; its manifest has {len(self.signature.outputs)}")
+        shared = [*self._weight_extents, *(extent(tensor) for tensor in tensors)]
+        arrays = owned_arrays(results, shared)
+        return {spec.name: array for spec, array in zip(self.signature.outputs, arrays, strict=True)}
+
+
+def _machine(library: Any, device: tvm.runtime.Device) -> tuple[VirtualMachine, Any, int]:
+    try:
+        vm = VirtualMachine(library, device)
+        return vm, vm["main"], int(vm.module["get_function_arity"]("main"))
+    except (AttributeError, RuntimeError, ValueError) as error:
+        raise ArtifactCorrupt(f"the library holds no program of ours: {_first_line(error)}") from error
+
+
+def _adopt(weight: Any) -> tvm.runtime.Tensor:
+    array = np.ascontiguousarray(weight)
+    aligned = array.__array_interface__["data"][0] % ALIGN == 0 and array.size
+    return wrap_numpy(array) if aligned else tvm.runtime.tensor(array)
+
+
+def _check_constant(name: str, value: Any, wanted: Any) -> None:
+    if type(value) is not type(wanted) or value != wanted:
+        raise InputType(
+            f"input {name!r} was fixed to {wanted!r} when the model was exported, it cannot be {value!r}", name=name
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__

@@ -1,0 +1,55 @@
+"""How many threads TVM's kernels use.
+
+TVM keeps a pool of workers for each thread that runs a kernel. It is sized once, from the environment, by default
+to half of the logical CPUs, and pins the caller to its first cores, which would slow down everything else in this
+process. So a pool is made here, before its first use, with a worker for each core and nothing pinned, and every call
+then says how many of the workers it wants.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import tvm
+
+from service import machine
+from service.config import settings
+
+__all__ = ["default_threads", "use_threads"]
+
+_AFFINITY_BIG = 1  # threading::ThreadGroup::AffinityMode::kBig, the default
+_environment = threading.Lock()
+_this_thread = threading.local()
+
+
+def default_threads() -> int:
+    """The setting `threads`, or this process's cores where it is 0."""
+    return settings().threads or machine.cpu().cores
+
+
+def use_threads(count: int) -> None:
+    """Kernels that the calling thread runs from now on use `count` threads, or as many as its pool has.
+
+    The pool is made on the thread's first call here, with max(`count`, cores) workers; one that TVM made earlier in
+    this thread keeps its size.
+    """
+    if not hasattr(_this_thread, "count"):
+        _make_pool(max(count, machine.cpu().cores))
+    if _this_thread.count != count:
+        tvm.get_global_func("runtime.config_threadpool")(_AFFINITY_BIG, count)
+        _this_thread.count = count
+
+
+def _make_pool(workers: int) -> None:
+    with _environment:
+        os.environ.setdefault("TVM_BIND_THREADS", "0")
+        before = os.environ.get("TVM_NUM_THREADS")
+        os.environ["TVM_NUM_THREADS"] = str(workers)
+        try:
+            _this_thread.count = tvm.get_global_func("runtime.NumThreads")()
+        finally:
+            if before is None:
+                del os.environ["TVM_NUM_THREADS"]
+            else:
+                os.environ["TVM_NUM_THREADS"] = before

@@ -1,0 +1,72 @@
+"""An artifact's weights, mapped from the file they lie in."""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tvm
+
+from service.errors import ArtifactCorrupt
+from service.request import TensorSpec
+from service.runtime.tensors import ALIGN, numpy_dtype, wrap_numpy
+
+__all__ = ["map_weights"]
+
+_MAX_HEADER_BYTES = 100 << 20  # the safetensors library's own limit
+_TAGS = {
+    "bool": "BOOL", "int8": "I8", "uint8": "U8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
+    "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+}  # fmt: skip
+
+
+def map_weights(path: Path, offset: int, size_bytes: int, table: Sequence[TensorSpec]) -> list[tvm.runtime.Tensor]:
+    """The tensors of `table`, in its order, from the safetensors image at `offset` of the file at `path`.
+
+    They are views of read-only pages that the kernel reads on first use and shares between processes; one that is
+    not aligned to 64 bytes is a copy. Raises ArtifactCorrupt where image and table differ.
+    """
+    if not table:
+        return []
+    try:
+        with path.open("rb") as file:
+            page = offset - offset % mmap.ALLOCATIONGRANULARITY
+            memory = mmap.mmap(file.fileno(), offset - page + size_bytes, access=mmap.ACCESS_READ, offset=page)
+    except (OSError, ValueError) as error:
+        raise ArtifactCorrupt(f"the weights in {path} cannot be mapped: {error}") from error
+    image = np.frombuffer(memory, np.uint8)[offset - page :]
+    rows, data = _header(path, image)
+    return [_tensor(path, data, spec, rows.get(spec.name)) for spec in table]
+
+
+def _header(path: Path, image: np.ndarray[Any, Any]) -> tuple[dict[str, Any], np.ndarray[Any, Any]]:
+    length = int.from_bytes(image[:8].tobytes(), "little")
+    if image.size < 8 or length > min(_MAX_HEADER_BYTES, image.size - 8):
+        raise ArtifactCorrupt(f"the weights in {path} are truncated")
+    try:
+        rows = json.loads(image[8 : 8 + length].tobytes())
+    except (ValueError, RecursionError) as error:
+        raise ArtifactCorrupt(f"the weights in {path} have no safetensors header") from error
+    if not isinstance(rows, dict):
+        raise ArtifactCorrupt(f"the weights in {path} have no safetensors header")
+    return rows, image[8 + length :]
+
+
+def _tensor(path: Path, data: np.ndarray[Any, Any], spec: TensorSpec, row: Any) -> tvm.runtime.Tensor:
+    dtype, shape = numpy_dtype(spec.dtype), [int(size) for size in spec.shape]
+    size = math.prod(shape) * dtype.itemsize
+    match row:
+        case {"dtype": str(tag), "shape": [*dims], "data_offsets": [int(start), int(end)]} if (
+            tag == _TAGS[spec.dtype] and dims == shape and 0 <= start <= end <= data.size and end - start == size
+        ):
+            block = data[start:end]
+        case _:
+            raise ArtifactCorrupt(f"the weights in {path} do not have {spec}")
+    if block.__array_interface__["data"][0] % ALIGN or not size:
+        return tvm.runtime.tensor(np.frombuffer(block.tobytes(), dtype).reshape(shape))
+    return wrap_numpy(block.view(dtype).reshape(shape))
