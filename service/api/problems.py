@@ -24,12 +24,16 @@ _LOG = logging.getLogger("relaxc.api")
 MEDIA_TYPE = "application/problem+json"
 
 OF_HTTP = {
-    "not-found": (404, "There is no such call.", "GET /openapi.json lists every call."),
-    "method-not-allowed": (405, "The call exists, with another method.", "The Allow header names the methods."),
-    "invalid-request": (422, "A parameter does not fit the call.", "GET /openapi.json says what the call takes."),
-    "internal-error": (500, "A bug of ours.", "Report it with the incident's number; the server's log has the trace."),
+    "not-found": (404, "there is no such call", "GET /openapi.json lists every call."),
+    "method-not-allowed": (405, "the call exists, with another method", "The Allow header names the methods."),
+    "invalid-request": (422, "a parameter does not fit the call", "GET /openapi.json says what the call takes."),
+    "internal-error": (
+        500,
+        "the server failed: a bug of ours",
+        "Report the incident: the server's log has its trace.",
+    ),
 }
-"""The codes that only HTTP has: status, meaning, remedy."""
+"""The codes that only HTTP has: status, detail, remedy."""
 
 _RETRY_AFTER_S = 10
 _DRAIN_S = 2.0
@@ -64,7 +68,7 @@ def _response(
         remedy=remedy,
         fields=fields,
     )
-    return kind(body.model_dump(), status, headers=headers, media_type=MEDIA_TYPE)
+    return kind(body.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
 
 
 class Refusal(JSONResponse):
@@ -116,8 +120,8 @@ def install(app: FastAPI) -> None:
 
 
 def _of_http(code: str, fields: dict[str, Any]) -> JSONResponse:
-    status, meaning, remedy = OF_HTTP[code]
-    return _response(status, code, meaning, remedy, fields, {})
+    status, detail, remedy = OF_HTTP[code]
+    return _response(status, code, detail, remedy, fields, {})
 
 
 def responses(*codes: str) -> dict[int | str, dict[str, Any]]:

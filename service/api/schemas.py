@@ -27,7 +27,6 @@ class ProblemType(BaseModel):
     code: str
     title: str
     status: int
-    meaning: str
     remedy: str
 
 

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 
 import uvicorn
 
@@ -59,10 +60,12 @@ def run(host: str, port: int, *, open_backend: Callable[[], Backend] = Backend) 
 def _listen(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        listening = socket.socket(family, kind, protocol)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind(address)
-        listening.listen(512)
+        with ExitStack() as on_failure:
+            listening = on_failure.enter_context(socket.socket(family, kind, protocol))
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+            listening.listen(512)
+            on_failure.pop_all()
     except OSError as error:
         raise InvalidOption(
             f"cannot listen on {host}:{port}: {error.strerror or error}",

@@ -50,15 +50,19 @@ async def receive(chunks: AsyncIterator[bytes], content_type: str, folder: Path,
     """
     reader = FormReader(content_type, folder, max_bytes)
     batch = bytearray()
+    working = asyncio.create_task(asyncio.to_thread(reader.feed, b""))
     try:
         async for chunk in chunks:
             batch += chunk
             if len(batch) >= _BATCH_BYTES:
-                await asyncio.to_thread(reader.feed, bytes(batch))
+                await working  # while a batch is worked on, the next one comes in
+                working = asyncio.create_task(asyncio.to_thread(reader.feed, bytes(batch)))
                 batch.clear()
+        await working
         await asyncio.to_thread(reader.feed, bytes(batch))
         return reader.finish()
     finally:
+        await asyncio.gather(working, return_exceptions=True)
         reader.close()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse
@@ -38,8 +37,9 @@ class ArtifactFile(FileResponse):
 
     chunk_size = 1 << 20
 
-    def __init__(self, opened: Opened, path: Path, headers: dict[str, str]) -> None:
-        super().__init__(path, headers=headers, media_type="application/octet-stream", stat_result=path.stat())
+    def __init__(self, opened: Opened, path: Path, filename: str, headers: dict[str, str]) -> None:
+        media_type = "application/octet-stream"
+        super().__init__(path, headers=headers, media_type=media_type, filename=filename, stat_result=path.stat())
         self._opened = opened
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,27 +48,23 @@ class ArtifactFile(FileResponse):
             await super().__call__(scope, receive, send)
 
 
-def artifact_response(opened: Opened, request: Request, *, filename: str, extra: dict[str, str]) -> Response:
+def artifact_response(opened: Opened, request: Request, *, filename: str, headers: dict[str, str]) -> Response:
     """The library of an artifact, with links to what belongs to it; 304 where the sender has it."""
     digest = opened.entry.digest
     links = [f'</v1/artifacts/{digest}/manifest>; rel="describedby"; type="application/json"']
     if len(opened.entry.files) > 1:
         links.append(f'</v1/artifacts/{digest}/weights>; rel="related"; title="weights"')
     headers = {
+        "ETag": f'"{digest}"',
         "Link": ", ".join(links),
         "Content-Location": f"/v1/artifacts/{digest}",
-        "Content-Disposition": f"attachment; filename*=utf-8''{quote(filename)}",
-        **extra,
+        "X-Content-Type-Options": "nosniff",
+        **headers,
     }
-    return _file_response(opened, opened.path, digest, request, headers)
-
-
-def _file_response(opened: Opened, path: Path, digest: str, request: Request, headers: dict[str, str]) -> Response:
-    headers = {"ETag": f'"{digest}"', "X-Content-Type-Options": "nosniff", **headers}
     if request.method in ("GET", "HEAD") and _has_it(request, digest):
         opened.close()
         return Response(status_code=304, headers=headers)
-    return ArtifactFile(opened, path, headers)
+    return ArtifactFile(opened, opened.path, filename, headers)
 
 
 def _has_it(request: Request, digest: str) -> bool:
@@ -87,8 +83,7 @@ def _has_it(request: Request, digest: str) -> bool:
 def artifact(digest: str, request: Request) -> Response:
     """The `.so` with this SHA-256, whole or in ranges; `Link` names its manifest, and its weights if they are apart."""
     opened = backend_of(request).store.open(digest)
-    extra = {"Cache-Control": _IMMUTABLE}
-    return artifact_response(opened, request, filename=f"{digest[:12]}.so", extra=extra)
+    return artifact_response(opened, request, filename=f"{digest[:12]}.so", headers={"Cache-Control": _IMMUTABLE})
 
 
 @router.head("/{digest}/weights", include_in_schema=False)
@@ -105,11 +100,11 @@ def weights(digest: str, request: Request) -> Response:
         opened.close()
         raise ArtifactNotFound(f"the weights of {digest} are inside the library", digest=digest)
     file = opened.entry.files[1]
-    headers = {
-        "Cache-Control": _IMMUTABLE,
-        "Content-Disposition": f"attachment; filename*=utf-8''{quote(file.name)}",
-    }
-    return _file_response(opened, opened.entry.folder / file.name, file.sha256, request, headers)
+    headers = {"ETag": f'"{file.sha256}"', "Cache-Control": _IMMUTABLE}
+    if _has_it(request, file.sha256):
+        opened.close()
+        return Response(status_code=304, headers=headers)
+    return ArtifactFile(opened, opened.entry.folder / file.name, file.name, headers)
 
 
 @router.get(

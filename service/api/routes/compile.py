@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from functools import partial
@@ -22,6 +23,7 @@ from service.config import settings
 from service.errors import InvalidOption, ModelTooLarge, RelaxcError
 from service.jobs.backend import Backend
 from service.jobs.intake import refer
+from service.jobs.job import Job
 from service.jobs.queue import Origin, Submission
 from service.lowering.target import resolve
 from service.request import CompileOptions, CompileRequest
@@ -175,13 +177,24 @@ def _options(text: str) -> CompileOptions:
     return CompileOptions.from_dict(data)
 
 
+async def _end_of(job: Job) -> None:
+    loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has gone
+            loop.call_soon_threadsafe(ended.set)
+
+    job.done.add_done_callback(tell)
+    await ended.wait()
+
+
 async def _answer(backend: Backend, submission: Submission, upload: Upload, request: Request) -> Response:
     job = submission.job
-    await asyncio.wait([asyncio.wrap_future(job.done)])
+    await _end_of(job)
     if job.error is not None:
         return problem(job.error)
     assert job.artifact is not None
     opened = await to_thread.run_sync(backend.store.open, job.artifact.digest)
     assert upload.model is not None
-    extra = {"Cache-Status": _CACHE_STATUS[submission.origin], "Cache-Control": "no-store"}
-    return artifact_response(opened, request, filename=f"{upload.model.stem}.so", extra=extra)
+    headers = {"Cache-Status": _CACHE_STATUS[submission.origin], "Cache-Control": "no-store"}
+    return artifact_response(opened, request, filename=f"{upload.model.stem}.so", headers=headers)

@@ -18,10 +18,9 @@ router = APIRouter(prefix="/problems", tags=["service"])
 async def kind(code: str) -> ProblemType:
     """The status and remedy of one of our error codes, or of HTTP's."""
     if code in OF_HTTP:
-        status, meaning, remedy = OF_HTTP[code]
+        status, _, remedy = OF_HTTP[code]
     elif code in by_code():
-        error = by_code()[code]
-        status, meaning, remedy = error.http_status, f"docs/errors.md: {error.__name__}", error.remedy
+        status, remedy = by_code()[code].http_status, by_code()[code].remedy
     else:
         raise HTTPException(404, "there is no such problem")
-    return ProblemType(code=code, title=title_of(code), status=status, meaning=meaning, remedy=remedy)
+    return ProblemType(code=code, title=title_of(code), status=status, remedy=remedy)

@@ -1,0 +1,108 @@
+"""Real uvicorn processes on loopback, with real children, and small models to send to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+COMPILE = "service.jobs.tasks:compile_model"
+BY_SEED = "tests.jobs.entries:by_seed"
+
+
+class RunningServer:
+    """A server process, and a client of it."""
+
+    def __init__(self, cache: Path, entry: str, **settings: object) -> None:
+        environment = {f"RELAXC_{name.upper()}": str(value) for name, value in settings.items()}
+        self.cache = cache
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.api.serve", entry],
+            cwd=ROOT,
+            env={**os.environ, "RELAXC_CACHE_DIR": str(cache), **environment},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("listening on http://127.0.0.1:"), line
+        self.url = line.removeprefix("listening on ").strip()
+        self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    def stop(self) -> None:
+        """SIGTERM; afterwards neither a process nor a folder of it is left."""
+        below = self.processes()
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(20)
+        self.close()
+        _, alive = psutil.wait_procs(below, timeout=5)
+        assert not alive
+        assert not list((self.cache / "jobs").iterdir())
+
+    def close(self) -> None:
+        """Lets go of a server that has ended."""
+        self.client.close()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+    def processes(self) -> list[psutil.Process]:
+        """Every process below the server."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def jobs(self) -> list[psutil.Process]:
+        """The processes that are neither the server nor its zygotes, which are all there is when nothing runs."""
+        zygotes = {process.pid for process in psutil.Process(self.process.pid).children()}
+        return [process for process in self.processes() if process.pid not in zygotes]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server whose children do what `tests.jobs.entries` says, by the seed of the options."""
+    running = RunningServer(tmp_path_factory.mktemp("cache"), BY_SEED, max_model_bytes=300 << 20)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., RunningServer]]:
+    """Starts servers with settings of their own."""
+    started: list[RunningServer] = []
+
+    def make(entry: str = BY_SEED, **settings: object) -> RunningServer:
+        started.append(RunningServer(tmp_path / "cache", entry, **settings))
+        return started[-1]
+
+    yield make
+    for running in started:
+        running.stop() if running.process.poll() is None else running.close()
+
+
+@pytest.fixture(scope="session")
+def onnx_model() -> bytes:
+    """y = relu(x @ w) on x[2, 4]."""
+    return make_onnx(4)
+
+
+def make_onnx(width: int, *, seed: int = 0) -> bytes:
+    """y = relu(x @ w) with a square w of `width`, random values."""
+    import numpy as np
+    import onnx
+
+    weight = np.random.default_rng(seed).standard_normal((width, width), np.float32)
+    graph = onnx.helper.make_graph(
+        [onnx.helper.make_node("MatMul", ["x", "w"], ["h"]), onnx.helper.make_node("Relu", ["h"], ["y"])],
+        "net",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [2, width])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [2, width])],
+        [onnx.numpy_helper.from_array(weight, "w")],
+    )
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())

@@ -1,0 +1,107 @@
+"""The service as a whole: health, targets, errors of the framework, bugs without their trace, OpenAPI."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from service.api.app import create_app
+from service.errors import by_code
+from service.jobs.backend import Backend
+from tests.api.conftest import RunningServer
+from tests.api.test_compile import problem_of
+
+
+def test_health(server: RunningServer) -> None:
+    answer = server.client.get("/healthz").json()
+    assert (answer["status"], answer["running"], answer["waiting"]) == ("ok", 0, 0)
+
+
+def test_targets(server: RunningServer) -> None:
+    targets = server.client.get("/v1/targets").json()["targets"]
+    assert targets[0]["target"] == "auto"
+    assert targets[0]["missing"] == []
+    assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
+        target["target"] for target in targets
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/", 404, "not-found"),
+        ("GET", "/v1/nothing", 404, "not-found"),
+        ("GET", "/v1/compile", 405, "method-not-allowed"),
+        ("DELETE", "/v1/targets", 405, "method-not-allowed"),
+        ("GET", "/problems/of-mine", 404, "not-found"),
+        ("POST", "/v1/compile", 400, "invalid-option"),
+    ],
+)
+def test_errors_of_http_are_problems_too(server: RunningServer, method: str, path: str, status: int, code: str) -> None:
+    answer = server.client.request(method, path)
+    assert (answer.status_code, problem_of(answer)["code"]) == (status, code)
+
+
+@pytest.mark.parametrize("code", sorted([*by_code(), "not-found", "internal-error"]))
+def test_every_problem_explains_itself(server: RunningServer, code: str) -> None:
+    answer = server.client.get(f"/problems/{code}").json()
+    assert answer["code"] == code
+    assert answer["remedy"]
+
+
+def test_a_bug_shows_no_trace(tmp_path: Path) -> None:
+    app = create_app(partial(Backend, tmp_path))
+
+    @app.get("/bug")
+    def bug() -> None:
+        raise KeyError("secret")
+
+    with TestClient(app, raise_server_exceptions=False) as client:
+        answer = client.get("/bug")
+    problem = problem_of(answer)  # type: ignore[arg-type]  # the same interface
+    assert (answer.status_code, problem["code"]) == (500, "internal-error")
+    assert problem["fields"]["incident"]
+    assert "secret" not in answer.text
+    assert "Traceback" not in answer.text
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, object]:
+    app: FastAPI = create_app()
+    return app.openapi()
+
+
+def test_openapi_has_every_call_and_only_problems_as_errors(document: dict[str, object]) -> None:
+    paths = document["paths"]
+    assert isinstance(paths, dict)
+    assert set(paths) == {
+        "/healthz",
+        "/problems/{code}",
+        "/v1/artifacts/{digest}",
+        "/v1/artifacts/{digest}/manifest",
+        "/v1/artifacts/{digest}/weights",
+        "/v1/compile",
+        "/v1/targets",
+    }
+    assert "HTTPValidationError" not in str(document)
+    for calls in paths.values():
+        for call in calls.values():
+            assert call["summary"]
+            assert call["description"]
+            for status, answer in call["responses"].items():
+                assert answer["description"]
+                if int(status) >= 400 and status != "416":
+                    assert list(answer["content"]) == ["application/problem+json"]
+
+
+def test_openapi_documents_what_a_compile_can_answer(document: dict[str, object]) -> None:
+    call = document["paths"]["/v1/compile"]["post"]  # type: ignore[index]
+    assert {"200", "400", "409", "413", "415", "422", "429", "500", "503", "504", "507"} <= set(call["responses"])
+    examples = call["responses"]["422"]["content"]["application/problem+json"]["examples"]
+    assert {"model-malformed", "unsupported-model", "model-unsafe", "verification-failed"} <= set(examples)
+    form = call["requestBody"]["content"]["multipart/form-data"]["schema"]
+    assert set(form["properties"]) == {"model", "data", "options", "target"}

@@ -1,0 +1,89 @@
+"""Finished files over HTTP: validators, ranges, immutable caching, and speed that does not depend on size."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.api.conftest import RunningServer, make_onnx
+from tests.api.test_compile import post, problem_of
+
+
+@pytest.fixture(scope="module")
+def digest(server: RunningServer, onnx_model: bytes) -> str:
+    """An artifact in the store."""
+    return str(post(server, onnx_model, shapes={"weights_mib": 3}).headers["etag"].strip('"'))
+
+
+def test_get_and_head(server: RunningServer, digest: str) -> None:
+    got, head = server.client.get(f"/v1/artifacts/{digest}"), server.client.head(f"/v1/artifacts/{digest}")
+    assert hashlib.sha256(got.content).hexdigest() == digest
+    assert got.headers["etag"] == f'"{digest}"'
+    assert got.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert head.status_code == 200
+    assert head.headers["content-length"] == str(len(got.content))
+    assert head.content == b""
+
+
+@pytest.mark.parametrize("tags", ['"{}"', 'W/"{}"', '"other", "{}"', "*"])
+def test_who_has_it_does_not_get_it_again(server: RunningServer, digest: str, tags: str) -> None:
+    for path in ("", "/manifest"):
+        answer = server.client.get(
+            f"/v1/artifacts/{digest}{path}", headers={"If-None-Match": tags.replace("{}", digest)}
+        )
+        assert (answer.status_code, answer.content) == (304, b"")
+        assert answer.headers["etag"] == f'"{digest}"'
+
+
+def test_who_has_another_gets_it(server: RunningServer, digest: str) -> None:
+    answer = server.client.get(f"/v1/artifacts/{digest}", headers={"If-None-Match": f'"{digest[:-1]}"'})
+    assert answer.status_code == 200
+
+
+def test_ranges(server: RunningServer, digest: str) -> None:
+    whole = server.client.get(f"/v1/artifacts/{digest}").content
+    tail = server.client.get(f"/v1/artifacts/{digest}", headers={"Range": f"bytes={len(whole) - 100}-"})
+    assert (tail.status_code, tail.content) == (206, whole[-100:])
+    outside = server.client.get(f"/v1/artifacts/{digest}", headers={"Range": f"bytes={len(whole)}-"})
+    assert outside.status_code == 416
+
+
+@pytest.mark.parametrize("path", ["0" * 64, "ABC", "..%2f..%2fetc%2fpasswd", "a" * 5000, "%00", "*"])
+@pytest.mark.parametrize("below", ["", "/manifest", "/weights"])
+def test_what_is_not_there(server: RunningServer, path: str, below: str) -> None:
+    answer = server.client.get(f"/v1/artifacts/{path}{below}")
+    assert answer.status_code == 404
+    assert problem_of(answer)["code"] in ("artifact-not-found", "not-found")
+
+
+def test_a_large_artifact_starts_at_once_and_a_large_model_is_known_soon(server: RunningServer, tmp_path: Path) -> None:
+    model = make_onnx(5120, seed=4)  # 100 MiB of weights
+    assert len(model) > 100_000_000
+    first = post(server, model, shapes={"weights_mib": 100})
+    assert first.headers["cache-status"] == "relaxc; fwd=miss; stored"
+    path = f"/v1/artifacts/{first.headers['etag'].strip(chr(34))}"
+    assert min(_first_byte_s(server.client, path) for _ in range(5)) < 0.05
+    (tmp_path / "m.onnx").write_bytes(model)
+    assert min(_post_with_curl_s(server, tmp_path) for _ in range(3)) < 1.0
+    assert (tmp_path / "out.so").read_bytes() == first.content
+
+
+def _post_with_curl_s(server: RunningServer, folder: Path) -> float:
+    """Seconds from the first byte sent to the last byte got."""
+    options = json.dumps({"seed": 0, "shapes": {"weights_mib": [100]}})
+    parts = ["-F", f"model=@{folder}/m.onnx", "-F", f"options={options}"]
+    command = ["curl", "-sS", "-f", "-o", folder / "out.so", "-w", "%{time_total}", *parts, f"{server.url}/v1/compile"]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def _first_byte_s(client: httpx.Client, path: str) -> float:
+    start = time.monotonic()
+    with client.stream("GET", path) as answer:
+        next(answer.iter_raw(1))
+        return time.monotonic() - start

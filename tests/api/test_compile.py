@@ -1,0 +1,229 @@
+"""POST /v1/compile through a real server: hits, joins, refusals, and the deaths of children and of callers."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.api.conftest import RunningServer, make_onnx
+from tests.jobs.entries import seed_of
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def post(server: RunningServer, model: bytes, **parts: Any) -> httpx.Response:
+    """A compile with these options, as curl would ask for it."""
+    options = {**parts.pop("options", {}), "seed": seed_of(parts.pop("entry", "made"))}
+    options["shapes"] = {name: [size] for name, size in parts.pop("shapes", {}).items()}
+    return server.client.post(
+        "/v1/compile", files={"model": ("net.onnx", model)}, data={"options": json.dumps(options), **parts}
+    )
+
+
+def problem_of(response: httpx.Response) -> dict[str, Any]:
+    """The problem in a response, whose form is checked."""
+    assert response.headers["content-type"] == "application/problem+json"
+    problem: dict[str, Any] = response.json()
+    assert set(problem) == {"type", "title", "status", "detail", "code", "remedy", "fields"}
+    assert problem["status"] == response.status_code
+    assert problem["type"] == f"/problems/{problem['code']}"
+    assert problem["detail"]
+    assert problem["remedy"]
+    return problem
+
+
+def until(condition: Callable[[], Any], within_s: float = 20.0) -> None:
+    """Waits for what another process does."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_miss_then_a_hit_with_equal_bytes(server: RunningServer, onnx_model: bytes) -> None:
+    first, second = post(server, onnx_model), post(server, onnx_model)
+    assert (first.status_code, second.status_code) == (200, 200)
+    assert first.headers["cache-status"] == "relaxc; fwd=miss; stored"
+    assert second.headers["cache-status"] == "relaxc; hit"
+    assert first.content == second.content
+    assert first.content.startswith(b"\x7fELF")
+    assert first.headers["content-type"] == "application/octet-stream"
+    assert first.headers["content-disposition"] == 'attachment; filename="net.so"'
+    digest = first.headers["etag"].strip('"')
+    assert first.headers["link"].startswith(f'</v1/artifacts/{digest}/manifest>; rel="describedby"')
+    assert server.client.get(f"/v1/artifacts/{digest}").content == first.content
+
+
+def test_the_target_and_options_are_part_of_the_request(server: RunningServer, onnx_model: bytes) -> None:
+    manifests = []
+    for parts in ({"target": "x86-64-v2"}, {"target": "x86-64-v3"}, {"options": {"opt_level": 1}}):
+        answer = post(server, onnx_model, **parts)
+        assert answer.headers["cache-status"] == "relaxc; fwd=miss; stored"
+        link = answer.headers["link"].partition(">")[0].strip("<")
+        manifests.append(server.client.get(link).json())
+    assert [m["target"]["name"] for m in manifests[:2]] == ["x86-64-v2", "x86-64-v3"]
+    assert manifests[2]["options"]["opt_level"] == 1
+
+
+def test_weights_beside_the_library_have_a_link(server: RunningServer, onnx_model: bytes) -> None:
+    answer = post(server, onnx_model, shapes={"beside": 1, "weights_mib": 2})
+    digest = answer.headers["etag"].strip('"')
+    assert f'</v1/artifacts/{digest}/weights>; rel="related"' in answer.headers["link"]
+    weights = server.client.get(f"/v1/artifacts/{digest}/weights")
+    assert weights.status_code == 200
+    assert len(weights.content) > 2 << 20
+    assert len(answer.content) < 1 << 20
+    has = server.client.get(f"/v1/artifacts/{digest}/weights", headers={"If-None-Match": weights.headers["etag"]})
+    assert has.status_code == 304
+
+
+def test_equal_requests_at_the_same_time_are_compiled_once(server: RunningServer) -> None:
+    model = make_onnx(4, seed=1)
+    with ThreadPoolExecutor(4) as threads:
+        answers = list(threads.map(lambda _: post(server, model, shapes={"sleep_s": 1}), range(4)))
+    assert len({answer.content for answer in answers}) == 1
+    fates = sorted(answer.headers["cache-status"] for answer in answers)
+    assert fates == ["relaxc; fwd=miss; stored", *["relaxc; fwd=miss; stored; collapsed"] * 3]
+
+
+@pytest.mark.parametrize(
+    ("entry", "status", "code"),
+    [
+        ("segfault", 500, "compiler-crashed"),
+        ("bug", 500, "compile-failed"),
+        ("refuse", 422, "unsupported-model"),
+        ("link_out", 500, "compile-failed"),
+    ],
+)
+def test_failures_are_problems_and_the_next_request_is_answered(
+    server: RunningServer, onnx_model: bytes, entry: str, status: int, code: str
+) -> None:
+    problem = problem_of(post(server, onnx_model, entry=entry))
+    assert (problem["status"], problem["code"]) == (status, code)
+    assert post(server, onnx_model).status_code == 200
+    until(lambda: not server.jobs())
+
+
+def test_a_crash_tells_stage_signal_log_and_repro(server: RunningServer, onnx_model: bytes) -> None:
+    fields = problem_of(post(server, onnx_model, entry="segfault", target="x86-64-v3"))["fields"]
+    assert (fields["stage"], fields["signal"]) == ("schedule", "SIGSEGV")
+    assert "about to crash" in fields["log_tail"]
+    assert fields["repro"] == "relaxc compile net.onnx -o out.so --target x86-64-v3 --seed 1"
+
+
+def test_a_child_over_its_memory_and_one_over_its_time(start: Callable[..., RunningServer], onnx_model: bytes) -> None:
+    server = start(compile_timeout_s=1.5, compile_memory_bytes=512 << 20)
+    for entry, status, code in (
+        ("sleep", 504, "compiler-timeout"),
+        ("hog", 507, "compiler-out-of-memory"),
+        ("made", 200, ""),
+    ):
+        begin = time.monotonic()
+        answer = post(server, onnx_model, entry=entry)
+        assert answer.status_code == status
+        assert not code or problem_of(answer)["code"] == code
+        assert time.monotonic() - begin < 10
+        until(lambda: not server.jobs())
+
+
+def test_kill_9_of_a_child(server: RunningServer, onnx_model: bytes) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(post, server, onnx_model, entry="sleep")
+        until(lambda: len(server.jobs()) >= 4)  # guard, job, its two children
+        job = next(process for process in server.jobs() if process.name() == "relaxc-job")
+        job.send_signal(signal.SIGKILL)
+        problem = problem_of(answer.result(10))
+    assert (problem["code"], problem["fields"]["signal"]) == ("compiler-crashed", "SIGKILL")
+    until(lambda: not server.jobs())
+    assert post(server, onnx_model).status_code == 200
+
+
+def test_kill_9_of_the_zygotes(server: RunningServer, onnx_model: bytes) -> None:
+    for zygote in psutil.Process(server.process.pid).children():
+        zygote.kill()
+    assert post(server, make_onnx(4, seed=2)).status_code == 200
+    assert post(server, onnx_model).status_code == 200
+
+
+def test_more_than_the_queue_holds(start: Callable[..., RunningServer]) -> None:
+    server = start(queue_max=1)
+    models = [make_onnx(4, seed=seed) for seed in range(3)]
+    with ThreadPoolExecutor(2) as threads:
+        running = threads.submit(post, server, models[0], entry="sleep")
+        until(lambda: server.client.get("/healthz").json()["running"] == 1)
+        waiting = threads.submit(post, server, models[1], entry="sleep")
+        until(lambda: server.client.get("/healthz").json()["waiting"] == 1)
+        refused = post(server, models[2])
+        assert problem_of(refused)["code"] == "busy"
+        assert refused.headers["retry-after"].isdigit()
+        server.process.send_signal(signal.SIGTERM)
+        for answer in (running, waiting):
+            assert problem_of(answer.result(10))["code"] == "service-error"
+    server.process.wait(10)
+
+
+def test_a_caller_that_goes_away_leaves_a_compile_that_ends_in_the_store(server: RunningServer) -> None:
+    model = make_onnx(4, seed=3)
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(
+            f"{server.url}/v1/compile",
+            files={"model": model},
+            data={"options": json.dumps({"seed": 0, "shapes": {"sleep_s": [1]}})},
+            timeout=httpx.Timeout(20, read=0.7),
+        )
+    again = post(server, model, shapes={"sleep_s": 1})
+    assert again.headers["cache-status"] in ("relaxc; hit", "relaxc; fwd=miss; stored; collapsed")
+
+
+def test_kill_9_of_the_server_leaves_no_process_and_the_next_one_no_folder(
+    start: Callable[..., RunningServer], onnx_model: bytes
+) -> None:
+    server = start()
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(post, server, onnx_model, entry="sleep")
+        until(lambda: len(server.jobs()) >= 4)
+        below = server.processes()
+        server.process.kill()
+        server.process.wait()
+        with pytest.raises(httpx.HTTPError):
+            answer.result(10)
+    _, alive = psutil.wait_procs(below, timeout=5)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    assert list((server.cache / "jobs").iterdir())
+    assert post(start(), onnx_model).status_code == 200  # its stop finds the folder of jobs empty
+
+
+def test_the_api_process_has_no_framework(start: Callable[..., RunningServer], onnx_model: bytes) -> None:
+    server = start()
+    assert post(server, onnx_model).status_code == 200
+    mapped = Path(f"/proc/{server.process.pid}/maps").read_text()
+    assert not [name for name in ("libtvm", "libtorch", "onnx_cpp2py", "libonnxruntime") if name in mapped]
+
+
+def test_importing_the_application_loads_no_framework() -> None:
+    code = (
+        "import sys, service.api.server\n"
+        "sys.exit(' '.join({'tvm', 'torch', 'onnx', 'onnxruntime', 'numpy'} & set(sys.modules)) or None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_port_in_use_is_said(tmp_path: Path) -> None:
+    from service.api import serve
+    from service.errors import InvalidOption
+
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InvalidOption, match="cannot listen"):
+        serve("127.0.0.1", taken.getsockname()[1])
