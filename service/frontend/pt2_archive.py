@@ -48,7 +48,7 @@ class Archive:
             UnicodeDecodeError,
         ) as error:
             raise ModelMalformed(f"{path.name} is not a whole zip archive: {error}") from error
-        self._entries = _entries(path.name, infos)
+        self._entries = _entries(path.name, infos, len(self._map))
         self._check_format()
 
     def names(self, folder: str = "") -> list[str]:
@@ -131,7 +131,7 @@ def _open(path: Path) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
 
 
-def _entries(archive: str, infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.ZipInfo]:
+def _entries(archive: str, infos: list[zipfile.ZipInfo], size: int) -> dict[str, zipfile.ZipInfo]:
     if not infos:
         raise ModelMalformed(f"{archive} is an empty archive")
     if len(infos) > _MAX_ENTRIES:
@@ -140,6 +140,8 @@ def _entries(archive: str, infos: list[zipfile.ZipInfo]) -> dict[str, zipfile.Zi
     found: dict[str, zipfile.ZipInfo] = {}
     for info in infos:
         _check_entry(info)
+        if info.header_offset + info.compress_size > size:
+            raise ModelMalformed(f"entry {info.filename!r} ends after the end of the file", entry=info.filename)
         folder, _, name = info.filename.partition("/")
         if folder != root or not name:
             raise ModelMalformed(f"entry {info.filename!r} is not below {root!r} as the others are")

@@ -130,7 +130,7 @@ def _expression(node: ast.AST, depth: int) -> bool:
     if isinstance(node, ast.UnaryOp):
         return isinstance(node.op, ast.USub) and _expression(node.operand, depth + 1)
     if isinstance(node, ast.Constant):
-        return type(node.value) in (int, float, bool) and abs(node.value) < 1 << 64
+        return isinstance(node.value, int | float) and abs(node.value) < 1 << 64
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
         return False
     if node.func.id not in _EXPRESSION_CALLS or not all(_flag(item) for item in node.keywords):
@@ -159,7 +159,7 @@ def _small(exponent: ast.AST) -> bool:
     numbers = [leaf.value for leaf in ast.walk(exponent) if isinstance(leaf, ast.Constant)]
     called = isinstance(exponent, ast.Call) and isinstance(exponent.func, ast.Name)
     allowed = called and exponent.func.id in ("Integer", "Rational")  # type: ignore[attr-defined]
-    return allowed and all(type(number) is int and abs(number) <= _MAX_EXPONENT for number in numbers)
+    return allowed and all(isinstance(number, int) and abs(number) <= _MAX_EXPONENT for number in numbers)
 
 
 class _Walk:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from service.errors import CompileFailed, UnsupportedModel
+from service.errors import ModelMalformed, UnsupportedModel
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.pt2_program import TORCH_ERRORS, quiet
 
@@ -138,16 +138,15 @@ def _decompositions() -> Any:
 def decompose(exported: Any) -> Any:
     """The program in functional operators that converters take.
 
-    Raises UnsupportedModel for a program that changes its weights or inputs when it runs, and CompileFailed where
-    torch cannot trace what it exported.
+    Raises UnsupportedModel for a program that changes its weights or inputs when it runs, and ModelMalformed where
+    torch cannot trace it: its operators do not fit together.
     """
     try:
         with quiet():
             program = exported.run_decompositions(_decompositions())
     except TORCH_ERRORS as error:
-        raise CompileFailed(
-            f"torch could not decompose the program: {str(error).strip().splitlines()[0][:300]}", stage="import"
-        ) from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+        raise ModelMalformed(f"torch cannot trace the program: {reason}") from error
     changed = [spec for spec in program.graph_signature.output_specs if "MUTATION" in spec.kind.name]
     if changed:
         names = sorted({str(spec.target) for spec in changed})

@@ -12,14 +12,18 @@ from typing import Any
 
 from tvm import relax, runtime
 
-from service.errors import CompileFailed, UnsupportedModel
+from service.errors import CompileFailed, ModelMalformed, UnsupportedModel
 from service.frontend.pt2_emit import Emitter, is_prim, torch_dtype
 from service.frontend.pt2_graph import SKIPPED, is_size, op_name
 from service.frontend.pt2_ops import CONVERTERS
-from service.frontend.pt2_signature import Interface
+from service.frontend.pt2_program import TORCH_ERRORS
+from service.frontend.pt2_signature import Interface, Leaf
 from service.frontend.pt2_symbols import Symbols
 
 __all__ = ["to_relax"]
+
+# TVM takes no memory that is aligned less. torch aligns the entries of an archive, but not parts of one entry.
+_ALIGNMENT = 64
 
 
 def to_relax(program: Any, interface: Interface, symbols: Symbols) -> Any:
@@ -103,7 +107,10 @@ class _Importer:
             return self._size(node, meta)
         self.em.node = node
         arguments = [self._value(argument) for argument in _bound(node)]
-        result = CONVERTERS[name](self.em, *arguments)
+        try:
+            result = CONVERTERS[name](self.em, *arguments)
+        except TORCH_ERRORS as error:  # what TVM and Python raise for operands that do not fit
+            raise CompileFailed(f"{name} at {node}: {str(error)[:300]}", stage="import", node=str(node)) from error
         if isinstance(result, tuple):
             metas = list(meta)
             parts = [
@@ -173,11 +180,23 @@ class _Importer:
         results = []
         for argument, leaf in zip(kept, self.interface.outputs, strict=True):
             if leaf.dtype is not None:
-                value = self.em.tensor(self._value(argument), leaf.dtype)
-                results.append(value if isinstance(value, relax.Var) else self.bb.emit(value))
+                results.append(self._result(self._value(argument), leaf))
         if not results:
             raise UnsupportedModel("the program returns no tensor")
         return results
+
+    def _result(self, value: Any, leaf: Leaf) -> Any:
+        assert leaf.dtype is not None
+        if not isinstance(value, relax.Expr) or is_prim(value):
+            value = self.em.tensor(value, leaf.dtype)
+        value = self.bb.normalize(value)
+        found, wanted = self.em.shape(value), self.em.sizes(leaf.shape)
+        if self.em.dtype(value) != leaf.dtype or len(found) != len(wanted) or any(map(_differ, found, wanted)):
+            raise ModelMalformed(
+                f"the program says that {leaf.name} is {leaf.dtype}{wanted}; it computes {self.em.dtype(value)}{found}",
+                name=leaf.name,
+            )
+        return value if isinstance(value, relax.Var) else self.bb.emit(value)
 
 
 def _bound(node: Any) -> list[Any]:
@@ -201,7 +220,10 @@ def _differ(found: Any, wanted: Any) -> bool:
 def _constant(tensor: Any) -> Any:
     if tensor.layout.__str__() != "torch.strided" or tensor.is_complex():
         raise UnsupportedModel("a weight is sparse or complex")
-    return relax.const(runtime.from_dlpack(tensor.contiguous()))
+    tensor = tensor.contiguous()
+    if tensor.data_ptr() % _ALIGNMENT:
+        tensor = tensor.clone()
+    return relax.const(runtime.from_dlpack(tensor))
 
 
 def _variable_name(name: str, taken: set[str]) -> str:

@@ -25,7 +25,10 @@ from service.request import JsonScalar
 __all__ = ["TORCH_ERRORS", "Document", "Program", "deserialize", "parse", "quiet"]
 
 _MODELS = "models/"
-_LEAF = {"type": None, "context": None, "children_spec": []}
+_LEAF: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
+
+# Kind of input → the field with the name under which its tensor is stored.
+_WEIGHT_FIELDS = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
 
 # What torch's deserializer and tracer raise for a program that contradicts itself.
 TORCH_ERRORS = (
@@ -104,11 +107,32 @@ def deserialize(document: Document) -> Program:
 
     archive, model = document.archive, document.model
     state, constants = load_weights(archive, model), load_constants(archive, model)
+    _check_weights(document.schema.graph_module, {**constants, **state})
     try:
         with quiet():
             return Program(ExportedProgramDeserializer().deserialize(document.schema, state, constants))
     except TORCH_ERRORS as error:
         raise ModelMalformed(f"{archive.path.name} contradicts itself: {_reason(error)}") from error
+
+
+def _check_weights(module: Any, stored: dict[str, Any]) -> None:
+    """Every weight that the graph takes is there, with the dtype and shape that the graph gives it."""
+    from torch._export.serde.serialize import _SERIALIZE_TO_TORCH_DTYPE
+
+    for spec in module.signature.input_specs:
+        kind = str(spec.type)
+        if kind not in _WEIGHT_FIELDS:
+            continue
+        name, argument = getattr(spec.value, _WEIGHT_FIELDS[kind]), spec.value.arg.name
+        tensor, meta = stored.get(name), module.graph.tensor_values.get(argument)
+        if tensor is None or meta is None:
+            raise ModelMalformed(f"the weight {name} is not in the archive, or not in the graph", name=name)
+        sizes = [dim.as_int if str(dim.type) == "as_int" else None for dim in meta.sizes]
+        if _SERIALIZE_TO_TORCH_DTYPE.get(meta.dtype) != tensor.dtype or sizes != list(tensor.shape):
+            raise ModelMalformed(
+                f"the weight {name} is {tensor.dtype}{list(tensor.shape)}, the graph takes {meta.dtype.name}{sizes}",
+                name=name,
+            )
 
 
 def _model_name(archive: Archive) -> str:

@@ -21,8 +21,8 @@ _AVG = {1: op.nn.avg_pool1d, 2: op.nn.avg_pool2d, 3: op.nn.avg_pool3d}
 
 
 def _each(values: Any, rank: int) -> list[int]:
-    values = [values] if isinstance(values, int) else list(values)
-    return values * rank if len(values) == 1 else values
+    found = [values] if isinstance(values, int) else list(values)
+    return found * rank if len(found) == 1 else found
 
 
 def _padding(em: Emitter, x: Any, out: list[Any], window: list[int], stride: list[int], pad: list[int]) -> list[int]:
@@ -107,7 +107,9 @@ def _corrected(
     area = math.prod(kernel)
     if divisor is not None:
         return em(op.multiply(pooled, em.const(area / divisor, em.dtype(pooled))))
-    sizes, out = em.static_shape(x, "an uneven average pool")[-rank:], em.shape(pooled)[-rank:]
+    sizes, out = em.shape(x)[-rank:], em.shape(pooled)[-rank:]
+    if any(map(is_prim, sizes)):
+        raise em.refuse("padding that counts, or ceil_mode, with a size that is not known when compiling")
     counts = np.ones([1] * rank)
     for axis in range(rank):
         begin = np.arange(out[axis]) * stride[axis] - padding[axis]
