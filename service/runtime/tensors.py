@@ -21,7 +21,7 @@ Array = np.ndarray[Any, Any]
 Extent = tuple[int, int]
 """First address and the one after the last."""
 
-_SMALL_BYTES = 64 << 10
+_SMALL_ELEMENTS = 16 << 10
 _DLPACK = (1, 0)
 _ON_HOST = (1, 3)  # kDLCPU, kDLCUDAHost
 
@@ -125,12 +125,23 @@ def owned_arrays(tensors: Iterable[tvm.runtime.Tensor], shared: Iterable[Extent]
     for tensor in tensors:
         if tensor.device.dlpack_device_type() not in _ON_HOST:
             arrays.append(tensor.numpy())
-            continue
-        start, end = extent(tensor)
-        array = numpy_view(tensor)
-        if end - start <= _SMALL_BYTES or any(start < other_end and other < end for other, other_end in taken):
-            array = array.copy()
+        elif tensor.numel() <= _SMALL_ELEMENTS:
+            arrays.append(_small_copy(tensor))
         else:
-            taken.append((start, end))
-        arrays.append(array)
+            arrays.append(_handed_over(tensor, taken))
     return arrays
+
+
+def _small_copy(tensor: Any) -> Array:
+    if tensor.dtype == "bfloat16":
+        return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).copy().view(ml_dtypes.bfloat16)
+    return np.from_dlpack(tensor).copy()
+
+
+def _handed_over(tensor: tvm.runtime.Tensor, taken: list[Extent]) -> Array:
+    start, end = extent(tensor)
+    array = numpy_view(tensor)
+    if any(start < other_end and other < end for other, other_end in taken):
+        return array.copy()
+    taken.append((start, end))
+    return array
