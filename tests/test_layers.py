@@ -47,7 +47,8 @@ EXCEPTIONS = {
 }
 
 # `schedules` is level 1, but only these may use it.
-USES_SCHEDULES = ("service.lowering.schedule", "service.tuning", "schedules")
+# `passes` asks for the hardware row only: a blocked layout has the width of a vector.
+USES_SCHEDULES = ("service.lowering.schedule", "service.tuning", "service.passes", "schedules")
 
 # Stages that a shell may import inside functions only: they load numpy, tvm or a framework.
 NOT_AT_IMPORT = {"cli": ("service.runtime", "service.frontend", "service.passes", "service.compiler", "service.jobs")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from schedules.cpu.conv2d import Conv2d
+from schedules.cpu.conv2d_blocked import Conv2dBlocked
 from schedules.cpu.depthwise import Depthwise
 from schedules.cpu.fallback import Fallback
 from schedules.cpu.injective import Injective
@@ -13,7 +14,9 @@ from schedules.rule import Rule
 __all__ = ["RULES"]
 
 RULES: tuple[Rule, ...] = (
-    # Sums of products
+    # Sums of products in layouts that the graph passes chose
+    Conv2dBlocked(),
+    # Sums of products in any layout
     Matmul(),
     Conv2d(),
     Depthwise(),

@@ -9,30 +9,25 @@ from typing import Any
 
 import tvm
 from tvm import te
+from tvm.sym import Analyzer
 
 __all__ = ["conv2d", "depthwise_conv2d", "matmul", "pack_channels", "row_tile", "unpack_channels"]
 
 
-SYMBOLIC_ROWS = 8
-
-
-def row_tile(extent: int, most: int = 14) -> int:
-    """The rows of a register tile for `extent` rows: of 6..most, the one that wastes least, the larger on a tie.
-
-    A tile shorter than six rows cannot hide the latency of a fused multiply-add with two vector columns,
-    so an extent under six is one tile of its own.
-    """
+def row_tile(extent: int, most: int) -> int:
+    """The rows of a register tile for `extent` rows: of most/2..most, what wastes least, the most on a tie."""
     if extent <= most:
         return extent
-    return min(range(most, 5, -1), key=lambda rows: (-(-extent // rows) * rows, -rows))
+    return min(range(most, most // 2, -1), key=lambda rows: (_padded(extent, rows), -rows))
 
 
-def _padded(extent: int, tile: int) -> int:
-    return -(-extent // tile) * tile
+def _padded(extent: Any, tile: int) -> Any:
+    return (extent + tile - 1) // tile * tile
 
 
 def _clamped(index: Any, extent: Any, padded: Any) -> Any:
-    return index if extent is padded or extent == padded else te.min(index, extent - 1)
+    exact = isinstance(extent, int) and extent == padded
+    return index if exact else te.min(index, extent - 1)
 
 
 def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:
@@ -82,13 +77,14 @@ def conv2d(
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
     groups: int,
+    most_rows: int,
     out_dtype: str,
 ) -> te.Tensor:
     """`C[n, o, h, w, ov] += A[n, i, h*s + r*d, w*s + q*d, iv] * W[o, i, r, q, iv, ov]` on zero-padded A.
 
     `data` is `NCHW[v]c`, or plain `NCHW` for a first layer with few channels (`W[o, i, r, q, 1, ov]`). The
     accumulator is over whole register tiles: columns past the last read the last one again and are cropped,
-    so that no tile has a tail. A 1×1 convolution with stride 1 has its rows and columns as one axis.
+    so that no tile has a tail. A 1x1 convolution with stride 1 has its rows and columns as one axis.
     """
     batch, _, height, width, *rest = data.shape
     blocks, in_blocks, kernel_h, kernel_w, in_lanes, lanes = (int(extent) for extent in weight.shape)
@@ -99,7 +95,7 @@ def conv2d(
     blocks_per_group = blocks // groups
     flat = kernel_h == kernel_w == stride_h == stride_w == 1 and not any(padding)
     rows, columns = (1, out_h * out_w) if flat else (out_h, out_w)
-    padded = _padded(columns, row_tile(columns))
+    padded = _padded(columns, row_tile(columns, most_rows))
     source = _pad(data, padding)
     i = te.reduce_axis((0, in_blocks), name="i")
     r = te.reduce_axis((0, kernel_h), name="r")
@@ -130,6 +126,7 @@ def depthwise_conv2d(
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
+    most_rows: int,
     out_dtype: str,
 ) -> te.Tensor:
     """`C[n, c, h, w, v] += A[n, c, h*s + r*d, w*s + q*d, v] * W[c, r, q, v]` on zero-padded A."""
@@ -138,7 +135,7 @@ def depthwise_conv2d(
     (stride_h, stride_w), (dilation_h, dilation_w), (top, left, bottom, right) = strides, dilation, padding
     out_h = (int(height) + top + bottom - (kernel_h - 1) * dilation_h - 1) // stride_h + 1
     out_w = (int(width) + left + right - (kernel_w - 1) * dilation_w - 1) // stride_w + 1
-    padded = _padded(out_w, row_tile(out_w))
+    padded = _padded(out_w, row_tile(out_w, most_rows))
     source = _pad(data, padding)
     r = te.reduce_axis((0, kernel_h), name="r")
     q = te.reduce_axis((0, kernel_w), name="q")
@@ -152,17 +149,17 @@ def depthwise_conv2d(
     return te.compute((batch, blocks, out_h, out_w, lanes), lambda *index: tiles[index], name="crop")
 
 
-def matmul(data: te.Tensor, weight: te.Tensor, columns: int, out_dtype: str) -> te.Tensor:
+def matmul(data: te.Tensor, weight: te.Tensor, *, columns: int, row_tile: int, out_dtype: str) -> te.Tensor:
     """`C[..., m, n] += A[..., m, k] * B[n // t, k, n % t]` for the first `columns` of the packed `B[N/t, K, t]`.
 
-    All leading axes are one axis of rows in the accumulator, which is over whole register tiles as in `conv2d`;
-    a symbolic number of rows is rounded up to a tile of `SYMBOLIC_ROWS`.
+    All leading axes are one axis of rows in the accumulator, which is over whole tiles of `row_tile` rows: rows
+    past the last read the last one again and are cropped. Their number may be symbolic.
     """
     *leading, depth = data.shape
     panels, _, tile = (int(extent) for extent in weight.shape)
-    rows = tvm.arith.Analyzer().simplify(reduce(mul, leading, tvm.tirx.IntImm("int64", 1)))
-    static = isinstance(rows, tvm.tirx.IntImm)
-    padded = _padded(int(rows), row_tile(int(rows))) if static else -(-rows // SYMBOLIC_ROWS) * SYMBOLIC_ROWS
+    rows = Analyzer().simplify(reduce(mul, leading, tvm.tirx.IntImm("int64", 1)))
+    rows = int(rows) if isinstance(rows, tvm.tirx.IntImm) else rows
+    padded = _padded(rows, row_tile)
     k = te.reduce_axis((0, depth), name="k")
 
     def product(m: Any, n: Any) -> Any:
@@ -170,15 +167,13 @@ def matmul(data: te.Tensor, weight: te.Tensor, columns: int, out_dtype: str) -> 
         return te.sum(data[(*row, k)].astype(out_dtype) * weight[n // tile, k, n % tile].astype(out_dtype), axis=k)
 
     tiles = te.compute((padded, panels * tile), product, name="matmul")
-    return te.compute(
-        (*leading, columns), lambda *index: tiles[_flatten(index[:-1], leading), index[-1]], name="crop"
-    )
+    return te.compute((*leading, columns), lambda *index: tiles[_flatten(index[:-1], leading), index[-1]], name="crop")
 
 
 def _flatten(index: Sequence[Any], shape: Sequence[Any]) -> Any:
     flat: Any = 0
     for position, extent in zip(index, shape, strict=True):
-        flat = flat * extent + position
+        flat = position if isinstance(flat, int) and flat == 0 else flat * extent + position
     return flat
 
 

@@ -9,6 +9,9 @@ from tvm import relax
 from tvm.relax import backend
 from tvm.target import Target
 
+from schedules.hardware import Cpu, cpu_of
+from service.errors import RelaxcError
+from service.passes.block_channels import BlockChannels
 from service.passes.cancel_casts import CancelCasts
 from service.passes.choose_layout import ChooseLayout
 from service.passes.fold_batch_norm import FoldBatchNorm
@@ -57,11 +60,13 @@ class Job:
     plugins: tuple[Plugin, ...] = ()
     report: OptimizeReport = field(default_factory=OptimizeReport)
     weights: dict[str, Any] = field(default_factory=dict)
+    raised: list[RelaxcError] = field(default_factory=list)
+    """What a pass raised: tvm makes a RuntimeError of an exception that goes through it."""
 
 
 def phases(target: Target, job: Job) -> list[Phase]:
     """The phases for the target's kind, those above the job's -O left out, plugins' passes at the ends of theirs."""
-    chosen = _cuda_phases(job) if str(target.kind.name) == "cuda" else _cpu_phases(job)
+    chosen = _cuda_phases(job) if str(target.kind.name) == "cuda" else _cpu_phases(job, cpu_of(target))
     return [
         Phase(phase.name, phase.min_opt_level, [*phase.passes, *_from_plugins(phase.name, job.plugins)])
         for phase in chosen
@@ -73,21 +78,22 @@ def _from_plugins(phase: str, plugins: tuple[Plugin, ...]) -> list[Any]:
     return [each for plugin in plugins for each in plugin.passes.get(phase, ())]
 
 
-def _cpu_phases(job: Job) -> list[Phase]:
+def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
     return [
         # One dataflow block of flat bindings
         Phase("prepare", 0, _prepare()),
         # Inference only: constants into weights, chains into single calls
         Phase("simplify", 1, [*_simplify(), *_simplify()]),
         # The user's patterns, on the simplified model
-        Phase("plugins", 0, [ApplyPatterns(plugin) for plugin in job.plugins]),
+        Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         # 16-bit operands, fp32 arithmetic
         Phase("precision", 0, _precision(job)),
-        Phase("layout", 2, [ChooseLayout(job.report)]),
+        # Layouts that the templates of this CPU want, weights packed here
+        Phase("layout", 2, [ChooseLayout(job.report), BlockChannels(job.report, cpu), FoldConstants()]),
         # Approximations of exp, tanh and erf within the verification tolerance
         Phase("fast_math", 3, [relax.transform.FastMathTransform()]),
         # Operators become TIR
-        Phase("legalize", 0, _legalize()),
+        Phase("legalize", 0, _legalize(job)),
         # One kernel for a contraction and its epilogue, and for a chain of elementwise operators
         Phase("fuse", 1, _fuse(job)),
         # Constants become a parameter
@@ -99,12 +105,12 @@ def _cuda_phases(job: Job) -> list[Phase]:
     return [
         Phase("prepare", 0, _prepare()),
         Phase("simplify", 1, [*_simplify(), *_simplify()]),
-        Phase("plugins", 0, [ApplyPatterns(plugin) for plugin in job.plugins]),
+        Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job)),
         Phase("layout", 2, [ChooseLayout(job.report)]),
         # CUDA has its own instructions for these
         Phase("fast_math", 3, []),
-        Phase("legalize", 0, _legalize()),
+        Phase("legalize", 0, _legalize(job)),
         Phase("fuse", 1, _fuse(job)),
         Phase("weights", 0, _weights(job)),
     ]
@@ -160,13 +166,13 @@ def _precision(job: Job) -> list[Any]:
     ]
 
 
-def _legalize() -> list[Any]:
+def _legalize(job: Job) -> list[Any]:
     return [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
-        Legalize(),
+        Legalize(job.raised),
         relax.transform.DeadCodeElimination(),
     ]
 

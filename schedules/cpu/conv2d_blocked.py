@@ -1,0 +1,168 @@
+"""Direct convolution on blocked layouts, `NCHW[v]c` and `OIHW[i]i[v]o`: no gathering, no tails."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import s_tir
+
+from schedules import tir
+from schedules.cpu.register_tile import best_vectors, blocks_around, divisors, tile_of, unrolled_steps
+from schedules.hardware import Cpu, cpu_of
+from schedules.rule import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["Conv2dBlocked"]
+
+BLOCK = "conv2d"
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The accumulator `[n, o, h, w, v]` and its reductions; `flat` is a convolution whose h is folded into w."""
+
+    blocks: int
+    height: int
+    columns: int
+    lanes: int
+    in_lanes: int
+    weight_bytes: int
+    batch: int
+    flat: bool
+
+
+class Conv2dBlocked:
+    """`C[n, o, h, w, ov] = epilogue(sum of A[n, i, h*s + r, w*s + q, iv] * W[o, i, r, q, iv, ov])`.
+
+        for task (n, chunk of o, block of rows) in parallel:
+            pad the task's rows of A                        # only where there is padding
+            for o, h, w in tiles:
+                acc[rows, vectors][v] = 0
+                for i, r, q, iv: acc[w, o] += broadcast(A[…, w*s + q, iv]) * W[o, i, r, q, iv]
+                C[tile] = epilogue(acc)
+
+    Parameters: `rows` (columns w of the register tile) and `vectors` (channel blocks of it), `height` (rows h of a
+    task), `chunks` (parts of o that are tasks of their own). After Georganas et al., 'Anatomy of high-performance
+    deep learning convolutions on SIMD architectures' (2018).
+    """
+
+    name = "cpu.conv2d_blocked"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.rule.Rule`."""
+        cpu = cpu_of(target)
+        shape = _match(func)
+        if isinstance(shape, Declined):
+            return shape
+        chosen = _default(shape, cpu) if parameters is None else dict(parameters)
+        if parameters is not None:
+            check(chosen, _choices(shape, cpu))
+        return Schedule(_schedule(func, shape, chosen), chosen)
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.rule.Rule`."""
+        shape = _match(func)
+        return shape if isinstance(shape, Declined) else _choices(shape, cpu_of(target))
+
+
+def _match(func: Any) -> _Shape | Declined:
+    found = blocks_around(func, BLOCK)
+    if isinstance(found, Declined):
+        return found
+    _, block, after = found
+    extents = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
+    if len(extents) != 9 or None in extents[1:]:
+        return Declined("it is no convolution on blocked layouts of known size")
+    _, blocks, height, columns, lanes, i, r, q, in_lanes = extents
+    last = [tir.as_int(iv.dom.extent) for iv in after[-1].iter_vars]
+    if len(last) != 5:
+        return Declined("its epilogue is not over the blocked result")
+    weight = blocks * lanes * i * r * q * in_lanes * 4
+    flat = height == 1 and last[2] != 1
+    return _Shape(blocks, height, columns, lanes, in_lanes, weight, extents[0] or 1, flat)
+
+
+def _choices(shape: _Shape, cpu: Cpu) -> Choices:
+    return {
+        "rows": divisors(shape.columns, cpu.vector_registers - 4),
+        "vectors": divisors(shape.blocks, 4),
+        "height": divisors(shape.columns // 2 if shape.flat else shape.height, 64),
+        "chunks": divisors(shape.blocks, 16),
+    }
+
+
+def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
+    """The largest tile that fits the registers; tasks over channels where the weights do not fit L2, else over rows."""
+    rows = tile_of(shape.columns, (cpu.vector_registers - 4) // 2)
+    vectors = best_vectors(rows, divisors(shape.blocks, 4), cpu)
+    tiles = shape.blocks // vectors
+    heavy = shape.weight_bytes > cpu.l2_bytes // 2 and shape.batch == 1
+    chunks = cpu.cores if heavy and tiles % cpu.cores == 0 else 1
+    whole = shape.columns // rows if shape.flat else shape.height
+    height = _task_height(whole, 1 if chunks > 1 else shape.batch, cpu.cores, chunks > 1)
+    if chunks == 1 and shape.batch * (whole // height) < cpu.cores and tiles % cpu.cores == 0:
+        chunks = cpu.cores
+    return {"rows": rows, "vectors": vectors, "height": height, "chunks": chunks}
+
+
+def _task_height(whole: int, batch: int, cores: int, channels_split: bool) -> int:
+    """Rows of a task: at most 8, all cores busy to the end, and as few tasks as that allows."""
+    options = divisors(whole, 8)
+    if channels_split:
+        return options[-1]
+    even = [height for height in options if (batch * whole // height) % cores == 0]
+    return max(even or options)
+
+
+def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
+    sch = s_tir.Schedule(func)
+    before, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # _match took it
+    last = after[-1].name_hint
+    for block in after[:-1]:
+        sch.compute_inline(block.name_hint)
+    if shape.flat:
+        width = tir.as_int(after[-1].iter_vars[3].dom.extent)
+        sch.transform_block_layout(last, lambda n, o, h, w, v: (n, o, h * width + w, v))
+        batch, channel, column, lane = sch.get_loops(last)
+    else:
+        batch, channel, row, column, lane = sch.get_loops(last)
+    chunk, channel, channels = sch.split(channel, [chosen["chunks"], None, chosen["vectors"]])
+    column, columns = sch.split(column, [None, chosen["rows"]])
+    if shape.flat:
+        task, column = sch.split(column, [None, chosen["height"]])
+        sch.reorder(batch, chunk, task, channel, column, channels, columns, lane)
+    else:
+        task, row = sch.split(row, [None, chosen["height"]])
+        sch.reorder(batch, chunk, task, channel, row, column, channels, columns, lane)
+    sch.compute_at(BLOCK, column, preserve_unit_loops=True)
+    sch.set_scope(BLOCK, 0, "local")
+    _prologue(sch, [block.name_hint for block in before], task)
+    sch.parallel(sch.fuse(batch, chunk, task))
+    _accumulate(sch)
+    for loop in (channels, columns):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    return sch.mod["main"]
+
+
+def _prologue(sch: Any, names: list[str], task: Any) -> None:
+    """`pad` for each task, into a buffer that stays in the cache; what is before it inside it."""
+    kept = [name for name in names if name == "pad"]
+    for name in names:
+        if name not in kept:
+            sch.compute_inline(name)
+    for name in kept:
+        sch.compute_at(name, task, preserve_unit_loops=True)
+        sch.vectorize(sch.get_loops(name)[-1])
+
+
+def _accumulate(sch: Any) -> None:
+    *_, channels, _, columns, lane, i, r, q, iv = sch.get_loops(BLOCK)
+    steps = unrolled_steps(tir.as_int(sch.get(iv).extent) or 1)
+    iv, unrolled = sch.split(iv, [None, steps])
+    sch.reorder(i, r, q, iv, unrolled, columns, channels, lane)
+    for loop in (unrolled, columns, channels):
+        sch.unroll(loop)
+    sch.vectorize(lane)
+    sch.decompose_reduction(BLOCK, i)

@@ -1,0 +1,257 @@
+"""Convolutions on blocked layouts: `NCHW[v]c` for as much of the graph as takes it, weights packed at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from schedules.hardware import Cpu
+from service.passes import blocked_compute as compute
+from service.passes.report import LayoutDecision, OptimizeReport
+from service.passes.rewrite import is_tensor_constant, op_name, static_shape
+
+__all__ = ["BlockChannels"]
+
+Array = np.ndarray[Any, Any]
+
+_ZERO_KEEPING_UNARY = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("abs", "clip", "erf", "negative", "sigmoid", "sqrt", "square", "tanh"),
+        *("nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu"),
+    )
+)
+"""Elementwise operators that are finite at zero, which is what lanes past the last channel hold, or a value made
+from it: those lanes meet zero weights later, and only NaN and infinities would survive that."""
+
+_BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "multiply", "subtract"))
+
+
+@tvm.transform.module_pass(opt_level=0, name="BlockChannels")
+class BlockChannels:
+    """Float32 2-D convolutions with constant weights compute on tensors of `[N, C/v, H, W, v]`, v a vector's lanes.
+
+        y = conv2d(x, W); z = relu(y + b)   →   p = pack(x); z' = relu(conv2d_blocked(p, W') + b'); z = unpack(z')
+
+    The blocked form is kept through elementwise operators, pooling and means over H and W; `unpack` comes where
+    something else reads the value. W' and b' are packed here. Channels are filled up with zeros to whole vectors.
+    """
+
+    def __init__(self, report: OptimizeReport, cpu: Cpu) -> None:
+        self.report = report
+        self.lanes = cpu.lanes(32)
+        self.most_rows = (cpu.vector_registers - 4) // 2
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """The module with blocked convolutions; the same object if it has none that can be."""
+        gvar = module.get_global_var("main")
+        blocker = _Blocker(module, self.lanes, self.most_rows)
+        function = blocker.visit_expr(module[gvar])
+        if not blocker.convolutions:
+            return module
+        module = blocker.builder_.get()
+        module.update_func(module.get_global_var("main"), relax.analysis.remove_all_unused(function))
+        self.report.layout = LayoutDecision(
+            f"NCHW{self.lanes}c",
+            f"{blocker.convolutions} convolutions blocked, {blocker.packs} packs and {blocker.unpacks} unpacks",
+        )
+        return module
+
+
+@dataclass(frozen=True)
+class _Blocked:
+    """A value in blocked form, of `channels` channels in `[N, ceil(channels / v), H, W, v]`."""
+
+    var: relax.Var
+    channels: int
+
+
+@mutator
+class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
+    def __init__(self, module: IRModule, lanes: int, most_rows: int) -> None:
+        super().__init__(module)
+        self.lanes = lanes
+        self.most_rows = most_rows
+        self.blocked: dict[Any, _Blocked] = {}
+        self.packed: dict[Any, relax.Var] = {}
+        self.convolutions = self.packs = self.unpacks = 0
+        self.rules: dict[str, Callable[[relax.Call], _Blocked | None]] = {
+            "relax.nn.conv2d": self._conv2d,
+            "relax.nn.max_pool2d": partial(self._pool, "max"),
+            "relax.nn.avg_pool2d": partial(self._pool, "avg"),
+            "relax.mean": self._mean,
+            **dict.fromkeys(_ZERO_KEEPING_UNARY, self._unary),
+            **dict.fromkeys(_BINARY, self._binary),
+        }
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        call = binding.value
+        if isinstance(binding.var, relax.DataflowVar) and _is_float32_image(call):
+            rule = self.rules.get(op_name(call))
+            result = rule(call) if rule else None
+            if result is not None:
+                self.blocked[binding.var] = result
+                return
+        super().visit_var_binding_(binding)
+
+    def visit_dataflow_var_(self, var: relax.DataflowVar) -> relax.Expr:
+        found = self.blocked.get(var)
+        if found is None:
+            return super().visit_dataflow_var_(var)
+        if var not in self.packed:
+            unpack = partial(compute.unpack_channels, channels=found.channels)
+            self.packed[var] = self._te(unpack, found.var, name="unpack_channels")
+            self.unpacks += 1
+        return self.packed[var]
+
+    def _te(self, function: Callable[..., Any], *args: relax.Expr, name: str) -> relax.Var:
+        return self.builder_.emit(self.builder_.call_te(function, *args, primfunc_name_hint=name))
+
+    def _pack(self, expr: relax.Expr) -> relax.Var:
+        """The blocked form of an image, packed if it has none; an image is packed once."""
+        found = self.blocked.get(expr)
+        if found is not None:
+            return found.var
+        plain = self.visit_expr(expr)
+        if plain not in self.packed:
+            self.packed[plain] = self._te(partial(compute.pack_channels, lanes=self.lanes), plain, name="pack_channels")
+            self.packs += 1
+        return self.packed[plain]
+
+    def _conv2d(self, call: relax.Call) -> _Blocked | None:
+        data, weight = call.args
+        attrs, shape = call.attrs, static_shape(weight)
+        if not is_tensor_constant(weight) or shape is None or not _static_image(data):
+            return None
+        if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or str(weight.ty.dtype) != "float32":
+            return None
+        groups, channels = int(attrs.groups), _channels(data)
+        geometry = {
+            "strides": _ints(attrs.strides, 2),
+            "padding": _ints(attrs.padding, 4),
+            "dilation": _ints(attrs.dilation, 2),
+            "most_rows": self.most_rows,
+            "out_dtype": "float32",
+        }
+        if groups == channels == shape[0] and shape[1] == 1:
+            packed = _pack_depthwise(weight.value.numpy(), self.lanes)
+            function, source = compute.depthwise_conv2d, self._pack(data)
+        elif groups == 1 or (shape[0] // groups) % self.lanes == shape[1] % self.lanes == 0:
+            few = channels * 2 <= self.lanes and data not in self.blocked
+            packed = _pack_weight(weight.value.numpy(), 1 if few else self.lanes, self.lanes)
+            function = partial(compute.conv2d, groups=groups)
+            source = self.visit_expr(data) if few else self._pack(data)
+        else:
+            return None
+        self.convolutions += 1
+        name = "depthwise_conv2d" if packed.ndim == 4 else "conv2d"
+        return _Blocked(self._te(partial(function, **geometry), source, relax.const(packed), name=name), shape[0])
+
+    def _pool(self, kind: str, call: relax.Call) -> _Blocked | None:
+        (data,), attrs = call.args, call.attrs
+        if data not in self.blocked or (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
+            return None
+        pool = partial(
+            topi.nn.pool2d,
+            kernel=_ints(attrs.pool_size, 2),
+            stride=_ints(attrs.strides, 2),
+            dilation=_ints(attrs.dilation, 2),
+            padding=_ints(attrs.padding, 4),
+            pool_type=kind,
+            ceil_mode=bool(attrs.ceil_mode),
+            layout=f"NCHW{self.lanes}c",
+            count_include_pad=bool(attrs.count_include_pad),
+        )
+        found = self.blocked[data]
+        return _Blocked(self._te(pool, found.var, name=f"{kind}_pool2d"), found.channels)
+
+    def _mean(self, call: relax.Call) -> _Blocked | None:
+        (data,), attrs = call.args, call.attrs
+        if data not in self.blocked or not attrs.keepdims or sorted(int(a) % 4 for a in attrs.axis or ()) != [2, 3]:
+            return None
+        found = self.blocked[data]
+        return _Blocked(self.builder_.emit(relax.op.mean(found.var, [2, 3], keepdims=True)), found.channels)
+
+    def _unary(self, call: relax.Call) -> _Blocked | None:
+        data, *rest = call.args
+        if data not in self.blocked:
+            return None
+        found = self.blocked[data]
+        return _Blocked(self.builder_.emit(relax.Call(call.op, [found.var, *rest], call.attrs)), found.channels)
+
+    def _binary(self, call: relax.Call) -> _Blocked | None:
+        known = next((self.blocked[arg] for arg in call.args if arg in self.blocked), None)
+        if known is None or _channels(call) != known.channels:
+            return None
+        operands = [self._operand(arg, known.channels) for arg in call.args]
+        if None in operands:
+            return None
+        return _Blocked(self.builder_.emit(relax.Call(call.op, operands, call.attrs)), known.channels)
+
+    def _operand(self, arg: relax.Expr, channels: int) -> relax.Expr | None:
+        """`arg` so that it broadcasts in blocked form, or None."""
+        if arg in self.blocked:
+            return self.blocked[arg].var if self.blocked[arg].channels == channels else None
+        if is_tensor_constant(arg):
+            array = arg.value.numpy()
+            return relax.const(array.reshape(())) if array.size == 1 else _pack_broadcast(array, channels, self.lanes)
+        return self._pack(arg) if _static_image(arg) and _channels(arg) == channels else None
+
+
+def _is_float32_image(expr: relax.Expr) -> bool:
+    return isinstance(expr.ty, relax.TensorType) and expr.ty.ndim == 4 and str(expr.ty.dtype) == "float32"
+
+
+def _static_image(expr: relax.Expr) -> bool:
+    """Whether everything but the batch is known, and it is a float32 image."""
+    if not _is_float32_image(expr) or not isinstance(expr.ty.shape, relax.ShapeExpr):
+        return False
+    return all(hasattr(dim, "value") for dim in list(expr.ty.shape)[1:])
+
+
+def _channels(expr: relax.Expr) -> int:
+    dim = list(expr.ty.shape)[1]
+    return int(dim) if hasattr(dim, "value") else -1
+
+
+def _ints(values: Any, count: int) -> tuple[int, ...]:
+    found = [int(value) for value in values]
+    return tuple(found * (count // len(found)))
+
+
+def _fill(array: Array, axis: int, multiple: int) -> Array:
+    """`array` with zeros at the end of `axis`, to a multiple of `multiple`."""
+    missing = -array.shape[axis] % multiple
+    widths = [(0, missing if i == axis else 0) for i in range(array.ndim)]
+    return np.pad(array, widths) if missing else array
+
+
+def _pack_weight(weight: Array, in_lanes: int, lanes: int) -> Array:
+    """`OIHW` → `OIHW[in_lanes]i[lanes]o`."""
+    filled = _fill(_fill(weight, 0, lanes), 1, in_lanes)
+    o, i, h, w = filled.shape
+    blocks = filled.reshape(o // lanes, lanes, i // in_lanes, in_lanes, h, w)
+    return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
+
+
+def _pack_depthwise(weight: Array, lanes: int) -> Array:
+    """`C1HW` → `CHW[lanes]c`."""
+    filled = _fill(weight[:, 0], 0, lanes)
+    c, h, w = filled.shape
+    return np.ascontiguousarray(filled.reshape(c // lanes, lanes, h, w).transpose(0, 2, 3, 1))
+
+
+def _pack_broadcast(array: Array, channels: int, lanes: int) -> relax.Expr | None:
+    """A constant that broadcasts to `NCHW` and varies over channels only, in blocked form."""
+    shape = (1,) * (4 - array.ndim) + array.shape
+    if shape != (1, channels, 1, 1) or array.dtype != np.float32:
+        return None
+    filled = _fill(array.reshape(channels), 0, lanes)
+    return relax.const(filled.reshape(1, -1, 1, 1, lanes))
