@@ -11,11 +11,13 @@ import gc
 import importlib
 import json
 import os
+import pkgutil
 import signal
 import socket
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 from service.jobs.guard import stand_guard
@@ -25,35 +27,43 @@ from service.jobs.task import Flavour
 __all__ = ["main", "preload"]
 
 # Imported before the fork, in order. onnxruntime is not here: its import starts a thread, and takes 60 ms.
-_PRELOAD = {
-    Flavour.ONNX: ("tvm", "tvm.relax", "onnx", "tvm.relax.frontend.onnx"),
-    Flavour.PT2: ("torch", "torch.export", "tvm", "tvm.relax", "tvm.relax.frontend.torch"),
+_LIBRARIES = {
+    Flavour.ONNX: ("tvm", "tvm.relax", "tvm.relax.frontend.onnx", "onnx", "numpy.random"),
+    # What torch.export.load imports when it is first called takes 2.5 s.
+    Flavour.PT2: (
+        *("torch", "torch.export", "torch.export.pt2_archive._package", "torch.export._unlift"),
+        *("torch._dynamo", "torch._functorch.aot_autograd", "torch.fx.experimental.symbolic_shapes"),
+        *("tvm", "tvm.relax", "tvm.relax.frontend.torch", "numpy.random"),
+    ),
 }
-_OURS = (
-    "service.compiler",
-    "service.frontend",
-    "service.passes",
-    "service.lowering",
-    "service.artifact",
-    "service.runtime.session",
-    "service.runtime.compare",
-    "service.jobs.tasks",
-)
-_OUR_FRONTEND = {Flavour.ONNX: "service.frontend.onnx", Flavour.PT2: "service.frontend.exported_program"}
+_OURS = ("schedules", "service.frontend", "service.passes", "service.lowering", "service.artifact", "service.runtime")
+_NOT_OURS = {
+    Flavour.ONNX: ("service.frontend.pt2", "service.frontend.exported_program"),
+    Flavour.PT2: ("service.frontend.onnx",),
+}
 # Extras: without them the worker still runs, and the frontend says which one a model needs.
-_EXTRAS = frozenset({"onnx", "torch", "service"})  # TEMP
+_EXTRAS = frozenset({"onnx", "torch"})
 
 
 def preload(flavour: Flavour) -> None:
     """Imports what a job of this flavour will need; `onnx` cannot import torch afterwards."""
     if flavour is Flavour.ONNX:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
-    for name in (*_PRELOAD[flavour], *_OURS, _OUR_FRONTEND[flavour]):
+    for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.tasks", *_our_modules(flavour)):
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in _EXTRAS:
                 raise
+
+
+def _our_modules(flavour: Flavour) -> Iterator[str]:
+    """Every module of the stages but the other frontend's: which of them a compile uses is their own business."""
+    for package in _OURS:
+        yield package
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not module.name.startswith(_NOT_OURS[flavour]):
+                yield module.name
 
 
 def threads() -> int:
