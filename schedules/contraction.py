@@ -111,10 +111,24 @@ def _classify(block: Any, a: Any, b: Any) -> Contraction | Declined:
         return Declined("both operands use the contiguous axis of the result")
     if not n:
         n, m = m[-1:], m[:-1]
+    (outer_m, m), (outer_n, n) = _static_suffix(m, extents), _static_suffix(n, extents)
+    batch = (*batch, *outer_m, *outer_n)
     result = str(block.body.buffer.dtype)
     dtype = "float32" if result in ("float16", "bfloat16") else result
     real_k = tuple(var for var in k if extents[var] != 1)
     return Contraction(block, batch, m, n, real_k, extents, origin, a.astype(dtype), b.astype(dtype), dtype)
+
+
+def _static_suffix(axes: tuple[Any, ...], extents: dict[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Outer and inner part of a group: of several axes, a symbolic one is flattened with no other.
+
+    TVM cannot prove that blocks of 4 cover n * 7 rows; it can for n, and for 7.
+    """
+    count = 0
+    while count < len(axes) and isinstance(extents[axes[-1 - count]], int):
+        count += 1
+    split = 0 if count == len(axes) else len(axes) - max(1, count)
+    return axes[:split], axes[split:]
 
 
 def _axes_written(indices: Sequence[Any], spatial: Sequence[Any]) -> list[Any] | Declined:

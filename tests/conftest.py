@@ -1,0 +1,28 @@
+"""Options and fixtures for every test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what the tests produce")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest):
+    """Compares a text with tests/golden/NAME; `pytest --update-golden` writes it instead."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        assert path.exists(), f"{path} is missing: run pytest --update-golden"
+        assert text == path.read_text(), f"{path.name} differs: look at it, then run pytest --update-golden"
+
+    return check
