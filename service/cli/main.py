@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wishes = Wishes.of(arguments)
     if wishes.verbose:
         logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    signal.signal(signal.SIGTERM, _terminate)
+    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         code = _run(arguments, wishes)
         sys.stdout.flush()
@@ -55,6 +55,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What is still buffered would raise again when the interpreter flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
+    finally:
+        signal.signal(signal.SIGTERM, before)
     return code
 
 

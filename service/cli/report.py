@@ -38,7 +38,7 @@ def verification(manifest: Manifest) -> list[str]:
     worst = max(outputs, key=lambda row: _number(row["max_abs_error"]), default=None)
     line = "passed" if found["passed"] else "FAILED"
     if worst is not None:
-        line += f": {len(outputs)} outputs, largest error {_number(worst['max_abs_error']):.2g} in {worst['name']}"
+        line += f": {len(outputs)} output{'s' * (len(outputs) > 1)}, largest error {_number(worst['max_abs_error']):.2g} in {worst['name']}"
     return [line, *(f"FAILED {_failure(row)}" for row in outputs if not row["passed"])]
 
 
@@ -59,7 +59,7 @@ def fused(manifest: Manifest) -> str:
     rows = sorted(
         ((number, name) for name, number in fusions.items() if " + " in name), key=lambda row: (-row[0], row[1])
     )
-    more = f", and {len(rows) - 4} kinds more" if len(rows) > 4 else ""
+    more = f", and {sum(number for number, _ in rows[4:])} of other kinds" if len(rows) > 4 else ""
     return ", ".join(f"{number} {name}" for number, name in rows[:4]) + more or "none"
 
 

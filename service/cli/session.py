@@ -1,0 +1,86 @@
+"""Opens an artifact for `run`, `bench` and `profile`, and finds inputs for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from service.cli.arrays import read_npz
+from service.errors import InputName, InvalidOption
+
+if TYPE_CHECKING:
+    from service.request import Signature
+    from service.runtime import Session
+
+__all__ = ["Dims", "Inputs", "choose_inputs", "open_session", "parse_dims"]
+
+Inputs = Annotated[
+    Path | None, typer.Option("--inputs", "-i", metavar="IN.npz", help="Arrays by input name, as np.savez writes them.")
+]
+Dims = Annotated[
+    list[str] | None,
+    typer.Option("--dim", metavar="NAME=SIZE", help="Size of a symbolic dim of inputs that are filled. Repeatable."),
+]
+
+
+def open_session(path: Path, threads: int | None, *, with_torch: bool = False) -> Session:
+    """The artifact, loaded. Raises ArtifactError.
+
+    `import tvm` imports torch where it can, which takes seconds; unless it is wanted, torch is kept out.
+    """
+    if not with_torch and "torch" not in sys.modules:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
+    from service.runtime import load
+
+    return load(path, threads=threads)
+
+
+def choose_inputs(
+    signature: Signature, path: Path | None, dims: list[str] | None, seed: int, *, fill: bool
+) -> dict[str, Any]:
+    """Arrays from the .npz at `path`, and seeded random ones for the rest if `fill`.
+
+    A symbolic dim of a filled input has the size that `dims` or a given array says. Raises an InputError.
+    """
+    from service.runtime.inputs import random_inputs
+
+    given = read_npz(path, signature) if path else {}
+    unknown = sorted(given.keys() - {spec.name for spec in signature.inputs} - dict(signature.constants).keys())
+    if unknown:
+        names = ", ".join(spec.name for spec in signature.inputs)
+        raise InputName(f"{path} has {', '.join(unknown)}; the inputs are {names}", unknown=unknown)
+    missing = [spec.name for spec in signature.inputs if spec.name not in given]
+    if missing and not fill:
+        remedy = "Give them in a .npz with -i, or use --fill random."
+        raise InputName(f"inputs are missing: {', '.join(missing)}", remedy=remedy, missing=missing)
+    if not missing:
+        return given
+    sizes = {**_sizes_of(signature, given), **parse_dims(dims or [])}
+    return {**random_inputs(signature, seed=seed, sizes=sizes), **given}
+
+
+def parse_dims(given: list[str]) -> dict[str, int]:
+    """`["batch=4"]` as sizes by name. Raises InvalidOption."""
+    sizes: dict[str, int] = {}
+    for text in given:
+        name, _, size = text.partition("=")
+        if not name or not re.fullmatch(r"\d{1,18}", size) or name in sizes:
+            raise InvalidOption(f"--dim takes NAME=SIZE, each name once, got {text!r}", option="dim")
+        sizes[name] = int(size)
+    return sizes
+
+
+def _sizes_of(signature: Signature, given: Mapping[str, Any]) -> dict[str, int]:
+    names = dict(signature.dims).keys()
+    found: dict[str, int] = {}
+    for spec in signature.inputs:
+        shape = given[spec.name].shape if spec.name in given else ()
+        found |= {
+            dim: size for dim, size in zip(spec.shape, shape, strict=False) if isinstance(dim, str) and dim in names
+        }
+    return found
