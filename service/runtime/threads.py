@@ -42,14 +42,10 @@ def use_threads(count: int) -> None:
 
 
 def _make_pool(workers: int) -> None:
+    """Makes this thread's pool. TVM_NUM_THREADS stays set, and raised if need be: TVM reads it again at every launch,
+    takes half of the logical CPUs where it is unset, and runs a launch on one thread where that gives one."""
     with _environment:
         os.environ.setdefault("TVM_BIND_THREADS", "0")
-        before = os.environ.get("TVM_NUM_THREADS")
-        os.environ["TVM_NUM_THREADS"] = str(workers)
-        try:
-            _this_thread.count = tvm.get_global_func("runtime.NumThreads")()
-        finally:
-            if before is None:
-                del os.environ["TVM_NUM_THREADS"]
-            else:
-                os.environ["TVM_NUM_THREADS"] = before
+        before = os.environ.get("TVM_NUM_THREADS", "")
+        os.environ["TVM_NUM_THREADS"] = str(max(workers, int(before) if before.isdecimal() else 0))
+        _this_thread.count = tvm.get_global_func("runtime.NumThreads")()

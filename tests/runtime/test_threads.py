@@ -6,9 +6,11 @@ import os
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 import tvm
+from tvm.script import tirx as T
 
 from service import config, machine
 from service.runtime import threads
@@ -57,16 +59,42 @@ def test_a_pool_has_a_worker_for_each_core() -> None:
     in_new_thread(work)
 
 
-def test_neither_the_caller_nor_the_environment_is_changed() -> None:
+def test_the_caller_is_pinned_to_no_core() -> None:
     code = """
 import os
 from service.runtime.threads import use_threads
-before = os.sched_getaffinity(0), os.environ.get("TVM_NUM_THREADS")
+before = os.sched_getaffinity(0)
 use_threads(1)
-assert (os.sched_getaffinity(0), os.environ.get("TVM_NUM_THREADS")) == before
+assert os.sched_getaffinity(0) == before
 """
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "TVM_NUM_THREADS": "7"})
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@T.prim_func(s_tir=True)
+def who_runs(out: T.Buffer((2,), "int32")) -> None:
+    """Each parallel iteration writes the id of the thread that runs it."""
+    for i in T.parallel(2):
+        with T.sblock("who"):
+            v = T.axis.spatial(2, i)
+            out[v] = T.call_extern("int32", "gettid")
+
+
+@pytest.mark.parametrize("environment", [{}, {"TVM_NUM_THREADS": "1"}, {"TVM_NUM_THREADS": "7"}])
+def test_a_launch_runs_on_as_many_threads_as_asked(tmp_path: Path, environment: dict[str, str]) -> None:
+    library = tmp_path / "who.so"
+    tvm.compile(who_runs, "llvm").export_library(str(library))
+    code = f"""
+import tvm
+from service.runtime.threads import use_threads
+function = tvm.runtime.load_module({str(library)!r})["who_runs"]
+for wanted in (2, 1):
+    use_threads(wanted)
+    out = tvm.runtime.tensor(__import__("numpy").zeros(2, "int32"))
+    function(out)
+    assert len(set(out.numpy())) == wanted, (wanted, out)
+"""
+    clean = {name: value for name, value in os.environ.items() if name != "TVM_NUM_THREADS"}
+    subprocess.run([sys.executable, "-c", code], check=True, env={**clean, **environment})
 
 
 def test_the_setting_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
