@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from service.errors import InvalidShape, UnsupportedModel
+from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
 from service.frontend import onnx_dims
 from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes
-from service.frontend.onnx_graph import Graph, read
+from service.frontend.onnx_graph import Graph, check, read
 from service.frontend.signature import output_signature
 from service.request import Dim, DimBounds, ModelFormat, Signature, TensorSpec
 
@@ -22,13 +22,15 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
     Raises a ModelError for a file that cannot be used, UnsupportedModel with every unsupported node,
     and InvalidShape for a shape that does not fit the model.
     """
-    from service.frontend import onnx_import, onnx_support
-
     graph = read(path)
     inputs = with_shapes(input_specs(graph), shapes)
+    # TVM is imported here and not before: a file that cannot be read needs none of it.
+    from service.frontend import onnx_import, onnx_support
+
     missing = onnx_support.unsupported(graph)
     if missing:
         raise onnx_import.unsupported_error(missing)
+    check(graph)
     scope = onnx_dims.Scope()
     module = onnx_import.build(graph, inputs, scope)
     return ImportedModel(module, output_signature(module, inputs, graph.outputs, scope), graph.op_counts)
@@ -39,13 +41,16 @@ def inspect(path: Path) -> ModelInfo:
     from service.frontend import onnx_support
 
     graph = read(path)
+    missing = onnx_support.unsupported(graph)
+    if not missing:
+        check(graph)
     inputs = input_specs(graph)
     outputs = tuple(
         _spec(value, f"output {value.name!r}") for value in _values(graph.model.graph.output, graph.outputs)
     )
     names = sorted({name for spec in (*inputs, *outputs) for dim in spec.shape for name in onnx_dims.names_in(dim)})
     signature = Signature(tuple(inputs), outputs, tuple((name, DimBounds()) for name in names))
-    return ModelInfo(ModelFormat.ONNX, signature, graph.op_counts, onnx_support.unsupported(graph), graph.details)
+    return ModelInfo(ModelFormat.ONNX, signature, graph.op_counts, missing, graph.details)
 
 
 def reference(path: Path, *, threads: int, shapes: Shapes) -> Reference:
@@ -85,9 +90,9 @@ def _spec(value: Any, what: str) -> TensorSpec:
     tensor = value.type.tensor_type
     try:
         dtype = dtype_name(tensor.elem_type)
-    except KeyError:
-        dtype = "undefined"
-    if dtype == "undefined" or any(dtype.startswith(prefix) for prefix in _DTYPES):
+    except KeyError as error:
+        raise ModelMalformed(f"{what} has the undefined dtype {tensor.elem_type}", tensor=value.name) from error
+    if any(dtype.startswith(prefix) for prefix in _DTYPES):
         raise UnsupportedModel(f"{what} has the dtype {dtype}", tensor=value.name, dtype=dtype)
     return TensorSpec(
         value.name, dtype, tuple(_dim(value.name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))

@@ -12,7 +12,7 @@ from service.config import settings
 from service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
 from service.frontend.onnx_file import array, check_tensors, one_line, parse, subgraphs, tensors
 
-__all__ = ["Graph", "read"]
+__all__ = ["Graph", "check", "read"]
 
 # Larger tensors leave the protobuf, so that checker, inliner and shape inference see a graph of kilobytes.
 _INLINE_BYTES = 1024
@@ -44,7 +44,7 @@ class Graph:
 
 
 def read(path: Path) -> Graph:
-    """The model at `path`, checked by us and by onnx.checker.
+    """The model at `path`, its structure checked; what its nodes mean is left to `check`.
 
     Raises ModelMalformed, ModelTooLarge, ModelUnsafe, or UnsupportedModel (opset or IR from the future).
     """
@@ -58,7 +58,6 @@ def read(path: Path) -> Graph:
     inputs = tuple(value.name for value in model.graph.input)
     weights = _take_weights(model, path.parent)
     inputs = tuple(name for name in inputs if name not in weights)
-    _check_by_onnx(model)
     opsets = _opsets(model)
     if opsets[""] < _OLDEST_OPSET:
         model = _convert(model, _OLDEST_OPSET)
@@ -281,11 +280,15 @@ def _replace(field_: Any, messages: list[Any]) -> None:
     field_.extend(messages)
 
 
-def _check_by_onnx(model: Any) -> None:
+def check(graph: Graph) -> None:
+    """onnx.checker's opinion: attributes, numbers of inputs, dtypes, shapes that agree. Raises ModelMalformed.
+
+    It calls an operator that it does not know malformed, so unsupported ones are looked for first.
+    """
     import onnx
 
     try:
-        onnx.checker.check_model(model, full_check=True)
+        onnx.checker.check_model(graph.model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelMalformed(f"onnx.checker: {one_line(error)}") from error
     except (RuntimeError, ValueError, MemoryError) as error:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
-from service.errors import CompileFailed, UnsupportedModel
+from service.config import settings
+from service.errors import CompileFailed, ModelError, ModelTooLarge, UnsupportedModel
 from service.frontend import onnx_control, onnx_dims
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.onnx_file import one_line
 from service.frontend.onnx_function import body_of
 from service.frontend.onnx_graph import Graph, op_name
-from service.frontend.onnx_node import Node, Refused, Value
+from service.frontend.onnx_node import Node, Refused, Value, dtype_of
 from service.frontend.onnx_ops import converter_of
 from service.frontend.onnx_ops.sequence import Sequence
 from service.frontend.onnx_values import FOLDS, MAX_FOLDED, Known, Undecided, known_ints
@@ -64,6 +67,7 @@ class Walk:
         parameters: list[Any] = []
         for spec in inputs:
             name = onnx_dims.unique(spec.name, [parameter.name for parameter in parameters])
+            check_size(f"input {spec.name!r}", list(spec.shape), spec.dtype)
             shape = [self.scope.expression(dim) for dim in spec.shape]
             parameters.append(relax.Var(name, relax.TensorType(shape, spec.dtype)))
             self.values[spec.name] = parameters[-1]
@@ -96,7 +100,7 @@ class Walk:
         node = self._node(proto, inputs)
         try:
             results = self._convert(node, proto)
-            missing = [name for name in proto.output[len(results) :] if name]
+            missing = [n for n, v in zip_longest(proto.output, results[: len(proto.output)]) if n and v is None]
             if missing:
                 raise Refused(f"its output {missing[0]!r} is not computed")
             return results
@@ -126,13 +130,14 @@ class Walk:
             results = converter(node)
             results = list(results) if isinstance(results, list | tuple) else [results]
             return [self._settle(node, value) for value in results]
-        except (Refused, CompileFailed, UnsupportedModel):
+        except (Refused, CompileFailed, ModelError):
             raise
         except Exception as error:
+            name = proto.name or proto.output[0]
             raise CompileFailed(
-                f"importing node {proto.name or proto.output[0]!r} ({node.op}) failed: {one_line(error)}",
+                f"importing node {name!r} ({node.op}) failed: {type(error).__name__}: {one_line(error)}",
                 stage="import",
-                node=proto.name or proto.output[0],
+                node=name,
                 op=node.op,
             ) from error
 
@@ -147,7 +152,7 @@ class Walk:
             inner.values[name] = node.inputs[index] if index < len(node.inputs) else None
         inner.run(body.nodes)
         inner.hand_over()
-        return [inner.values[name] for name in body.outputs[: len(proto.output)]]
+        return [inner.values.get(name) for name in body.outputs[: len(proto.output)]]
 
     def child(self, values: dict[str, Any], opsets: dict[str, int] | None = None) -> Walk:
         """A walk of an inner graph, which sees `values`."""
@@ -203,6 +208,7 @@ class Walk:
         if value.ty.shape is None:
             dims = [self.scope.fresh(f"{node.op}_{axis}".lower()) for axis in range(value.ty.ndim)]
             value = self.builder.match_cast(value, relax.TensorType(dims, value.ty.dtype))
+        check_size(f"node {node.name!r} ({node.op})", node.shape_of(value), dtype_of(value))
         return value
 
     def output(self, name: str) -> Any:
@@ -220,6 +226,18 @@ class Walk:
                     for op, nodes in self.refused.items()
                 }
             )
+
+
+def check_size(what: str, shape: list[Any], dtype: str) -> None:
+    """Raises ModelTooLarge for a tensor that the memory of a compile, which runs the model too, cannot hold."""
+    size = math.prod(dim for dim in shape if isinstance(dim, int)) * Node.numpy_dtype(dtype).itemsize
+    limit = settings().compile_memory_bytes
+    if size > limit:
+        raise ModelTooLarge(
+            f"{what} has the shape {[str(dim) for dim in shape]}, {size} bytes; RELAXC_COMPILE_MEMORY_BYTES is {limit}",
+            size_bytes=size,
+            limit_bytes=limit,
+        )
 
 
 def unsupported_error(ops: Mapping[str, Unsupported]) -> UnsupportedModel:

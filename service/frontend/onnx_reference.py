@@ -1,4 +1,4 @@
-"""ONNX Runtime as the reference; where it has no kernel for a dtype, the ONNX project's own evaluator."""
+"""ONNX Runtime as the reference; where it has no kernel, the model in fp32, or the ONNX project's own evaluator."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from service.errors import ModelMalformed
 from service.frontend.model import Reference
-from service.frontend.onnx_file import one_line
+from service.frontend.onnx_file import array, check_tensors, one_line, parse, subgraphs, tensors
 
 __all__ = ["reference"]
 
@@ -16,24 +16,53 @@ __all__ = ["reference"]
 def reference(path: Path, threads: int) -> Reference:
     """Runs the model at `path` on arrays by name; one thread makes it repeatable.
 
-    Only basic graph optimizations are on, since the extended ones trade digits for speed. A model that
-    ONNX Runtime has no kernels for (most of bfloat16) runs in onnx.reference, which is slow.
-    Raises ModelMalformed when neither takes the model.
+    Only basic graph optimizations are on, since the extended ones trade digits for speed. ONNX Runtime has no CPU
+    kernels for most of bfloat16: such a model runs with every bfloat16 as a float32, and its outputs are
+    rounded. What it still does not take runs in onnx.reference, which is slow.
+    Raises ModelMalformed when none of them takes the model.
     """
+    check_tensors(parse(path), path.parent)
+    try:
+        return _runtime(_session(str(path), threads))
+    except _errors() as error:
+        cause = error
+    model = _with_data(path)
+    if _uses_bfloat16(model):
+        try:
+            return _rounded(model, threads)
+        except _errors():
+            pass
+    return _evaluator(model, cause)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises for a model that it does not take."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    return (
+        state.Fail,
+        state.InvalidArgument,
+        state.InvalidGraph,
+        state.InvalidProtobuf,
+        state.NotImplemented,
+        state.RuntimeException,
+    )
+
+
+def _session(model: str | bytes, threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    # Only fatal messages: what a session refuses comes as an exception.
     options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        return _evaluator(path, error)
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _runtime(session: Any) -> Reference:
     names = [output.name for output in session.get_outputs()]
-    if any("bfloat16" in value.type for value in (*session.get_inputs(), *session.get_outputs())):
-        return _through_values(session, names)
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
@@ -41,46 +70,72 @@ def reference(path: Path, threads: int) -> Reference:
     return run
 
 
-def _through_values(session: Any, names: list[str]) -> Reference:
-    """numpy has no bfloat16 that ONNX Runtime knows, so bits go in and out as OrtValues."""
+def _with_data(path: Path) -> Any:
+    """The model with its external data inside."""
+    import onnx
+
+    model = parse(path)
+    for tensor in tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array(tensor, path.parent), tensor.name))
+    return model
+
+
+def _graphs(model: Any) -> list[Any]:
+    return [model.graph, *subgraphs(model.graph.node)]
+
+
+def _uses_bfloat16(model: Any) -> bool:
+    values = [value for graph in _graphs(model) for value in (*graph.input, *graph.output)]
+    kinds = [value.type.tensor_type.elem_type for value in values] + [t.data_type for t in tensors(model)]
+    return 16 in kinds  # onnx.TensorProto.BFLOAT16
+
+
+def _rounded(model: Any, threads: int) -> Reference:
+    """The model with float32 for every bfloat16; its outputs are rounded to what the model declares."""
     import ml_dtypes
     import numpy as np
-    import onnxruntime
 
-    kind = 16  # onnx.TensorProto.BFLOAT16
-    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    short = [value.name for value in model.graph.output if value.type.tensor_type.elem_type == 16]
+    wide = type(model).FromString(model.SerializeToString())
+    _widen(wide)
+    run = _runtime(_session(wide.SerializeToString(), threads))
 
-    def value(array: Any) -> Any:
-        if array.dtype != bfloat16:
-            return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
-        return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array), kind)
+    def rounded(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        bfloat16 = np.dtype(ml_dtypes.bfloat16)
+        given = {name: data.astype("float32") if data.dtype == bfloat16 else data for name, data in inputs.items()}
+        return {name: data.astype(bfloat16) if name in short else data for name, data in run(given).items()}
 
-    def array(result: Any) -> Any:
-        if result.element_type() != kind:
-            return result.numpy()
-        import ctypes
-
-        count = int(np.prod(result.shape()))
-        bits = (ctypes.c_uint16 * count).from_address(result.data_ptr())
-        return np.frombuffer(bits, bfloat16).reshape(result.shape()).copy()
-
-    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        results = session.run_with_ort_values(names, {name: value(data) for name, data in inputs.items()})
-        return {name: array(result) for name, result in zip(names, results, strict=True)}
-
-    return run
+    return rounded
 
 
-def _evaluator(path: Path, cause: Exception) -> Reference:
+def _widen(model: Any) -> None:
     import onnx
+
+    bfloat16, float32 = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
+    for graph in _graphs(model):
+        del graph.value_info[:]
+        for value in (*graph.input, *graph.output):
+            if value.type.tensor_type.elem_type == bfloat16:
+                value.type.tensor_type.elem_type = float32
+    for tensor in tensors(model):
+        if tensor.data_type == bfloat16:
+            data = onnx.numpy_helper.to_array(tensor).astype("float32")
+            tensor.CopyFrom(onnx.numpy_helper.from_array(data, tensor.name))
+    for body in (*_graphs(model), *model.functions):
+        for node in body.node:
+            for attribute in node.attribute:
+                # `to` of Cast, `dtype` of EyeLike, `output_dtype` of QuantizeLinear, `stash_type` of the norms.
+                if attribute.name in ("to", "dtype", "output_dtype", "stash_type") and attribute.i == bfloat16:
+                    attribute.i = float32
+
+
+def _evaluator(model: Any, cause: Exception) -> Reference:
     import onnx.reference
 
-    if "NOT_IMPLEMENTED" not in str(cause) and "INVALID_GRAPH" not in str(cause):
-        raise ModelMalformed(f"ONNX Runtime refuses the model: {one_line(cause)}") from cause
     try:
-        model = onnx.load(path)
         evaluator = onnx.reference.ReferenceEvaluator(model)
-    except Exception as error:
+    except (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         raise ModelMalformed(f"ONNX Runtime refuses the model: {one_line(cause)}") from error
     names = list(evaluator.output_names)
 

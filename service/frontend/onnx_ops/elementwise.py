@@ -174,9 +174,21 @@ def _is_inf(node: Node) -> Any:
 
 @op("BitShift")
 def _bit_shift(node: Node) -> Any:
+    """A shift by the width or more, or by less than 0, leaves 0, or of a negative number shifted right -1."""
     left, right = aligned(node, node.tensor(0), node.tensor(1))
-    function = relax.op.left_shift if node.attr("direction") == "LEFT" else relax.op.right_shift
-    return function(left, right)
+    dtype = dtype_of(left)
+    width, towards_left = int(dtype.lstrip("uint")), node.attr("direction") == "LEFT"
+
+    def shift(x: Any, amount: Any) -> Any:
+        zero = tirx.const(0, dtype)
+        inside = amount < tirx.const(width, dtype)
+        if not dtype.startswith("uint"):
+            inside = tirx.And(amount >= zero, inside)
+        safe = tirx.Select(inside, amount, zero)
+        beyond = zero if towards_left or dtype.startswith("uint") else x >> tirx.const(width - 1, dtype)
+        return tirx.Select(inside, x << safe if towards_left else x >> safe, beyond)
+
+    return node.te(lambda a, b: _broadcast(a, b, shift), left, right)
 
 
 @op("Where")

@@ -10,6 +10,7 @@ from tvm import relax, te, tirx, topi
 from service.frontend.onnx_node import Node, Refused
 from service.frontend.onnx_ops.common import cast, full_precision, is_float, scalar
 from service.frontend.onnx_ops.conv import spatial_padding
+from service.frontend.onnx_ops.reduce import lowest
 from service.frontend.onnx_ops.registry import op
 
 
@@ -59,6 +60,9 @@ class _Window:
         return [o * s + k * d for o, s, k, d in zip(out, self.strides, taps, self.dilations, strict=True)]
 
 
+_MAX = te.comm_reducer(lambda a, b: tirx.max(a, b), lowest, name="max")
+
+
 @op("MaxPool")
 def _max_pool(node: Node) -> Any:
     window, x, rank = _Window(node), node.tensor(0), node.rank(0) - 2
@@ -67,11 +71,7 @@ def _max_pool(node: Node) -> Any:
     if rank == 2 and window.floor_like and is_float(node.dtype(0)):
         pads = window.begins + window.ends
         return relax.op.nn.max_pool2d(x, window.kernel, window.strides, pads, window.dilations)
-    return _reduce_windows(node, window, x, te.max, _lowest(node.dtype(0)))
-
-
-def _lowest(dtype: str) -> Any:
-    return tirx.const(-math.inf, dtype) if is_float(dtype) else tirx.min_value(dtype)
+    return _reduce_windows(node, window, x, _MAX, lowest(node.dtype(0)))
 
 
 def _reduce_windows(node: Node, window: _Window, x: Any, reducer: Any, filler: Any) -> Any:
@@ -158,7 +158,7 @@ def _max_pool_with_indices(node: Node, window: _Window) -> Any:
         take_left = tirx.Or(a[1] > b[1], tirx.And(a[1] == b[1], a[0] <= b[0]))
         return tirx.Select(take_left, a[0], b[0]), tirx.Select(take_left, a[1], b[1])
 
-    reducer = te.comm_reducer(better, lambda i, v: (tirx.const((1 << 62), i), _lowest(dtype)), name="max_place")
+    reducer = te.comm_reducer(better, lambda i, v: (tirx.const((1 << 62), i), lowest(dtype)), name="max_place")
 
     def kernel(data: te.Tensor) -> list[te.Tensor]:
         taps = [te.reduce_axis((0, size), name=f"k{axis}") for axis, size in enumerate(window.kernel)]
@@ -171,7 +171,7 @@ def _max_pool_with_indices(node: Node, window: _Window) -> Any:
             for p, s in zip(*((safe[::-1], sizes[::-1]) if column_major else (safe, sizes)), strict=True):
                 flat = flat * s + p
             flat = (n * batch_channels[1] + c) * plane + flat
-            value = tirx.if_then_else(inside, data(n, c, *safe), _lowest(dtype))
+            value = tirx.if_then_else(inside, data(n, c, *safe), lowest(dtype))
             return reducer((flat, value), axis=taps)
 
         return list(te.compute((*batch_channels, *window.out), element, name="pool"))

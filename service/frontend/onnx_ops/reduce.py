@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
-from tvm import relax, topi
+from tvm import relax, te, tirx
 
 from service.frontend.onnx_node import Node, Refused, dtype_of
-from service.frontend.onnx_ops.common import cast, is_integer, is_low_precision, scalar
+from service.frontend.onnx_ops.common import cast, is_float, is_integer, is_low_precision, scalar
 from service.frontend.onnx_ops.registry import op
 
 Reduce = Callable[[Node, Any, list[int], bool], Any]
@@ -39,7 +40,10 @@ def _log_sum(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
 
 def _log_sum_exp(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
     """`max + log Σ exp(x - max)`, which does not overflow."""
-    high = node.emit(relax.op.max(x, axes, keepdims=True))
+    high = node.emit(_max(node, x, axes, True))
+    # Where all are -inf, or one is inf, that is the result, and nothing may be subtracted from it.
+    finite = node.emit(relax.op.isfinite(high))
+    high = node.emit(relax.op.where(finite, high, scalar(0, x)))
     total = node.emit(relax.op.sum(node.emit(relax.op.exp(node.emit(relax.op.subtract(x, high)))), axes, keep))
     high = high if keep else node.emit(relax.op.squeeze(high, axes))
     return relax.op.add(node.emit(relax.op.log(total)), high)
@@ -52,10 +56,24 @@ def _mean(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
     return cast(wide, dtype_of(x))
 
 
-def _through_bytes(function: Callable[..., Any]) -> Reduce:
-    """Max and min of bools, as bytes."""
+def _extreme(function: Callable[..., Any], select: Callable[..., Any], worst: float) -> Reduce:
+    """Max or min; of bools as bytes. TVM's own start from the largest finite number, which is wrong for infinities."""
+
+    def kernel(x: te.Tensor, axes: list[int], keep: bool) -> te.Tensor:
+        reducer = te.comm_reducer(select, lambda dtype: tirx.const(worst, dtype), name="extreme")
+        taps = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
+        rest = [axis for axis in range(len(x.shape)) if axis not in taps]
+        shape = [1 if axis in taps else dim for axis, dim in enumerate(x.shape) if keep or axis not in taps]
+
+        def element(*index: Any) -> Any:
+            own = dict(zip(rest, (index[axis] for axis in rest) if keep else index, strict=True))
+            return reducer(x(*(taps.get(a, own.get(a)) for a in range(len(x.shape)))), axis=list(taps.values()))
+
+        return te.compute(shape, element, name="extreme")
 
     def reduce(node: Node, x: Any, axes: list[int], keep: bool) -> Any:
+        if is_float(dtype_of(x)):
+            return node.te(kernel, x, axes, keep, primfunc_name_hint=function.__name__)
         if dtype_of(x) != "bool":
             return function(x, axes, keep)
         return cast(node.emit(function(node.emit(cast(x, "uint8")), axes, keep)), "bool")
@@ -63,14 +81,19 @@ def _through_bytes(function: Callable[..., Any]) -> Reduce:
     return reduce
 
 
+# comm_reducer counts the arguments of the function it is given, and tirx.max has a third.
+_max = _extreme(relax.op.max, lambda a, b: tirx.max(a, b), -math.inf)
+_min = _extreme(relax.op.min, lambda a, b: tirx.min(a, b), math.inf)
+
+
 _REDUCE: dict[str, Reduce] = {
     "ReduceL1": _sum_of(lambda node, x: relax.op.abs(x)),
     "ReduceL2": _l2,
     "ReduceLogSum": _log_sum,
     "ReduceLogSumExp": _log_sum_exp,
-    "ReduceMax": _through_bytes(relax.op.max),
+    "ReduceMax": _max,
     "ReduceMean": _mean,
-    "ReduceMin": _through_bytes(relax.op.min),
+    "ReduceMin": _min,
     "ReduceProd": _plain(relax.op.prod),
     "ReduceSum": _plain(relax.op.sum),
     "ReduceSumSquare": _sum_of(_square),
@@ -104,12 +127,43 @@ def _reduce(node: Node) -> Any:
 @op("ArgMax", "ArgMin")
 def _arg(node: Node) -> Any:
     """The first of equal elements, or with `select_last_index` the last."""
-    x, shape = node.tensor(0), node.shape(0)
-    axis = node.attr("axis", 0) % len(shape)
-    function = topi.argmax if node.op == "ArgMax" else topi.argmin
-    keep, last = bool(node.attr("keepdims", 1)), bool(node.attr("select_last_index", 0))
-    found = node.te(lambda data: function(data, axis, keepdims=keep, select_last_index=last), x)
-    return cast(found, "int64")
+    rank = node.rank(0)
+    axis, keep = node.attr("axis", 0) % rank, bool(node.attr("keepdims", 1))
+    last, largest = bool(node.attr("select_last_index", 0)), node.op == "ArgMax"
+    both = node.te(lambda x: _arg_kernel(x, axis, keep, largest, last), node.tensor(0), primfunc_name_hint="arg")
+    return relax.TupleGetItem(both, 0)
+
+
+def _arg_kernel(x: te.Tensor, axis: int, keep: bool, largest: bool, last: bool) -> list[te.Tensor]:
+    def better(a: Any, b: Any) -> Any:
+        ahead = a[1] > b[1] if largest else a[1] < b[1]
+        tie = tirx.And(a[1] == b[1], a[0] >= b[0] if last else a[0] <= b[0])
+        left = tirx.Or(ahead, tie)
+        return tirx.Select(left, a[0], b[0]), tirx.Select(left, a[1], b[1])
+
+    def start(index: str, value: str) -> Any:
+        # An index that loses every tie, so that a row of infinities still gives one of its own.
+        return tirx.const(-1 if last else (1 << 62), index), lowest(value) if largest else highest(value)
+
+    reducer = te.comm_reducer(better, start, name="arg")
+    tap = te.reduce_axis((0, x.shape[axis]), name="k")
+    shape = [1 if i == axis else dim for i, dim in enumerate(x.shape) if keep or i != axis]
+
+    def element(*index: Any) -> Any:
+        before, after = index[:axis], index[axis + 1 :] if keep else index[axis:]
+        return reducer((tap, x(*before, tap, *after)), axis=tap)
+
+    return list(te.compute(shape, element, name="arg"))
+
+
+def lowest(dtype: str) -> Any:
+    """Nothing of this dtype is less."""
+    return tirx.const(-math.inf, dtype) if is_float(dtype) else tirx.min_value(dtype)
+
+
+def highest(dtype: str) -> Any:
+    """Nothing of this dtype is greater."""
+    return tirx.const(math.inf, dtype) if is_float(dtype) else tirx.max_value(dtype)
 
 
 @op("GlobalAveragePool", "GlobalMaxPool")

@@ -1,0 +1,1 @@
+"""Conformance suites of other projects, run through the whole import and a plain build."""
