@@ -172,6 +172,10 @@ class Session:
         """As a call, with `instrument` called around every call that the program makes."""
         return self._run(self._arguments((), inputs), instrument)
 
+    def sizes(self, inputs: Mapping[str, Any]) -> dict[str, int]:
+        """The size that these inputs, by name, give each symbolic dim. Raises InputShape."""
+        return bind(self.signature, [tuple(inputs[spec.name].shape) for spec in self.signature.inputs])
+
     def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm.runtime.Tensor]:
         by_dict = not named and len(args) == 1 and isinstance(args[0], Mapping)
         values = self._by_name((), args[0]) if by_dict else self._by_name(args, named)

@@ -1,0 +1,67 @@
+"""Timing: the numbers are of what was called, in turns, and survive JSON."""
+
+from __future__ import annotations
+
+import gc
+import json
+import time
+
+import pytest
+
+from service.runtime.bench import BenchReport, bench
+
+
+def test_times_ratios_and_throughput_are_those_of_the_callables() -> None:
+    report = bench(
+        {"slow": lambda: time.sleep(0.004), "fast": lambda: time.sleep(0.002)},
+        baseline="slow",
+        warmup_s=0.01,
+        measure_s=0.3,
+        items=8,
+    )
+    slow, fast = report.timings
+    for timing, low in ((slow, 4), (fast, 2)):
+        assert low <= timing.min_ms <= timing.p50_ms <= timing.p90_ms <= timing.p95_ms <= timing.p99_ms
+        assert timing.min_ms <= timing.mean_ms
+        assert timing.samples == report.rounds >= 10
+        assert timing.throughput == pytest.approx(8000 / timing.mean_ms, rel=1e-3)
+    (ratio,) = report.ratios
+    assert (ratio.name, ratio.baseline) == ("fast", "slow")
+    assert ratio.p10 <= ratio.median <= ratio.p90
+    assert 0.2 < ratio.median < 0.9
+    assert BenchReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+def test_callables_take_turns_and_each_timed_call_follows_one_of_its_own() -> None:
+    calls: list[str] = []
+    report = bench({name: lambda name=name: calls.append(name) for name in "abc"}, warmup_s=0, measure_s=0)
+    assert report.rounds == 10
+    turns = calls[3:]  # one warm-up call of each
+    assert len(turns) == 60
+    pairs = list(zip(turns[::2], turns[1::2], strict=True))
+    assert all(first == second for first, second in pairs)
+    rounds = [tuple(pair[0] for pair in pairs[i : i + 3]) for i in range(0, 30, 3)]
+    assert all(sorted(order) == ["a", "b", "c"] for order in rounds)
+    assert len(set(rounds)) > 1
+
+
+def broken() -> None:
+    """Raises."""
+    raise RuntimeError("broken")
+
+
+def test_there_is_a_minimum_of_rounds_and_the_collector_is_on_again() -> None:
+    report = bench({"a": lambda: time.sleep(0.01)}, warmup_s=0, measure_s=0.001)
+    assert report.rounds == 10
+    assert report.ratios == ()
+    assert gc.isenabled()
+    with pytest.raises(RuntimeError, match="broken"):
+        bench({"a": broken}, warmup_s=0, measure_s=0)
+    assert gc.isenabled()
+
+
+def test_a_baseline_must_be_there() -> None:
+    with pytest.raises(ValueError, match="none of"):
+        bench({"a": int}, baseline="b")
+    with pytest.raises(ValueError, match="nothing"):
+        bench({})
