@@ -8,6 +8,7 @@ from schedules.cpu.depthwise import Depthwise
 from schedules.cpu.fallback import Fallback
 from schedules.cpu.injective import Injective
 from schedules.cpu.matmul import Matmul
+from schedules.cpu.matmul_packed import MatmulPacked
 from schedules.cpu.reduction import Reduction
 from schedules.rule import Rule
 
@@ -15,6 +16,7 @@ __all__ = ["RULES"]
 
 RULES: tuple[Rule, ...] = (
     # Sums of products in layouts that the graph passes chose
+    MatmulPacked(),
     Conv2dBlocked(),
     # Sums of products in any layout
     Matmul(),

@@ -20,6 +20,7 @@ from service.passes.fold_scale import FoldScale
 from service.passes.legalize import Legalize
 from service.passes.lift_weights import LiftWeights
 from service.passes.narrow_contractions import NarrowContractions
+from service.passes.pack_matmul import PackMatmul
 from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.recognize_activations import RecognizeActivations
 from service.passes.recognize_norms import RecognizeNorms
@@ -89,7 +90,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # 16-bit operands, fp32 arithmetic
         Phase("precision", 0, _precision(job)),
         # Layouts that the templates of this CPU want, weights packed here
-        Phase("layout", 2, [ChooseLayout(job.report), BlockChannels(job.report, cpu), FoldConstants()]),
+        Phase("layout", 2, [ChooseLayout(job.report), BlockChannels(job.report, cpu), FoldConstants(), PackMatmul(cpu)]),
         # Approximations of exp, tanh and erf within the verification tolerance
         Phase("fast_math", 3, [relax.transform.FastMathTransform()]),
         # Operators become TIR
