@@ -8,7 +8,7 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.errors import UnsupportedModel
+from service.errors import RelaxcError, UnsupportedModel
 from service.passes.legalize_indexing import INDEXING
 from service.passes.legalize_norms import NORMS
 from service.passes.rewrite import op_name
@@ -27,8 +27,12 @@ LATER = frozenset(
 class Legalize:
     """`op(x) → call_tir(op, (x,))` for every operator.
 
-    Raises UnsupportedModel that names every operator that has no TIR for its dtypes, shapes or attributes.
+    Raises UnsupportedModel that names every operator that has no TIR for its dtypes, shapes or attributes;
+    it is kept in `raised` too, since it does not come through tvm as it is.
     """
+
+    def __init__(self, raised: list[RelaxcError]) -> None:
+        self.raised = raised
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module in calls of PrimFuncs."""
@@ -36,7 +40,10 @@ class Legalize:
         left = _operators_left(module)
         if left:
             names = ", ".join(f"{name.removeprefix('relax.')} ({count})" for name, count in sorted(left.items()))
-            raise UnsupportedModel(f"no kernel can be made for these operators: {names}", operators=dict(left))
+            self.raised.append(
+                UnsupportedModel(f"no kernel can be made for these operators: {names}", operators=dict(left))
+            )
+            raise self.raised[-1]
         return module
 
 

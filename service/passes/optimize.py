@@ -11,7 +11,7 @@ from tvm import IRModule, relax, tirx
 from tvm.target import Target
 
 from service.dump import Dump, no_dump
-from service.errors import CompileFailed, PluginError, RelaxcError
+from service.errors import CompileFailed, PluginError
 from service.passes.check import Boundary, check
 from service.passes.pipeline import Job, Phase, phases
 from service.passes.plugin import Plugin
@@ -77,27 +77,27 @@ def _describe(options: CompileOptions, low: frozenset[str]) -> str:
 
 def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job: Job) -> IRModule:
     ours = len(phase.passes) - sum(len(plugin.passes.get(phase.name, ())) for plugin in job.plugins)
-    module = _sequence(phase.passes[:ours], module, target, phase.name)
+    module = _sequence(phase.passes[:ours], module, target, phase.name, job)
     check(module, boundary, phase.name, PluginError if phase.name == "plugins" and job.plugins else CompileFailed)
     for each in phase.passes[ours:]:
         plugin = next(p for p in job.plugins if each in p.passes.get(phase.name, ()))
         try:
-            module = _sequence([each], module, target, phase.name)
+            module = _sequence([each], module, target, phase.name, job)
         except CompileFailed as error:
-            raise plugin.error(error.message, error) from error
+            raise plugin.error(error.message, error.__cause__) from error
         check(module, boundary, f"{phase.name} (pass {each.info.name} of {plugin.path})", PluginError)
     return module
 
 
-def _sequence(passes: list[Any], module: IRModule, target: Target, phase: str) -> IRModule:
+def _sequence(passes: list[Any], module: IRModule, target: Target, phase: str, job: Job) -> IRModule:
     """The passes one by one, so that an error names the one that raised."""
     with target, tvm.transform.PassContext(opt_level=3):
         for each in passes:
             try:
                 module = each(module)
-            except RelaxcError:
-                raise
             except Exception as error:
+                if job.raised:
+                    raise job.raised[0] from error
                 raise CompileFailed(
                     f"pass {each.info.name} of phase {phase} raised {type(error).__name__}: {_first_line(error)}",
                     stage="optimize",

@@ -14,7 +14,7 @@ import tvm
 from tvm import IRModule, relax, tirx
 from tvm.relax.dpl import DFPattern, rewrite_call
 
-from service.errors import PluginError
+from service.errors import PluginError, RelaxcError
 
 __all__ = ["ApplyPatterns", "Operators", "Plugin", "load_plugin"]
 
@@ -40,7 +40,7 @@ class Plugin:
     patterns: Sequence[tuple[DFPattern, Replacement]] = ()
     prim_funcs: Mapping[str, PrimFuncSource] = field(default_factory=dict)
 
-    def error(self, message: str, cause: Exception | None = None) -> PluginError:
+    def error(self, message: str, cause: BaseException | None = None) -> PluginError:
         """The error that names this file, and the line of it that raised `cause`."""
         line = _line_in(self.path, cause)
         where = f"{self.path}:{line}" if line else str(self.path)
@@ -102,7 +102,7 @@ def _validate(plugin: Plugin, phases: Sequence[str]) -> None:
             raise plugin.error(f"PRIM_FUNCS[{name!r}] must be a PrimFunc, or a function that gives one, under a name")
 
 
-def _line_in(path: Path, error: Exception | None) -> int | None:
+def _line_in(path: Path, error: BaseException | None) -> int | None:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__) if error is not None else []
@@ -135,11 +135,12 @@ class Operators:
 class ApplyPatterns:
     """Each of a plugin's patterns, in order, over `main`: what matches is replaced by what its function gives."""
 
-    def __init__(self, plugin: Plugin) -> None:
+    def __init__(self, plugin: Plugin, raised: list[RelaxcError]) -> None:
         self.plugin = plugin
+        self.raised = raised
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module rewritten. Raises PluginError if a replacement raises."""
+        """The module rewritten. Raises PluginError if a replacement raises, and keeps it in `raised`."""
         for pattern, replace in self.plugin.patterns:
             module = self._apply(module, pattern, replace)
         return module
@@ -160,7 +161,8 @@ class ApplyPatterns:
 
         main = rewrite_call(pattern, rewriter, module["main"])
         if raised:
-            raise self.plugin.error(f"{type(raised[0]).__name__}: {raised[0]}", raised[0]) from raised[0]
+            self.raised.append(self.plugin.error(f"{type(raised[0]).__name__}: {raised[0]}", raised[0]))
+            raise self.raised[-1] from raised[0]
         rewritten = builder.get()
         rewritten.update_func(rewritten.get_global_var("main"), relax.analysis.remove_all_unused(main))
         return rewritten

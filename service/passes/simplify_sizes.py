@@ -39,7 +39,8 @@ class SimplifySizes:
             return _simplified(call, analyzer)
 
         def sliced(call: relax.Call, _: Scope) -> relax.Expr | None:
-            return _with_axes_from_the_front(call) or _bounded(call, analyzer)
+            positive = _with_axes_from_the_front(call)
+            return positive if positive is not None else _bounded(call, analyzer)
 
         return rewrite_calls(module, {**dict.fromkeys(SHAPED, shaped), "strided_slice": sliced})
 
