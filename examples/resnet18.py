@@ -1,4 +1,4 @@
-"""Writes a ResNet-18 with seeded random weights as `resnet18.onnx` and `resnet18.pt2`: `python -m examples.resnet18 DIR`."""
+"""Writes a ResNet-18 with seeded random weights: `python -m examples.resnet18 DIR` for DIR/resnet18.onnx and .pt2."""
 
 from __future__ import annotations
 

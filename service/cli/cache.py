@@ -22,7 +22,8 @@ from service.cli.options import (
 from service.cli.output import console, print_json, size, table
 
 if TYPE_CHECKING:
-    from service.artifact.store import Entry, Store
+    from service.artifact.entry import Entry
+    from service.artifact.store import Store
 
 __all__ = ["app", "explain", "gc", "ls"]
 

@@ -36,9 +36,11 @@ def verification(manifest: Manifest) -> list[str]:
         return [found]
     outputs = found["outputs"]
     worst = max(outputs, key=lambda row: _number(row["max_abs_error"]), default=None)
-    line = "passed" if found["passed"] else "FAILED"
+    line, plural = "passed" if found["passed"] else "FAILED", "s" * (len(outputs) > 1)
     if worst is not None:
-        line += f": {len(outputs)} output{'s' * (len(outputs) > 1)}, largest error {_number(worst['max_abs_error']):.2g} in {worst['name']}"
+        line += (
+            f": {len(outputs)} output{plural}, largest error {_number(worst['max_abs_error']):.2g} in {worst['name']}"
+        )
     return [line, *(f"FAILED {_failure(row)}" for row in outputs if not row["passed"])]
 
 

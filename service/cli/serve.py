@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Annotated
 
 import typer
@@ -19,11 +20,17 @@ def serve(
     ] = None,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the HTTP API until Ctrl-C or SIGTERM; the first line says where.
+    """Serve the HTTP API until Ctrl-C or SIGTERM, which is success; the first line says where.
 
     POST /v1/compile takes a model and returns the .so: see README.md.
     """
     from service import api
     from service.config import settings
 
-    api.serve(settings().host if host is None else host, settings().port if port is None else port)
+    try:
+        api.serve(settings().host if host is None else host, settings().port if port is None else port)
+    except KeyboardInterrupt:  # uvicorn raises a signal again once it has stopped in order
+        pass
+    except SystemExit as stop:
+        if stop.code != 128 + signal.SIGTERM:
+            raise

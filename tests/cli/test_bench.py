@@ -1,0 +1,90 @@
+"""`bench` and `profile` on a real artifact: reports that add up, and comparisons that would mislead are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.cli.main import main
+from service.config import settings
+from tests.cli.conftest import Relaxc
+from tests.zoo import export
+
+
+@pytest.fixture(scope="module")
+def cnn(relaxc: Relaxc, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A .pt2 and its artifact."""
+    model, artifact = export("cnn", "pt2"), tmp_path_factory.mktemp("bench") / "cnn.so"
+    done = relaxc("compile", model, "-o", artifact)
+    assert done.returncode == 0, done.stderr
+    return model, artifact
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(cli_env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The measured peak goes into the tests' cache folder, not into the user's."""
+    monkeypatch.setenv("RELAXC_CACHE_DIR", cli_env["RELAXC_CACHE_DIR"])
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
+
+
+def _report(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, Any]:
+    assert main([*map(str, arguments), "--json"]) == 0
+    report: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return report
+
+
+def test_bench_against_torch_as_a_command(relaxc: Relaxc, cnn: tuple[Path, Path]) -> None:
+    model, artifact = cnn
+    done = relaxc("bench", artifact, "--against", "torch", "--model", model, "--threads", 1, "--seconds", 0.1, "--json")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert [row["name"] for row in report["timings"]] == ["relaxc", "torch"]
+    assert report["threads"] == 1
+    assert report["outputs"]["passed"]
+    (ratio,) = report["ratios"]
+    assert 0 < ratio["p10"] <= ratio["median"] <= ratio["p90"]
+
+
+def test_bench_alone(cnn: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    report = _report(capsys, "bench", cnn[1], "--seconds", 0.05)
+    (row,) = report["timings"]
+    assert 0 < row["min_ms"] <= row["p50_ms"] <= row["p99_ms"]
+    assert report["outputs"] is None
+    assert main(["bench", str(cnn[1]), "--seconds", "0.05"]) == 0
+    assert "relaxc" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("against", ["onnxruntime", "torch"])
+def test_a_comparison_that_would_mislead_is_refused(
+    cnn: tuple[Path, Path], against: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = cnn[1]
+    assert main(["bench", str(artifact), "--against", against]) == 2
+    other = export("mlp", "pt2")  # not what the artifact was compiled from
+    assert main(["bench", str(artifact), "--against", against, "--model", str(other)]) == 2
+    said = capsys.readouterr().err
+    assert "needs --model" in said
+    assert ("digests differ" if against == "torch" else "use --against torch") in said
+
+
+def test_profile_adds_up_and_writes_a_trace(
+    cnn: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = _report(capsys, "profile", cnn[1], "--runs", 3, "--trace", tmp_path / "trace.json")
+    assert sum(row["share"] for row in report["functions"]) == pytest.approx(1, abs=0.01)
+    assert all(row["rule"] for row in report["functions"])
+    assert report["peak"]["gflops"] > 0
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    assert {event["name"] for event in trace["traceEvents"]} == {row["function"] for row in report["functions"]}
+    assert main(["profile", str(cnn[1]), "--runs", "2"]) == 0
+    assert "the peak of" in capsys.readouterr().out
+
+
+def test_a_trace_that_cannot_be_written_is_refused(cnn: tuple[Path, Path], tmp_path: Path) -> None:
+    assert main(["profile", str(cnn[1]), "--runs", "1", "--trace", str(tmp_path / "nowhere" / "t.json")]) == 2

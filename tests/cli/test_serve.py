@@ -1,0 +1,36 @@
+"""`relaxc serve` as a process: where it listens, and that both signals end it in order."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import httpx
+import psutil
+import pytest
+
+from tests.cli.conftest import ROOT, Relaxc
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_stops_the_server_in_order(cli_env: dict[str, str], number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "service", "serve", "--port", "0"]
+    process = subprocess.Popen(
+        command, env=cli_env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().split()[-1]
+    assert httpx.get(f"{address}/healthz").json()["status"] == "ok"
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
+    psutil.wait_procs(children, timeout=10)
+    assert not any(child.is_running() for child in children)
+
+
+def test_an_address_that_is_not_ours_is_refused(relaxc: Relaxc) -> None:
+    done = relaxc("serve", "--host", "192.0.2.1", "--port", "0")
+    assert done.returncode == 2
+    assert "[invalid-option]" in done.stderr
