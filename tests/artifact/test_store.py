@@ -205,33 +205,39 @@ def test_a_store_that_is_not_ours_is_a_clear_error(tmp_path: Path) -> None:
         Store(tmp_path / "closed", 1).put(key(), files(tmp_path), BUILD)
 
 
+def put_killed_at(step: int, store: Store, work: list[Path]) -> int:
+    """The exit code of a forked child that puts `work`, and kills itself before its file operation number `step`."""
+    pid = os.fork()
+    if pid == 0:
+        steps = 0
+
+        def count(event: str, arguments: tuple[object, ...]) -> None:
+            nonlocal steps
+            if event in ("os.rename", "os.mkdir", "open", "shutil.move") and str(store.root) in str(arguments[0]):
+                steps += 1
+                if steps == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        sys.addaudithook(count)
+        try:
+            store.put(key(), work, BUILD)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
 def test_a_kill_in_the_middle_of_a_put_leaves_no_half_artifact(store: Store, tmp_path: Path) -> None:
     """Killed at every file operation in turn, until one put gets through."""
-    for step in range(1, 40):
-        killed = child(
-            f"""
-            import os, signal, sys
-            steps = 0
-            def count(event, arguments):
-                global steps
-                if event in ("os.rename", "os.mkdir", "open") and str({str(store.root)!r}) in str(arguments[0]):
-                    steps += 1
-                    if steps == {step}:
-                        os.kill(os.getpid(), signal.SIGKILL)
-            store, work = Store(Path({str(store.root)!r}), 1 << 20), files(Path({str(tmp_path)!r}), "code", "w" * 99)
-            sys.addaudithook(count)
-            store.put(key(), work, BUILD)
-            """
-        )
-        killed.communicate(timeout=60)
+    step, code = 0, -signal.SIGKILL
+    while code == -signal.SIGKILL:
+        step += 1
+        code = put_killed_at(step, store, files(tmp_path, "code", "w" * 99))
         for entry in store.ls():
             store.verify(entry.digest)
         found = store.lookup(key())
         assert found is None or found.path.read_text() == "code"
-        if killed.returncode == 0:
-            break
-        assert killed.returncode == -signal.SIGKILL
-    assert killed.returncode == 0
+    assert code == 0
     assert step > 8
     assert store.lookup(key()) is not None
     for left in (store.root / "staging").iterdir():

@@ -16,6 +16,8 @@ from service import config, machine
 from service.runtime import threads
 from service.runtime.threads import default_threads, use_threads
 
+WITHOUT_TORCH = "import sys; sys.modules['torch'] = None"  # which tvm would import: seconds for nothing
+
 
 def count() -> int:
     """Threads that a kernel of this thread would use."""
@@ -60,7 +62,7 @@ def test_a_pool_has_a_worker_for_each_core() -> None:
 
 
 def test_the_caller_is_pinned_to_no_core() -> None:
-    code = """
+    code = f"""{WITHOUT_TORCH}
 import os
 from service.runtime.threads import use_threads
 before = os.sched_getaffinity(0)
@@ -83,7 +85,7 @@ def who_runs(out: T.Buffer((2,), "int32")) -> None:
 def test_a_launch_runs_on_as_many_threads_as_asked(tmp_path: Path, environment: dict[str, str]) -> None:
     library = tmp_path / "who.so"
     tvm.compile(who_runs, "llvm").export_library(str(library))
-    code = f"""
+    code = f"""{WITHOUT_TORCH}
 import tvm
 from service.runtime.threads import use_threads
 function = tvm.runtime.load_module({str(library)!r})["who_runs"]
