@@ -1,8 +1,9 @@
-"""Writes docs/errors.md and docs/settings.md from the code: `python -m docs.generate` (part of `make fix`)."""
+"""Writes the generated pages of docs/ from the code: `python -m docs.generate` (part of `make fix`)."""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from service import errors
 from service.config import Settings
 
-__all__ = ["PAGES", "drawn_tree", "errors_page", "settings_page"]
+__all__ = ["PAGES", "drawn_tree", "errors_page", "pipeline_page", "settings_page"]
 
 _HERE = Path(__file__).parent
 _NODE = re.compile(r"^(?P<lines>[│ ]*[├└]── |)(?P<name>[A-Z]\w+)(?: {2,}(?:exit \d)? *(?P<meaning>.*))?$")
@@ -88,13 +89,76 @@ def _default(name: str, field: Any) -> str:
     return f"`{value}`" if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def pipeline_page() -> str:
+    """docs/pipeline.md: the phases with their passes, and the ordered schedule rules, of both kinds of target."""
+    from schedules import cpu, cuda
+
+    phases = {tag: _phases(tag) for tag in ("x86-64-v4", "cuda-sm90")}
+    ours = {type(each).__name__: each for found in phases.values() for phase in found for each in phase.passes}
+    ours = {name: each for name, each in sorted(ours.items()) if type(each).__module__.startswith("service.")}
+    rules = [*_rule_rows("CPU", cpu.RULES), *_rule_rows("CUDA", cuda.RULES)]
+    return f"""# Passes and schedule rules
+
+Generated from `service/passes/pipeline.py` and `schedules/` by `python -m docs.generate`; do not edit.
+
+## Phases on a CPU
+
+The module is checked after each phase, and `--dump` writes it. A plugin's passes run at the end of the phase that they
+name. Passes in italics are TVM's; `precision` is shown for `--precision fp16`, and empty for an fp32 model without it.
+
+{_table(("phase", "from -O", "passes, in order"), map(_phase_row, phases["x86-64-v4"]))}
+## Phases for CUDA
+
+{_table(("phase", "from -O", "passes, in order"), map(_phase_row, phases["cuda-sm90"]))}
+## Our passes
+
+{_table(("pass", "what it does"), [(f"`{name}`", _module_line(each)) for name, each in ours.items()])}
+## Schedule rules
+
+The first rule that takes a PrimFunc schedules it; the last of each list takes all. The manifest names the rule that won
+for every PrimFunc, its parameters, and why those before it declined.
+
+{_table(("kind", "rule", "version", "what it takes"), rules)}"""
+
+
+def _phases(tag: str) -> list[Any]:
+    from service.lowering.target import resolve, to_tvm
+    from service.passes.pipeline import Job, phases
+    from service.request import Precision
+
+    return phases(to_tvm(resolve(tag)), Job(opt_level=3, precision=Precision.FP16, low_dtypes=frozenset({"float16"})))
+
+
+def _phase_row(phase: Any) -> tuple[str, int, str]:
+    names = [_pass_name(each) for each in phase.passes]
+    return f"`{phase.name}`", phase.min_opt_level, ", ".join(names)
+
+
+def _pass_name(each: Any) -> str:
+    is_ours = type(each).__module__.startswith("service.")
+    return f"`{type(each).__name__}`" if is_ours else f"*{each.info.name}*"
+
+
+def _module_line(each: Any) -> str:
+    return (sys.modules[type(each).__module__].__doc__ or "").splitlines()[0]
+
+
+def _rule_rows(kind: str, rules: Iterable[Any]) -> list[tuple[str, str, int, str]]:
+    return [(kind, f"`{rule.name}`", rule.version, (type(rule).__doc__ or "").splitlines()[0]) for rule in rules]
+
+
 def _table(header: tuple[str, ...], rows: Iterable[Iterable[object]]) -> str:
     lines = [header, ["---"] * len(header), *rows]
     return "".join(f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-PAGES = {_HERE / "errors.md": errors_page, _HERE / "settings.md": settings_page}
+PAGES = {
+    _HERE / "errors.md": errors_page,
+    _HERE / "settings.md": settings_page,
+    _HERE / "pipeline.md": pipeline_page,
+}
 
 if __name__ == "__main__":
+    sys.modules["torch"] = None  # type: ignore[assignment]  # tvm would spend seconds on importing it
     for path, page in PAGES.items():
         path.write_text(page(), encoding="utf-8")

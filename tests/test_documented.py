@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -120,3 +123,33 @@ def _is_module(name: str) -> bool:
 def test_links_lead_somewhere(path: Path) -> None:
     targets = re.findall(r"\]\((?!https?://|#)([^)#]+)", path.read_text(encoding="utf-8"))
     assert [target for target in targets if not (path.parent / target).exists()] == []
+
+
+CURRENT = [path for path in DOCUMENTS if path.parent.name != "decisions"]  # a decision tells of its own time
+
+
+@pytest.mark.parametrize("path", CURRENT, ids=lambda path: path.name)
+def test_named_files_exist(path: Path) -> None:
+    """Code spans such as `tests/cli` and `service/errors.py`; patterns with capitals or stars are not meant."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    words = {word for span in re.findall(r"`([^`\n]+)`", text) for word in span.split()}
+    ours = {word for word in words if re.fullmatch(r"(tests|service|schedules|docs|examples)/[a-z0-9_/.]+", word)}
+    assert sorted(word for word in ours if not (ROOT / word).exists()) == []
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The README's Python blocks, in order, on a model with the input that they name."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    value = helper.make_tensor_value_info
+    x, y = value("x", TensorProto.FLOAT, [1, 3, 224, 224]), value("y", TensorProto.FLOAT, [1, 3, 224, 224])
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "g", [x], [y])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), tmp_path / "model.onnx")
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+    env = {**os.environ, "RELAXC_CACHE_DIR": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    code = f"{blocks}\nassert outputs['y'].shape == (1, 3, 224, 224)"
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
