@@ -43,8 +43,9 @@ class Backend:
 
     def stop(self) -> None:
         """Ends what runs, with an error for who waits for it, and takes nothing more; no process of ours is left."""
+        self.queue.stop()
+        self.pool.close()  # wakes the jobs that wait for a worker's imports
         self.queue.close()
-        self.pool.close()
 
     def close(self) -> None:
         """Stops, and removes the folders. May be called twice."""

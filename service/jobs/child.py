@@ -28,6 +28,11 @@ EXIT_OUT_OF_MEMORY = 71
 # How C++, LLVM, the linker and g++ say it.
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|out of memory|Cannot allocate memory|bad_array_new_length", re.IGNORECASE)
 
+_DISK = {
+    errno.EFBIG: ("a file passed its size limit", "Raise RELAXC_COMPILE_FILE_BYTES."),
+    errno.ENOSPC: ("the disk is full", "Free space in RELAXC_CACHE_DIR, where jobs have their folders."),
+}
+
 
 def run_child(channel: socket.socket, spec: dict[str, Any]) -> None:
     """Runs the task `spec` and leaves the process; events, and last `result` or `error`, go to `channel`."""
@@ -96,9 +101,9 @@ def _true_cause(error: RelaxcError, cause: BaseException | None = None) -> Relax
     for link in _chain(cause or error):
         if isinstance(link, MemoryError) or _OUT_OF_MEMORY.search(str(link)):
             return CompilerOutOfMemory(f"out of memory: {error.message}", **error.fields)
-        if isinstance(link, OSError) and link.errno == errno.EFBIG:
-            remedy = "Raise RELAXC_COMPILE_FILE_BYTES."
-            return CompileFailed(f"a file passed its size limit: {error.message}", remedy=remedy, **error.fields)
+        if isinstance(link, OSError) and link.errno in _DISK:
+            says, remedy = _DISK[link.errno]
+            return CompileFailed(f"{says}: {error.message}", remedy=remedy, **error.fields)
     return error
 
 

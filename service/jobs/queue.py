@@ -19,7 +19,7 @@ from service.artifact.entry import Entry
 from service.artifact.key import Key, key_for
 from service.artifact.store import Store
 from service.config import settings
-from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceError
+from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
 from service.jobs.job import Job, State
 from service.jobs.limits import Limits
 from service.jobs.pool import Pool
@@ -118,13 +118,17 @@ class CompileQueue:
             states = [job.state for job in self._jobs.values()]
         return states.count(State.RUNNING), states.count(State.QUEUED)
 
-    def close(self) -> None:
-        """Refuses new requests, ends every job as cancelled, and returns when none is left."""
+    def stop(self) -> None:
+        """Refuses new requests, and ends every job with that reason; `close` waits until none is left."""
         with self._lock:
             self._closed = True
             jobs = list(self._jobs.values())
         for job in jobs:
             job.cancel(ServiceError("the service is shutting down"))
+
+    def close(self) -> None:
+        """Stops, and returns when no job is left."""
+        self.stop()
         self._threads.shutdown(wait=True)
 
     def _enqueue(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Submission:
@@ -152,6 +156,8 @@ class CompileQueue:
             job.fail(job.cancel_reason or error)
         except RelaxcError as error:
             job.fail(error)
+        except OSError as error:
+            job.fail(StoreUnwritable(f"the job's folder cannot be used: {error.strerror}", stage=job.stage))
         except Exception as error:  # noqa: BLE001  # nobody else would see it, and those who wait would wait for ever
             _LOG.exception("job %s", job.id)
             job.fail(CompileFailed(f"{type(error).__name__}: {error}", stage=job.stage))

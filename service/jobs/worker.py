@@ -7,17 +7,20 @@ is what makes the fork safe (docs/decisions/010-zygote.md). It ends when the ser
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gc
 import importlib
 import json
 import os
 import pkgutil
+import select
 import signal
 import socket
 import sys
 import time
 import traceback
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from service.jobs.guard import stand_guard
@@ -97,6 +100,18 @@ def _fork_guard(control: socket.socket, channel: int) -> None:
             os._exit(code)
 
 
+@contextmanager
+def _killed_at_hangup(control: socket.socket) -> Iterator[None]:
+    """While nobody reads `control`, the kernel ends this process with SIGIO when the server's end closes."""
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if select.select([control], [], [], 0)[0]:  # it closed before that: there is nothing else to read yet
+        sys.exit(1)
+    yield
+    fcntl.fcntl(control, fcntl.F_SETFL, flags)
+
+
 def main() -> None:
     """Preloads, says that it is ready, and forks."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -105,10 +120,11 @@ def main() -> None:
     arguments = parser.parse_args()
     name_process("relaxc-zygote")
     start = time.perf_counter()
-    preload(arguments.flavour)
-    gc.collect()
-    gc.freeze()  # the collector leaves the shared pages of what exists now alone
     with socket.socket(fileno=arguments.control) as control:
+        with _killed_at_hangup(control):
+            preload(arguments.flavour)
+        gc.collect()
+        gc.freeze()  # the collector leaves the shared pages of what exists now alone
         ready = {"pid": os.getpid(), "threads": threads(), "seconds": round(time.perf_counter() - start, 3)}
         control.send(json.dumps(ready).encode())
         serve_forks(control)

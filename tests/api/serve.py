@@ -7,6 +7,19 @@ from functools import partial
 
 from service.api.server import run
 from service.jobs.backend import Backend
+from service.jobs.queue import COMPILE_ENTRY
+from service.jobs.task import Flavour
+
+
+class WithoutTorch(Backend):
+    """For entries that are no compile: a worker that imports torch would only take time from the test."""
+
+    def warm(self) -> None:
+        """Starts one worker of the two."""
+        self.pool.warm(Flavour.ONNX)
+
 
 if __name__ == "__main__":
-    run("127.0.0.1", 0, open_backend=partial(Backend, entry=sys.argv[1]))
+    entry = sys.argv[1]
+    kind = Backend if entry == COMPILE_ENTRY else WithoutTorch
+    run("127.0.0.1", 0, open_backend=partial(kind, entry=entry))

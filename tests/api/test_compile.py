@@ -187,6 +187,17 @@ def test_a_caller_that_goes_away_leaves_a_compile_that_ends_in_the_store(server:
     assert again.headers["cache-status"] in ("relaxc; hit", "relaxc; fwd=miss; stored; collapsed")
 
 
+def test_a_server_stops_while_its_workers_import(start: Callable[..., RunningServer], onnx_model: bytes) -> None:
+    server = start()
+    with ThreadPoolExecutor(1) as thread:
+        answer = thread.submit(post, server, onnx_model)
+        until(lambda: list(server.cache.glob("jobs/*/upload-*")))
+        server.process.send_signal(signal.SIGTERM)
+        answer.exception(10)
+    server.process.wait(10)
+    assert not list((server.cache / "jobs").iterdir())
+
+
 def test_kill_9_of_the_server_leaves_no_process_and_the_next_one_no_folder(
     start: Callable[..., RunningServer], onnx_model: bytes
 ) -> None:

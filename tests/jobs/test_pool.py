@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +28,7 @@ from service.jobs.limits import Limits
 from service.jobs.pool import Cancellation, Pool
 from service.jobs.task import Flavour, Task
 
+ROOT = Path(__file__).parent.parent.parent
 LIMITS = Limits(timeout_s=60.0, memory_bytes=2 << 30, file_bytes=8 << 20)
 
 
@@ -224,6 +227,20 @@ def test_a_zygote_killed_while_it_imports_is_replaced(task: Callable[..., Task])
         pool.warm(Flavour.ONNX)
         os.kill(pool.pids()[Flavour.ONNX], signal.SIGKILL)
         assert pool.run(task("echo"), ignore) == {"payload": {}}
+
+
+def test_a_zygote_that_imports_ends_when_its_server_is_killed() -> None:
+    code = (
+        "import os\n"
+        "from service.jobs.pool import Pool\n"
+        "from service.jobs.task import Flavour\n"
+        "pool = Pool()\n"
+        "pool.warm(Flavour.PT2)\n"
+        "print(pool.pids()[Flavour.PT2], flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert all_gone([int(done.stdout)], within_s=2)
 
 
 def test_a_daemon_does_not_outlive_its_task(pool: Pool, task: Callable[..., Task]) -> None:

@@ -20,7 +20,7 @@ from service.api.routes.artifacts import artifact_response
 from service.api.routes.backend import backend_of
 from service.api.uploads import OVERHEAD_BYTES, Upload, receive
 from service.config import settings
-from service.errors import InvalidOption, ModelTooLarge, RelaxcError
+from service.errors import InvalidOption, ModelTooLarge, RelaxcError, StoreUnwritable
 from service.jobs.backend import Backend
 from service.jobs.intake import refer
 from service.jobs.job import Job
@@ -120,6 +120,9 @@ async def compile_model(request: Request) -> Response:
         await to_thread.run_sync(backend.workspace.remove, folder)
         if isinstance(error, RelaxcError):
             return problem(error, JSONResponse if body.whole else Refusal)
+        if isinstance(error, OSError):
+            full = StoreUnwritable(f"the upload cannot be kept: {error.strerror}")
+            return problem(full, JSONResponse if body.whole else Refusal)
         if isinstance(error, ClientDisconnect):
             return Response(status_code=400)  # nobody reads it
         raise
