@@ -13,7 +13,7 @@ from service.errors import InvalidTarget
 from service.machine import host_features, missing_features
 from service.request import TargetSpec
 
-__all__ = ["host_features", "missing_features", "resolve", "tags", "to_tvm"]
+__all__ = ["host_features", "listed", "missing_features", "resolve", "tags", "to_tvm"]
 
 _MAX_JSON_BYTES = 16 << 10
 _MAX_CORES = 1024
@@ -79,6 +79,17 @@ def resolve(text: str) -> TargetSpec:
 def tags() -> list[TargetSpec]:
     """Every named target, in the order in which they are listed to people."""
     return [make() for make in _TAGS.values()]
+
+
+def listed() -> list[tuple[str, TargetSpec]]:
+    """What to ask for, and the target it means: this machine's CPU and GPU as far as there are any, then every tag."""
+    found = []
+    for name in ("auto", "auto-gpu"):
+        try:
+            found.append((name, resolve(name)))
+        except InvalidTarget:  # there is no GPU here, or no code generator for this CPU
+            continue
+    return [*found, *((tag.name, tag) for tag in tags())]
 
 
 def to_tvm(spec: TargetSpec) -> Any:
