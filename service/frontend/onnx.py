@@ -10,7 +10,7 @@ from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
 from service.frontend import onnx_dims
 from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes
 from service.frontend.onnx_graph import Graph, check, read
-from service.frontend.signature import output_signature
+from service.frontend.signature import signature_of
 from service.request import Dim, DimBounds, ModelFormat, Signature, TensorSpec
 
 __all__ = ["inspect", "load", "reference"]
@@ -32,8 +32,8 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
         raise onnx_import.unsupported_error(missing)
     check(graph)
     scope = onnx_dims.Scope()
-    module = onnx_import.build(graph, inputs, scope)
-    return ImportedModel(module, output_signature(module, inputs, graph.outputs, scope), graph.op_counts)
+    module, outputs = onnx_import.build(graph, inputs, scope)
+    return ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
 
 
 def inspect(path: Path) -> ModelInfo:

@@ -11,6 +11,7 @@ from typing import Any
 from service.config import settings
 from service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
 from service.frontend.onnx_file import array, check_tensors, one_line, parse, subgraphs, tensors
+from service.frontend.onnx_widen import widened
 
 __all__ = ["Graph", "check", "read"]
 
@@ -287,12 +288,29 @@ def check(graph: Graph) -> None:
     """
     import onnx
 
+    model = widened(_copy(graph.model))
+    for body in [model.graph, *subgraphs(model.graph.node)]:
+        for node in body.node:
+            _give_defaults(node, graph.opsets)
     try:
-        onnx.checker.check_model(graph.model, full_check=True)
+        onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ModelMalformed(f"onnx.checker: {one_line(error)}") from error
     except (RuntimeError, ValueError, MemoryError) as error:
         raise ModelMalformed(f"onnx.checker cannot read the model: {one_line(error)}") from error
+
+
+def _give_defaults(node: Any, opsets: dict[str, int]) -> None:
+    """Writes out default attributes of operators that are functions: the checker reads their bodies without them."""
+    import onnx
+
+    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, opsets[""]):
+        return
+    schema = onnx.defs.get_schema(node.op_type, opsets[""])
+    if schema.has_function:
+        given = {attribute.name for attribute in node.attribute}
+        defaults = [a.default_value for name, a in schema.attributes.items() if name not in given]
+        node.attribute.extend(default for default in defaults if default.type)
 
 
 def _convert(model: Any, opset: int) -> Any:

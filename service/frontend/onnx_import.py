@@ -31,8 +31,8 @@ class _Skipped:
 _SKIPPED = _Skipped()
 
 
-def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) -> Any:
-    """An IRModule whose `main` takes `inputs` and gives the graph's outputs as one flat tuple.
+def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) -> tuple[Any, list[TensorSpec]]:
+    """An IRModule whose `main` takes `inputs` and gives the graph's outputs as one flat tuple; and these outputs.
 
     Raises UnsupportedModel naming every node that is refused, or CompileFailed when a converter breaks.
     """
@@ -46,9 +46,15 @@ def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) ->
             walk.run(graph.nodes)
             walk.raise_refused()
             outputs = [walk.output(name) for name in graph.outputs]
+            # Read here: outside of the function, a size that only the data decides has no name any more.
+            specs = [_spec(name, output) for name, output in zip(graph.outputs, outputs, strict=True)]
             result = builder.emit_output(relax.Tuple(outputs))
         builder.emit_func_output(result)
-    return builder.get()
+    return builder.get(), specs
+
+
+def _spec(name: str, output: Any) -> TensorSpec:
+    return TensorSpec(name, dtype_of(output), tuple(onnx_dims.dim_text(dim) for dim in output.ty.shape.values))
 
 
 class Walk:

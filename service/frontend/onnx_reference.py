@@ -8,7 +8,8 @@ from typing import Any
 
 from service.errors import ModelMalformed
 from service.frontend.model import Reference
-from service.frontend.onnx_file import array, check_tensors, one_line, parse, subgraphs, tensors
+from service.frontend.onnx_file import array, check_tensors, one_line, parse, tensors
+from service.frontend.onnx_widen import uses_bfloat16, widened
 
 __all__ = ["reference"]
 
@@ -27,7 +28,7 @@ def reference(path: Path, threads: int) -> Reference:
     except _errors() as error:
         cause = error
     model = _with_data(path)
-    if _uses_bfloat16(model):
+    if uses_bfloat16(model):
         try:
             return _rounded(model, threads)
         except _errors():
@@ -81,24 +82,13 @@ def _with_data(path: Path) -> Any:
     return model
 
 
-def _graphs(model: Any) -> list[Any]:
-    return [model.graph, *subgraphs(model.graph.node)]
-
-
-def _uses_bfloat16(model: Any) -> bool:
-    values = [value for graph in _graphs(model) for value in (*graph.input, *graph.output)]
-    kinds = [value.type.tensor_type.elem_type for value in values] + [t.data_type for t in tensors(model)]
-    return 16 in kinds  # onnx.TensorProto.BFLOAT16
-
-
 def _rounded(model: Any, threads: int) -> Reference:
     """The model with float32 for every bfloat16; its outputs are rounded to what the model declares."""
     import ml_dtypes
     import numpy as np
 
     short = [value.name for value in model.graph.output if value.type.tensor_type.elem_type == 16]
-    wide = type(model).FromString(model.SerializeToString())
-    _widen(wide)
+    wide = widened(type(model).FromString(model.SerializeToString()))
     run = _runtime(_session(wide.SerializeToString(), threads))
 
     def rounded(inputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,27 +97,6 @@ def _rounded(model: Any, threads: int) -> Reference:
         return {name: data.astype(bfloat16) if name in short else data for name, data in run(given).items()}
 
     return rounded
-
-
-def _widen(model: Any) -> None:
-    import onnx
-
-    bfloat16, float32 = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
-    for graph in _graphs(model):
-        del graph.value_info[:]
-        for value in (*graph.input, *graph.output):
-            if value.type.tensor_type.elem_type == bfloat16:
-                value.type.tensor_type.elem_type = float32
-    for tensor in tensors(model):
-        if tensor.data_type == bfloat16:
-            data = onnx.numpy_helper.to_array(tensor).astype("float32")
-            tensor.CopyFrom(onnx.numpy_helper.from_array(data, tensor.name))
-    for body in (*_graphs(model), *model.functions):
-        for node in body.node:
-            for attribute in node.attribute:
-                # `to` of Cast, `dtype` of EyeLike, `output_dtype` of QuantizeLinear, `stash_type` of the norms.
-                if attribute.name in ("to", "dtype", "output_dtype", "stash_type") and attribute.i == bfloat16:
-                    attribute.i = float32
 
 
 def _evaluator(model: Any, cause: Exception) -> Reference:

@@ -62,7 +62,7 @@ def _prepare(case: Any, scratch: Path, *, constant: bool) -> tuple[Path, list[An
     import onnx
 
     model = onnx.ModelProto.FromString(case.model.SerializeToString())
-    inputs, wanted = case.data_sets[0]
+    inputs, wanted = ([_array(value) for value in values] for values in case.data_sets[0])
     if constant:
         for info, array in zip(model.graph.input[1:], inputs[1:], strict=True):
             if hasattr(array, "dtype"):
@@ -75,6 +75,12 @@ def _prepare(case: Any, scratch: Path, *, constant: bool) -> tuple[Path, list[An
     path = scratch / "model.onnx"
     onnx.save(model, path)
     return path, list(inputs), list(wanted)
+
+
+def _array(value: Any) -> Any:
+    import onnx
+
+    return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _execute(path: Path, inputs: list[Any]) -> list[Any]:

@@ -107,8 +107,9 @@ def shifted(node: Node, x: Any, zero: int) -> Any:
 
 
 def add_bias(node: Node, x: Any, bias: Any) -> Any:
-    """One number for each channel (axis 1)."""
+    """One number for each channel (axis 1); PyTorch's bfloat16 exports leave the bias in float32."""
     channels = node.shape_of(bias)
+    bias = node.emit(cast(bias, dtype_of(x)))
     shape = [1, *channels, *[1] * (len(node.shape_of(x)) - 2)]
     return relax.op.add(x, reshaped(node, bias, shape))
 

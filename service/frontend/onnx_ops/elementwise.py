@@ -9,8 +9,9 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from service.frontend.onnx_node import Node, Refused, dtype_of
-from service.frontend.onnx_ops.common import aligned, cast, is_float, is_integer, scalar
+from service.frontend.onnx_ops.common import aligned, cast, is_float, is_integer, is_low_precision, scalar
 from service.frontend.onnx_ops.registry import op
+from service.frontend.onnx_values import Known
 
 _UNARY = {
     "Abs": relax.op.abs,
@@ -27,7 +28,6 @@ _UNARY = {
     "Erf": relax.op.erf,
     "Exp": relax.op.exp,
     "Floor": relax.op.floor,
-    "IsNaN": relax.op.isnan,
     "Log": relax.op.log,
     "Neg": relax.op.negative,
     "Not": relax.op.logical_not,
@@ -91,7 +91,8 @@ def _divide(node: Node) -> Any:
     left, right = aligned(node, node.tensor(0), node.tensor(1))
     if not is_integer(dtype_of(left)):
         return relax.op.divide(left, right)
-    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: tirx.truncdiv(x, _nonzero(y))), left, right)
+    zero_free = _nonzero(dtype_of(left))
+    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: tirx.truncdiv(x, zero_free(y))), left, right)
 
 
 @op("Mod")
@@ -102,15 +103,20 @@ def _modulo(node: Node) -> Any:
     if is_float(dtype):
         if not node.attr("fmod", 0):
             raise Refused("Mod of floats needs fmod=1")
-        wide = dtype if dtype == "float64" else "float32"
+        # The C library's function, in CUDA under the same name: TVM lowers no fmod of its own for a CPU.
+        wide, symbol = (dtype, "fmod") if dtype == "float64" else ("float32", "fmodf")
         left, right = node.emit(cast(left, wide)), node.emit(cast(right, wide))
-        return cast(node.emit(node.te(lambda a, b: _broadcast(a, b, tirx.fmod), left, right)), dtype)
-    function = tirx.truncmod if node.attr("fmod", 0) else tirx.floormod
-    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: function(x, _nonzero(y))), left, right)
+        result = node.te(
+            lambda a, b: _broadcast(a, b, lambda x, y: tirx.call_pure_extern(wide, symbol, x, y)), left, right
+        )
+        return cast(result, dtype)
+    function, zero_free = tirx.truncmod if node.attr("fmod", 0) else tirx.floormod, _nonzero(dtype)
+    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: function(x, zero_free(y))), left, right)
 
 
-def _nonzero(value: Any) -> Any:
-    return tirx.Select(value == tirx.const(0, value.dtype), tirx.const(1, value.dtype), value)
+def _nonzero(dtype: str) -> Callable[[Any], Any]:
+    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+    return lambda value: tirx.Select(tirx.EQ(value, zero), one, value)
 
 
 def _broadcast(left: te.Tensor, right: te.Tensor, function: Callable[[Any, Any], Any]) -> te.Tensor:
@@ -161,9 +167,20 @@ def _reciprocal(node: Node) -> Any:
     return relax.op.divide(scalar(1, x), x)
 
 
+@op("IsNaN")
+def _is_nan(node: Node) -> Any:
+    return relax.op.isnan(_testable(node))
+
+
+def _testable(node: Node) -> Any:
+    """TVM asks float32 and float64 alone whether they are NaN or infinite; widening keeps the answer."""
+    x = node.tensor(0)
+    return node.emit(cast(x, "float32")) if is_low_precision(dtype_of(x)) else x
+
+
 @op("IsInf")
 def _is_inf(node: Node) -> Any:
-    x = node.tensor(0)
+    x = _testable(node)
     infinite = node.emit(relax.op.isinf(x))
     if not node.attr("detect_negative", 1):
         infinite = node.emit(relax.op.logical_and(infinite, node.emit(relax.op.greater(x, scalar(0, x)))))
@@ -230,10 +247,13 @@ _CASTABLE = {
 
 
 def _convert(node: Node, dtype: str) -> Any:
-    x = node.tensor(0)
-    for name in (dtype, dtype_of(x)):
+    for name in (dtype, node.dtype(0)):
         if name not in _CASTABLE:
             raise Refused(f"a cast with the dtype {name}")
+    if node.is_known(0) and not node.inputs[0].symbolic and node.inputs[0].array.size == 1:
+        # CastLike of a constant, as function bodies have it: still a constant to what comes after.
+        return Known(node.inputs[0].array.astype(node.numpy_dtype(dtype)), dtype)
+    x = node.tensor(0)
     if dtype == "bool" and dtype_of(x) != "bool":
         return relax.op.not_equal(x, scalar(0, x))
     return cast(x, dtype)

@@ -217,13 +217,16 @@ def _position(out: int, plan: _Plan, attributes: dict[str, Any]) -> float:
             adjust = plan.out / wanted
             return size / 2 * (1 - adjust) + (out + 0.5) / scale - 0.5
         case "pytorch_half_pixel":
-            return (out + 0.5) / scale - 0.5 if wanted > 1 else -0.5
+            return (out + 0.5) / scale - 0.5 if plan.out > 1 else 0.0
         case "align_corners":
-            return 0.0 if wanted <= 1 else out * (size - 1) / (wanted - 1)
+            if abs(wanted - plan.out) > 1e-4:
+                # ONNX Runtime places the corners by the rounded size, the ONNX project by the one before rounding.
+                raise Refused("align_corners with a scale that gives no whole size")
+            return 0.0 if plan.out <= 1 else out * (size - 1) / (plan.out - 1)
         case "asymmetric":
             return out / scale
         case "tf_crop_and_resize":
-            if wanted * (end - start) > 1 and plan.out > 1:
+            if plan.out > 1:
                 return start * (size - 1) + out * (end - start) * (size - 1) / (plan.out - 1)
             return 0.5 * (start + end) * (size - 1)
         case "tf_half_pixel_for_nn":

@@ -264,7 +264,8 @@ def _space_to_depth(node: Node) -> Any:
     block = node.attr("blocksize")
     high, wide = (onnx_dims.simplify(size // block, node.scope) for size in (height, width))
     x = reshaped(node, node.tensor(0), [batch, channels, high, block, wide, block])
-    return reshaped(node, permuted(node, x, [0, 3, 5, 1, 2, 4]), [batch, channels * block * block, high, wide])
+    x = permuted(node, x, [0, 3, 5, 1, 2, 4] if node.attr("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4])
+    return reshaped(node, x, [batch, channels * block * block, high, wide])
 
 
 @op("ReverseSequence")

@@ -6,9 +6,12 @@ from typing import Any
 
 from tvm import relax
 
-from service.frontend.onnx_node import Node
+from service.frontend.onnx_node import Node, Refused
 from service.frontend.onnx_ops.common import full_precision
 from service.frontend.onnx_ops.registry import op
+
+# What TVM's sort takes (src/runtime/contrib/sort/sort.cc).
+_SORTABLE = ("float16", "float32", "float64", "int32", "int64")
 
 
 @op("TopK")
@@ -16,6 +19,8 @@ def _top_k(node: Node) -> Any:
     """Values and places; of equal values the one with the lower index comes first."""
     count = int(node.attr("k")) if node.attr("k") is not None else int(node.scalar(1, "K"))
     axis = node.attr("axis", -1) % node.rank(0)
+    if node.dtype(0) not in _SORTABLE:
+        raise Refused(f"an order of {node.dtype(0)}")
     largest = bool(node.attr("largest", 1))
     both = node.emit(relax.op.topk(node.tensor(0), count, axis, "both", largest, "int64"))
     return [relax.TupleGetItem(both, index) for index in (0, 1)]

@@ -10,7 +10,7 @@ from service.frontend.onnx_file import one_line
 from service.frontend.onnx_node import Node, Refused
 from service.frontend.onnx_ops.registry import op
 
-_TRUSTED = ("AffineGrid", "GridSample", "MaxRoiPool", "MaxUnpool", "NonMaxSuppression", "RoiAlign", "Unique")
+_TRUSTED = ("AffineGrid", "GridSample", "MaxRoiPool", "MaxUnpool", "RoiAlign", "Unique")
 
 
 @op(*_TRUSTED)
@@ -18,6 +18,8 @@ def _upstream(node: Node) -> Any:
     """Runs TVM's converter for this opset. It reports what it does not take by any exception, so all are refusals."""
     import onnx
 
+    if node.op == "RoiAlign" and node.attr("mode", "avg") != "avg":
+        raise Refused("mode=max, which TVM computes otherwise")
     converter = onnx_frontend._get_convert_map()[node.op].get_converter(node.opset)
     inputs = onnx_frontend.onnx_input(None if v is None else node.materialize(v) for v in node.inputs)
     attributes: dict[str, Any] = {
