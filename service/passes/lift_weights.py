@@ -75,7 +75,7 @@ def _size_bytes(constant: relax.Expr) -> int:
 
 def _content(constant: relax.Expr) -> tuple[Any, ...]:
     array = constant.value.numpy()
-    return str(constant.ty.dtype), array.shape, hashlib.blake2b(array.data.cast("B")).digest()
+    return str(constant.ty.dtype), array.shape, hashlib.blake2b(array.view("uint8").data).digest()
 
 
 @mutator

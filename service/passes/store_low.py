@@ -107,7 +107,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         dtype = self.rounded.get(binding.var)
         if dtype is None or _is_widening(binding.value):
             return
-        var = self.get_var_remap(binding.var)
+        var = self.visit_expr(binding.var)
         narrow = self.builder_.emit(relax.op.astype(var, dtype))
         self.wide[var] = self.builder_.emit(relax.op.astype(narrow, "float32"))
 
