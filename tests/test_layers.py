@@ -90,7 +90,7 @@ LIGHT = (
     "service.config",
     "service.dump",
     "service.errors",
-    "service.frontend.identify",
+    "service.frontend.model_file",
     "service.jobs",
     "service.lowering.target",
     "service.machine",

@@ -6,8 +6,8 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from service.frontend.identify import digest, identify
 from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes, Unsupported
+from service.frontend.model_file import digest, identify
 from service.request import ModelFormat
 
 __all__ = [

@@ -47,14 +47,15 @@ def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) ->
             walk.raise_refused()
             outputs = [walk.output(name) for name in graph.outputs]
             # Read here: outside of the function, a size that only the data decides has no name any more.
-            specs = [_spec(name, output) for name, output in zip(graph.outputs, outputs, strict=True)]
+            specs = [_spec(name, output, scope) for name, output in zip(graph.outputs, outputs, strict=True)]
             result = builder.emit_output(relax.Tuple(outputs))
         builder.emit_func_output(result)
     return builder.get(), specs
 
 
-def _spec(name: str, output: Any) -> TensorSpec:
-    return TensorSpec(name, dtype_of(output), tuple(onnx_dims.dim_text(dim) for dim in output.ty.shape.values))
+def _spec(name: str, output: Any, scope: onnx_dims.Scope) -> TensorSpec:
+    dims = (onnx_dims.simplify(dim, scope) for dim in output.ty.shape.values)
+    return TensorSpec(name, dtype_of(output), tuple(map(onnx_dims.dim_text, dims)))
 
 
 class Walk:

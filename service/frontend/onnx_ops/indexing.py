@@ -101,7 +101,9 @@ def _reduction(node: Node) -> str:
 
 @op("NonZero")
 def _nonzero(node: Node) -> Any:
-    return relax.op.nonzero(node.tensor(0))
+    found = node.emit(relax.op.nonzero(node.tensor(0)))
+    count = node.scope.fresh("nonzero")
+    return node.builder.match_cast(found, relax.TensorType([node.rank(0), count], "int64"))
 
 
 @op("Compress")
