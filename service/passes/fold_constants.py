@@ -16,7 +16,7 @@ from service.passes.rewrite import Scope, is_tensor_constant, rewrite_calls, sta
 __all__ = ["SMALL_BYTES", "FoldConstants"]
 
 SMALL_BYTES = 1 << 20
-"""A result up to this size is always folded; a larger one only if it is no larger than its operands together."""
+"""A result up to this size is always folded; a larger one only if it is no larger than its operands together (twice, for a cast)."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldConstants")
@@ -43,7 +43,7 @@ def _folder(compute: Compute) -> Callable[[relax.Call, Scope], relax.Expr | None
         if shape is None or operands is None:
             return None
         dtype = numpy_dtype(str(call.ty.dtype))
-        if not _worth_it(math.prod(shape) * dtype.itemsize, sum(array.nbytes for array in operands)):
+        if math.prod(shape) * dtype.itemsize > max(SMALL_BYTES, _allowed_bytes(call, operands)):
             return None
         with np.errstate(all="ignore"):  # inf and NaN are results like others
             result = compute(call, operands)
@@ -52,8 +52,9 @@ def _folder(compute: Compute) -> Callable[[relax.Call, Scope], relax.Expr | None
     return rule
 
 
-def _worth_it(result_bytes: int, operand_bytes: int) -> bool:
-    return result_bytes <= max(SMALL_BYTES, operand_bytes)
+def _allowed_bytes(call: relax.Call, operands: list[Array]) -> int:
+    """As large as the operands; twice that for a cast, so that 16-bit weights may become fp32 ones."""
+    return sum(array.nbytes for array in operands) * (2 if call.op.name == "relax.astype" else 1)
 
 
 def _operands(call: relax.Call, scope: Scope) -> list[Array] | None:

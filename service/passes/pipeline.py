@@ -37,7 +37,7 @@ from service.request import Precision
 
 __all__ = ["PHASES", "Job", "Phase", "lowering_passes", "phases"]
 
-PHASES = ("prepare", "simplify", "plugins", "precision", "layout", "fast_math", "legalize", "fuse", "weights")
+PHASES = ("prepare", "widen", "simplify", "plugins", "precision", "layout", "fast_math", "legalize", "fuse", "weights")
 """Names of the phases, which a plugin's PASSES may use."""
 
 
@@ -83,11 +83,13 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
     return [
         # One dataflow block of flat bindings
         Phase("prepare", 0, _prepare()),
+        # 16-bit models: the arithmetic between contractions in fp32
+        Phase("widen", 0, _widen(job)),
         # Inference only: constants into weights, chains into single calls
         Phase("simplify", 1, [*_simplify(), *_simplify()]),
         # The user's patterns, on the simplified model
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
-        # 16-bit operands, fp32 arithmetic
+        # 16-bit operands of contractions, and values stored as their readers want them
         Phase("precision", 0, _precision(job)),
         # Layouts that the templates of this CPU want, weights packed here
         Phase("layout", 2, [ChooseLayout(job.report), BlockChannels(job.report, cpu), FoldConstants(), PackMatmul(cpu)]),
@@ -105,6 +107,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
 def _cuda_phases(job: Job) -> list[Phase]:
     return [
         Phase("prepare", 0, _prepare()),
+        Phase("widen", 0, _widen(job)),
         Phase("simplify", 1, [*_simplify(), *_simplify()]),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job)),
@@ -146,15 +149,25 @@ def _simplify() -> list[Any]:
     ]
 
 
-def _precision(job: Job) -> list[Any]:
-    wanted = job.precision.dtype if job.precision else None
-    if wanted not in ("float16", "bfloat16") and not job.low_dtypes:
+def _widen(job: Job) -> list[Any]:
+    if not job.low_dtypes:
         return []
-    keeps_operands = wanted is None or job.low_dtypes <= {wanted}
+    keeps_operands = job.precision is None or job.low_dtypes <= {job.precision.dtype}
     return [
         WidenArithmetic(contractions=not keeps_operands),
         CancelCasts(),
-        *([NarrowContractions(wanted)] if wanted in ("float16", "bfloat16") else []),
+        SimplifyAlgebra(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(),
+    ]
+
+
+def _precision(job: Job) -> list[Any]:
+    narrow = job.precision if job.precision in (Precision.FP16, Precision.BF16) else None
+    if narrow is None and not job.low_dtypes:
+        return []
+    return [
+        *([NarrowContractions(narrow.dtype)] if narrow else []),
         SimplifyAlgebra(),
         relax.transform.EliminateCommonSubexpr(),
         StoreLow(),

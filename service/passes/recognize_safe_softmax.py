@@ -38,18 +38,33 @@ def _where(call: relax.Call, scope: Scope) -> relax.Expr | None:
 
 
 def _all_infinite(masked: relax.Expr, scores: relax.Expr, scope: Scope) -> bool:
-    """Whether `masked` is `¬bool(max(int8(¬(scores == −∞))))`, the axis kept."""
-    expr: Any = masked
-    for name in ("relax.logical_not", "relax.astype", "relax.max", "relax.astype", "relax.logical_not", "relax.equal"):
-        found = scope.call(expr, name)
-        if found is None:
-            return False
-        if name == "relax.max" and not _over_last_axis(found):
-            return False
-        if name == "relax.equal":
-            return found.args[0].same_as(scores) and scalar_of(scope, found.args[1]) == float("-inf")
+    """Whether `masked` says that no score of a row is above −∞: `¬any`, or `any == 0`."""
+    if (found := scope.call(masked, "relax.logical_not")) is not None:
+        return _any_finite(found.args[0], scores, scope)
+    found = scope.call(masked, "relax.equal")
+    return found is not None and scalar_of(scope, found.args[1]) == 0.0 and _any_finite(found.args[0], scores, scope)
+
+
+def _any_finite(expr: relax.Expr, scores: relax.Expr, scope: Scope) -> bool:
+    """Whether `expr` is the maximum of the row's flags as integers, cast or not."""
+    if (found := scope.call(expr, "relax.astype")) is not None and str(found.ty.dtype) == "bool":
         expr = found.args[0]
-    return False
+    found = scope.call(expr, "relax.max")
+    flags = None if found is None or not _over_last_axis(found) else scope.call(found.args[0], "relax.astype")
+    return flags is not None and str(flags.args[0].ty.dtype) == "bool" and _finite(flags.args[0], scores, scope)
+
+
+def _finite(expr: relax.Expr, scores: relax.Expr, scope: Scope) -> bool:
+    """Whether `expr` is `scores > −∞`, or says so otherwise."""
+    if (negated := scope.call(expr, "relax.logical_not")) is not None:
+        found = scope.call(negated.args[0], "relax.equal")
+    else:
+        found = scope.call(expr, "relax.greater", "relax.not_equal")
+    return (
+        found is not None
+        and found.args[0].same_as(scores)
+        and scalar_of(scope, found.args[1]) == float("-inf")
+    )
 
 
 def _over_last_axis(reduction: relax.Call) -> bool:

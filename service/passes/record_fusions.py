@@ -57,24 +57,34 @@ def _label(call: relax.Call) -> str:
 
 
 def _chain(group: relax.Function) -> list[str]:
-    labels: list[str] = []
-    for block in group.body.blocks:
-        for binding in block.bindings:
-            if op_name(binding.value) != "relax.call_tir":
-                continue
-            label = _label(binding.value)
-            if label == "add" and any(CONTRACTION.match(before) for before in labels):
-                label = _addend(binding.value, set(group.params))
-            labels.append(label)
-    return _named(labels)
+    calls = [
+        (binding.var, binding.value)
+        for block in group.body.blocks
+        for binding in block.bindings
+        if op_name(binding.value) == "relax.call_tir"
+    ]
+    labels = [_label(call) for _, call in calls]
+    start = next((i for i, label in enumerate(labels) if CONTRACTION.match(label)), None)
+    return _named(labels if start is None else _epilogue(calls, labels, start))
 
 
-def _addend(call: relax.Call, parameters: set[Any]) -> str:
-    fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
-    outside = [field for field in fields if field in parameters]
-    if len(outside) != 1:
+def _epilogue(calls: list[tuple[Any, relax.Call]], labels: list[str], start: int) -> list[str]:
+    """The labels from the contraction on, of the calls that it leads to: what only prepares an addend is left out."""
+    reached, chain = {calls[start][0]}, [labels[start]]
+    for (var, call), label in list(zip(calls, labels, strict=True))[start + 1 :]:
+        fields = call.args[1].fields if isinstance(call.args[1], relax.Tuple) else []
+        others = [field for field in fields if field not in reached]
+        if len(others) == len(fields):
+            continue
+        reached.add(var)
+        chain.append(_addend(others) if label == "add" else label)
+    return chain
+
+
+def _addend(others: list[relax.Expr]) -> str:
+    if len(others) != 1:
         return "add"
-    shape = static_shape(outside[0])
+    shape = static_shape(others[0])
     return "bias" if shape is not None and sum(size != 1 for size in shape) <= 1 else "residual"
 
 
