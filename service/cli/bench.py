@@ -120,7 +120,7 @@ def _show(report: BenchReport, threads: int, agreement: Verification | None) -> 
     for row in report.timings:
         times = (f"{getattr(row, f'{name}_ms'):.3f}" for name in _COLUMNS)
         shown.add_row(row.name, str(row.samples), *times, f"{row.throughput:.1f}")
-    console().print(shown, markup=False)
+    console().print(shown)
     for ratio in report.ratios:
         spread = f"{ratio.p10:.3f} to {ratio.p90:.3f}"
         print(f"{ratio.name} takes {ratio.median:.3f} of the time of {ratio.baseline} ({spread})")

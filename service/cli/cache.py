@@ -43,7 +43,7 @@ def ls(json: Json = False, verbose: Verbose = False) -> None:
         build = entry["keys"][0] if entry["keys"] else {}
         row = (entry["digest"][:16], size(entry["size_bytes"]), entry["used_at"], *_key_columns(build))
         shown.add_row(*row)
-    console().print(shown, markup=False)
+    console().print(shown)
     total = sum(entry["size_bytes"] for entry in entries)
     print(f"{len(entries)} artifacts, {size(total)} of {size(store.max_bytes)} in {store.root}")
 
@@ -86,7 +86,7 @@ def explain(
         shown = table("", "entry", "stored", "wanted")
         for name, (old, new) in found.differences.items():
             shown.add_row(name, old or "-", new or "-")
-        console().print(shown, markup=False)
+        console().print(shown)
 
 
 @app.command()

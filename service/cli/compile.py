@@ -105,4 +105,4 @@ def _print_summary(made: CompiledArtifact) -> None:
         ]
     )
     title = f"the heaviest of {len(manifest.schedule)} PrimFuncs"
-    console().print(report.prim_funcs(title, report.heaviest(manifest, _TOP)), markup=False)
+    console().print(report.prim_funcs(title, report.heaviest(manifest, _TOP)))

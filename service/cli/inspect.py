@@ -50,10 +50,12 @@ def _model(path: Path, as_json: bool) -> None:
         return
     facts([("format", info["format"]), *((name, str(value)) for name, value in info["details"].items())])
     out = console()
-    out.print(report.signature("", info["signature"]), markup=False)
-    out.print(_operators(info), markup=False)
+    out.print(report.signature("", info["signature"]))
+    out.print(_operators(info))
     if info["unsupported"]:
-        print(f"{len(info['unsupported'])} operators are not supported: this model does not compile")
+        number = len(info["unsupported"])
+        which = "1 operator is" if number == 1 else f"{number} operators are"
+        print(f"{which} not supported: this model does not compile")
     else:
         print("every operator is supported")
 
@@ -99,5 +101,5 @@ def _artifact(path: Path, as_json: bool) -> None:
         ]
     )
     out = console()
-    out.print(report.signature("", manifest.signature.to_dict()), markup=False)
-    out.print(report.prim_funcs(f"{len(manifest.schedule)} PrimFuncs", manifest.schedule), markup=False)
+    out.print(report.signature("", manifest.signature.to_dict()))
+    out.print(report.prim_funcs(f"{len(manifest.schedule)} PrimFuncs", manifest.schedule))

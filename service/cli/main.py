@@ -66,7 +66,7 @@ def _run(arguments: list[str], wishes: Wishes) -> int:
     except RelaxcError as error:
         return _report(error, wishes)
     except typer.TyperException as error:  # a usage error of the parser
-        usage = InvalidOption(error.format_message(), remedy=_usage_remedy(error))
+        usage = InvalidOption(error.format_message() or "a command is missing", remedy=_usage_remedy(error))
         return _report(usage, wishes)
     except ModuleNotFoundError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])

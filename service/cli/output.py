@@ -26,7 +26,8 @@ def console(stream: IO[str] | None = None) -> Console:
             raise BrokenPipeError
 
     stream = stream or sys.stdout
-    return Piped(file=stream, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+    width = None if stream.isatty() else _PLAIN_WIDTH
+    return Piped(file=stream, highlight=False, markup=False, emoji=False, width=width)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

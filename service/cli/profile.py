@@ -62,7 +62,7 @@ def _show(report: ProfileReport) -> None:
         shown.add_row(
             row.function, str(row.calls), f"{row.time_ms:.3f}", f"{row.share:.1%}", *rates, share, row.bound or "", by
         )
-    console().print(shown, markup=False)
+    console().print(shown)
     print(f"a run takes {report.total_ms:.3f} ms, {report.other_ms:.3f} ms of it outside PrimFuncs")
     if report.peak:
         top = report.peak

@@ -59,7 +59,7 @@ class StageProgress:
 
     def _line(self, text: str) -> None:
         if self.display is not None:
-            self.display.console.print(text, markup=False)
+            self.display.console.print(text)
         else:
             print(text, file=self.stream, flush=True)
 

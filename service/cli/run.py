@@ -62,7 +62,7 @@ def run(
     for row in rows:
         numbers = ("" if row[name] is None else f"{row[name]:.6g}" for name in ("min", "mean", "max"))
         shown.add_row(row["name"], row["dtype"], str(row["shape"]), *numbers, str(row["nonfinite"]))
-    console().print(shown, markup=False)
+    console().print(shown)
     print(f"first run took {seconds(took_s)}" + (f"; outputs are in {outputs}" if outputs else ""))
 
 

@@ -21,5 +21,5 @@ def targets(json: Json = False, verbose: Verbose = False) -> None:
         cpu = row["host"] or row
         runs = "yes" if not row["missing"] else f"no: {row['missing'][0]}" + ", …" * (len(row["missing"]) > 1)
         shown.add_row(row["target"], row["arch"] or row["name"], str(cpu["vector_bits"]), str(cpu["cores"]), runs)
-    console().print(shown, markup=False)
+    console().print(shown)
     print(f"this CPU has {' '.join(sorted(host_features()))}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import pytest
 
-from service.cli.output import print_json, seconds, size
+from service.cli.output import console, print_json, seconds, size, table
 
 
 @pytest.mark.parametrize(
@@ -25,3 +26,13 @@ def test_durations(value: float, text: str) -> None:
 def test_json_has_no_nan(capsys: pytest.CaptureFixture[str]) -> None:
     print_json({"a": [float("nan"), 1.5, (float("inf"),)], "b": {1: "é"}})
     assert json.loads(capsys.readouterr().out) == {"a": [None, 1.5, [None]], "b": {"1": "é"}}
+
+
+def test_names_are_never_markup() -> None:
+    """`[batch]` is a shape and `:smile:` a name, whoever made the model."""
+    stream = io.StringIO()
+    shown = table("[b]title[/b]", "[red]column", "n", numbers=("n",))
+    shown.add_row("[batch]", ":smile: [/]")
+    console(stream).print(shown)
+    for text in ("[b]title[/b]", "[red]column", "[batch]", ":smile: [/]"):
+        assert text in stream.getvalue()

@@ -11,6 +11,8 @@ from service.frontend.onnx_node import Node, Refused
 from service.frontend.onnx_ops.common import aligned, full_precision, reshaped, scalar
 from service.frontend.onnx_ops.registry import op
 
+__all__ = ["exponential_unit", "hard_sigmoid", "softplus"]
+
 
 @op("Relu")
 def _relu(node: Node) -> Any:

@@ -13,6 +13,8 @@ from service.frontend.onnx_ops.common import cast, is_low_precision, permuted, r
 from service.frontend.onnx_ops.registry import op
 from service.frontend.onnx_values import Known
 
+__all__ = ["add_bias", "convolution", "shifted", "spatial_padding"]
+
 
 def spatial_padding(
     node: Node, sizes: list[Any], kernel: list[int], strides: list[int], dilations: list[int]

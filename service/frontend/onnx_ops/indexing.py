@@ -11,6 +11,8 @@ from service.frontend.onnx_ops.common import cast, relax_dim, reshaped, scalar
 from service.frontend.onnx_ops.registry import op
 from service.frontend.onnx_values import Known, known_ints
 
+__all__ = ["from_start"]
+
 
 def _size_tensor(dim: Any, node: Node, dtype: str) -> Any:
     return node.materialize(known_ints([dim], node.scope, dtype, ()))

@@ -21,6 +21,8 @@ from service.frontend.onnx_ops.common import (
 )
 from service.frontend.onnx_ops.registry import op
 
+__all__ = ["matmul"]
+
 
 def matmul(node: Node, left: Any, right: Any) -> Any:
     """`C[…, i, j] = Σ_k A[…, i, k] · B[…, k, j]`, the sum of low-precision floats in fp32."""

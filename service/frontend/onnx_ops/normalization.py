@@ -13,6 +13,8 @@ from service.frontend.onnx_ops.common import aligned, cast, full_precision, resh
 from service.frontend.onnx_ops.reduce import lp_norm
 from service.frontend.onnx_ops.registry import op
 
+__all__ = ["rms_norm"]
+
 
 @op("BatchNormalization")
 def _batch_norm(node: Node) -> Any:

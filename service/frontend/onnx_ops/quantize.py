@@ -11,6 +11,8 @@ from service.frontend.onnx_ops.common import aligned, cast, reshaped, scalar
 from service.frontend.onnx_ops.conv import add_bias, convolution, shifted, spatial_padding
 from service.frontend.onnx_ops.registry import op
 
+__all__ = ["saturated"]
+
 _RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
 

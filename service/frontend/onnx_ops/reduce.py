@@ -12,6 +12,8 @@ from service.frontend.onnx_node import Node, Refused, dtype_of
 from service.frontend.onnx_ops.common import cast, is_float, is_integer, is_low_precision, scalar
 from service.frontend.onnx_ops.registry import op
 
+__all__ = ["highest", "lowest", "lp_norm"]
+
 Reduce = Callable[[Node, Any, list[int], bool], Any]
 
 

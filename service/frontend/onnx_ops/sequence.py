@@ -10,6 +10,8 @@ from service.frontend.onnx_node import Node, Refused
 from service.frontend.onnx_ops.registry import op
 from service.frontend.onnx_values import Known
 
+__all__ = ["Sequence"]
+
 
 class Sequence(tuple[Any, ...]):
     """The values of a sequence; a class of its own, since a converter's tuple means several outputs."""
