@@ -43,9 +43,7 @@ class Settings(BaseSettings):
 
     # Limits on what is taken in
     max_model_bytes: int = _setting(4 * GIB, "Largest model file taken, external data included.", unit="bytes", gt=0)
-    max_unpacked_bytes: int = _setting(
-        8 * GIB, "Largest size that a .pt2 archive may unpack to.", unit="bytes", gt=0
-    )
+    max_unpacked_bytes: int = _setting(8 * GIB, "Largest size that a .pt2 archive may unpack to.", unit="bytes", gt=0)
     max_graph_nodes: int = _setting(200_000, "Most nodes a model's graph may have.", unit="nodes", gt=0)
 
     # Limits on one compile
@@ -65,7 +63,10 @@ class Settings(BaseSettings):
 
     # The build
     threads: int = _setting(
-        0, "Threads that an artifact runs with when the caller does not say; 0 is one for each core.", unit="threads", ge=0
+        0,
+        "Threads that an artifact runs with when the caller does not say; 0 is one for each core.",
+        unit="threads",
+        ge=0,
     )
     embed_weights_max_bytes: int = _setting(
         3 * GIB // 2,
@@ -79,7 +80,9 @@ class Settings(BaseSettings):
     nvcc: str = _setting("nvcc", "CUDA compiler for cuda targets.", affects_artifact=True)
 
     # Diagnosis
-    log_level: str = _setting("warning", "Level of the log on stderr: debug, info, warning or error.")
+    log_level: str = _setting(
+        "warning", "Level of the log on stderr: debug, info, warning or error.", pattern="^(debug|info|warning|error)$"
+    )
 
 
 @lru_cache(maxsize=1)

@@ -34,7 +34,14 @@ def test_settings_are_read_once_and_frozen(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("WORKERS", "0"), ("WORKERS", "many"), ("PORT", "70000"), ("COMPILE_TIMEOUT_S", "-1"), ("CACHE_MAX_BYTES", "0")],
+    [
+        ("WORKERS", "0"),
+        ("WORKERS", "many"),
+        ("PORT", "70000"),
+        ("COMPILE_TIMEOUT_S", "-1"),
+        ("CACHE_MAX_BYTES", "0"),
+        ("LOG_LEVEL", "loud"),
+    ],
 )
 def test_a_wrong_value_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(f"RELAXC_{name}", value)

@@ -34,19 +34,18 @@ class Wishes:
 
     json: bool
     verbose: bool
+    help: bool = False
 
     @staticmethod
     def of(arguments: Sequence[str]) -> Wishes:
         options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-        return Wishes("--json" in options, "--verbose" in options)
+        return Wishes("--json" in options, "--verbose" in options, not {"-h", "--help"}.isdisjoint(options))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `relaxc ARGUMENTS…` (those of the process if None) and returns its exit code (docs/errors.md)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     wishes = Wishes.of(arguments)
-    if wishes.verbose:
-        logging.basicConfig(level=logging.DEBUG, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     before = signal.signal(signal.SIGTERM, _terminate)
     try:
         code = _run(arguments, wishes)
@@ -62,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: list[str], wishes: Wishes) -> int:
     try:
+        if arguments and not wishes.help:
+            _open_log(wishes.verbose)
         result = app(arguments, prog_name="relaxc", standalone_mode=False)
     except RelaxcError as error:
         return _report(error, wishes)
@@ -88,6 +89,13 @@ def _run(arguments: list[str], wishes: Wishes) -> int:
     if result == _INTERRUPTED:  # typer turns KeyboardInterrupt into this result
         print("relaxc: interrupted", file=sys.stderr)
     return result if isinstance(result, int) else 0
+
+
+def _open_log(verbose: bool) -> None:
+    from service.config import settings  # takes 0.1 s, which help does not wait for
+
+    level = "DEBUG" if verbose else settings().log_level.upper()
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
 
 
 def _usage_remedy(error: Any) -> str:

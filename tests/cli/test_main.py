@@ -81,6 +81,14 @@ def test_a_wrong_setting_is_named(relaxc: Relaxc) -> None:
     assert "RELAXC_CACHE_MAX_BYTES" in done.stderr
 
 
+def test_the_log_has_the_level_of_its_setting(relaxc: Relaxc) -> None:
+    assert "filelock" not in relaxc("cache", "gc", RELAXC_LOG_LEVEL="info").stderr
+    done = relaxc("version", RELAXC_LOG_LEVEL="loud")
+    assert done.returncode == 2
+    assert "RELAXC_LOG_LEVEL" in done.stderr
+    assert relaxc("version", "--help", RELAXC_LOG_LEVEL="loud").returncode == 0
+
+
 def test_verbose_shows_the_trace_before_or_after_the_verb(relaxc: Relaxc) -> None:
     for arguments in (("--verbose", "inspect", "missing.onnx"), ("inspect", "missing.onnx", "--verbose")):
         done = relaxc(*arguments)
