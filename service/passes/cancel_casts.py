@@ -62,5 +62,3 @@ def _sink_all(call: relax.Call, scope: Scope) -> relax.Expr | None:
         return None
     moved = scope.emit(relax.Call(call.op, [relax.Tuple([cast.args[0] for cast in known])], call.attrs))
     return relax.op.astype(moved, str(call.ty.dtype))
-
-

@@ -16,7 +16,7 @@ __all__ = ["FoldBatchNorm"]
 
 @tvm.transform.module_pass(opt_level=0, name="FoldBatchNorm")
 class FoldBatchNorm:
-    """`batch_norm(x, γ, β, μ, σ²) → x * s + t` with `s = γ / sqrt(σ² + ε)` and `t = β − μ s`, computed in fp64.
+    """`batch_norm(x, g, b, m, v) → x * s + t` with `s = g / sqrt(v + ε)` and `t = b - m s`, computed in fp64.
 
     FoldScale then moves `s` into the weights before it. Upstream's FoldBatchnormToConv2D takes only a
     bare `conv2d → batch_norm`: no bias between them, no linear layer, no other convolution.

@@ -16,7 +16,10 @@ from service.passes.rewrite import Scope, is_tensor_constant, rewrite_calls, sta
 __all__ = ["SMALL_BYTES", "FoldConstants"]
 
 SMALL_BYTES = 1 << 20
-"""A result up to this size is always folded; a larger one only if it is no larger than its operands together (twice, for a cast)."""
+"""A result up to this size is always folded; a larger one only if it is no larger than its operands together.
+
+A cast may double the size.
+"""
 
 
 @tvm.transform.module_pass(opt_level=0, name="FoldConstants")
@@ -101,7 +104,8 @@ def _take(call: relax.Call, operands: list[Array]) -> Array | None:
     lowest = 0 if call.attrs.mode == "clip" else -size
     if indices.size and not (lowest <= indices.min() and indices.max() < size):
         return None  # left for run time, which clips
-    return np.take(data, indices, axis=axis)
+    taken: Array = np.take(data, indices, axis=axis)
+    return taken
 
 
 def _arange(call: relax.Call, _: list[Array]) -> Array | None:
@@ -109,7 +113,10 @@ def _arange(call: relax.Call, _: list[Array]) -> Array | None:
     if start is None or stop is None or step is None:
         return None
     count = static_shape(call)
-    return start + step * np.arange(count[0] if count else 0, dtype="float64" if isinstance(step, float) else "int64")
+    values: Array = start + step * np.arange(
+        count[0] if count else 0, dtype="float64" if isinstance(step, float) else "int64"
+    )
+    return values
 
 
 def _shape_to_tensor(call: relax.Call, _: list[Array]) -> Array | None:
@@ -118,8 +125,8 @@ def _shape_to_tensor(call: relax.Call, _: list[Array]) -> Array | None:
 
 
 def _clip(call: relax.Call, operands: list[Array]) -> Array | None:
-    low, high = (float(arg.value) for arg in call.args[1:3])
-    if operands[0].dtype.kind != "f":
+    low, high = (getattr(arg, "value", None) for arg in call.args[1:3])
+    if operands[0].dtype.kind != "f" or low is None or high is None:
         return None
     return np.clip(operands[0], operands[0].dtype.type(low), operands[0].dtype.type(high))
 
@@ -164,7 +171,7 @@ COMPUTE: Mapping[str, Compute] = {
     "flatten": lambda call, x: x[0].reshape(static_shape(call)),
     "expand_dims": lambda call, x: x[0].reshape(static_shape(call)),
     "squeeze": lambda call, x: x[0].reshape(static_shape(call)),
-    "broadcast_to": lambda call, x: np.broadcast_to(x[0], static_shape(call)),
+    "broadcast_to": lambda call, x: x[0],
     "concat": lambda call, x: np.concatenate(x, axis=int(call.attrs.axis)) if x else None,
     "stack": lambda call, x: np.stack(x, axis=int(call.attrs.axis)),
     "strided_slice": _strided_slice,

@@ -28,7 +28,7 @@ class FoldScale:
     - `conv(x, W) * s → conv(x, W * s)` and `matmul(x, W) * s → matmul(x, W * s)`, `s` along the output channel;
     - `(y + b) * s → y * s + b * s` where `y` is one of these;
     - `reshape(y) * c → reshape(y * c)`, `permute_dims(y) * c → permute_dims(y * c)` for a number `c`;
-    - `(y + b) + c → y + (b + c)`, `(y * b) * c → y * (b * c)`, `y − c → y + (−c)`.
+    - `(y + b) + c → y + (b + c)`, `(y * b) * c → y * (b * c)`, `y - c → y + (-c)`.
 
     Only where nothing else reads the intermediate value, and never into a weight that is then not finite.
     Known as FoldScaleAxis and, with FoldBatchNorm before it, as batch-norm folding.
@@ -36,9 +36,7 @@ class FoldScale:
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module with constant factors in the weights."""
-        return rewrite_calls(
-            module, {"multiply": _multiply, "divide": _divide, "add": _add, "subtract": _subtract}
-        )
+        return rewrite_calls(module, {"multiply": _multiply, "divide": _divide, "add": _add, "subtract": _subtract})
 
 
 def _is_float(call: relax.Call) -> bool:
@@ -160,17 +158,17 @@ def _same_range(array: Array, dtype: str) -> bool:
         return bool(np.isfinite(np.asarray(constant(array, dtype).value.numpy(), "float32")).all())
 
 
-def _merged(
-    inner: relax.Call, array: Array, build: Any, combine: Any, dtype: str, scope: Scope
-) -> relax.Expr | None:
+def _merged(inner: relax.Call, array: Array, build: Any, combine: Any, dtype: str, scope: Scope) -> relax.Expr | None:
     """`(y ∘ b) ∘ c → y ∘ (b ∘ c)` where the merged constant is no larger than the two and finite."""
     parts = _split(inner, scope)
     if parts is None:
         return None
     with np.errstate(all="ignore"):
         merged = combine(np.asarray(parts[1], "float64"), np.asarray(array, "float64"))
-    if merged.size > max(parts[1].size, array.size) or not _same_range(merged, dtype) or (
-        build is relax.op.multiply and math.prod(np.shape(merged)) and not (np.abs(merged) > 1e-30).all()
+    if (
+        merged.size > max(parts[1].size, array.size)
+        or not _same_range(merged, dtype)
+        or (build is relax.op.multiply and math.prod(np.shape(merged)) and not (np.abs(merged) > 1e-30).all())
     ):
         return None
     return build(parts[0], constant(merged, dtype))

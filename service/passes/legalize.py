@@ -15,11 +15,12 @@ from service.passes.rewrite import op_name
 
 __all__ = ["Legalize"]
 
-LATER = frozenset(
-    "relax.call_tir relax.call_tir_inplace relax.call_dps_packed relax.call_pure_packed relax.call_inplace_packed "
-    "relax.shape_of relax.shape_to_tensor relax.tensor_to_shape relax.size relax.assert_op relax.print relax.null_value "
-    "relax.invoke_closure relax.call_builtin_with_ctx relax.memory.view relax.memory.ensure_zero_offset".split()
-)
+LATER = frozenset({
+    "relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed",
+    "relax.call_inplace_packed", "relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape",
+    "relax.size", "relax.assert_op", "relax.print", "relax.null_value", "relax.invoke_closure",
+    "relax.call_builtin_with_ctx", "relax.memory.view", "relax.memory.ensure_zero_offset",
+})  # fmt: skip
 """Calls that the VM lowering takes as they are."""
 
 

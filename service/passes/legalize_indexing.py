@@ -2,7 +2,8 @@
 
 Index values are inputs of a request, so TVM's unchecked reads (`take` in mode `fast`, `gather`,
 `gather_nd`, `index_tensor`) and writes (`scatter_*`, `index_put`) would let a request read or write
-foreign memory. Here a negative index counts from the end and the rest is clipped: `i ↦ clip(i < 0 ? i + n : i, 0, n − 1)`.
+foreign memory. Here a negative index counts from the end and the rest is clipped:
+`i ↦ clip(i < 0 ? i + n : i, 0, n - 1)`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Normalization to TIR with the variance taken around the mean.
 
-TVM's own TE computes the variance as E[x²] − E[x]² in one pass. In fp32 this loses every digit of the
+TVM's own TE computes the variance as E[x²] - E[x]² in one pass. In fp32 this loses every digit of the
 variance when the mean is a thousand times the deviation, so these take two passes over the data:
-`v = Σ (x − m)² / n`, `y = (x − m) / sqrt(v + ε) · γ + β`. Sums are in fp32 (fp64 for fp64 data).
+`v = Σ (x - m)² / n`, `y = (x - m) / sqrt(v + ε) · gamma + β`. Sums are in fp32 (fp64 for fp64 data).
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
     grouped = builder.emit(relax.op.reshape(data, split))
     normalized = builder.emit(
-        builder.call_te(
-            compute, grouped, *call.args[1:], primfunc_name_hint="group_norm", primfunc_attrs=OUT_FUSABLE
-        )
+        builder.call_te(compute, grouped, *call.args[1:], primfunc_name_hint="group_norm", primfunc_attrs=OUT_FUSABLE)
     )
     return relax.op.reshape(normalized, sizes)
 

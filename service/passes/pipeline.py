@@ -92,7 +92,9 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # 16-bit operands of contractions, and values stored as their readers want them
         Phase("precision", 0, _precision(job)),
         # Layouts that the templates of this CPU want, weights packed here
-        Phase("layout", 2, [ChooseLayout(job.report), BlockChannels(job.report, cpu), FoldConstants(), PackMatmul(cpu)]),
+        Phase(
+            "layout", 2, [ChooseLayout(job.report), BlockChannels(job.report, cpu), FoldConstants(), PackMatmul(cpu)]
+        ),
         # Approximations of exp, tanh and erf within the verification tolerance
         Phase("fast_math", 3, [relax.transform.FastMathTransform()]),
         # Operators become TIR

@@ -20,8 +20,8 @@ __all__ = ["ApplyPatterns", "Operators", "Plugin", "load_plugin"]
 
 KNOWN = ("PASSES", "PATTERNS", "PRIM_FUNCS")
 
-PrimFuncSource = tirx.PrimFunc | Callable[..., tirx.PrimFunc]
-"""A PrimFunc, or a function of the argument types that gives one."""
+PrimFuncSource = Callable[..., Any]
+"""A PrimFunc (which is callable too), or a function of the argument types that gives one."""
 
 Replacement = Callable[[relax.Expr, Mapping[DFPattern, relax.Expr], "Operators"], relax.Expr | None]
 """`(matched, parts, ops) → expr`, or None to leave the match as it is."""
@@ -79,7 +79,7 @@ def _execute(plugin: Plugin) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001  # a user's file may raise anything, and it is the user's to see
+    except Exception as error:  # a user's file may raise anything, and it is the user's to see
         raise plugin.error(f"{type(error).__name__}: {error}", error) from error
     return module
 
@@ -116,11 +116,11 @@ class Operators:
     def __init__(self, plugin: Plugin, builder: relax.BlockBuilder) -> None:
         self._plugin = plugin
         self._builder = builder
-        self.matched: relax.Expr | None = None
+        self.matched: Any = None
 
     def __call__(self, name: str, args: Sequence[relax.Expr], out: Any = None) -> relax.Expr:
         """The result of the operator on tensors; `out` is its type, that of the matched expression by default."""
-        source = self._plugin.prim_funcs.get(name)
+        source: Any = self._plugin.prim_funcs.get(name)
         if source is None:
             raise KeyError(f"PRIM_FUNCS has no {name!r}")
         function = source if isinstance(source, tirx.PrimFunc) else source(*(arg.ty for arg in args))

@@ -19,20 +19,24 @@ CONTRACTIONS = (
 )
 """Operators that multiply and add: low-precision operands, fp32 accumulation."""
 
-MOVES = tuple(
-    "permute_dims reshape expand_dims squeeze flatten strided_slice concat take flip gather_elements gather_nd "
-    "nn.max_pool1d nn.max_pool2d nn.max_pool3d".split()
-)
+MOVES = (
+    "permute_dims", "reshape", "expand_dims", "squeeze", "flatten", "strided_slice", "concat", "take",
+    "flip", "gather_elements", "gather_nd", "nn.max_pool1d", "nn.max_pool2d", "nn.max_pool3d",
+)  # fmt: skip
 """Operators whose result holds values of their first operand: a rounding before them is a rounding after them."""
 
-WIDENED = tuple(
-    "abs acos acosh add asin asinh atan atan2 atanh ceil clip cos cosh cumprod cumsum divide einsum erf ewise_fma exp "
-    "floor floor_divide floor_mod log log_add_exp max maximum mean min minimum mod multiply negative outer power prod "
-    "round rsqrt sigmoid sign sin sinh sqrt square std subtract sum tan tanh trunc variance where "
-    "nn.adaptive_avg_pool1d nn.adaptive_avg_pool2d nn.adaptive_avg_pool3d nn.attention nn.avg_pool1d nn.avg_pool2d "
-    "nn.avg_pool3d nn.batch_norm nn.gelu nn.gelu_tanh nn.group_norm nn.instance_norm nn.layer_norm nn.leakyrelu "
-    "nn.log_softmax nn.prelu nn.relu nn.relu6 nn.rms_norm nn.selu nn.silu nn.softmax nn.softplus image.resize2d".split()
-)
+WIDENED = (
+    "abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "ceil", "clip", "cos",
+    "cosh", "cumprod", "cumsum", "divide", "einsum", "erf", "ewise_fma", "exp", "floor", "floor_divide",
+    "floor_mod", "log", "log_add_exp", "max", "maximum", "mean", "min", "minimum", "mod", "multiply",
+    "negative", "outer", "power", "prod", "round", "rsqrt", "sigmoid", "sign", "sin", "sinh", "sqrt",
+    "square", "std", "subtract", "sum", "tan", "tanh", "trunc", "variance", "where",
+    "nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d", "nn.adaptive_avg_pool3d", "nn.attention",
+    "nn.avg_pool1d", "nn.avg_pool2d", "nn.avg_pool3d", "nn.batch_norm", "nn.gelu", "nn.gelu_tanh",
+    "nn.group_norm", "nn.instance_norm", "nn.layer_norm", "nn.leakyrelu", "nn.log_softmax", "nn.prelu",
+    "nn.relu", "nn.relu6", "nn.rms_norm", "nn.selu", "nn.silu", "nn.softmax", "nn.softplus",
+    "image.resize2d",
+)  # fmt: skip
 """Operators that compute in fp32 whatever their operands are stored in."""
 
 

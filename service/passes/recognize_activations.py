@@ -60,7 +60,9 @@ def _close(value: float, wanted: float) -> bool:
 def _sum_with(expr: relax.Expr, number: float, scope: Scope) -> relax.Expr | None:
     """`y` where `expr` is `y + number`."""
     found = scope.call(expr, "relax.add")
-    for position in (0, 1) if found is not None else ():
+    if found is None:
+        return None
+    for position in (0, 1):
         if scalar_of(scope, found.args[position]) == number:
             return found.args[1 - position]
     return None

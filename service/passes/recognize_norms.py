@@ -16,7 +16,7 @@ __all__ = ["RecognizeNorms"]
 
 @tvm.transform.module_pass(opt_level=0, name="RecognizeNorms")
 class RecognizeNorms:
-    """Over the last axis, with `d = x − mean(x)`:
+    """Over the last axis, with `d = x - mean(x)`:
 
     - `d / sqrt(mean(d²) + ε) → layer_norm(x, 1, 0)`;
     - `x * rsqrt(mean(x²) + ε) → rms_norm(x, 1)`;
@@ -52,14 +52,14 @@ def _normalized(value: relax.Expr, variance: relax.Expr, scope: Scope) -> relax.
         mean = _mean(squares, scope)
         if number is None or mean is None or not _is_square_of(mean, value, scope):
             continue
-        width = value.ty.shape[-1] if value.ty.shape is not None else None
-        if not hasattr(width, "value") or str(value.ty.dtype) not in ("float32", "float16", "bfloat16"):
+        width = _width(value)
+        if width is None or str(value.ty.dtype) not in ("float32", "float16", "bfloat16"):
             return None
-        ones = constant(np.ones(int(width)), str(value.ty.dtype))
+        ones = constant(np.ones(width), str(value.ty.dtype))
         centered = _centered(value, scope)
         if centered is None:
             return relax.op.nn.rms_norm(value, ones, axes=-1, epsilon=number)
-        zeros = constant(np.zeros(int(width)), str(value.ty.dtype))
+        zeros = constant(np.zeros(width), str(value.ty.dtype))
         return relax.op.nn.layer_norm(centered, ones, zeros, axes=-1, epsilon=number)
     return None
 
@@ -83,20 +83,28 @@ def _is_square_of(expr: relax.Expr, value: relax.Expr, scope: Scope) -> bool:
 
 
 def _same_value(left: relax.Expr, right: relax.Expr, scope: Scope) -> bool:
-    """The same variable, or the same difference of variables: exporters compute `x − mean` twice."""
+    """The same variable, or the same difference of variables: exporters compute `x - mean` twice."""
     if left.same_as(right):
         return True
     one, other = scope.call(left, "relax.subtract"), scope.call(right, "relax.subtract")
-    return one is not None and other is not None and all(
-        a.same_as(b) for a, b in zip(one.args, other.args, strict=True)
+    return (
+        one is not None and other is not None and all(a.same_as(b) for a, b in zip(one.args, other.args, strict=True))
     )
 
 
 def _centered(value: relax.Expr, scope: Scope) -> relax.Expr | None:
-    """`x` where `value` is `x − mean(x)`."""
+    """`x` where `value` is `x - mean(x)`."""
     found = scope.call(value, "relax.subtract")
-    mean = None if found is None else _mean(found.args[1], scope)
+    if found is None:
+        return None
+    mean = _mean(found.args[1], scope)
     return mean if mean is not None and mean.same_as(found.args[0]) else None
+
+
+def _width(expr: relax.Expr) -> int | None:
+    """The size of the last axis, if it is a number."""
+    size = expr.ty.shape[-1] if isinstance(expr.ty.shape, relax.ShapeExpr) and expr.ty.ndim else None
+    return None if size is None or not hasattr(size, "value") else int(size)
 
 
 def _vector(expr: relax.Expr, width: Any, scope: Scope) -> Any:

@@ -14,10 +14,10 @@ __all__ = ["RecognizeSafeSoftmax"]
 
 @tvm.transform.module_pass(opt_level=0, name="RecognizeSafeSoftmax")
 class RecognizeSafeSoftmax:
-    """`where(¬any(x ≠ −∞), 0, softmax(x)) → safe_softmax(x)`, over the last axis.
+    """`where(¬any(x ≠ -∞), 0, softmax(x)) → safe_softmax(x)`, over the last axis.
 
     This is what scaled_dot_product_attention decomposes to. As written it takes a second reduction over the
-    scores. `safe_softmax` takes none: its row maximum starts at the lowest finite number, so that a row of −∞
+    scores. `safe_softmax` takes none: its row maximum starts at the lowest finite number, so that a row of -∞
     has exponentials of 0 and the sum 0, which it divides by 1. NaN stays NaN.
     """
 
@@ -38,7 +38,7 @@ def _where(call: relax.Call, scope: Scope) -> relax.Expr | None:
 
 
 def _all_infinite(masked: relax.Expr, scores: relax.Expr, scope: Scope) -> bool:
-    """Whether `masked` says that no score of a row is above −∞: `¬any`, or `any == 0`."""
+    """Whether `masked` says that no score of a row is above -∞: `¬any`, or `any == 0`."""
     if (found := scope.call(masked, "relax.logical_not")) is not None:
         return _any_finite(found.args[0], scores, scope)
     found = scope.call(masked, "relax.equal")
@@ -55,16 +55,12 @@ def _any_finite(expr: relax.Expr, scores: relax.Expr, scope: Scope) -> bool:
 
 
 def _finite(expr: relax.Expr, scores: relax.Expr, scope: Scope) -> bool:
-    """Whether `expr` is `scores > −∞`, or says so otherwise."""
+    """Whether `expr` is `scores > -∞`, or says so otherwise."""
     if (negated := scope.call(expr, "relax.logical_not")) is not None:
         found = scope.call(negated.args[0], "relax.equal")
     else:
         found = scope.call(expr, "relax.greater", "relax.not_equal")
-    return (
-        found is not None
-        and found.args[0].same_as(scores)
-        and scalar_of(scope, found.args[1]) == float("-inf")
-    )
+    return found is not None and found.args[0].same_as(scores) and scalar_of(scope, found.args[1]) == float("-inf")
 
 
 def _over_last_axis(reduction: relax.Call) -> bool:

@@ -23,14 +23,16 @@ class MemoryReport:
     """The memory that one run of `main` plans for its intermediate values, weights and inputs not counted.
 
     `planned_bytes` is the sum of the planned storages, all live for the whole run: the peak. Where a shape
-    is symbolic, sizes are at the upper bounds of the dims; `unbounded` names dims that have none, and then
-    storages whose size depends on them are allocated as the run goes and not counted (`dynamic_storages` of them).
+    is symbolic, sizes are at the upper bounds of the dims; storages whose size depends on dims without one
+    (`unbounded`) are allocated as the run goes and not counted (`dynamic_storages` of them).
     """
 
     planned_bytes: int
     storages: int
     dynamic_storages: int = 0
     unbounded: tuple[str, ...] = ()
+    bytes_at_upper_bounds: int | None = None
+    """What a plan at the upper bounds would take, where that was too much to be made."""
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 from tvm import IRModule, relax
-from tvm.sym import Analyzer
 from tvm.ir import GenericConst, Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.sym import Analyzer
 
 __all__ = [
     "Rule",
@@ -78,7 +78,7 @@ def is_tensor_constant(expr: relax.Expr) -> bool:
     return isinstance(expr, GenericConst) and isinstance(expr.ty, relax.TensorType)
 
 
-def op_name(expr: relax.Expr) -> str:
+def op_name(expr: relax.Expr | None) -> str:
     """The name of the operator that `expr` calls, or the empty string."""
     return str(expr.op.name) if isinstance(expr, relax.Call) and isinstance(expr.op, Op) else ""
 
@@ -94,9 +94,7 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
 def dims_equal(left: Any, right: Any) -> bool:
     """Whether two lists of sizes are provably equal; symbolic sizes are simplified first."""
     analyzer = Analyzer()
-    return len(left) == len(right) and all(
-        analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True)
-    )
+    return len(left) == len(right) and all(analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def scalar_of(scope: Scope, expr: relax.Expr) -> float | None:

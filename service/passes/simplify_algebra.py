@@ -15,7 +15,7 @@ __all__ = ["SimplifyAlgebra"]
 
 @tvm.transform.module_pass(opt_level=0, name="SimplifyAlgebra")
 class SimplifyAlgebra:
-    """`x + 0`, `x − 0`, `x * 1`, `x / 1`, `x ** 1 → x`; `x ** 2 → x * x`; casts to the same dtype, and casts of
+    """`x + 0`, `x - 0`, `x * 1`, `x / 1`, `x ** 1 → x`; `x ** 2 → x * x`; casts to the same dtype, and casts of
     a value that an earlier cast kept exactly; `max(x, 0) → relu(x)`; nested clips; `full_like` as a scalar.
     """
 
@@ -98,7 +98,7 @@ def _bounds(call: relax.Call) -> tuple[float, float] | None:
 
 
 def _clip(call: relax.Call, scope: Scope) -> relax.Expr | None:
-    """`clip(clip(x, a, b), c, d) → clip(x, max(a, c), min(b, d))` where the ranges overlap; `clip(x, 0, ∞) → relu(x)`."""
+    """`clip(clip(x, a, b), c, d) → clip(x, max(a, c), min(b, d))` if the ranges overlap; `clip(x, 0, ∞) → relu(x)`."""
     bounds = _bounds(call)
     if bounds is None or not str(call.ty.dtype).startswith("float"):
         return None

@@ -26,9 +26,10 @@ FAR = 1 << 62
 class SimplifySizes:
     """`table[:, :n]` of 512 columns has the shape `(1, min(n, 512))`; where `n ≤ 512` is known, this is `(1, n)`.
 
-    Such slices are marked `assume_inbound`, their axes counted from the front, literal shapes are simplified, and the shapes after them are inferred
-    again. The bounds are those of `main` (attributes tir_var_lower_bound and tir_var_upper_bound; a size is at
-    least 1 where nothing is said). Without this, a sum with the slice has an unknown shape and no kernel.
+    Such slices are marked `assume_inbound`, their axes counted from the front, literal shapes are simplified, and
+    the shapes after them are inferred again. The bounds are those of `main` (attributes tir_var_lower_bound and
+    tir_var_upper_bound; a size is at least 1 where nothing is said). Without this, a sum with the slice has an
+    unknown shape and no kernel.
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
@@ -77,20 +78,18 @@ def _with_axes_from_the_front(call: relax.Call) -> relax.Expr | None:
 
 def _bounded(call: relax.Call, analyzer: Any) -> relax.Expr | None:
     sizes = shape_of(call.args[0])
-    parts = [arg.fields if isinstance(arg, relax.Tuple) else None for arg in call.args[1:]]
-    if call.attrs.assume_inbound or sizes is None or any(part is None for part in parts):
+    parts = [list(arg.fields) for arg in call.args[1:] if isinstance(arg, relax.Tuple)]
+    if call.attrs.assume_inbound or sizes is None or len(parts) != len(call.args) - 1:
         return None
     axes, begins, ends = parts[:3]
-    steps = list(parts[3]) if len(parts) > 3 else [tirx.IntImm("int64", 1)] * len(axes)
+    steps = parts[3] if len(parts) > 3 else [tirx.IntImm("int64", 1)] * len(axes)
     inside = []
     for axis, begin, end, step in zip(axes, begins, ends, steps, strict=True):
         bounded = _inside(begin, end, step, sizes[int(axis)], analyzer)
         if bounded is None:
             return None
         inside.append(bounded)
-    return relax.op.strided_slice(
-        *call.args[:3], relax.Tuple(inside), relax.Tuple(steps), assume_inbound=True
-    )
+    return relax.op.strided_slice(*call.args[:3], relax.Tuple(inside), relax.Tuple(steps), assume_inbound=True)
 
 
 def _inside(begin: Any, end: Any, step: Any, size: Any, analyzer: Any) -> Any | None:

@@ -13,10 +13,14 @@ from service.passes.simplify_shapes import is_one, shape_of
 __all__ = ["SinkReshape"]
 
 UNARY = (
-    "abs astype ceil clip cos erf exp floor isfinite isinf isnan log logical_not negative round rsqrt sigmoid sign sin "
-    "sqrt square tan tanh nn.relu nn.relu6 nn.gelu nn.gelu_tanh nn.silu nn.leakyrelu nn.softplus nn.selu"
-).split()
-BINARY = "add subtract multiply divide maximum minimum power".split()
+    "abs", "astype", "ceil", "clip", "cos", "erf", "exp", "floor", "isfinite", "isinf", "isnan", "log",
+    "logical_not", "negative", "round", "rsqrt", "sigmoid", "sign", "sin", "sqrt", "square", "tan",
+    "tanh", "nn.relu", "nn.relu6", "nn.gelu", "nn.gelu_tanh", "nn.silu", "nn.leakyrelu", "nn.softplus",
+    "nn.selu",
+)  # fmt: skip
+BINARY = (
+    "add", "subtract", "multiply", "divide", "maximum", "minimum", "power",
+)  # fmt: skip
 
 
 @tvm.transform.module_pass(opt_level=0, name="SinkReshape")

@@ -13,7 +13,10 @@ from service.passes.rewrite import Scope, op_name, rewrite_calls, with_functions
 
 __all__ = ["StoreLow"]
 
-HOISTED = "permute_dims reshape expand_dims squeeze flatten concat nn.max_pool1d nn.max_pool2d nn.max_pool3d".split()
+HOISTED = (
+    "permute_dims", "reshape", "expand_dims", "squeeze", "flatten", "concat", "nn.max_pool1d",
+    "nn.max_pool2d", "nn.max_pool3d",
+)  # fmt: skip
 MAX_ROUNDS = 12
 """As many as there are movements in a row between an operator and the contraction that reads it."""
 
