@@ -37,7 +37,7 @@ _CHEAP_CALLS = frozenset({"tirx.if_then_else", "tirx.likely", "tirx.fabs", "tirx
 
 @dataclass(frozen=True)
 class Nest:
-    """A block alone in perfectly nested loops, one loop an axis, in the order of the axes."""
+    """A block alone in perfectly nested loops, one loop an axis, in the order of the axes; or in no loops at all."""
 
     loops: tuple[Any, ...]
     block: Any
@@ -78,6 +78,8 @@ def _nest(statement: Any) -> Nest | None:
     if not isinstance(statement, s_tir.SBlockRealize) or tir.collect(statement.block.body, s_tir.SBlockRealize):
         return None
     values = list(statement.iter_values)
+    if not loops:
+        return Nest((), statement.block)
     if len(values) != len(loops) or tir.as_int(statement.predicate) != 1:
         return None
     plain = all(tir.same_var(value, loop.loop_var) for value, loop in zip(values, loops, strict=True))

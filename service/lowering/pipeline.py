@@ -8,6 +8,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
+from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
 from service.lowering.vector_tails import VersionVectorLoops
 
 __all__ = ["NAME", "register"]
@@ -18,6 +19,7 @@ NAME = "relaxc"
 
 def register() -> None:
     """Makes the pipeline known to `tvm.tirx.build`; to do so again changes nothing."""
+    register_operators()
     tirx.register_tir_pipeline(NAME, lambda: (_passes, finalize_host_passes, finalize_device_passes))
 
 
@@ -51,7 +53,9 @@ def _list() -> list[Any]:
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
         VersionVectorLoops(),  # ours
+        MarkVectorFunctions(),  # ours
         tirx.transform.VectorizeLoop(True),
+        CallVectorFunctions(),  # ours
         s_tir.transform.InjectVirtualThread(),
         s_tir.transform.InjectDoubleBuffer(),
         tirx.transform.StorageRewrite(),

@@ -147,9 +147,9 @@ def _row(source: str, rule: Rule | None, parameters: dict[str, int], declined: l
 def _finish(func: Any, spec: TargetSpec, opt_level: int) -> Any:
     func = func.with_attr(_SCHEDULED, True)
     if spec.kind == "llvm" and opt_level >= 2:
-        from service.lowering.math_expansion import expand_math
+        from service.lowering.vector_functions import VECTOR_MATH
 
-        func = expand_math(func)
+        func = func.with_attr(VECTOR_MATH, True)
     return func
 
 

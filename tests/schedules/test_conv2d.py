@@ -108,7 +108,9 @@ def test_transposed(stride, padding, groups):
 def test_symbolic_batch(shapes, options):
     weight = normal(*shapes[1], seed=1)
     calls = [[normal(size, *shapes[0][1:]), weight] for size in (1, 2, 5)]
-    for (x, _), ran in zip(calls, run_many(lambda a, b: R.nn.conv2d(a, b, **options), calls, shapes=shapes), strict=True):
+    for (x, _), ran in zip(
+        calls, run_many(lambda a, b: R.nn.conv2d(a, b, **options), calls, shapes=shapes), strict=True
+    ):
         assert_close(ran.outputs[0], conv(x, weight, **options))
         assert ran.rules != ["cpu.fallback"], ran.report
 

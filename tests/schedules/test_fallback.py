@@ -52,7 +52,9 @@ def test_scatters():
 def test_gathers():
     x = normal(6, 9)
     indices = np.random.default_rng(2).integers(0, 6, (4, 9))
-    assert_close(run(lambda a, i: R.gather_elements(a, i, 0), [x, indices]).outputs[0], np.take_along_axis(x, indices, 0))
+    assert_close(
+        run(lambda a, i: R.gather_elements(a, i, 0), [x, indices]).outputs[0], np.take_along_axis(x, indices, 0)
+    )
     places = np.array([[1, 2], [5, 8]])
     assert_close(run(lambda a, i: R.gather_nd(a, i), [x, places]).outputs[0], x[[1, 5], [2, 8]])
 
