@@ -19,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -150,12 +151,13 @@ def _show_answers(answers: list[Answer]) -> None:
     )
     for answer in answers:
         name = answer.path.name.removesuffix(".so")
+        after = f"{answer.seconds:.2f} s"
         if answer.status != 200:
-            table.add_row(name, str(answer.status), f"{answer.seconds:.2f} s", "", "", answer.path.read_text()[:500])
+            table.add_row(name, str(answer.status), after, "", "", escape(answer.path.read_text()[:500]))
             continue
         source = "the store" if "hit" in answer.headers.get("cache-status", "") else "a compile"
         size = f"{answer.path.stat().st_size / 1e6:.1f} MB"
-        table.add_row(name, "200", f"{answer.seconds:.2f} s", size, source, _verification(answer.path))
+        table.add_row(name, "200", after, size, source, _verification(answer.path))
     out.print(table)
 
 
