@@ -91,5 +91,7 @@ def test_every_module_has_a_docstring_and_postponed_annotations() -> None:
         text = path.read_text(encoding="utf-8")
         tree = ast.parse(text)
         assert not text.strip() or ast.get_docstring(tree), f"{path.relative_to(ROOT)} has no docstring"
+        if path.parent.name == "plugins":  # written as a user would
+            continue
         has_code = any(not isinstance(node, ast.Expr) for node in tree.body)
         assert not has_code or "from __future__ import annotations" in text, path.relative_to(ROOT)
