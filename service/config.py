@@ -49,7 +49,7 @@ class Settings(BaseSettings):
     # Limits on one compile
     compile_timeout_s: float = _setting(1800.0, "Wall-clock limit of one compile.", unit="s", gt=0)
     compile_memory_bytes: int = _setting(
-        16 * GIB, "Address-space growth limit of one compiling process (RLIMIT_DATA).", unit="bytes", gt=0
+        16 * GIB, "Private writable memory that each process of one compile may have (RLIMIT_DATA).", unit="bytes", gt=0
     )
     compile_file_bytes: int = _setting(
         16 * GIB, "Largest file a compiling process may write (RLIMIT_FSIZE).", unit="bytes", gt=0
@@ -76,7 +76,6 @@ class Settings(BaseSettings):
         ge=0,
     )
     cxx: str = _setting("g++", "C++ compiler that links the artifact.", affects_artifact=True)
-    objcopy: str = _setting("objcopy", "objcopy of binutils, which adds the artifact's sections.")
     nvcc: str = _setting("nvcc", "CUDA compiler for cuda targets.", affects_artifact=True)
 
     # Diagnosis

@@ -18,7 +18,7 @@ RelaxcError                      code, http_status, exit_code, remedy; `fields` 
 │   ├── CompilerCrashed          the compiling process died
 │   ├── CompilerTimeout          it passed its time limit
 │   ├── CompilerOutOfMemory      it passed its memory limit
-│   ├── ToolMissing              a program that the build needs (g++, objcopy, nvcc) is not installed
+│   ├── ToolMissing              a program that the build needs (g++, nvcc) is not installed
 │   └── Cancelled                somebody cancelled it
 ├── VerificationFailed    exit 5   the artifact's numbers differ from the reference's
 ├── ArtifactError         exit 6   a compiled file cannot be used
@@ -213,7 +213,7 @@ class CompilerOutOfMemory(CompileError):
 
 class ToolMissing(CompileError):
     code = "tool-missing"
-    remedy = "Install the program that the message names (on Debian: apt-get install g++ binutils)."
+    remedy = "Install the program that the message names (on Debian: apt-get install g++)."
 
 
 class Cancelled(CompileError):
