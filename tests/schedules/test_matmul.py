@@ -1,4 +1,4 @@
-"""Matrix products against numpy: every edge of the register block, layouts, batches, epilogues, dtypes, symbolic sizes."""
+"""Matrix products against numpy: edges of the register block, layouts, batches, epilogues, dtypes, symbolic sizes."""
 
 from __future__ import annotations
 

@@ -1,0 +1,151 @@
+"""The schedule stage: its report, its order record → rule → fallback, equal PrimFuncs, and errors by name."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax, s_tir, tirx
+from tvm.script import tirx as T
+
+from schedules.rule import Declined, Schedule
+from service.errors import CompileFailed
+from service.lowering import schedule
+from service.lowering import schedule as schedule_function
+from service.lowering.target import resolve
+from tests.schedules.harness import legalized, run
+
+R = relax.op
+
+
+def two_equal_products():
+    def build(x, y):
+        return R.add(R.matmul(x, y), R.nn.relu(R.matmul(y, x)))
+
+    return legalized(build, [(32, 32), (32, 32)], ["float32"] * 2, fuse=False)
+
+
+def test_the_report():
+    scheduled = schedule(two_equal_products(), resolve("x86-64-v4"))
+    rows = {row["function"]: row for row in scheduled.report}
+    assert set(rows) == {"matmul", "relu", "add"}
+    row = rows["matmul"]
+    assert (row["rule"], row["source"], row["flops"], row["bytes"]) == ("cpu.matmul", "rule", 2 * 32**3, 3 * 4 * 32**2)
+    assert set(row["parameters"]) == {"rows", "vectors", "lanes", "packed", "row_tasks"}
+    assert all(rule.startswith("cpu.") and reason for rule, reason in rows["add"]["declined"])
+    assert rows["add"]["rule"] == "cpu.injective" and rows["add"]["version"] >= 1
+
+
+def test_equal_functions_are_scheduled_once(monkeypatch):
+    module = two_equal_products()
+    again = tvm.IRModule({**dict(module.functions_items()), relax.GlobalVar("twin"): module["matmul"]})
+    asked = []
+    from schedules.cpu import RULES
+
+    matmul = next(rule for rule in RULES if rule.name == "cpu.matmul")
+    original = type(matmul).apply
+    monkeypatch.setattr(type(matmul), "apply", lambda *a: asked.append(a) or original(*a))
+    scheduled = schedule(again, resolve("x86-64-v4"))
+    rows = {row["function"]: row for row in scheduled.report}
+    assert rows["twin"]["workload"] == rows["matmul"]["workload"]
+    assert len(asked) == 3  # the product once, add, relu
+
+
+def test_workloads_do_not_depend_on_the_process():
+    """The hash is in the manifest, and a manifest is the same on every machine."""
+    rows = schedule(two_equal_products(), resolve("x86-64-v3")).report
+    assert rows[0]["workload"] == schedule(two_equal_products(), resolve("x86-64-v3")).report[0]["workload"]
+    assert {len(row["workload"]) for row in rows} == {16}
+
+
+def test_progress_and_dumps():
+    seen, dumped = [], []
+    schedule(
+        two_equal_products(),
+        resolve("x86-64-v3"),
+        progress=lambda done, total: seen.append((done, total)),
+        dump=lambda name, text, suffix="py": dumped.append((name, text())),
+    )
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert [name for name, _ in dumped] == ["tir_before_schedule", "tir_after_schedule"]
+    assert "T.vectorized" in dumped[1][1] and "T.vectorized" not in dumped[0][1]
+
+
+def test_a_record_wins_and_is_replayed():
+    wanted = {"rows": 2, "vectors": 2, "lanes": 16, "packed": 1, "row_tasks": 1}
+    rows = schedule(
+        two_equal_products(), resolve("x86-64-v4"), records=lambda workload, target: ("cpu.matmul", wanted)
+    ).report
+    row = next(row for row in rows if row["function"] == "matmul")
+    assert (row["source"], row["parameters"]) == ("record", wanted)
+
+
+def test_a_record_that_does_not_apply_falls_back_to_the_rules():
+    rows = schedule(two_equal_products(), resolve("x86-64-v4"), records=lambda *_: ("cpu.depthwise", {"lanes": 8})).report
+    assert {row["source"] for row in rows} == {"rule"}
+
+
+class _Breaks:
+    name, version = "test.breaks", 1
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def apply(self, func, target, parameters=None):
+        raise self.error
+
+    def choices(self, func, target):
+        return {}
+
+
+class _Takes:
+    name, version = "test.takes", 1
+
+    def apply(self, func, target, parameters=None):
+        return Schedule(func) if len(func.params) == 3 else Declined("not three parameters")
+
+    def choices(self, func, target):
+        return {}
+
+
+def test_only_a_schedule_error_is_a_decline(monkeypatch):
+    from schedules import cpu
+
+    monkeypatch.setattr(cpu, "RULES", (_Breaks(s_tir.ScheduleError("Error message: no such loop")), *cpu.RULES))
+    row = schedule(two_equal_products(), resolve("x86-64-v4")).report[0]
+    assert row["declined"][0] == ["test.breaks", "TVM refused a step: no such loop"]
+    monkeypatch.setattr(cpu, "RULES", (_Breaks(KeyError("a bug")), *cpu.RULES))
+    with pytest.raises(CompileFailed, match=r"PrimFunc add cannot be scheduled: KeyError") as caught:
+        schedule(two_equal_products(), resolve("x86-64-v4"))
+    assert caught.value.fields["function"] == "add"
+    monkeypatch.setattr(cpu, "RULES", (_Takes(),))
+    with pytest.raises(CompileFailed, match="every rule declined: test.takes: not three parameters"):
+        schedule(two_equal_products(), resolve("x86-64-v4"))
+
+
+def test_a_function_that_comes_scheduled_stays():
+    @T.prim_func(s_tir=True)
+    def main(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+        T.func_attr({"tirx.is_scheduled": True})
+        for i in range(8):
+            with T.sblock("b"):
+                v = T.axis.spatial(8, i)
+                b[v] = a[v] * T.float32(2)
+
+    scheduled = schedule(tvm.IRModule({"main": main}), resolve("x86-64-v4"))
+    assert scheduled.report[0]["rule"] == "given"
+    assert isinstance(scheduled.module["main"], tirx.PrimFunc)
+    assert "vectorized" not in scheduled.module["main"].script()
+
+
+def test_opt_level_1_and_0_give_the_same_values():
+    x = np.random.default_rng(0).standard_normal((9, 40)).astype("float32")
+    outputs = [run(lambda a: R.nn.softmax(R.tanh(a)), [x], opt_level=level).outputs[0] for level in (0, 1, 2, 3)]
+    for output in outputs[1:]:
+        np.testing.assert_allclose(output, outputs[0], rtol=1e-5)
+
+
+def test_the_package_gives_the_function_and_not_the_module():
+    import service.lowering.schedule
+
+    assert callable(schedule_function) and service.lowering.schedule is schedule_function
