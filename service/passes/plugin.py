@@ -11,12 +11,16 @@ from types import ModuleType
 from typing import Any
 
 import tvm
+import tvm_ffi
 from tvm import IRModule, relax, tirx
 from tvm.relax.dpl import DFPattern, rewrite_call
 
 from service.errors import PluginError, RelaxcError
 
 __all__ = ["ApplyPatterns", "Operators", "Plugin", "load_plugin"]
+
+OPAQUE = 8
+"""kOpaque of TVM's fusion: never part of a group."""
 
 KNOWN = ("PASSES", "PATTERNS", "PRIM_FUNCS")
 
@@ -120,15 +124,33 @@ class Operators:
 
     def __call__(self, name: str, args: Sequence[relax.Expr], out: Any = None) -> relax.Expr:
         """The result of the operator on tensors; `out` is its type, that of the matched expression by default."""
+        args = [self._builder.normalize(arg) for arg in args]
+        out = self.matched.ty if out is None else out
         source: Any = self._plugin.prim_funcs.get(name)
         if source is None:
             raise KeyError(f"PRIM_FUNCS has no {name!r}")
         function = source if isinstance(source, tirx.PrimFunc) else source(*(arg.ty for arg in args))
         if not isinstance(function, tirx.PrimFunc):
             raise TypeError(f"PRIM_FUNCS[{name!r}] gave a {type(function).__name__}, not a PrimFunc")
-        private = function.without_attr("global_symbol") if "global_symbol" in (function.attrs or {}) else function
-        gvar = self._builder.add_func(private, name)
-        return relax.call_tir(gvar, list(args), out_ty=out if out is not None else self.matched.ty)
+        if "global_symbol" in (function.attrs or {}):
+            function = function.without_attr("global_symbol")
+        gvar = self._builder.add_func(_specialized(function, [*(arg.ty for arg in args), out]), name)
+        return relax.call_tir(gvar, args, out_ty=out)
+
+
+def _specialized(function: tirx.PrimFunc, types: Sequence[Any]) -> tirx.PrimFunc:
+    """The PrimFunc for these sizes, or one that is not fused: FuseTIR takes equal buffers only."""
+    if len(types) != len(function.params):
+        raise TypeError(f"the PrimFunc has {len(function.params)} parameters, called with {len(types)} tensors")
+    if all(isinstance(ty.shape, relax.ShapeExpr) and all(hasattr(dim, "value") for dim in ty.shape) for ty in types):
+        zero = tirx.IntImm("int64", 0)
+        buffers = [tirx.decl_buffer(list(ty.shape), str(ty.dtype), elem_offset=zero, layout=None) for ty in types]
+        return function.specialize(dict(zip(function.params, buffers, strict=True)))
+    same = all(
+        tvm_ffi.structural_equal(list(parameter.ty.shape), list(ty.shape))
+        for parameter, ty in zip(function.params, types, strict=True)
+    )
+    return function if same else function.with_attr("op_pattern", OPAQUE)
 
 
 @tvm.transform.module_pass(opt_level=0, name="ApplyPatterns")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,10 @@ MAX_ROUNDS = 20
 class Scope:
     """What a rule may ask about the code around a call, and how it adds code before it."""
 
-    def __init__(self, walker: Any, uses: Mapping[Any, int]) -> None:
+    def __init__(self, walker: Any, function: relax.Function) -> None:
         self._walker = walker
-        self._uses = uses
+        self._function = function
+        self._uses: dict[Any, int] | None = None
 
     def value(self, expr: relax.Expr) -> relax.Expr:
         """The expression that `expr` stands for: variables are followed to what they are bound to."""
@@ -66,6 +67,8 @@ class Scope:
 
     def used_once(self, expr: relax.Expr) -> bool:
         """Whether nothing else reads `expr`; False where this walk cannot know."""
+        if self._uses is None:
+            self._uses = _count_uses(self._function)
         return isinstance(expr, relax.Var) and self._uses.get(expr) == 1
 
 
@@ -117,9 +120,9 @@ def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = 
     for _ in range(rounds):
         changed = {}
         for gvar, function in module.functions_items():
-            if not isinstance(function, relax.Function) or _is_primitive(function):
+            if not isinstance(function, relax.Function) or _is_primitive(function) or not _calls(function, table):
                 continue
-            walker = _Walker(module, table, _count_uses(function))
+            walker = _Walker(module, table, function)
             rewritten = walker.visit_expr(function)
             if walker.fired:
                 changed[gvar] = relax.analysis.remove_all_unused(rewritten)
@@ -159,36 +162,46 @@ def _is_primitive(function: relax.Function) -> bool:
     return bool(function.attrs and function.attrs.get("Primitive", 0))
 
 
+def _values(function: relax.Function) -> Iterator[relax.Expr]:
+    """What the variables of a function are bound to, nested branches included, and its result."""
+    pending = [function.body]
+    while pending:
+        body = pending.pop()
+        for block in body.blocks:
+            for binding in block.bindings:
+                yield binding.value
+                if isinstance(binding.value, relax.If):
+                    pending += [binding.value.true_branch, binding.value.false_branch]
+        yield body.body
+
+
+def _calls(function: relax.Function, names: Container[str]) -> bool:
+    return any(op_name(value) in names for value in _values(function))
+
+
 def _count_uses(function: relax.Function) -> dict[Any, int]:
     uses: dict[Any, int] = {}
 
-    def visit(expr: relax.Expr) -> None:
-        for child in _children(expr):
-            if isinstance(child, relax.Var):
-                uses[child] = uses.get(child, 0) + 1
+    def count(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Var):
+            uses[expr] = uses.get(expr, 0) + 1
+        elif isinstance(expr, relax.Call | relax.Tuple):
+            for child in expr.args if isinstance(expr, relax.Call) else expr.fields:
+                count(child)
+        elif isinstance(expr, relax.TupleGetItem):
+            count(expr.tuple_value)
 
-    relax.analysis.post_order_visit(function, visit)
+    for value in _values(function):
+        count(value)
     return uses
-
-
-def _children(expr: relax.Expr) -> list[relax.Expr]:
-    if isinstance(expr, relax.Call):
-        return list(expr.args)
-    if isinstance(expr, relax.Tuple):
-        return list(expr.fields)
-    if isinstance(expr, relax.TupleGetItem):
-        return [expr.tuple_value]
-    if isinstance(expr, relax.SeqExpr):
-        return [expr.body]
-    return []
 
 
 @mutator
 class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
-    def __init__(self, module: IRModule, rules: Mapping[str, Rule], uses: Mapping[Any, int]) -> None:
+    def __init__(self, module: IRModule, rules: Mapping[str, Rule], function: relax.Function) -> None:
         super().__init__(module)
         self.rules = rules
-        self.scope = Scope(self, uses)
+        self.scope = Scope(self, function)
         self.fired = 0
 
     def added(self, module: IRModule) -> dict[Any, Any]:
