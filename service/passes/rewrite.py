@@ -38,13 +38,17 @@ class Scope:
         self._uses: dict[Any, int] | None = None
 
     def value(self, expr: relax.Expr) -> relax.Expr:
-        """The expression that `expr` stands for: variables are followed to what they are bound to."""
-        while isinstance(expr, relax.Var):
-            bound = self._walker.lookup_binding(expr)
-            if bound is None:
+        """The expression that `expr` stands for: variables and fields of tuples are followed to what they are."""
+        while True:
+            if isinstance(expr, relax.Var):
+                bound = self._walker.lookup_binding(expr)
+                if bound is None:
+                    return expr
+                expr = bound
+            elif isinstance(expr, relax.TupleGetItem) and isinstance(self.value(expr.tuple_value), relax.Tuple):
+                expr = self.value(expr.tuple_value).fields[int(expr.index)]
+            else:
                 return expr
-            expr = bound
-        return expr
 
     def call(self, expr: relax.Expr, *names: str) -> relax.Call | None:
         """The call to one of the operators `names` that `expr` stands for, if it is one."""

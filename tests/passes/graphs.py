@@ -1,0 +1,86 @@
+"""Small Relax modules from an expression, and what they compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import relax
+
+from service.passes import Optimized, finalize
+from service.passes.constants import constant, numpy_dtype
+
+__all__ = ["TARGET", "assert_becomes", "assert_unchanged", "compute", "graph", "ops", "run", "weights"]
+
+TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
+
+
+def graph(build: Callable[..., Any], **inputs: Any) -> tvm.IRModule:
+    """A module whose `main` returns `(build(*inputs),)`, or the tuple that `build` gives.
+
+    Each input is its shape, or (dtype, shape); a name in a shape is a symbolic size.
+    """
+    builder, sizes = relax.BlockBuilder(), {}
+
+    def parameter(name: str, given: Any) -> relax.Var:
+        dtype, shape = given if given and isinstance(given[0], str) and isinstance(given[1], tuple) else ("float32", given)
+        dims = [sizes.setdefault(d, tvm.tirx.Var(d, "int64")) if isinstance(d, str) else d for d in shape]
+        return relax.Var(name, relax.TensorType(dims, dtype))
+
+    parameters = [parameter(name, given) for name, given in inputs.items()]
+    with builder.function("main", parameters):
+        with builder.dataflow():
+            result = build(*parameters)
+            results = result if isinstance(result, tuple) else (result,)
+            output = builder.emit_output(relax.Tuple([builder.emit(each) for each in results]))
+        builder.emit_func_output(output)
+    return relax.transform.CanonicalizeBindings()(builder.get())
+
+
+def weights(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
+    """A constant of small random numbers."""
+    array = np.random.default_rng([seed, *shape]).standard_normal(shape) * 0.3
+    return constant(array, dtype)
+
+
+def assert_becomes(given: tvm.IRModule, one_pass: Any, expected: tvm.IRModule) -> None:
+    """The pass makes `expected` of `given`, names of variables aside."""
+    with TARGET:
+        got = relax.transform.DeadCodeElimination()(relax.transform.CanonicalizeBindings()(one_pass(given)))
+    tvm.ir.assert_structural_equal(got["main"], expected["main"])
+
+
+def assert_unchanged(given: tvm.IRModule, one_pass: Any) -> None:
+    """The pass leaves the module as it is."""
+    assert_becomes(given, one_pass, given)
+
+
+def ops(module: tvm.IRModule) -> list[str]:
+    """The operators that `main` calls, in order, without `relax.`."""
+    calls = (binding.value for block in module["main"].body.blocks for binding in block.bindings)
+    return [call.op.name.removeprefix("relax.") for call in calls if isinstance(call, relax.Call)]
+
+
+def compute(module: tvm.IRModule, *inputs: Any) -> list[Any]:
+    """What a module of operators computes, without any pass but legalization."""
+    from service.passes import optimize
+    from service.request import CompileOptions
+
+    return run(optimize(module, TARGET, CompileOptions(opt_level=0)), *inputs)
+
+
+def run(optimized: Optimized, *inputs: Any) -> list[Any]:
+    """What an optimized module computes, its PrimFuncs unscheduled."""
+    module, _ = finalize(optimized.module, TARGET)
+    machine = relax.VirtualMachine(relax.build(module, TARGET, relax_pipeline=None), tvm.cpu())
+    tensors: Sequence[Any] = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs]
+    results = machine["main"](*tensors, tvm_ffi.convert(list(optimized.weights.values())))
+    return [result.numpy() for result in results]
+
+
+def random(*shape: int, seed: int = 0, dtype: str = "float32") -> Any:
+    """An array of standard normal numbers."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(numpy_dtype(dtype))
