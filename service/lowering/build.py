@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from service.dump import Dump, no_dump
+from service.lowering.cuda_binary import with_cubin
 from service.lowering.target import to_tvm
 from service.lowering.tools import link, linker_of, nvcc
 from service.request import TargetSpec
 
 __all__ = ["build"]
+
+# The symbol under which the runtime looks for the modules that are no machine code: bytecode, kernels.
+_EMBEDDED = """
+    .section .rodata,"a"
+    .globl __tvm_ffi__library_bin
+    .balign 64
+__tvm_ffi__library_bin:
+    .incbin "embedded.bin"
+    .size __tvm_ffi__library_bin, . - __tvm_ffi__library_bin
+    .section .note.GNU-stack,""
+"""
 
 
 def build(module: Any, spec: TargetSpec, out: Path, *, dump: Dump = no_dump) -> None:
@@ -31,46 +44,52 @@ def build(module: Any, spec: TargetSpec, out: Path, *, dump: Dump = no_dump) -> 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pipeline.register()
-    target = to_tvm(spec)
-    with _cuda_compiler(spec, folder, dump), tvm.transform.PassContext(opt_level=3):
-        executable = tvm.relax.build(module, target, relax_pipeline=None, tir_pipeline=pipeline.NAME)
-    _dump_code(executable.mod, dump)
+    with _source_kernels(), tvm.transform.PassContext(opt_level=3):
+        compiled = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NAME).mod
+    parts = _parts(compiled)
+    _dump_code(parts, dump)
     linker_of(spec)
-    executable.export_library(
-        str(out),
-        fcompile=lambda name, objects, **_: link([Path(o) for o in objects], Path(name), spec),
-        workspace_dir=str(folder),
-    )
+    embedded = tvm.get_global_func("runtime.ModulePackImportsToTensor")(compiled).numpy().tobytes()
+    for part in (part for part in parts if part.kind == "cuda"):
+        source = part.inspect_source("cuda")
+        embedded = with_cubin(embedded, source, nvcc(source, spec.arch, folder))
+    (folder / "embedded.bin").write_bytes(embedded)
+    (folder / "embedded.S").write_text(_EMBEDDED)
+    inputs = [folder / "embedded.S"]
+    for index, part in enumerate(part for part in parts if part.kind == "llvm"):
+        inputs.append(folder / f"host{index}.o")
+        part.write_to_file(str(inputs[-1]))
+    link(inputs, out, spec)
     shutil.rmtree(folder)
 
 
-def _dump_code(module: Any, dump: Dump) -> None:
+def _parts(module: Any) -> list[Any]:
+    """The module and all that it imports, in order."""
+    found = [module]
+    for part in found:
+        found.extend(part.imports)
+    return found
+
+
+def _dump_code(parts: list[Any], dump: Dump) -> None:
     """LLVM IR and assembly of the host code, CUDA source of the kernels."""
-    pending = [module]
-    while pending:
-        part = pending.pop(0)
-        pending.extend(part.imports)
+    for part in parts:
         if part.kind == "llvm":
             dump("llvm_ir", lambda part=part: part.inspect_source("ll"), "ll")  # type: ignore[misc]
             dump("assembly", lambda part=part: part.inspect_source("asm"), "s")  # type: ignore[misc]
+        elif part.kind == "cuda":
+            dump("cuda", lambda part=part: part.inspect_source("cuda"), "cu")  # type: ignore[misc]
 
 
 @contextmanager
-def _cuda_compiler(spec: TargetSpec, folder: Path, dump: Dump) -> Iterator[None]:
-    """While it is open, TVM's CUDA code generator compiles through `nvcc` of the settings, for `spec.arch`."""
-    if spec.kind != "cuda":
-        yield
-        return
-    import tvm_ffi
-    from tvm.support import nvcc as tvm_nvcc
-
-    def compile_kernels(source: str) -> bytearray:
-        dump("cuda", lambda: source, "cu")
-        return bytearray(nvcc(source, spec.arch, folder))
-
-    name = "tvm_callback_cuda_compile"
-    tvm_ffi.register_global_func(name, compile_kernels, override=True)
+def _source_kernels() -> Iterator[None]:
+    """While it is open, TVM keeps CUDA kernels as source, as it does without a GPU, and not as a loaded module."""
+    name = "TVM_COMPILE_FORCE_FALLBACK"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
     try:
         yield
     finally:
-        tvm_ffi.register_global_func(name, tvm_nvcc.tvm_callback_cuda_compile, override=True)
+        os.environ.pop(name)
+        if before is not None:
+            os.environ[name] = before

@@ -17,7 +17,7 @@ from tvm import relax
 from service import config
 from service.config import Settings
 from service.errors import CompileFailed, ToolMissing
-from service.lowering import build, pipeline, schedule, tools
+from service.lowering import build, schedule, tools
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.harness import legalized
 
@@ -28,9 +28,7 @@ T = relax.transform
 def ready(target: str, m: int = 30):
     """A linear layer with GELU, scheduled and ready for the VM."""
     spec = resolve(target)
-    module = legalized(
-        lambda x, w, b: R.nn.gelu(R.add(R.matmul(x, w), b)), [(m, 40), (40, 64), (64,)], ["float32"] * 3
-    )
+    module = legalized(lambda x, w, b: R.nn.gelu(R.add(R.matmul(x, w), b)), [(m, 40), (40, 64), (64,)], ["float32"] * 3)
     module = schedule(module, spec).module
     passes = [
         T.ToNonDataflow(), T.RemovePurityChecking(), T.CallTIRRewrite(), T.StaticPlanBlockMemory(),
@@ -85,16 +83,11 @@ def test_equal_bytes_in_another_process_and_folder(tmp_path):
     assert str(tmp_path).encode() not in (tmp_path / "model.so").read_bytes()
 
 
-def test_512_bit_vectors_are_used():
-    module, spec = ready("x86-64-v4")
+def test_512_bit_vectors_are_used(tmp_path):
     dumps = Dumps()
-    library = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NAME)
-    from service.lowering.build import _dump_code
-
-    _dump_code(library.mod, dumps)
-    assembly = dumps["assembly.s"]
-    assert "vfmadd231ps" in assembly and "zmm" in assembly
-    assert "erff" not in assembly
+    build(*ready("x86-64-v4"), tmp_path / "model.so", dump=dumps)
+    assert "vfmadd231ps" in dumps["assembly.s"] and "zmm" in dumps["assembly.s"]
+    assert "erff" not in dumps["assembly.s"]
     assert "x86_64" in dumps["llvm_ir.ll"]
 
 

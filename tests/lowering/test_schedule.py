@@ -81,7 +81,9 @@ def test_a_record_wins_and_is_replayed():
 
 
 def test_a_record_that_does_not_apply_falls_back_to_the_rules():
-    rows = schedule(two_equal_products(), resolve("x86-64-v4"), records=lambda *_: ("cpu.depthwise", {"lanes": 8})).report
+    rows = schedule(
+        two_equal_products(), resolve("x86-64-v4"), records=lambda *_: ("cpu.depthwise", {"lanes": 8})
+    ).report
     assert {row["source"] for row in rows} == {"rule"}
 
 

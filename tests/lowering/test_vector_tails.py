@@ -70,7 +70,7 @@ def padding(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(4):
         for l in T.vectorized(16):
             b[i * 16 + l] = T.if_then_else(
-                3 <= i * 16 + l and i * 16 + l < 50, a[T.min(T.max(i * 16 + l - 3, 0), 63)], T.float32(-1)
+                i * 16 + l >= 3 and i * 16 + l < 50, a[T.min(T.max(i * 16 + l - 3, 0), 63)], T.float32(-1)
             )
 
 
@@ -78,7 +78,7 @@ def padding(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
 def falling(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(4):
         for l in T.vectorized(16):
-            b[i * 16 + l] = T.if_then_else(20 < 63 - (i * 16 + l), a[63 - (i * 16 + l)], T.float32(-1))
+            b[i * 16 + l] = T.if_then_else(63 - (i * 16 + l) > 20, a[63 - (i * 16 + l)], T.float32(-1))
 
 
 @T.prim_func
@@ -107,7 +107,7 @@ def of_an_inner_loop(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32"
 def scaled(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(4):
         for l in T.vectorized(16):
-            if (i * 16 + l) // 3 * 2 <= 30 and 5 > 2 - (i * 16 + l):
+            if (i * 16 + l) // 3 * 2 <= 30 and 2 - (i * 16 + l) < 5:
                 b[i * 16 + l] = a[i * 16 + l]
 
 
