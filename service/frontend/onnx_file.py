@@ -162,7 +162,8 @@ def _claimed_bytes(tensor: Any) -> int:
         raise UnsupportedModel(f"tensor {tensor.name!r} has the dtype {kind}", tensor=tensor.name, dtype=kind)
     if tensor.data_type not in onnx.TensorProto.DataType.values() or tensor.data_type == 0:
         raise ModelMalformed(f"tensor {tensor.name!r} has the unknown dtype {tensor.data_type}", tensor=tensor.name)
-    return math.ceil(math.prod(tensor.dims) * _bits(tensor.data_type) / 8)
+    count: int = math.prod(tensor.dims)
+    return -(-count * _bits(tensor.data_type) // 8)
 
 
 def _bits(data_type: int) -> int:

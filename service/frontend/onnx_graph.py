@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import graphlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from service.config import settings
 from service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
 from service.frontend.onnx_file import array, check_tensors, one_line, parse, subgraphs, tensors
+from service.frontend.onnx_order import copy, order_graph, replace
 from service.frontend.onnx_widen import widened
 
 __all__ = ["Graph", "check", "read"]
@@ -181,65 +181,6 @@ def _check_value(kind: str, value: Any) -> None:
             raise ModelMalformed(f"{kind} {value.name!r} has the size {dim.dim_value} on axis {axis}", name=value.name)
 
 
-def order_graph(graph: Any, outer: set[str]) -> None:
-    """Checks that each name is defined, once, and without a cycle, here and in subgraphs; sorts nodes if they are not.
-
-    Raises ModelMalformed.
-    """
-    given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
-    maker: dict[str, int] = {}
-    for index, node in enumerate(graph.node):
-        for name in node.output:
-            if name and (name in maker or name in given):
-                raise ModelMalformed(
-                    f"the name {name!r} is defined twice, the second time by {_label(node)}", name=name
-                )
-            maker[name] = index
-    maker.pop("", None)
-    known = outer | given | maker.keys()
-    needs: list[set[int]] = []
-    for node in graph.node:
-        for subgraph in [a.g for a in node.attribute if a.HasField("g")] + [
-            g for a in node.attribute for g in a.graphs
-        ]:
-            order_graph(subgraph, known)
-        used = _used_names(node)
-        missing = sorted(name for name in node.input if name and name not in known)
-        if missing:
-            raise ModelMalformed(
-                f"{_label(node)} reads {missing[0]!r}, which is no input, weight or output of a node", name=missing[0]
-            )
-        needs.append({maker[name] for name in used if name in maker})
-    for value in graph.output:
-        if value.name not in known:
-            raise ModelMalformed(f"the graph's output {value.name!r} is not computed by any node", name=value.name)
-    if any(max(before, default=-1) >= index for index, before in enumerate(needs)):
-        _sort(graph, needs)
-
-
-def _used_names(node: Any) -> set[str]:
-    """Names that a node reads, those that its subgraphs read from outside included."""
-    names = set(node.input)
-    for graph in subgraphs([node]):
-        for inner in graph.node:
-            names.update(inner.input)
-        names.update(value.name for value in graph.output)
-    return names
-
-
-def _sort(graph: Any, needs: list[set[int]]) -> None:
-    try:
-        order = list(graphlib.TopologicalSorter(dict(enumerate(needs))).static_order())
-    except graphlib.CycleError as error:
-        cycle = [_label(graph.node[index]) for index in error.args[1][:8]]
-        raise ModelMalformed(f"the graph has a cycle: {' → '.join(cycle)}", nodes=cycle) from error
-    _replace(graph.node, [_copy(graph.node[index]) for index in order])
-
-
-def _label(node: Any) -> str:
-    return f"node {node.name!r} ({node.op_type})" if node.name else f"a {node.op_type} node"
-
-
 def _take_weights(model: Any, folder: Path) -> dict[str, Any]:
     """Moves large and external initializers out of the graph, each leaving a graph input in its place."""
     import onnx
@@ -252,16 +193,16 @@ def _take_weights(model: Any, folder: Path) -> dict[str, Any]:
         if tensor.data_location == 1 or data.nbytes > _INLINE_BYTES:
             weights[tensor.name] = data
         else:
-            kept.append(_copy(tensor))
+            kept.append(copy(tensor))
     names = {tensor.name for tensor in graph.initializer}
-    inputs = [_copy(value) for value in graph.input if value.name not in names]
+    inputs = [copy(value) for value in graph.input if value.name not in names]
     inputs += [
         onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
         for tensor in graph.initializer
         if tensor.name in weights
     ]
-    _replace(graph.initializer, kept)
-    _replace(graph.input, inputs)
+    replace(graph.initializer, kept)
+    replace(graph.input, inputs)
     del graph.value_info[:]
     del model.training_info[:]
     for tensor in tensors(model):
@@ -272,15 +213,6 @@ def _take_weights(model: Any, folder: Path) -> dict[str, Any]:
     return weights
 
 
-def _copy(message: Any) -> Any:
-    return type(message).FromString(message.SerializeToString())
-
-
-def _replace(field_: Any, messages: list[Any]) -> None:
-    del field_[:]
-    field_.extend(messages)
-
-
 def check(graph: Graph) -> None:
     """onnx.checker's opinion: attributes, numbers of inputs, dtypes, shapes that agree. Raises ModelMalformed.
 
@@ -288,7 +220,7 @@ def check(graph: Graph) -> None:
     """
     import onnx
 
-    model = widened(_copy(graph.model))
+    model = widened(copy(graph.model))
     for body in [model.graph, *subgraphs(model.graph.node)]:
         for node in body.node:
             _give_defaults(node, graph.opsets)

@@ -13,12 +13,13 @@ from service.errors import CompileFailed, ModelError, ModelTooLarge, Unsupported
 from service.frontend import onnx_control, onnx_dims
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.onnx_file import one_line
+from service.frontend.onnx_fold import FOLDS
 from service.frontend.onnx_function import body_of
 from service.frontend.onnx_graph import Graph, op_name
 from service.frontend.onnx_node import Node, Refused, Value, dtype_of
 from service.frontend.onnx_ops import converter_of
 from service.frontend.onnx_ops.sequence import Sequence
-from service.frontend.onnx_values import FOLDS, MAX_FOLDED, Known, Undecided, known_ints
+from service.frontend.onnx_values import MAX_FOLDED, Known, Undecided, known_ints
 from service.request import TensorSpec
 
 __all__ = ["Walk", "build", "unsupported_error"]

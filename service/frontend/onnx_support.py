@@ -7,9 +7,9 @@ from typing import Any
 
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.onnx_file import subgraphs
+from service.frontend.onnx_fold import FOLDS
 from service.frontend.onnx_function import has_body
 from service.frontend.onnx_graph import Graph, op_name
-from service.frontend.onnx_values import FOLDS
 
 __all__ = ["DIRECT", "is_supported", "unsupported"]
 

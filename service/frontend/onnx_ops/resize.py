@@ -52,7 +52,9 @@ class _Plan:
     """One axis: from `size` to `out` with `scale` (which need not be out / size), within a region."""
 
     def __init__(self, axis: int, size: Any, out: Any, scale: float, region: tuple[float, float]) -> None:
-        self.axis, self.size, self.out, self.scale, self.region = axis, size, out, scale, region
+        self.axis, self.scale, self.region = axis, scale, region
+        self.size: Any = size
+        self.out: Any = out
 
 
 def _regions(roi: list[float] | None, axes: list[int]) -> list[tuple[float, float]]:
@@ -208,13 +210,14 @@ def _taps(plan: _Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 def _position(out: int, plan: _Plan, attributes: dict[str, Any]) -> float:
     """The place in the input that output element `out` comes from."""
-    size, scale, wanted = plan.size, plan.scale, plan.scale * plan.size
+    size, scale = int(plan.size), plan.scale
+    wanted = scale * size
     start, end = plan.region
     match attributes.get("coordinate_transformation_mode", "half_pixel"):
         case "half_pixel":
             return (out + 0.5) / scale - 0.5
         case "half_pixel_symmetric":
-            adjust = plan.out / wanted
+            adjust = float(plan.out) / wanted
             return size / 2 * (1 - adjust) + (out + 0.5) / scale - 0.5
         case "pytorch_half_pixel":
             return (out + 0.5) / scale - 0.5 if plan.out > 1 else 0.0

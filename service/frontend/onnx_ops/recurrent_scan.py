@@ -1,0 +1,118 @@
+"""Recurrent layers over a symbolic number of steps: one loop nest that carries the state, for a CPU.
+
+`XW[t, b, :] = x W' + bias` comes ready for all steps; each step adds `h R'` and applies the gates. The nests are
+written as they shall run (the innermost loop is contiguous in every operand), and marked as scheduled.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.script import tirx as T
+
+__all__ = ["gru", "lstm", "rnn"]
+
+
+def lstm(hidden: int, backwards: bool) -> Any:
+    """A PrimFunc `(XW, R, B, H0, C0) -> (Y, H, C)` for gates in the order input, output, forget, cell, in fp32."""
+    gates = 4 * hidden
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def scan(
+        xw: T.handle, r: T.handle, bias: T.handle, h0: T.handle, c0: T.handle, y: T.handle, h: T.handle, c: T.handle
+    ) -> None:
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        steps, batch = T.int64(), T.int64()
+        XW = T.match_buffer(xw, (steps, batch, gates))
+        R = T.match_buffer(r, (hidden, gates))
+        B = T.match_buffer(bias, (gates,))
+        H0, C0 = T.match_buffer(h0, (batch, hidden)), T.match_buffer(c0, (batch, hidden))
+        Y = T.match_buffer(y, (steps, batch, hidden))
+        H, C = T.match_buffer(h, (batch, hidden)), T.match_buffer(c, (batch, hidden))
+        total = T.sblock_alloc_buffer((gates,))
+        for b, j in T.grid(batch, hidden):
+            H[b, j] = H0[b, j]
+            C[b, j] = C0[b, j]
+        for step, b in T.grid(steps, batch):
+            for j in T.serial(gates):
+                total[j] = XW[T.if_then_else(backwards, steps - 1 - step, step), b, j] + B[j]
+            for k, j in T.grid(hidden, gates):
+                total[j] = total[j] + H[b, k] * R[k, j]
+            for j in T.serial(hidden):
+                C[b, j] = T.sigmoid(total[2 * hidden + j]) * C[b, j] + T.sigmoid(total[j]) * T.tanh(
+                    total[3 * hidden + j]
+                )
+                H[b, j] = T.sigmoid(total[hidden + j]) * T.tanh(C[b, j])
+                Y[T.if_then_else(backwards, steps - 1 - step, step), b, j] = H[b, j]
+
+    return scan
+
+
+def gru(hidden: int, backwards: bool, linear_before_reset: bool) -> Any:
+    """A PrimFunc `(XW, R, B, H0) -> (Y, H)` for gates in the order update, reset, hidden, in fp32."""
+    gates = 3 * hidden
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def scan(xw: T.handle, r: T.handle, bias: T.handle, h0: T.handle, y: T.handle, h: T.handle) -> None:
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        steps, batch = T.int64(), T.int64()
+        XW = T.match_buffer(xw, (steps, batch, gates))
+        R = T.match_buffer(r, (hidden, gates))
+        B = T.match_buffer(bias, (gates,))
+        H0 = T.match_buffer(h0, (batch, hidden))
+        Y = T.match_buffer(y, (steps, batch, hidden))
+        H = T.match_buffer(h, (batch, hidden))
+        total = T.sblock_alloc_buffer((gates,))
+        reset = T.sblock_alloc_buffer((hidden,))
+        for b, j in T.grid(batch, hidden):
+            H[b, j] = H0[b, j]
+        for step, b in T.grid(steps, batch):
+            for j in T.serial(gates):
+                total[j] = B[j]
+            for k, j in T.grid(hidden, 2 * hidden):
+                total[j] = total[j] + H[b, k] * R[k, j]
+            for j in T.serial(2 * hidden):
+                total[j] = T.sigmoid(total[j] + XW[T.if_then_else(backwards, steps - 1 - step, step), b, j])
+            for k in T.serial(hidden):
+                # Before the product its operand is reset, after it the product.
+                reset[k] = T.if_then_else(linear_before_reset, H[b, k], total[hidden + k] * H[b, k])
+            for k, j in T.grid(hidden, hidden):
+                total[2 * hidden + j] = total[2 * hidden + j] + reset[k] * R[k, 2 * hidden + j]
+            for j in T.serial(hidden):
+                total[2 * hidden + j] = T.tanh(
+                    XW[T.if_then_else(backwards, steps - 1 - step, step), b, 2 * hidden + j]
+                    + T.if_then_else(linear_before_reset, total[hidden + j], T.float32(1)) * total[2 * hidden + j]
+                )
+            for j in T.serial(hidden):
+                H[b, j] = (T.float32(1) - total[j]) * total[2 * hidden + j] + total[j] * H[b, j]
+                Y[T.if_then_else(backwards, steps - 1 - step, step), b, j] = H[b, j]
+
+    return scan
+
+
+def rnn(hidden: int, backwards: bool) -> Any:
+    """A PrimFunc `(XW, R, B, H0) -> (Y, H)` with tanh, in fp32."""
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def scan(xw: T.handle, r: T.handle, bias: T.handle, h0: T.handle, y: T.handle, h: T.handle) -> None:
+        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
+        steps, batch = T.int64(), T.int64()
+        XW = T.match_buffer(xw, (steps, batch, hidden))
+        R = T.match_buffer(r, (hidden, hidden))
+        B = T.match_buffer(bias, (hidden,))
+        H0 = T.match_buffer(h0, (batch, hidden))
+        Y = T.match_buffer(y, (steps, batch, hidden))
+        H = T.match_buffer(h, (batch, hidden))
+        total = T.sblock_alloc_buffer((hidden,))
+        for b, j in T.grid(batch, hidden):
+            H[b, j] = H0[b, j]
+        for step, b in T.grid(steps, batch):
+            for j in T.serial(hidden):
+                total[j] = XW[T.if_then_else(backwards, steps - 1 - step, step), b, j] + B[j]
+            for k, j in T.grid(hidden, hidden):
+                total[j] = total[j] + H[b, k] * R[k, j]
+            for j in T.serial(hidden):
+                H[b, j] = T.tanh(total[j])
+                Y[T.if_then_else(backwards, steps - 1 - step, step), b, j] = H[b, j]
+
+    return scan
