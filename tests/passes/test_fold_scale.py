@@ -28,7 +28,12 @@ def batch_norm(x: Any, channels: int, axis: int = 1, seed: int = 3) -> Any:
 def simplified(module: tvm.IRModule) -> list[str]:
     with TARGET:
         sequence = tvm.transform.Sequential(
-            [FoldBatchNorm(), relax.transform.CanonicalizeBindings(), FoldScale(), relax.transform.DeadCodeElimination()]
+            [
+                FoldBatchNorm(),
+                relax.transform.CanonicalizeBindings(),
+                FoldScale(),
+                relax.transform.DeadCodeElimination(),
+            ]
         )
         return ops(sequence(module))
 
@@ -38,7 +43,9 @@ def test_batch_norm_is_a_product_and_a_sum() -> None:
     scale = gamma.astype("float64") / np.sqrt(variance.astype("float64") + 1e-5)
     shift = beta - mean * scale
     given = graph(
-        lambda x: relax.TupleGetItem(op.nn.batch_norm(x, *map(constant, (gamma, beta, mean, variance)), axis=1, training=False), 0),
+        lambda x: relax.TupleGetItem(
+            op.nn.batch_norm(x, *map(constant, (gamma, beta, mean, variance)), axis=1, training=False), 0
+        ),
         x=("n", 2, 4),
     )
     expected = graph(
@@ -51,7 +58,9 @@ def test_batch_norm_is_a_product_and_a_sum() -> None:
 
 
 def test_batch_norm_of_computed_statistics_stays() -> None:
-    given = graph(lambda x, m: relax.TupleGetItem(op.nn.batch_norm(x, m, m, m, m, axis=1, training=False), 0), x=(2, 3), m=(3,))
+    given = graph(
+        lambda x, m: relax.TupleGetItem(op.nn.batch_norm(x, m, m, m, m, axis=1, training=False), 0), x=(2, 3), m=(3,)
+    )
     assert_unchanged(given, FoldBatchNorm())
 
 
@@ -93,9 +102,7 @@ def test_batch_norm_folds_in_16_bit_models(dtype: str) -> None:
 
 
 def test_linear_with_bias_and_batch_norm() -> None:
-    module = graph(
-        lambda x: batch_norm(op.add(op.matmul(x, weights(5, 7)), weights(7)), 7, axis=1), x=("n", 5)
-    )
+    module = graph(lambda x: batch_norm(op.add(op.matmul(x, weights(5, 7)), weights(7)), 7, axis=1), x=("n", 5))
     assert simplified(module) == ["matmul", "add"]
     x = random(3, 5)
     got = run(optimize(module, TARGET, CompileOptions()), x)
@@ -111,7 +118,9 @@ def test_attention_scale_moves_through_reshape_and_transpose_into_the_weights() 
     weight, bias = weights(8, 8), weights(8)
     given = graph(lambda x: op.multiply(heads(op.add(op.matmul(x, weight), bias)), half), x=(2, 3, 8))
     expected = graph(
-        lambda x: heads(op.add(op.matmul(x, constant(array_of(weight) * 0.5, "float32")), constant(array_of(bias) * 0.5, "float32"))),
+        lambda x: heads(
+            op.add(op.matmul(x, constant(array_of(weight) * 0.5, "float32")), constant(array_of(bias) * 0.5, "float32"))
+        ),
         x=(2, 3, 8),
     )
     assert_becomes(given, FoldScale(), expected)
