@@ -81,9 +81,8 @@ def test_a_record_wins_and_is_replayed():
 
 
 def test_a_record_that_does_not_apply_falls_back_to_the_rules():
-    rows = schedule(
-        two_equal_products(), resolve("x86-64-v4"), records=lambda *_: ("cpu.depthwise", {"lanes": 8})
-    ).report
+    unfit = ("cpu.depthwise", {"lanes": 8})
+    rows = schedule(two_equal_products(), resolve("x86-64-v4"), records=lambda *_: unfit).report
     assert {row["source"] for row in rows} == {"rule"}
 
 
@@ -121,7 +120,7 @@ def test_only_a_schedule_error_is_a_decline(monkeypatch):
         schedule(two_equal_products(), resolve("x86-64-v4"))
     assert caught.value.fields["function"] == "add"
     monkeypatch.setattr(cpu, "RULES", (_Takes(),))
-    with pytest.raises(CompileFailed, match="every rule declined: test.takes: not three parameters"):
+    with pytest.raises(CompileFailed, match=r"every rule declined: test\.takes: not three parameters"):
         schedule(two_equal_products(), resolve("x86-64-v4"))
 
 

@@ -16,23 +16,7 @@ from service.lowering.vector_math import FUNCTIONS, llvm_module
 pipeline.register()
 
 COUNT = 1 << 19
-SPECIAL = [
-    0.0,
-    -0.0,
-    math.inf,
-    -math.inf,
-    math.nan,
-    1,
-    -1,
-    88.72283,
-    88.72284,
-    88.73,
-    -87.3,
-    -103.9,
-    -104.1,
-    1e-45,
-    0.625,
-]
+SPECIAL = [0.0, -0.0, math.inf, -math.inf, math.nan, 1, -1, 88.72283, 88.72284, 88.73, -87.3, -103.9, -104.1, 1e-45]
 
 REFERENCES = {
     "exp": np.exp,

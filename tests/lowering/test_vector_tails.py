@@ -22,20 +22,20 @@ def test_a_predicate_at_the_edge():
     @T.prim_func
     def before(a: T.Buffer((100,), "float32"), b: T.Buffer((100,), "float32")):
         for i in range(7):
-            for l in T.vectorized(16):
-                if i * 16 + l < 100:
-                    b[i * 16 + l] = a[i * 16 + l]
+            for lane in T.vectorized(16):
+                if i * 16 + lane < 100:
+                    b[i * 16 + lane] = a[i * 16 + lane]
 
     @T.prim_func
     def expected(a: T.Buffer((100,), "float32"), b: T.Buffer((100,), "float32")):
         for i in range(7):
             if i * 16 + 15 < 100:
-                for l in T.vectorized(16):
-                    b[i * 16 + l] = a[i * 16 + l]
+                for lane in T.vectorized(16):
+                    b[i * 16 + lane] = a[i * 16 + lane]
             else:
-                for l in range(16):
-                    if i * 16 + l < 100:
-                        b[i * 16 + l] = a[i * 16 + l]
+                for lane in range(16):
+                    if i * 16 + lane < 100:
+                        b[i * 16 + lane] = a[i * 16 + lane]
 
     def simplified(func):
         module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
@@ -48,9 +48,9 @@ def test_no_condition_no_change():
     @T.prim_func
     def before(a: T.Buffer((32,), "float32"), b: T.Buffer((32,), "float32"), n: T.int32):
         for i in range(2):
-            for l in T.vectorized(16):
+            for lane in T.vectorized(16):
                 if i < n:
-                    b[i * 16 + l] = a[i * 16 + l]
+                    b[i * 16 + lane] = a[i * 16 + lane]
 
     tvm.ir.assert_structural_equal(versioned(before), before)
 
@@ -68,47 +68,47 @@ def values(func, size: int = 64) -> np.ndarray:
 @T.prim_func
 def padding(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(4):
-        for l in T.vectorized(16):
-            b[i * 16 + l] = T.if_then_else(
-                i * 16 + l >= 3 and i * 16 + l < 50, a[T.min(T.max(i * 16 + l - 3, 0), 63)], T.float32(-1)
+        for lane in T.vectorized(16):
+            b[i * 16 + lane] = T.if_then_else(
+                i * 16 + lane >= 3 and i * 16 + lane < 50, a[T.min(T.max(i * 16 + lane - 3, 0), 63)], T.float32(-1)
             )
 
 
 @T.prim_func
 def falling(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(4):
-        for l in T.vectorized(16):
-            b[i * 16 + l] = T.if_then_else(63 - (i * 16 + l) > 20, a[63 - (i * 16 + l)], T.float32(-1))
+        for lane in T.vectorized(16):
+            b[i * 16 + lane] = T.if_then_else(63 - (i * 16 + lane) > 20, a[63 - (i * 16 + lane)], T.float32(-1))
 
 
 @T.prim_func
 def not_monotone(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(4):
-        for l in T.vectorized(16):
-            b[i * 16 + l] = T.if_then_else(l % 4 < 2, a[i * 16 + l], T.float32(-1))
+        for lane in T.vectorized(16):
+            b[i * 16 + lane] = T.if_then_else(lane % 4 < 2, a[i * 16 + lane], T.float32(-1))
 
 
 @T.prim_func
 def of_the_data(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(4):
-        for l in T.vectorized(16):
-            b[i * 16 + l] = T.if_then_else(a[i * 16 + l] < T.float32(20), T.float32(7), a[i * 16 + l])
+        for lane in T.vectorized(16):
+            b[i * 16 + lane] = T.if_then_else(a[i * 16 + lane] < T.float32(20), T.float32(7), a[i * 16 + lane])
 
 
 @T.prim_func
 def of_an_inner_loop(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
-    for l in T.vectorized(16):
+    for lane in T.vectorized(16):
         for i in range(4):
-            if i * 16 + l < 40:
-                b[i * 16 + l] = a[i * 16 + l]
+            if i * 16 + lane < 40:
+                b[i * 16 + lane] = a[i * 16 + lane]
 
 
 @T.prim_func
 def scaled(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
     for i in range(4):
-        for l in T.vectorized(16):
-            if (i * 16 + l) // 3 * 2 <= 30 and 2 - (i * 16 + l) < 5:
-                b[i * 16 + l] = a[i * 16 + l]
+        for lane in T.vectorized(16):
+            if (i * 16 + lane) // 3 * 2 <= 30 and 2 - (i * 16 + lane) < 5:
+                b[i * 16 + lane] = a[i * 16 + lane]
 
 
 def reference(name: str) -> np.ndarray:
