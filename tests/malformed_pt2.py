@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import io
 import json
+import os
 import pickle
 import struct
 import warnings
@@ -28,13 +29,13 @@ _CONSTANTS = "data/constants/model_constants_config.json"
 
 
 class Payload:
-    """An object whose unpickling creates the file at `path`: proof that code in an archive was run."""
+    """An object whose unpickling creates the folder `path`: proof that code in an archive was run."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (open, (str(self.path), "w"))
+        return (os.mkdir, (str(self.path),))
 
 
 def payload(folder: Path) -> bytes:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import InputName, UnsupportedModel
-from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes
+from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes, Unsupported
 from service.frontend.pt2_graph import decompose, refuse, unsupported_nodes
 from service.frontend.pt2_program import Document, Program, deserialize, parse, quiet
 from service.frontend.pt2_signature import signature
@@ -26,10 +26,9 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
     Raises a ModelError, InvalidShape for `shapes` that do not fit, or CompileFailed for a fault of ours or torch's.
     """
     document = parse(path)
-    refuse(document.unknown)
-    found, symbols = signature(document.interface, shapes)
-    program = decompose(deserialize(document).exported)
-    refuse(unsupported_nodes(program))
+    found, symbols = signature(document.interface, shapes)  # first: it is cheap, and refuses most wrong shapes
+    program, unsupported = _decomposed(document)
+    refuse(unsupported)
     from service.frontend.pt2_import import to_relax
 
     module = to_relax(program, document.interface, symbols)
@@ -40,10 +39,16 @@ def inspect(path: Path) -> ModelInfo:
     """Signature, operators and which of them are not supported. Raises a ModelError."""
     document = parse(path)
     found, _ = signature(document.interface, {})
-    unsupported = document.unknown
-    if not unsupported:
-        unsupported = unsupported_nodes(decompose(deserialize(document).exported))
+    _, unsupported = _decomposed(document)
     return ModelInfo(ModelFormat.PT2, found, document.op_counts, unsupported, document.details)
+
+
+def _decomposed(document: Document) -> tuple[Any, dict[str, Unsupported]]:
+    """The program decomposed, None if torch cannot trace it, and the operators that no converter takes."""
+    if document.unknown and not document.traceable:
+        return None, document.unknown
+    program = decompose(deserialize(document).exported)
+    return program, unsupported_nodes(program)
 
 
 def reference(path: Path, *, threads: int, shapes: Shapes) -> Reference:
@@ -101,14 +106,16 @@ class _TorchReference:
 
 
 def _tensor(array: Any) -> Any:
-    """A numpy array, bfloat16 by ml_dtypes included, as a tensor of its own memory."""
+    """A numpy array, bfloat16 by ml_dtypes included, as a tensor with memory of its own."""
     import numpy as np
     import torch
 
-    array = np.ascontiguousarray(array)
+    array = np.array(
+        array, order="C"
+    )  # a copy: the program may write to it; ascontiguousarray would add a dim to a scalar
     if array.dtype.name == "bfloat16":
-        return torch.from_numpy(array.view(np.uint16).copy()).view(torch.bfloat16)
-    return torch.from_numpy(array.copy())
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
 
 
 def _numpy(value: Any, dtype: str | None) -> Any:
@@ -120,4 +127,4 @@ def _numpy(value: Any, dtype: str | None) -> Any:
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    return np.ascontiguousarray(tensor.numpy())
+    return np.array(tensor.numpy(), order="C")

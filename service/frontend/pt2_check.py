@@ -62,8 +62,10 @@ def check_program(program: Any) -> None:
     _check_versions(program)
     program.guards_code = []
     program.graph_module.metadata = {}
-    for name in program.range_constraints:
+    for name in list(program.range_constraints):
         check_range_name(name)
+        if not _SYMBOL.fullmatch(name):  # `2*s0`: it follows from the range of s0, and torch's tracer trips over it
+            del program.range_constraints[name]
     _Walk().visit(program)
 
 
@@ -100,10 +102,10 @@ def check_range_name(name: str) -> None:
         raise ModelUnsafe(f"the range constraint {name[:80]!r} is not on a symbolic size")
 
 
-def _check_name(name: str) -> None:
+def _check_name(name: str, *, keywords: bool = False) -> None:
     if not _NAME.fullmatch(name):
         raise ModelUnsafe(f"the name {name[:80]!r} is not an identifier")
-    if keyword.iskeyword(name):
+    if not keywords and keyword.iskeyword(name):
         raise ModelMalformed(f"the name {name!r} is a Python keyword")
 
 
@@ -181,7 +183,7 @@ class _Walk:
             "ParameterMutationSpec": lambda value: check_weight_name(value.parameter_name),
             "GradientToParameterSpec": _refuse_gradient,
             "GradientToUserInputSpec": _refuse_gradient,
-            "NamedArgument": lambda value: _check_name(value.name) if value.name else None,
+            "NamedArgument": lambda value: _check_name(value.name, keywords=True) if value.name else None,
             "Node": self._check_node,
             "SymExpr": lambda value: _check_expression(value.expr_str),
             "TensorArgument": lambda value: _check_name(value.name),

@@ -30,6 +30,7 @@ _PYTHON = frozenset((
     "_operator.truediv", "math.trunc", "torch.sym_float", "torch.sym_int", "torch.sym_ite", "torch.sym_max",
     "torch.sym_min", "torch.sym_not",
 ))
+_READS_DATA = frozenset(("aten.item.default", "aten._local_scalar_dense.default"))
 _HIGHER_ORDER = frozenset((
     "torch.ops.higher_order.wrap_with_set_grad_enabled", "torch.ops.higher_order.wrap_with_autocast",
 ))
@@ -43,8 +44,9 @@ def op_name(target: Any) -> str:
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
-def unknown_targets(graph: Any) -> dict[str, Unsupported]:
-    """The operators of a schema.Graph that no converter takes and torch cannot decompose into others.
+def unknown_targets(graph: Any) -> tuple[dict[str, Unsupported], bool]:
+    """The operators of a schema.Graph that no converter takes and torch cannot decompose into others; and whether
+    torch can trace the graph all the same, so that what only shows after decomposing can be named with them.
 
     A target is looked up as an ATen operator or in a list, never by walking attributes of torch.
     """
@@ -54,8 +56,18 @@ def unknown_targets(graph: Any) -> dict[str, Unsupported]:
         if node.target not in known:
             known[node.target] = _is_known(node.target)
         if not known[node.target]:
-            found.append((node.target.removeprefix("torch.ops.")[:200], node.name or _first_output(node)))
-    return _counted(found)
+            found.append((node.target, node.name or _first_output(node)))
+    traceable = all(_is_core(target) for target, _ in found)
+    return _counted((target.removeprefix("torch.ops.")[:200], name) for target, name in found), traceable
+
+
+def _is_core(target: str) -> bool:
+    """Whether a target is an ATen operator that torch's own documentation lists for backends to implement."""
+    import torch
+
+    parts = target.split(".")
+    operator = _aten(parts[3], parts[4]) if len(parts) == 5 and parts[:3] == ["torch", "ops", "aten"] else None
+    return operator is not None and torch.Tag.core in operator.tags
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -168,10 +180,17 @@ def unsupported_nodes(program: Any) -> dict[str, Unsupported]:
         if node.op != "call_function":
             continue
         name = op_name(node.target)
-        if name in CONVERTERS or name in SKIPPED or name == "_operator.getitem" or is_size(node.meta.get("val")):
-            continue
-        found.append((name, node.name))
+        if name in _READS_DATA:
+            if any(op_name(user.target) not in SKIPPED for user in node.users):
+                found.append((name, node.name))
+        elif name not in CONVERTERS and name not in SKIPPED and not _is_free(name, node):
+            found.append((name, node.name))
     return _counted(found)
+
+
+def _is_free(name: str, node: Any) -> bool:
+    """Whether a node is handled without a converter: an item of a tuple, or arithmetic on sizes."""
+    return name == "_operator.getitem" or is_size(node.meta.get("val"))
 
 
 def is_size(value: Any) -> bool:

@@ -63,6 +63,7 @@ class _Importer:
         """A variable for each tensor input, used or not; the fixed ones become Python values."""
         nodes = {node.name: node for node in self.program.graph.nodes if node.op == "placeholder"}
         specs = [spec for spec in self.program.graph_signature.input_specs if spec.kind.name == "USER_INPUT"]
+        self.em.symbols.anchor([dim for leaf in self.interface.inputs for dim in leaf.shape])
         params, taken = [], set[str]()
         for spec, leaf in zip(specs, self.interface.inputs, strict=True):
             node = nodes.get(spec.arg.name)
@@ -106,6 +107,8 @@ class _Importer:
         if name not in CONVERTERS and is_size(meta):
             return self._size(node, meta)
         self.em.node = node
+        if _is_empty(meta):  # a literal 0 in a shape means 'as before' to some Relax operators
+            return self.bb.emit(relax.op.zeros(self.em.out_shape(), self.em.out_dtype()))
         arguments = [self._value(argument) for argument in _bound(node)]
         try:
             result = CONVERTERS[name](self.em, *arguments)
@@ -133,9 +136,11 @@ class _Importer:
     def _size(self, node: Any, meta: Any) -> Any:
         if isinstance(meta, int | float | bool):
             return meta
-        if type(meta).__name__ != "SymInt":
-            return None  # truth of a condition on sizes: only asserts use it
-        return self.em.size(meta)
+        if type(meta).__name__ == "SymInt":
+            return None if op_name(node.target).startswith("aten._local") else self.em.size(meta)
+        if any(op_name(user.target) in CONVERTERS for user in node.users):
+            raise UnsupportedModel(f"{node} is a fraction or a condition computed from sizes", node=str(node))
+        return None  # only asserts and further sizes use it
 
     def _value(self, argument: Any) -> Any:
         """An argument with every node in it replaced by its value."""
@@ -210,6 +215,11 @@ def _bound(node: Any) -> list[Any]:
         else:
             arguments.append(parameter.default_value)
     return arguments
+
+
+def _is_empty(meta: Any) -> bool:
+    """Whether the node gives one tensor, with no elements whatever the symbols are."""
+    return hasattr(meta, "shape") and any(isinstance(size, int) and size == 0 for size in meta.shape)
 
 
 def _differ(found: Any, wanted: Any) -> bool:

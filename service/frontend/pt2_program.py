@@ -48,7 +48,8 @@ class Document:
     """A checked archive: its JSON as schema.ExportedProgram, made safe, and what it says of the program.
 
     The call in it takes the leaves of the inputs as positional arguments and returns a tuple of the leaves of the
-    outputs. `unknown` are the operators that we have no way to compile; nothing but `deserialize` needs there be none.
+    outputs. `unknown` are the operators that we have no way to compile; where it is empty, or `traceable` is true,
+    the document may be deserialized.
     """
 
     archive: Archive
@@ -57,6 +58,7 @@ class Document:
     interface: Interface
     op_counts: dict[str, int]
     unknown: dict[str, Unsupported]
+    traceable: bool
     details: dict[str, JsonScalar]
 
 
@@ -96,7 +98,7 @@ def _parse(archive: Archive, model: str) -> Document:
         program,
         interface(program, inputs, outputs),
         dict(Counter(node.target.removeprefix("torch.ops.") for node in graph.nodes).most_common()),
-        unknown_targets(graph),
+        *unknown_targets(graph),
         details,
     )
 

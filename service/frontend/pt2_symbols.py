@@ -35,6 +35,7 @@ class Symbols:
         self._names: dict[Any, str] = {}
         self._values: dict[Any, Any] = {}
         self._variables: dict[str, Any] = {}
+        self._anchors: dict[Any, Any] = {}
 
     def meet(self, expression: Any) -> None:
         """Names the symbols of an input's size, in the order of the calls."""
@@ -42,15 +43,43 @@ class Symbols:
             self._names.setdefault(symbol, f"s{len(self._names)}")
 
     def dim(self, expression: Any) -> Dim:
-        """A size as a number, a name, or an integer expression over names. Raises UnsupportedModel for others."""
+        """A size as a number, a name, or an integer expression over names. Raises UnsupportedModel for others.
+
+        A size that only the data decides has torch's name for it (`u0`) and no bounds.
+        """
         expression = self.resolve(expression)
         if expression.is_Integer:
             return int(expression)
-        return _text(expression, self._name)
+        return _text(expression, lambda symbol: self._names.get(symbol, str(symbol)))
 
     def tir(self, expression: Any) -> Any:
         """A size as a TVM expression. Raises UnsupportedModel for what has no TVM counterpart."""
-        return _tir(self.resolve(expression), self._variable)
+        resolved = self.resolve(expression)
+        return self._anchors[resolved] if resolved in self._anchors else _tir(resolved, self._variable)
+
+    def anchor(self, expressions: list[Any]) -> None:
+        """Makes every symbol computable from the sizes of the inputs.
+
+        TVM reads a symbol where it stands alone. One that is only seen as `2*s0` is computed from a variable that
+        stands for the whole: s0 = (s0_whole - 0) // 2.
+        """
+        from tvm import tirx
+
+        resolved = [self.resolve(expression) for expression in expressions]
+        alone = {expression for expression in resolved if expression.is_Symbol}
+        for expression in resolved:
+            unknown = expression.free_symbols - alone
+            if not unknown:
+                continue
+            symbol = min(unknown, key=str)
+            slope, rest = expression.as_independent(symbol, as_Add=True)[::-1]
+            factor = slope / symbol
+            if not factor.is_Integer or not rest.is_Integer or factor < 1:
+                raise UnsupportedModel(f"an input has the size {expression}, from which {symbol} cannot be told")
+            whole = tirx.Var(f"{self._name(symbol)}_whole", "int64")
+            self._anchors[expression] = whole
+            self._variables[self._name(symbol)] = tirx.floordiv(whole - int(rest), tirx.IntImm("int64", int(factor)))
+            alone.add(symbol)
 
     def bounds(self) -> tuple[tuple[str, DimBounds], ...]:
         """The bounds of each symbol that a user's shapes left symbolic, by its name."""

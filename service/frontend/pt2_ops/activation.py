@@ -10,7 +10,7 @@ from tvm import relax
 from service.frontend.pt2_emit import Emitter
 from service.frontend.pt2_ops.registry import converts
 
-__all__: list[str] = []
+__all__ = ["dead_rows"]
 
 op = relax.op
 
@@ -23,13 +23,14 @@ def _gelu(em: Emitter, x: Any, approximate: str = "none") -> Any:
 
 @converts("aten.clamp.default", "aten.clamp.Tensor", "aten.clamp_min.default", "aten.clamp_min.Tensor")
 def _clamp(em: Emitter, x: Any, low: Any = None, high: Any = None) -> Any:
-    dtype = em.out_dtype()
+    out = em.out_dtype()
+    dtype = "int8" if out == "bool" else out
     x = em.cast(x, dtype)
     if low is not None and low != -math.inf:
         x = em(op.maximum(x, em.tensor(low, dtype)))
     if high is not None and high != math.inf:
         x = em(op.minimum(x, em.tensor(high, dtype)))
-    return x
+    return em.cast(x, out)
 
 
 @converts("aten.clamp_max.default", "aten.clamp_max.Tensor")
@@ -82,10 +83,18 @@ def _softmax(em: Emitter, x: Any, dim: int, *_: Any) -> Any:
         return em.const(1, em.out_dtype())
     result = em(op.nn.softmax(wide, axis=dim % em.rank(x)))
     if em.node.target.name().startswith("aten::_safe"):
-        lowest = em(op.max(wide, axis=[dim], keepdims=True))
-        masked = em(op.equal(lowest, em.const(-math.inf, em.dtype(wide))))
-        result = em(op.where(masked, em.const(0, em.dtype(wide)), result))
+        dead = dead_rows(em, wide, dim % em.rank(x))
+        result = em(op.where(dead, em.const(0, em.dtype(wide)), result))
     return em.cast(result, em.out_dtype())
+
+
+def dead_rows(em: Emitter, scores: Any, axis: int = -1) -> Any:
+    """Where every score of a row is -inf; the row's dim is kept.
+
+    TVM's max of such a row is the lowest finite number, so it cannot tell them from rows masked with that number.
+    """
+    alive = em.cast(em(op.greater(scores, em.const(-math.inf, em.dtype(scores)))), "int8")
+    return em(op.equal(em(op.max(alive, axis=[axis], keepdims=True)), em.const(0, "int8")))
 
 
 @converts("aten._log_softmax.default", "aten.log_softmax.int")

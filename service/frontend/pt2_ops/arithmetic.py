@@ -110,7 +110,7 @@ def _float_floor_quotient(em: Emitter, x: Any, y: Any) -> Any:
 def _float_remainder(em: Emitter, x: Any, y: Any) -> Any:
     rest = em(op.mod(x, y))
     zero = em.const(0, em.dtype(x))
-    opposite = em(op.not_equal(em(op.less(rest, zero)), em(op.less(y, zero))))
+    opposite = em(op.logical_xor(em(op.less(rest, zero)), em(op.less(y, zero))))
     wrong = em(op.logical_and(em(op.not_equal(rest, zero)), opposite))
     return em(op.where(wrong, em(op.add(rest, y)), rest))
 
@@ -145,9 +145,26 @@ def _pow(em: Emitter, a: Any, b: Any) -> Any:
         }
         if b in special and (out in (*HALF, "float32", "float64") or b in (1, 2, 3)):
             return em.cast(em(special[b]()), out)
-    if out.startswith("int"):
-        return em.cast(em(op.round(em(op.power(em.tensor(a, "float64"), em.tensor(b, "float64"))))), out)
+    if out.startswith(("int", "uint")):
+        return _integer_power(em, em.tensor(a, out), em.tensor(b, out), out)
     return _arithmetic(em, op.power, a, b, wide=True)
+
+
+_EXPONENT_BITS = 7
+
+
+def _integer_power(em: Emitter, base: Any, exponent: Any, dtype: str) -> Any:
+    """By repeated squaring, which wraps as torch does; of a negative exponent only 1 and -1 leave more than 0."""
+    one, zero, two = em.const(1, dtype), em.const(0, dtype), em.const(2, dtype)
+    unit = em(op.equal(em(op.abs(base)), one))
+    left = em(op.abs(exponent))
+    result, factor = one, base
+    for _ in range(_EXPONENT_BITS):
+        odd = em(op.equal(em(op.floor_mod(left, two)), one))
+        result = em(op.where(odd, em(op.multiply(result, factor)), result))
+        factor, left = em(op.multiply(factor, factor)), em(op.floor_divide(left, two))
+    gone = em(op.logical_and(em(op.less(exponent, zero)), em(op.logical_not(unit))))
+    return em(op.where(gone, zero, result))
 
 
 @converts("aten.atan2.default")

@@ -9,6 +9,7 @@ import numpy as np
 from tvm import relax
 
 from service.frontend.pt2_emit import HALF, Emitter, is_prim
+from service.frontend.pt2_ops.activation import dead_rows
 from service.frontend.pt2_ops.linear import matmul
 from service.frontend.pt2_ops.registry import converts
 
@@ -83,8 +84,7 @@ def _masked(em: Emitter, scores: Any, mask: Any, causal: bool) -> tuple[Any, Any
         return scores, None
     keeps = em.dtype(mask) == "bool"
     scores = em(op.where(mask, scores, low) if keeps else op.add(scores, em.cast(mask, dtype)))
-    highest = em(op.max(scores, axis=[-1], keepdims=True))
-    return scores, em(op.equal(highest, low))
+    return scores, dead_rows(em, scores)
 
 
 def _causal(em: Emitter, rows: Any, columns: Any) -> Any:

@@ -44,6 +44,8 @@ def _convolution(
     }
     if transposed:
         attributes["output_padding"] = _each(output_padding, rank)
+        if any(map(int.__ge__, attributes["output_padding"], attributes["strides"])):
+            raise em.refuse("an output padding that is not less than the stride")
     function = (_TRANSPOSED if transposed else _FORWARD)[rank]
     dtype = em.out_dtype()
     result = em(function(x, weight, **attributes, out_dtype="float32" if dtype in HALF else dtype))

@@ -68,7 +68,7 @@ def _scalar_tensor(em: Emitter, value: Any, *_: Any) -> Any:
 @converts("aten.arange.start_step")
 def _arange(em: Emitter, start: Any, end: Any, step: Any = 1, *_: Any) -> Any:
     if not any(map(is_prim, (start, end, step))):
-        return _by_torch(em)
+        return _by_torch(em, (start, end, step))
     if any(isinstance(value, float) for value in (start, end, step)):
         raise em.refuse("a range between fractions whose length is symbolic")
     whole = em(op.arange(prim(start), prim(end), prim(step), "int64"))
@@ -79,17 +79,18 @@ def _arange(em: Emitter, start: Any, end: Any, step: Any = 1, *_: Any) -> Any:
 def _constant(em: Emitter, *values: Any) -> Any:
     if any(map(is_prim, values)):
         raise em.refuse("a size that is not known when compiling")
-    return _by_torch(em)
+    return _by_torch(em, values)
 
 
-def _by_torch(em: Emitter) -> Any:
+def _by_torch(em: Emitter, values: tuple[Any, ...]) -> Any:
     """The constant that torch computes: its own rounding, which a formula would have to imitate."""
     import torch
     from tvm import runtime
 
-    kwargs = {key: value for key, value in em.node.kwargs.items() if key not in ("device", "pin_memory", "layout")}
+    names = [argument.name for argument in em.node.target._schema.arguments if not argument.kwarg_only]
     with torch.no_grad():
-        result = em.node.target(*em.node.args, **kwargs, device="cpu")
+        given = dict(zip(names, values, strict=False))
+        result = em.node.target(**given, dtype=em.meta().dtype, device="cpu")
     return relax.const(runtime.from_dlpack(result.contiguous()))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from tvm import relax
+from tvm import relax, topi
 
 from service.frontend.pt2_emit import Emitter, is_prim
 from service.frontend.pt2_ops.registry import converts
@@ -79,6 +79,8 @@ def _avg_pool(
     divisor: int | None = None,
 ) -> Any:
     rank = int(em.node.target.name().split("pool")[1][0])
+    if em.out_dtype().startswith(("int", "uint")):
+        raise em.refuse("an average of integers")
     kernel, padding = _each(kernel, rank), _each(padding, rank)
     stride = _each(stride, rank) if stride else kernel
     shape = em.out_shape()
@@ -137,3 +139,15 @@ def _adaptive_avg_pool(em: Emitter, x: Any, size: Sequence[Any]) -> Any:
     function = {1: op.nn.adaptive_avg_pool1d, 2: op.nn.adaptive_avg_pool2d, 3: op.nn.adaptive_avg_pool3d}[rank]
     pooled = em(function(_batched(em, em.wide(x), rank), list(size)))
     return em.cast(em.reshape(pooled, em.out_shape()), em.out_dtype())
+
+
+@converts("aten.adaptive_max_pool1d.default", "aten.adaptive_max_pool2d.default", "aten.adaptive_max_pool3d.default")
+def _adaptive_max_pool(em: Emitter, x: Any, size: Sequence[Any]) -> Any:
+    """As the average, without the places of the maxima."""
+    if any(map(is_prim, size)):
+        raise em.refuse("a result size that is not known when compiling")
+    rank = len(size)
+    function = {1: topi.nn.adaptive_pool1d, 2: topi.nn.adaptive_pool, 3: topi.nn.adaptive_pool3d}[rank]
+    layout = {1: "NCW", 2: "NCHW", 3: "NCDHW"}[rank]
+    pooled = em.bb.emit_te(function, _batched(em, x, rank), list(size), "max", layout)
+    return em.reshape(pooled, em.out_shape(0)), None

@@ -94,8 +94,7 @@ def _argmax(em: Emitter, x: Any, dim: int | None = None, keep: bool = False) -> 
 def _arg(em: Emitter, function: Callable[..., Any], x: Any, dim: int | None, keep: bool) -> Any:
     if em.rank(x) == 0:
         return em.const(0, "int64")
-    if em.dtype(x) == "bool":
-        x = em.cast(x, "int8")
+    x = em.cast(x, "int8") if em.dtype(x) == "bool" else em.wide(x)
     if dim is None and not keep:
         x, dim = em.reshape(x, [-1]), 0
     return em.cast(em(function(x, axis=dim, keepdims=keep)), "int64")
@@ -111,18 +110,28 @@ def _all(em: Emitter, x: Any, dims: Any = None, keep: bool = False) -> Any:
     return em.cast(_reduce(em, op.min, em.cast(em.cast(x, "bool"), "int8"), dims, keep, "int8"), em.out_dtype())
 
 
-@converts("aten.var.correction", "aten.var.dim")
+@converts("aten.var.correction")
 def _var(em: Emitter, x: Any, dims: Any = None, correction: Any = None, keep: bool = False) -> Any:
-    """sum((x - mean)²) / (n - correction); correction is 1 by default."""
+    return _variance(em, x, dims, correction, keep, em.out_dtype())[0]
+
+
+@converts("aten.var_mean.correction", keep=True)
+def _var_mean(em: Emitter, x: Any, dims: Any = None, correction: Any = None, keep: bool = False) -> Any:
+    return _variance(em, x, dims, correction, keep, em.out_dtype(0))
+
+
+def _variance(em: Emitter, x: Any, dims: Any, correction: Any, keep: bool, out: str) -> tuple[Any, Any]:
+    """sum((x - mean)²) / (n - correction), and the mean; correction is 1 by default."""
     wide = em.wide(x)
-    dtype = em.dtype(wide)
-    axes = _axes(em, x, dims)
-    centred = em(op.subtract(wide, em(op.mean(wide, axis=axes, keepdims=True))))
+    dtype, axes = em.dtype(wide), _axes(em, x, dims)
+    mean = em(op.mean(wide, axis=axes, keepdims=True))
+    centred = em(op.subtract(wide, mean))
     total = em(op.sum(em(op.multiply(centred, centred)), axis=axes, keepdims=keep))
     fewer = 1.0 if correction is None else float(correction)
     divisor = em(op.subtract(_count(em, x, dims, dtype), em.const(fewer, dtype)))
     divisor = em(op.maximum(divisor, em.const(0, dtype)))
-    return em.cast(em(op.divide(total, divisor)), em.out_dtype())
+    shown = mean if keep else em.reshape(mean, [size for a, size in enumerate(em.shape(x)) if a not in axes])
+    return em.cast(em(op.divide(total, divisor)), out), em.cast(shown, out)
 
 
 @converts("aten.linalg_vector_norm.default")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import relax
 
-from service.frontend.pt2_emit import Emitter, is_prim
+from service.frontend.pt2_emit import Emitter, is_prim, prim
 from service.frontend.pt2_ops.registry import converts
 
 __all__: list[str] = []
@@ -143,6 +143,19 @@ def _stack(em: Emitter, tensors: Sequence[Any], dim: int = 0) -> Any:
     shape = list(em.out_shape())
     shape[axis] = 1
     return em(op.concat([em.reshape(em.cast(x, em.out_dtype()), shape) for x in tensors], axis=axis))
+
+
+@converts("aten.unfold.default")
+def _unfold(em: Emitter, x: Any, dim: int, size: int, step: int) -> Any:
+    """Windows along one dim: x[..., n, ...] → [..., count, ..., size]."""
+    if em.rank(x) == 0:
+        return em.reshape(x, em.out_shape())
+    axis, rank = dim % em.rank(x), em.rank(x)
+    count = em.out_shape()[axis]
+    begin = em(op.multiply(em(op.arange(prim(0), prim(count), prim(1), "int64")), em.const(step, "int64")))
+    where = em(op.add(em.reshape(begin, [count, 1]), em.const(np.arange(size).reshape(1, size), "int64")))
+    windows = em(op.take(x, where, axis=axis, mode="clip"))
+    return em.permute(windows, [*range(axis + 1), *range(axis + 2, rank + 1), axis + 1])
 
 
 @converts("aten.repeat.default")

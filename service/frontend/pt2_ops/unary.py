@@ -25,6 +25,8 @@ def _unary(name: str, function: Callable[[Any], Any], *, wide: bool = False, kee
     @converts(name, keep=keep)
     def convert(em: Emitter, x: Any) -> Any:
         x = em.cast(x, em.out_dtype())
+        if em.out_dtype() == "bool":  # the sign of a boolean
+            return x
         return em.cast(em(function(em.wide(x) if wide else x)), em.out_dtype())
 
 
@@ -102,13 +104,8 @@ def _classify(em: Emitter, x: Any) -> Any:
     kind = em.node.target.name().split("::")[1]
     if em.dtype(x) not in (*HALF, "float32", "float64"):
         return em.broadcast(em.const(kind == "isfinite", "bool"), em.out_shape())
-    x = em.wide(x)
-    if kind == "isnan":
-        return em(op.not_equal(x, x))
-    infinite = em(op.equal(em(op.abs(x)), em.const(math.inf, em.dtype(x))))
-    if kind == "isinf":
-        return infinite
-    return em(op.logical_not(em(op.logical_or(infinite, em(op.not_equal(x, x))))))
+    # Spelled out as x != x, NaN would be simplified away.
+    return em({"isnan": op.isnan, "isinf": op.isinf, "isfinite": op.isfinite}[kind](em.wide(x)))
 
 
 @converts("aten._to_copy.default")
