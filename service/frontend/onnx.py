@@ -81,18 +81,15 @@ def input_specs(graph: Graph) -> list[TensorSpec]:
     return [TensorSpec(spec.name, spec.dtype, tuple(map(settled, spec.shape))) for spec in specs]
 
 
-_DTYPES = {"float8", "float4", "int4", "uint4", "int2", "uint2", "object", "complex"}
-
-
 def _spec(value: Any, what: str) -> TensorSpec:
-    from service.frontend.onnx_node import dtype_name
+    from service.frontend.onnx_node import DTYPES, dtype_name
 
     tensor = value.type.tensor_type
     try:
         dtype = dtype_name(tensor.elem_type)
     except KeyError as error:
         raise ModelMalformed(f"{what} has the undefined dtype {tensor.elem_type}", tensor=value.name) from error
-    if any(dtype.startswith(prefix) for prefix in _DTYPES):
+    if dtype not in DTYPES:
         raise UnsupportedModel(f"{what} has the dtype {dtype}", tensor=value.name, dtype=dtype)
     return TensorSpec(
         value.name, dtype, tuple(_dim(value.name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))

