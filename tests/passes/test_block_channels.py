@@ -1,0 +1,161 @@
+"""Blocked convolutions and packed products: the form they take, and that they compute what was asked."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from schedules.hardware import cpu_of
+from service.passes.block_channels import BlockChannels
+from service.passes.blocked_compute import row_tile
+from service.passes.pack_matmul import PackMatmul
+from service.passes.report import OptimizeReport
+from service.passes.rewrite import op_name
+from tests.passes.graphs import TARGET, compute, graph
+
+R = relax.op
+CPU = cpu_of(TARGET)
+
+
+def weight(*shape: int) -> relax.Expr:
+    """A seeded constant."""
+    return relax.const(np.random.default_rng(len(shape)).standard_normal(shape).astype("float32"))
+
+
+def blocked(module: tvm.IRModule) -> tuple[tvm.IRModule, str]:
+    """The module after the pass, and what the report says of its layout."""
+    report = OptimizeReport()
+    return BlockChannels(report, CPU)(module), report.layout.reason
+
+
+def operators(module: tvm.IRModule) -> list[str]:
+    """The operators and PrimFuncs that `main` calls, in order."""
+    found: list[str] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call):
+            name = op_name(expr)
+            found.append(str(expr.args[0].name_hint) if name == "relax.call_tir" else name.removeprefix("relax."))
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return found
+
+
+def inputs(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [rng.standard_normal(shape).astype("float32") for shape in shapes]
+
+
+def same(module: tvm.IRModule, changed: tvm.IRModule, *arrays: np.ndarray) -> None:
+    """Both modules compute the same."""
+    for got, want in zip(compute(changed, *arrays), compute(module, *arrays), strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_a_chain_is_packed_once_and_unpacked_once() -> None:
+    def net(x: relax.Expr) -> relax.Expr:
+        y = R.nn.relu(R.add(R.nn.conv2d(x, weight(16, 16, 3, 3), padding=1), weight(1, 16, 1, 1)))
+        return R.nn.relu(R.add(R.nn.conv2d(y, weight(16, 16, 1, 1)), y))
+
+    module = graph(net, x=(2, 16, 9, 11))
+    changed, reason = blocked(module)
+    assert reason == "2 convolutions blocked, 1 packs and 1 unpacks"
+    assert operators(changed) == [
+        *("pack_channels", "conv2d", "add", "nn.relu"),
+        *("conv2d1", "add", "nn.relu", "unpack_channels"),
+    ]
+    same(module, changed, *inputs((2, 16, 9, 11)))
+
+
+@pytest.mark.parametrize("channels", [3, 8, 13, 24])
+@pytest.mark.parametrize(
+    "geometry",
+    [
+        {},
+        {"padding": 1},
+        {"strides": 2, "padding": (1, 0, 2, 1)},
+        {"dilation": 2, "padding": 2},
+        {"strides": (2, 1)},
+    ],
+)
+def test_any_channels_strides_dilations_and_paddings(channels: int, geometry: dict[str, Any]) -> None:
+    def net(x: relax.Expr) -> relax.Expr:
+        return R.sigmoid(R.nn.conv2d(x, weight(10, channels, 3, 3), **geometry))
+
+    module = graph(net, x=(1, channels, 13, 31))
+    changed, _ = blocked(module)
+    assert not changed.same_as(module)
+    same(module, changed, *inputs((1, channels, 13, 31)))
+
+
+@pytest.mark.parametrize(("groups", "channels", "out"), [(24, 24, 24), (13, 13, 13), (2, 32, 16), (4, 32, 64)])
+def test_depthwise_and_grouped(groups: int, channels: int, out: int) -> None:
+    def net(x: relax.Expr) -> relax.Expr:
+        return R.nn.relu(R.nn.conv2d(x, weight(out, channels // groups, 3, 3), padding=1, groups=groups))
+
+    module = graph(net, x=(2, channels, 7, 10))
+    changed, _ = blocked(module)
+    assert not changed.same_as(module)
+    same(module, changed, *inputs((2, channels, 7, 10)))
+
+
+def test_groups_that_do_not_fill_vectors_stay_as_they_are() -> None:
+    module = graph(lambda x: R.nn.conv2d(x, weight(12, 6, 3, 3), groups=2), x=(1, 12, 8, 8))
+    assert blocked(module)[0].same_as(module)
+
+
+@pytest.mark.parametrize("pool", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("count_include_pad", [False, True])
+def test_pooling_and_means_stay_blocked(pool: str, count_include_pad: bool) -> None:
+    extra = {"count_include_pad": count_include_pad} if pool == "avg_pool2d" else {}
+
+    def net(x: relax.Expr) -> relax.Expr:
+        y = R.nn.conv2d(x, weight(12, 12, 1, 1))
+        y = getattr(R.nn, pool)(y, pool_size=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1), **extra)
+        scale = R.mean(y, [2, 3], keepdims=True)
+        return R.multiply(y, R.sigmoid(scale))
+
+    module = graph(net, x=(1, 12, 15, 15))
+    changed, reason = blocked(module)
+    assert reason.endswith("1 packs and 1 unpacks")
+    same(module, changed, *inputs((1, 12, 15, 15)))
+
+
+def test_a_symbolic_batch() -> None:
+    module = graph(lambda x: R.nn.relu(R.nn.conv2d(x, weight(16, 16, 3, 3), padding=1)), x=("n", 16, 8, 8))
+    changed, _ = blocked(module)
+    assert not changed.same_as(module)
+    for batch in (1, 3):
+        same(module, changed, *inputs((batch, 16, 8, 8)))
+
+
+@pytest.mark.parametrize("rows", [(1, 197), (5,), (2, 3, 7), (128,)])
+@pytest.mark.parametrize("columns", [1, 31, 48, 100])
+def test_packed_products(rows: tuple[int, ...], columns: int) -> None:
+    module = graph(lambda x: R.nn.relu(R.matmul(x, weight(20, columns))), x=(*rows, 20))
+    changed = PackMatmul(CPU)(module)
+    assert operators(changed) == ["matmul", "nn.relu"]
+    same(module, changed, *inputs((*rows, 20)))
+
+
+def test_packed_products_over_symbolic_rows() -> None:
+    module = graph(lambda x: R.matmul(x, weight(20, 40)), x=("n", 3, 20))
+    changed = PackMatmul(CPU)(module)
+    for n in (1, 5, 11):
+        same(module, changed, *inputs((n, 3, 20)))
+
+
+def test_few_rows_and_variable_weights_stay_as_they_are() -> None:
+    for module in (
+        graph(lambda x: R.matmul(x, weight(20, 40)), x=(1, 20)),
+        graph(lambda x, y: R.matmul(x, y), x=(64, 20), y=(20, 40)),
+    ):
+        assert operators(PackMatmul(CPU)(module)) == ["matmul"]
+
+
+def test_a_row_tile_wastes_little() -> None:
+    assert [row_tile(extent, 14) for extent in (1, 7, 14, 19, 28, 49, 56, 197)] == [1, 7, 14, 10, 14, 10, 14, 11]

@@ -1,0 +1,104 @@
+"""Whole compiles through the public call: real models, children, store and reference, nothing in between replaced."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import service
+from service import config, frontend
+from service.jobs import local
+from service.runtime.inputs import random_inputs
+from tests import zoo
+
+FAST = [("cnn", "onnx"), ("resnet18", "onnx"), ("bert", "onnx"), ("bert", "pt2"), ("llama", "pt2"), ("lstm", "pt2")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A store of this module's own: no artifact of another day answers for the compiler of today."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELAXC_CACHE_DIR", str(tmp_path_factory.mktemp("store")))
+        config.settings.cache_clear()
+        local._backend_of.cache_clear()
+        yield
+    config.settings.cache_clear()
+    local._backend_of.cache_clear()
+
+
+@pytest.mark.parametrize(("family", "format"), FAST)
+def test_a_model_becomes_a_verified_artifact(family: str, format: str) -> None:
+    made = service.compile(zoo.export(family, format))
+    assert made.manifest.verified is True, made.manifest.verification
+    assert not any(row["rule"] is None for row in made.manifest.schedule)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_16_bit_program_is_verified_in_its_own_dtype(dtype: str) -> None:
+    made = service.compile(zoo.export("bert", "pt2", dtype=dtype))
+    assert made.manifest.verified is True, made.manifest.verification
+    assert {spec.dtype for spec in made.manifest.signature.outputs} == {dtype}
+
+
+@pytest.mark.parametrize("precision", [service.Precision.FP16, service.Precision.BF16])
+def test_mixed_precision_keeps_the_boundary(precision: service.Precision) -> None:
+    made = service.compile(zoo.export("cnn", "onnx"), options=service.CompileOptions(precision=precision))
+    assert made.manifest.verified is True, made.manifest.verification
+    assert {spec.dtype for spec in made.manifest.signature.outputs} == {"float32"}
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_one_artifact_takes_several_batches_and_lengths(format: str) -> None:
+    path = zoo.export("bert", format, dynamic=True)
+    made = service.compile(path)
+    assert made.manifest.verified is True, made.manifest.verification
+    session = service.load(made.path)
+    reference = frontend.reference(path, frontend.identify(path))
+    names = [name for spec in session.signature.inputs for name in spec.shape if isinstance(name, str)]
+    batch, length = dict.fromkeys(names)
+    for sizes in ({batch: 2, length: 5}, {batch: 3, length: 16}, {batch: 2, length: 7}):
+        inputs = random_inputs(session.signature, sizes=sizes)
+        wanted = reference(inputs)
+        for name, array in session(inputs).items():
+            np.testing.assert_allclose(array, wanted[name], rtol=1e-4, atol=1e-4)
+
+
+def test_a_size_outside_the_bounds_is_refused_by_name() -> None:
+    made = service.compile(zoo.export("bert", "pt2", dynamic=True))
+    session = service.load(made.path)
+    name, bounds = next((n, b) for n, b in session.signature.dims if b.maximum is not None)
+    shape = {n: (bounds.maximum or 0) + 1 if n == name else b.minimum for n, b in session.signature.dims}
+    inputs = {
+        spec.name: np.zeros([shape.get(d, d) if isinstance(d, str) else d for d in spec.shape], spec.dtype)
+        for spec in session.signature.inputs
+    }
+    with pytest.raises(service.errors.InputShape, match=name):
+        session(inputs)
+
+
+def test_equal_requests_give_equal_bytes(tmp_path: Path) -> None:
+    request = local.prepare(zoo.export("cnn", "onnx"))
+    first = local.compile_local(request, force=True).copy_to(tmp_path / "a.so").path.read_bytes()
+    second = local.compile_local(request, force=True).copy_to(tmp_path / "b.so").path.read_bytes()
+    assert first == second
+    assert local.compile_local(request).cached
+
+
+def test_an_artifact_for_a_machine_that_is_not_here_is_not_verified_and_says_so() -> None:
+    made = service.compile(zoo.export("cnn", "onnx"), target="aarch64") if _can_link_aarch64() else None
+    cuda = service.compile(zoo.export("cnn", "onnx"), target="cuda-sm90") if _has_nvcc() else None
+    for artifact in filter(None, (made, cuda)):
+        assert artifact.manifest.verified is None
+        assert str(artifact.manifest.verification).startswith("not verified: this machine cannot run it")
+
+
+def _can_link_aarch64() -> bool:
+    return shutil.which("aarch64-linux-gnu-g++") is not None
+
+
+def _has_nvcc() -> bool:
+    return shutil.which("nvcc") is not None
