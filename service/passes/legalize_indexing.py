@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import tvm_ffi
 from tvm import relax, te, tirx, topi
 from tvm.relax.transform.legalize_ops import index, manipulate
 
@@ -131,9 +132,8 @@ def _make_serial(builder: relax.BlockBuilder, function: relax.GlobalVar) -> None
     def serial(loop: tirx.For) -> tirx.For:
         return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, loop.body)
 
-    body = builder.get()[function]
-    rewritten = tirx.stmt_functor.ir_transform(body.body, lambda _: None, serial, ["tirx.For"])
-    builder.update_func(function, body.with_body(rewritten))
+    given = builder.get()[function]
+    builder.update_func(function, given.with_body(tvm_ffi.structural_map(given.body, (tirx.For, serial))))
 
 
 INDEXING: dict[str, Legalize] = {

@@ -78,7 +78,11 @@ def _describe(options: CompileOptions, low: frozenset[str]) -> str:
 def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job: Job) -> IRModule:
     ours = len(phase.passes) - sum(len(plugin.passes.get(phase.name, ())) for plugin in job.plugins)
     module = _sequence(phase.passes[:ours], module, target, phase.name, job)
-    check(module, boundary, phase.name, PluginError if phase.name == "plugins" and job.plugins else CompileFailed)
+    if phase.name == "plugins" and job.plugins:
+        files = ", ".join(str(plugin.path) for plugin in job.plugins)
+        check(module, boundary, f"plugins ({files})", PluginError)
+    else:
+        check(module, boundary, phase.name, CompileFailed)
     for each in phase.passes[ours:]:
         plugin = next(p for p in job.plugins if each in p.passes.get(phase.name, ()))
         try:

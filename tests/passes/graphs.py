@@ -26,9 +26,7 @@ def graph(build: Callable[..., Any], **inputs: Any) -> tvm.IRModule:
     builder, sizes = relax.BlockBuilder(), {}
 
     def parameter(name: str, given: Any) -> relax.Var:
-        dtype, shape = (
-            given if len(given) == 2 and isinstance(given[1], tuple) else ("float32", given)
-        )
+        dtype, shape = given if len(given) == 2 and isinstance(given[1], tuple) else ("float32", given)
         dims = [sizes.setdefault(d, tvm.tirx.Var(d, "int64")) if isinstance(d, str) else d for d in shape]
         return relax.Var(name, relax.TensorType(dims, dtype))
 

@@ -32,9 +32,7 @@ def test_torchs_linear_layer_and_its_epilogue_keep_their_rows() -> None:
         x=(2, 3, 4),
         r=(2, 3, 5),
     )
-    expected = graph(
-        lambda x, r: op.add(op.nn.gelu(op.add(bias, op.matmul(x, weight))), r), x=(2, 3, 4), r=(2, 3, 5)
-    )
+    expected = graph(lambda x, r: op.add(op.nn.gelu(op.add(bias, op.matmul(x, weight))), r), x=(2, 3, 4), r=(2, 3, 5))
     assert_becomes(given, BOTH, expected)
 
 
