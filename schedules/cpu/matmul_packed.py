@@ -19,13 +19,12 @@ BLOCK = "matmul"
 
 @dataclass(frozen=True)
 class _Shape:
-    """The accumulator `[rows, columns]` (rows may be symbolic: None), its depth and the panels' width."""
+    """The accumulator `[rows, columns]`, its depth and the panels' width."""
 
-    rows: int | None
+    rows: int
     columns: int
     depth: int
     width: int
-    leading: int
 
 
 class MatmulPacked:
@@ -53,13 +52,13 @@ class MatmulPacked:
             return shape
         chosen = _default(shape, cpu) if parameters is None else dict(parameters)
         if parameters is not None:
-            check(chosen, _choices(shape, cpu))
+            check(chosen, _choices(shape))
         return Schedule(_schedule(func, shape, cpu, chosen), chosen)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.rule.Rule`."""
         shape = _match(func)
-        return shape if isinstance(shape, Declined) else _choices(shape, cpu_of(target))
+        return shape if isinstance(shape, Declined) else _choices(shape)
 
 
 def _match(func: Any) -> _Shape | Declined:
@@ -70,32 +69,24 @@ def _match(func: Any) -> _Shape | Declined:
     if before:
         return Declined("something is computed before the product")
     extents = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
-    if len(extents) != 3 or None in extents[1:]:
+    if len(extents) != 3 or None in extents:
         return Declined("it is no product with weights in panels")
     column = block.iter_vars[1].var
     loads = [load for load in tir.loads(block.body.value) if tir.uses(load.indices[0], [column])]
     shapes = [tuple(map(tir.as_int, load.source.shape)) for load in loads if len(load.indices) == 3]
     if len(shapes) != 1 or None in shapes[0]:
         return Declined("it is no product with weights in panels")
-    leading = len(after[-1].iter_vars) - 1
-    if leading < 1:
+    if len(after[-1].iter_vars) < 2:
         return Declined("its epilogue is not over the product's rows and columns")
     rows, columns, depth = extents
-    assert columns is not None and depth is not None
     width = shapes[0][2]
-    return _Shape(rows, columns, depth, width, leading)
+    return _Shape(rows, columns, depth, width)
 
 
-def _row_options(shape: _Shape, cpu: Cpu) -> tuple[int, ...]:
-    if shape.rows is None:
-        return (8 if cpu.vector_registers > 16 else 4,)
-    return divisors(shape.rows, 14)
-
-
-def _choices(shape: _Shape, cpu: Cpu) -> Choices:
+def _choices(shape: _Shape) -> Choices:
     return {
-        "rows": _row_options(shape, cpu),
-        "tiles": divisors(shape.rows, 64) if shape.rows else (1, 4, 16),
+        "rows": divisors(shape.rows, 14),
+        "tiles": divisors(shape.rows, 64),
         "unroll": divisors(shape.depth, 8),
     }
 
@@ -103,9 +94,9 @@ def _choices(shape: _Shape, cpu: Cpu) -> Choices:
 def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
     vectors = max(1, shape.width // cpu.lanes(32))
     most = (cpu.vector_registers - 1 - vectors) // vectors
-    rows = tile_of(shape.rows, min(14, most)) if shape.rows else _row_options(shape, cpu)[0]
+    rows = tile_of(shape.rows, min(14, most))
     fitting = max(1, cpu.l2_bytes // 2 // (rows * shape.depth * 4))
-    tiles = divisors(shape.rows // rows, fitting)[-1] if shape.rows else 4
+    tiles = divisors(shape.rows // rows, fitting)[-1]
     return {"rows": rows, "tiles": tiles, "unroll": unrolled_steps(shape.depth)}
 
 

@@ -20,6 +20,8 @@ __all__ = [
 ]
 
 TASKS_PER_CORE = 4
+TRANSPOSED_BLOCK = 16
+"""Elements of a cache line of 64 bytes, at 32 bits."""
 
 
 def schedule_nests(func: Any, cpu: Cpu, *, careful: bool = False) -> Any:
@@ -60,6 +62,10 @@ def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     """for outer in parallel: for i: for l in vectorized: out[outer, i, l] = f(…)"""
     loops = sch.get_loops(name)
     suffix, contiguous = contiguous_suffix(nest.block)
+    across = None if contiguous else _axis_read_along(nest.block)
+    if across is not None:
+        _transposed(sch, loops, across, _work(nest.block), cpu)
+        return
     inner = moves.fuse_all(sch, loops[len(loops) - suffix :])
     outer = list(loops[: len(loops) - suffix])
     lanes = lanes_of(nest.block, cpu)
@@ -73,6 +79,29 @@ def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     moves.parallelize(sch, outer, work, cpu.cores)
     if contiguous:
         moves.vectorize_inner(sch, inner, lanes)
+
+
+def _axis_read_along(block: Any) -> int | None:
+    """The axis, not the last, along which a load walks through memory: the block transposes. None if there is none."""
+    extents = {iv.var: iv.dom.extent for iv in block.iter_vars}
+    for load in tir.loads(block.body.value):
+        position = tir.flatten(load.indices, load.source.shape)
+        for index, iv in enumerate(block.iter_vars[:-1]):
+            extent = tir.as_int(iv.dom.extent)
+            if extent is not None and extent < TRANSPOSED_BLOCK:
+                continue
+            if tir.uses(position, [iv.var]) and tir.steps_by_one(position, iv.var, extents):
+                return index
+    return None
+
+
+def _transposed(sch: Any, loops: list[Any], across: int, work: int | None, cpu: Cpu) -> None:
+    """for blocks in parallel: for a in 16: for l in 16: out[a, l] = x[l, a]; a block's cache lines are used whole"""
+    block, a = sch.split(loops[across], [None, TRANSPOSED_BLOCK])
+    last, lane = sch.split(loops[-1], [None, TRANSPOSED_BLOCK])
+    outer = [*loops[:across], block, *loops[across + 1 : -1], last]
+    sch.reorder(*outer, a, lane)
+    moves.parallelize(sch, outer, work, cpu.cores)
 
 
 def _chunk(total: int, lanes: int, parts: int) -> int:

@@ -81,7 +81,8 @@ def _stages(func: Any) -> _Stages | Declined:
     writers = [b for b in blocks if any(b.body.buffer.same_as(param) for param in func.params)]
     if writers != blocks[-1:]:
         return Declined("more than its last stage writes outputs")
-    rows = _common_rows(blocks)
+    scalar = any(nest is not None and not nest.loops for nest in nests)
+    rows = 0 if scalar else _common_rows(blocks)
     if rows is None:
         return Declined("its stages do not have the same leading axes")
     for block in reductions:
@@ -132,12 +133,10 @@ def _schedule(func: Any, stages: _Stages, lanes: int, cpu: Cpu) -> Any:
 
 
 def _finish_elementwise(sch: Any, name: str, lanes: int, rows: int) -> None:
-    block = sch.get(sch.get_sblock(name))
-    own = len(block.iter_vars) - rows
-    if own < 1:
+    block, loops = sch.get(sch.get_sblock(name)), sch.get_loops(name)
+    if not loops or len(block.iter_vars) <= rows:
         return
     suffix, contiguous = contiguous_suffix(block, rows)
-    loops = sch.get_loops(name)
     inner = moves.fuse_all(sch, loops[len(loops) - suffix :])
     if contiguous:
         moves.vectorize_inner(sch, inner, lanes)
