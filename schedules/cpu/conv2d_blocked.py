@@ -71,7 +71,7 @@ def _match(func: Any) -> _Shape | Declined:
     if isinstance(found, Declined):
         return found
     _, block, after = found
-    extents = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
+    extents: list[Any] = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
     if len(extents) != 9 or None in extents[1:]:
         return Declined("it is no convolution on blocked layouts of known size")
     _, blocks, height, columns, lanes, i, r, q, in_lanes = extents

@@ -68,12 +68,12 @@ def _match(func: Any) -> _Shape | Declined:
     before, block, after = found
     if before:
         return Declined("something is computed before the product")
-    extents = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
+    extents: list[Any] = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
     if len(extents) != 3 or None in extents:
         return Declined("it is no product with weights in panels")
     column = block.iter_vars[1].var
     loads = [load for load in tir.loads(block.body.value) if tir.uses(load.indices[0], [column])]
-    shapes = [tuple(map(tir.as_int, load.source.shape)) for load in loads if len(load.indices) == 3]
+    shapes: list[Any] = [tuple(map(tir.as_int, load.source.shape)) for load in loads if len(load.indices) == 3]
     if len(shapes) != 1 or None in shapes[0]:
         return Declined("it is no product with weights in panels")
     if len(after[-1].iter_vars) < 2:

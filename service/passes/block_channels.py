@@ -133,7 +133,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or str(weight.ty.dtype) != "float32":
             return None
         groups, channels = int(attrs.groups), _channels(data)
-        geometry = {
+        geometry: dict[str, Any] = {
             "strides": _ints(attrs.strides, 2),
             "padding": _ints(attrs.padding, 4),
             "dilation": _ints(attrs.dilation, 2),
@@ -142,7 +142,8 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         }
         if groups == channels == shape[0] and shape[1] == 1:
             packed = _pack_depthwise(weight.value.numpy(), self.lanes)
-            function, source = compute.depthwise_conv2d, self._pack(data)
+            function: Any = compute.depthwise_conv2d
+            source = self._pack(data)
         elif groups == 1 or (shape[0] // groups) % self.lanes == shape[1] % self.lanes == 0:
             few = channels * 2 <= self.lanes and data not in self.blocked
             packed = _pack_weight(weight.value.numpy(), 1 if few else self.lanes, self.lanes)

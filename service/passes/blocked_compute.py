@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import mul
+from math import prod
 from typing import Any
 
 import tvm
 from tvm import te
-from tvm.sym import Analyzer
 
 __all__ = ["conv2d", "depthwise_conv2d", "matmul", "pack_channels", "row_tile", "unpack_channels"]
 
@@ -21,13 +19,12 @@ def row_tile(extent: int, most: int) -> int:
     return min(range(most, most // 2, -1), key=lambda rows: (_padded(extent, rows), -rows))
 
 
-def _padded(extent: Any, tile: int) -> Any:
-    return (extent + tile - 1) // tile * tile
+def _padded(extent: int, tile: int) -> int:
+    return -(-extent // tile) * tile
 
 
-def _clamped(index: Any, extent: Any, padded: Any) -> Any:
-    exact = isinstance(extent, int) and extent == padded
-    return index if exact else te.min(index, extent - 1)
+def _clamped(index: Any, extent: int, padded: int) -> Any:
+    return index if extent == padded else te.min(index, extent - 1)
 
 
 def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:
@@ -153,12 +150,11 @@ def matmul(data: te.Tensor, weight: te.Tensor, *, columns: int, row_tile: int, o
     """`C[..., m, n] += A[..., m, k] * B[n // t, k, n % t]` for the first `columns` of the packed `B[N/t, K, t]`.
 
     All leading axes are one axis of rows in the accumulator, which is over whole tiles of `row_tile` rows: rows
-    past the last read the last one again and are cropped. Their number may be symbolic.
+    past the last read the last one again and are cropped.
     """
     *leading, depth = data.shape
     panels, _, tile = (int(extent) for extent in weight.shape)
-    rows = Analyzer().simplify(reduce(mul, leading, tvm.tirx.IntImm("int64", 1)))
-    rows = int(rows) if isinstance(rows, tvm.tirx.IntImm) else rows
+    rows = prod(int(extent) for extent in leading)
     padded = _padded(rows, row_tile)
     k = te.reduce_axis((0, depth), name="k")
 

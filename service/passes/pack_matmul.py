@@ -27,7 +27,7 @@ class PackMatmul:
 
     A panel is read from start to end for each tile of rows, with no other stride than one; the tile's rows and t are
     chosen together, so that the accumulators fill the registers and as little as possible is computed past the ends.
-    Few rows stay as they are: they are bound by reading B.
+    Few rows stay as they are, bound by reading B; so do symbolic ones, as TVM cannot prove their tiles apart.
     """
 
     def __init__(self, cpu: Cpu) -> None:
@@ -47,7 +47,7 @@ def _packed(cpu: Cpu, call: relax.Call, scope: Scope) -> relax.Expr | None:
         return None
     array: Array = weight.value.numpy()
     rows = _product(list(data.ty.shape)[:-1])
-    if rows is not None and rows < _MIN_ROWS:
+    if rows is None or rows < _MIN_ROWS:
         return None
     tile, vectors = _tile(rows, array.shape[1], cpu)
     width = vectors * cpu.lanes(32)
@@ -64,8 +64,8 @@ def _product(shape: Any) -> int | None:
     return total
 
 
-def _tile(rows: int | None, columns: int, cpu: Cpu) -> tuple[int, int]:
-    """Rows and vectors of the register tile with the best estimate of useful work in a cycle; symbolic rows take 8.
+def _tile(rows: int, columns: int, cpu: Cpu) -> tuple[int, int]:
+    """Rows and vectors of the register tile with the best estimate of useful work in a cycle.
 
     A step of the reduction over a tile of r by v issues r*v multiply-adds, and r broadcasts and v loads beside them,
     which wait for nothing but registers: r*v + v + 1 of them.
@@ -73,19 +73,14 @@ def _tile(rows: int | None, columns: int, cpu: Cpu) -> tuple[int, int]:
     lanes = cpu.lanes(32)
     best = (0.0, 1, 1)
     for vectors in (4, 3, 2, 1):
-        for tile in range(min(rows or 8, 14), 0, -1):
-            if tile * vectors + vectors + 1 > cpu.vector_registers or (rows is None and tile != _symbolic(cpu)):
+        for tile in range(min(rows, 14), 0, -1):
+            if tile * vectors + vectors + 1 > cpu.vector_registers:
                 continue
-            useful = columns / _up(columns, vectors * lanes)
-            useful *= rows / _up(rows, tile) if rows else 1
+            useful = columns / _up(columns, vectors * lanes) * rows / _up(rows, tile)
             issued = max(tile * vectors / cpu.fma_per_cycle, (tile + vectors) / cpu.loads_per_cycle, cpu.fma_latency)
             score = useful * tile * vectors / (issued + 1)
             best = max(best, (score, tile, vectors))
     return best[1], best[2]
-
-
-def _symbolic(cpu: Cpu) -> int:
-    return 8 if cpu.vector_registers > 16 else 4
 
 
 def _up(extent: int, multiple: int) -> int:
