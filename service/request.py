@@ -30,7 +30,21 @@ Dim = int | str
 JsonScalar = str | int | float | bool | None
 
 _DTYPES = frozenset(
-    "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 bfloat16 float32 float64".split()
+    [
+        "bool",
+        "int8",
+        "uint8",
+        "int16",
+        "uint16",
+        "int32",
+        "uint32",
+        "int64",
+        "uint64",
+        "float16",
+        "bfloat16",
+        "float32",
+        "float64",
+    ]
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
