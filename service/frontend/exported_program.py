@@ -53,7 +53,7 @@ def _decomposed(document: Document) -> tuple[Any, dict[str, Unsupported]]:
 
 def reference(path: Path, *, threads: int, shapes: Shapes) -> Reference:
     """The program as it was exported, run by torch in its own dtypes with `threads` threads."""
-    document = parse(path)
+    document = parse(path, writable=True)
     refuse(document.unknown)
     signature(document.interface, shapes)
     return _TorchReference(document, deserialize(document), threads)

@@ -33,9 +33,10 @@ class Archive:
     ModelTooLarge over `max_model_bytes` or `max_unpacked_bytes`; UnsupportedModel for a version from the future.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, writable: bool = False) -> None:
+        """Maps the file; `writable` gives a private copy of each page that is written to."""
         self.path = path
-        self._map = _open(path)
+        self._map = _open(path, writable)
         try:
             with zipfile.ZipFile(path) as archive:
                 infos = [info for info in archive.infolist() if not info.is_dir()]
@@ -118,7 +119,7 @@ class Archive:
             raise UnsupportedModel(f"{self.path.name} was written on a big-endian machine")
 
 
-def _open(path: Path) -> mmap.mmap:
+def _open(path: Path, writable: bool) -> mmap.mmap:
     if not path.is_file():
         raise ModelNotFound(f"there is no file {path}", path=str(path))
     size, limit = path.stat().st_size, settings().max_model_bytes
@@ -127,8 +128,8 @@ def _open(path: Path) -> mmap.mmap:
     if size == 0:
         raise ModelMalformed(f"{path.name} is empty")
     with path.open("rb") as file:
-        # Copy on write: torch wants memory that it may write to, and nothing is ever written to it.
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        # A private writable mapping counts against RLIMIT_DATA, a read-only one does not.
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY if writable else mmap.ACCESS_READ)
 
 
 def _entries(archive: str, infos: list[zipfile.ZipInfo], size: int) -> dict[str, zipfile.ZipInfo]:
@@ -176,9 +177,9 @@ def _check_entry(info: zipfile.ZipInfo) -> None:
 
 
 def _inflate(info: zipfile.ZipInfo, packed: memoryview) -> memoryview:
-    """The deflated bytes, never more than the header's size and one."""
+    """The bytes in memory of their own, never more than the size in the header and one."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
-        return memoryview(inflater.decompress(packed, info.file_size + 1))
+        return memoryview(bytearray(inflater.decompress(packed, info.file_size + 1)))
     except zlib.error as error:
         raise ModelMalformed(f"entry {info.filename} does not inflate: {error}", entry=info.filename) from error

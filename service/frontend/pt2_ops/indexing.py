@@ -85,6 +85,8 @@ def _index_put(em: Emitter, x: Any, ids: Sequence[Any], values: Any, accumulate:
         return _masked_put(em, x, ids[axes[0]], axes[0], values, accumulate)
     if any(em.dtype(ids[axis]) in ("bool", "uint8") for axis in axes):
         raise em.refuse("a boolean mask as index gives a shape that depends on the data")
+    if accumulate and em.dtype(x) == "bool":
+        raise em.refuse("a sum of booleans")
     shape = em.shape(x)
     others = [axis for axis in range(em.rank(x)) if axis not in axes]
     order = [*axes, *others]
@@ -136,6 +138,8 @@ def _scatter_reduce(em: Emitter, x: Any, dim: int, ids: Any, values: Any, reduce
 
 
 def _scatter_into(em: Emitter, x: Any, dim: int, ids: Any, values: Any, reduction: str) -> Any:
+    if reduction != "update" and em.dtype(x) == "bool":
+        raise em.refuse("a sum of booleans")
     axis, shape = dim % em.rank(x), em.shape(ids)
     if isinstance(values, int | float | bool) or is_prim(values):
         values = em.broadcast(em.tensor(values, em.dtype(x)), shape)
