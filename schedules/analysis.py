@@ -26,6 +26,7 @@ __all__ = [
     "reduces",
     "work_of",
     "worth_parallel",
+    "writes_at_axes",
 ]
 
 PARALLEL_MIN_WORK = 1 << 16

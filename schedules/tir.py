@@ -12,24 +12,35 @@ from tvm.ir import Call, Range, TensorLoad
 from tvm.sym import Analyzer
 
 __all__ = [
+    "access_regions",
     "as_int",
+    "block_names",
     "block_realizes",
+    "ceil_div",
     "collect",
+    "conditions",
+    "dtype_bits",
     "flatten",
-    "functions_equal",
+    "fresh",
     "loads",
+    "loads_what_it_stores",
     "loop_nest",
     "product",
+    "replace_loads",
+    "same",
+    "same_size",
+    "same_var",
     "simplify",
+    "simplify_store",
     "size",
+    "statements",
+    "steps_by_one",
     "substitute",
     "unflatten",
     "uses",
     "variables",
+    "zero",
 ]
-
-Expr = Any
-"""A `tvm.tirx` expression: tvm ships no types."""
 
 _ON = tvm_ffi.structural.WalkResult.ADVANCE
 
@@ -133,7 +144,6 @@ def loop_nest(
     name: str,
     extents: Sequence[tuple[str, Any, bool]],
     body: Callable[[list[Any]], tuple[Any, Any | None]],
-    reads_and_writes: Callable[[Any], tuple[list[Any], list[Any]]] | None = None,
 ) -> Any:
     """A block named `name` in a loop nest of its own; `extents` has (name, extent, is reduction).
 
@@ -147,7 +157,7 @@ def loop_nest(
     ]
     statement, init = body(axes)
     draft = s_tir.SBlock(iters, [], [], name, statement, init)
-    touched = (reads_and_writes or access_regions)(draft)
+    touched = access_regions(draft)
     block = s_tir.SBlock(iters, touched[0], touched[1], name, statement, init)
     loops = [tirx.Var(label, "int64") for label, _, _ in extents]
     nest: Any = s_tir.SBlockRealize(loops, True, block)
@@ -162,11 +172,6 @@ def access_regions(block: Any) -> tuple[list[Any], list[Any]]:
     buffers = {load.source: load.source for load in loads(block.body)} | {store: store for store in stores}
     reads, writes, opaque = s_tir.analysis.get_sblock_access_region(block, {b: b for b in buffers})
     return [*reads, *opaque], [*writes, *opaque]
-
-
-def functions_equal(a: Any, b: Any) -> bool:
-    """Whether two PrimFuncs are the same program under other names."""
-    return bool(tvm_ffi.structural_equal(a, b))
 
 
 def same(a: Any, b: Any) -> bool:

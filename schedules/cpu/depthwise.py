@@ -37,19 +37,18 @@ class Depthwise:
             return found
         p = {"lanes": lanes_of(found.block, cpu)}
         if parameters is not None:
-            check(parameters, self._choices(found, cpu.lanes(16)))
+            check(parameters, self._choices(cpu.lanes(16)))
             p = dict(parameters)
         sch = self._schedule(func, found, p["lanes"], analysis.work_of(func).known_flops, cpu.cores)
-        return Schedule(schedule_nests(sch.mod["main"], cpu), p)
+        return sch if isinstance(sch, Declined) else Schedule(schedule_nests(sch.mod["main"], cpu), p)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.rule.Rule`."""
         found = self._match(func)
-        return found if isinstance(found, Declined) else self._choices(found, cpu_of(target).lanes(16))
+        return found if isinstance(found, Declined) else self._choices(cpu_of(target).lanes(16))
 
     @staticmethod
-    def _choices(c: Contraction, widest: int) -> Choices:
-        del c
+    def _choices(widest: int) -> Choices:
         return {"lanes": tuple(n for n in (4, 8, 16, 32) if n <= widest)}
 
     def _match(self, func: Any) -> Contraction | Declined:
@@ -62,27 +61,28 @@ class Depthwise:
             return Declined("not one output channel a group")
         return merged
 
-    def _schedule(self, func: Any, c: Contraction, lanes: int, work: int | None, cores: int) -> Any:
+    def _schedule(self, func: Any, c: Contraction, lanes: int, work: int | None, cores: int) -> Any | Declined:
         sch = s_tir.Schedule(func)
         name = c.block.name_hint
         producer = _padding(func, name)
         moves.inline_producers(sch, keep=lambda block: producer is not None and block.name_hint == producer)
         nest = analysis.nest_of(sch.mod["main"], name)
-        assert nest is not None  # `find` took the block
+        if nest is None:
+            return Declined("the convolution is not in plain loops")
         spatial, kernel = nest.spatial_loops(sch, name), nest.reduction_loops(sch, name)
         out = _epilogue(sch.mod["main"], nest.block)
-        plane, (row, column) = spatial[:-2], spatial[-2:]
+        inside = _axes_of_a_plane(nest, c)
+        plane, rows, column = spatial[:-inside], spatial[-inside:-1], spatial[-1]
         task = moves.parallelize(sch, plane, work, cores)
         block, lane = self._column_block(sch, column, lanes)
-        order = [row, *block, *kernel, lane]
-        sch.reorder(*order)
+        sch.reorder(*rows, *block, *kernel, lane)
         if out is None:
             out = str(sch.get(sch.cache_write(name, 0, "local")).name_hint)
         else:
             sch.set_scope(name, 0, "local")
-        sch.reverse_compute_at(out, block[-1] if block else row, preserve_unit_loops=True)
+        sch.reverse_compute_at(out, [task, *rows, *block][-1], preserve_unit_loops=True)
         moves.vectorize_inner(sch, sch.get_loops(out)[-1], lanes)
-        if producer is not None and task is not None:
+        if producer is not None:
             sch.compute_at(producer, task, preserve_unit_loops=True)
             moves.vectorize_inner(sch, sch.get_loops(producer)[-1], lanes)
         sch.vectorize(lane)
@@ -100,6 +100,15 @@ class Depthwise:
             return [], column
         outer, lane = sch.split(column, [None, lanes])
         return [outer], lane
+
+
+def _axes_of_a_plane(nest: analysis.Nest, c: Contraction) -> int:
+    """How many of the last parallel axes run inside one channel; at least the last one does."""
+    spatial = [iv for iv in nest.block.iter_vars if not analysis.reduces(iv)]
+    count = 1
+    while count < len(spatial) - 1 and spatial[-1 - count].var in c.n:
+        count += 1
+    return count
 
 
 def _padding(func: Any, name: str) -> str | None:

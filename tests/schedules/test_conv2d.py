@@ -167,3 +167,23 @@ def test_two_channels_a_group():
     x, weight = normal(1, 6, 12, 12), normal(12, 1, 3, 3, seed=1)
     ran = run(lambda a, b: R.nn.conv2d(a, b, padding=1, groups=6), [x, weight])
     assert_close(ran.outputs[0], conv(x, weight, padding=1, groups=6))
+
+
+@pytest.mark.parametrize("length", [5, 64, 300])
+def test_depthwise_over_a_line_and_a_volume(length):
+    x, weight = normal(2, 6, length), normal(6, 1, 4, seed=1)
+    ran = run(lambda a, b: R.nn.conv1d(a, b, padding=3, groups=6), [x, weight])
+    want = F.conv1d(torch.from_numpy(x), torch.from_numpy(weight), padding=3, groups=6).numpy()
+    assert_close(ran.outputs[0], want)
+    assert ran.rules == ["cpu.depthwise"]
+    y, kernel = normal(1, 3, 4, 5, length), normal(3, 1, 3, 3, 3, seed=1)
+    ran = run(lambda a, b: R.nn.conv3d(a, b, padding=1, groups=3), [y, kernel])
+    assert_close(ran.outputs[0], F.conv3d(torch.from_numpy(y), torch.from_numpy(kernel), padding=1, groups=3).numpy())
+
+
+def test_depthwise_nhwc():
+    x, weight = normal(2, 9, 10, 20), normal(20, 3, 3, 1, seed=1)
+    options = {"padding": 1, "groups": 20, "data_layout": "NHWC", "kernel_layout": "OHWI"}
+    ran = run(lambda a, b: R.nn.conv2d(a, b, **options), [x, weight])
+    want = conv(x.transpose(0, 3, 1, 2), np.ascontiguousarray(weight.transpose(0, 3, 1, 2)), padding=1, groups=20)
+    assert_close(ran.outputs[0], want.transpose(0, 2, 3, 1))
