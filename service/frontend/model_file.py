@@ -113,16 +113,19 @@ def _is_exported_program(file: BinaryIO) -> bool:
 
 
 def _is_onnx(file: BinaryIO, size: int) -> bool:
-    """Whether the top level reads as a ModelProto, as far as the file goes."""
-    seen: set[int] = set()
+    """Whether the top level reads as a ModelProto.
+
+    A file that starts with its IR version and another field of it is one even if it is damaged or cut further on.
+    """
+    seen: list[int] = []
     while file.tell() < size:
         tag = _varint(file)
         if tag is None:
             break
         number, wire_type = tag >> 3, tag & 7
         if _MODEL_PROTO.get(number) != wire_type:
-            return False
-        seen.add(number)
+            return len(seen) > 1 and seen[0] == _IR_VERSION
+        seen.append(number)
         value = _varint(file)
         if value is None:
             break

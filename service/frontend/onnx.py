@@ -29,11 +29,17 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
 
     missing = onnx_support.unsupported(graph)
     if missing:
-        raise onnx_import.unsupported_error(missing)
+        raise onnx_support.unsupported_error(missing)
     check(graph)
-    scope = onnx_dims.Scope()
-    module, outputs = onnx_import.build(graph, inputs, scope)
-    return ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
+    while True:
+        scope = onnx_dims.Scope()
+        try:
+            module, outputs = onnx_import.build(graph, inputs, scope)
+        except onnx_dims.Equal as found:
+            # One name less each time, so this ends.
+            inputs = _renamed(inputs, {found.name: found.dim})
+            continue
+        return ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
 
 
 def inspect(path: Path) -> ModelInfo:
@@ -53,11 +59,11 @@ def inspect(path: Path) -> ModelInfo:
     return ModelInfo(ModelFormat.ONNX, signature, graph.op_counts, missing, graph.details)
 
 
-def reference(path: Path, *, threads: int, shapes: Shapes) -> Reference:
+def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False) -> Reference:
     """The model in ONNX Runtime on the CPU; `shapes` needs nothing, as the session takes the shapes it is given."""
     from service.frontend.onnx_reference import reference as build
 
-    return build(path, threads)
+    return build(path, threads, fastest=fastest)
 
 
 def _values(values: Iterable[Any], names: Iterable[str]) -> list[Any]:
@@ -113,6 +119,10 @@ def with_shapes(specs: list[TensorSpec], shapes: Shapes) -> list[TensorSpec]:
         if name not in by_name:
             raise InvalidShape(f"the model has no input {name!r}; it has {', '.join(by_name)}", name=name)
         _match(by_name[name], wanted, swap)
+    return _renamed(specs, swap)
+
+
+def _renamed(specs: list[TensorSpec], swap: dict[str, Dim]) -> list[TensorSpec]:
     return [TensorSpec(s.name, s.dtype, tuple(onnx_dims.replaced(dim, swap) for dim in s.shape)) for s in specs]
 
 

@@ -9,12 +9,20 @@ from typing import Any
 
 from service.request import Dim
 
-__all__ = ["Scope", "dim_text", "is_static", "product", "quotient", "same", "simplify"]
+__all__ = ["Equal", "Scope", "dim_text", "is_static", "product", "quotient", "same", "shared_names", "simplify"]
 
 # What a dim may be computed with, in a file's dim_param and in a signature: Python's own syntax.
 _OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "//", ast.Mod: "%"}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
 _MAX_EXPRESSION_CHARS = 200
+
+
+class Equal(Exception):
+    """The graph needs the size `name` to be `dim`: the import starts again with inputs that say so."""
+
+    def __init__(self, name: str, dim: Dim) -> None:
+        super().__init__(f"{name} = {dim}")
+        self.name, self.dim = name, dim
 
 
 class Scope:
@@ -47,6 +55,22 @@ class Scope:
         self.variables[name] = tirx.Var(name, "int64")
         self.data_dependent.add(name)
         return self.variables[name]
+
+    def unify(self, left: Any, right: Any) -> None:
+        """Raises Equal when one side is a bare name of an input that the other one does not use.
+
+        TVM would drop the run-time check of such an equality and with it the shape (CanonicalizeBindings maps the
+        one variable to the other), so it has to be in the signature.
+        """
+        for one, other in ((left, right), (right, left)):
+            name = getattr(one, "name", None) if type(one).__name__ == "Var" else None
+            if name is None or shared_names(one, other) or self.depends_on_data(one, other):
+                continue
+            raise Equal(name, dim_text(other))
+
+    def depends_on_data(self, *dims: Any) -> bool:
+        """Whether a dim uses a size that only the data decides."""
+        return any(name in self.data_dependent for dim in dims for name in _variables(dim))
 
     def limit(self, dim: Any, most: int) -> bool:
         """Bounds the one name in `factor * name + rest` so that the dim is at most `most`; False for other dims."""
@@ -156,6 +180,17 @@ def same(left: Any, right: Any, scope: Scope) -> bool:
     if a is not None and b is not None:
         return a == b
     return bool(scope.analyzer.can_prove_equal(left, right))
+
+
+def _variables(dim: Any) -> set[str]:
+    from tvm import tirx
+
+    return set() if _number(dim) is not None else {variable.name for variable in tirx.analysis.undefined_vars(dim)}
+
+
+def shared_names(left: Any, right: Any) -> set[str]:
+    """The symbolic names that two dims both use."""
+    return _variables(left) & _variables(right)
 
 
 def product(dims: Iterable[Any]) -> Any:

@@ -44,9 +44,32 @@ def parse(path: Path) -> Any:
         model.ParseFromString(path.read_bytes())
     except DecodeError as error:
         raise ModelMalformed(f"{path.name} is damaged: it does not parse as an ONNX protobuf") from error
+    _check_text(path.name, model)
     if not model.HasField("graph"):
         raise ModelMalformed(f"{path.name} has no graph")
     return model
+
+
+def _check_text(name: str, model: Any) -> None:
+    """protobuf gives text that is not UTF-8 as bytes; no name may be that."""
+    texts = [entry.domain for entry in model.opset_import]
+    texts += [model.producer_name, model.producer_version]
+    for body in [model.graph, *model.functions]:
+        for inner in [body, *subgraphs(body.node)]:
+            texts += [
+                value if isinstance(value, str | bytes) else value.name for value in (*inner.input, *inner.output)
+            ]
+            texts += [tensor.name for tensor in getattr(inner, "initializer", ())]
+            texts += [dim.dim_param for value in getattr(inner, "input", ()) for dim in _dims(value)]
+            for node in inner.node:
+                texts += [node.name, node.op_type, node.domain, node.overload, *node.input, *node.output]
+                texts += [attribute.name for attribute in node.attribute]
+    if any(isinstance(text, bytes) for text in texts):
+        raise ModelMalformed(f"{name} has a name that is not UTF-8")
+
+
+def _dims(value: Any) -> Any:
+    return () if isinstance(value, str | bytes) else value.type.tensor_type.shape.dim
 
 
 def subgraphs(nodes: Any) -> Iterator[Any]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
 from service.config import settings
-from service.errors import CompileFailed, ModelError, ModelTooLarge, UnsupportedModel
-from service.frontend import onnx_control, onnx_dims
+from service.errors import CompileFailed, ModelError, ModelMalformed, ModelTooLarge
+from service.frontend import onnx_control, onnx_dims, onnx_support
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.onnx_file import one_line
 from service.frontend.onnx_fold import FOLDS
@@ -22,7 +23,7 @@ from service.frontend.onnx_ops.sequence import Sequence
 from service.frontend.onnx_values import MAX_FOLDED, Known, Undecided, known_ints
 from service.request import TensorSpec
 
-__all__ = ["Walk", "build", "unsupported_error"]
+__all__ = ["Walk", "build"]
 
 
 class _Skipped:
@@ -42,7 +43,7 @@ def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) ->
     builder = relax.BlockBuilder()
     walk = Walk(graph, builder, scope)
     parameters = walk.declare(inputs)
-    with builder.function("main", parameters):
+    with builder.function("main", parameters), _ended(builder):
         with builder.dataflow():
             walk.run(graph.nodes)
             walk.raise_refused()
@@ -52,6 +53,16 @@ def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) ->
             result = builder.emit_output(relax.Tuple(outputs))
         builder.emit_func_output(result)
     return builder.get(), specs
+
+
+@contextlib.contextmanager
+def _ended(builder: Any) -> Iterator[None]:
+    """Ends the block that an error leaves open, of which TVM would complain on stderr."""
+    try:
+        yield
+    except Exception:
+        builder._end_block()
+        raise
 
 
 def _spec(name: str, output: Any, scope: onnx_dims.Scope) -> TensorSpec:
@@ -126,6 +137,25 @@ class Walk:
         )
 
     def _convert(self, node: Node, proto: Any) -> list[Any]:
+        """The outputs; what goes wrong has a name.
+
+        TVM's shape rules and numpy raise ValueError for operands that do not fit, which onnx.checker does not see in
+        all operators. Every other exception is ours.
+        """
+        name = proto.name or proto.output[0]
+        try:
+            return self._outputs(node, proto)
+        except (Refused, CompileFailed, ModelError, onnx_dims.Equal):
+            raise
+        except (ValueError, IndexError) as error:
+            raise ModelMalformed(f"node {name!r} ({node.op}) does not fit its inputs: {one_line(error)}") from error
+        except Exception as error:
+            cause = f"{type(error).__name__}: {one_line(error)}"
+            raise CompileFailed(
+                f"importing node {name!r} ({node.op}) failed: {cause}", stage="import", node=name, op=node.op
+            ) from error
+
+    def _outputs(self, node: Node, proto: Any) -> list[Any]:
         folded = self._fold(node)
         if folded is not None:
             return folded
@@ -134,20 +164,9 @@ class Walk:
         converter = converter_of(node.op)
         if converter is None:
             return self._expand(node, proto)
-        try:
-            results = converter(node)
-            results = list(results) if isinstance(results, list | tuple) else [results]
-            return [self._settle(node, value) for value in results]
-        except (Refused, CompileFailed, ModelError):
-            raise
-        except Exception as error:
-            name = proto.name or proto.output[0]
-            raise CompileFailed(
-                f"importing node {name!r} ({node.op}) failed: {type(error).__name__}: {one_line(error)}",
-                stage="import",
-                node=name,
-                op=node.op,
-            ) from error
+        results = converter(node)
+        results = list(results) if isinstance(results, list | tuple) else [results]
+        return [self._settle(node, value) for value in results]
 
     def _expand(self, node: Node, proto: Any) -> list[Any]:
         """The operator by its definition in the specification, walked with names of its own."""
@@ -228,7 +247,7 @@ class Walk:
     def raise_refused(self) -> None:
         """Raises UnsupportedModel when a node was refused."""
         if self.refused:
-            raise unsupported_error(
+            raise onnx_support.unsupported_error(
                 {
                     op: Unsupported(len(nodes), tuple(name for name, _ in nodes[:NODES_NAMED]), nodes[0][1])
                     for op, nodes in self.refused.items()
@@ -246,16 +265,6 @@ def check_size(what: str, shape: list[Any], dtype: str) -> None:
             size_bytes=size,
             limit_bytes=limit,
         )
-
-
-def unsupported_error(ops: Mapping[str, Unsupported]) -> UnsupportedModel:
-    """The error that lists all unsupported nodes at once."""
-    shown = ", ".join(f"{op} ({nodes.count}: {nodes.reason})" for op, nodes in list(ops.items())[:5])
-    more = f" and {len(ops) - 5} more" if len(ops) > 5 else ""
-    return UnsupportedModel(
-        f"the model has operators that cannot be imported: {shown}{more}",
-        ops={op: nodes.to_dict() for op, nodes in ops.items()},
-    )
 
 
 def type_proto(node: Node, index: int) -> Any:

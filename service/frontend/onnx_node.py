@@ -174,36 +174,41 @@ class Node:
         return self.te_of_sizes(kernel, value.array.reshape(-1).tolist(), "sizes")
 
     def te_of_sizes(self, kernel: Callable[[list[Any]], Any], sizes: Sequence[Any], name: str) -> Any:
-        """A tensor expression of sizes alone.
-
-        emit_te would pass their variables in the order of a set of pointers, another in each process; here they go
-        in the order in which the model names them, so that equal models give equal files.
-        """
-        import tvm_ffi
-        from tvm import ir, relax, te, tirx
-
-        sizes = [tirx.const(size, "int64") if isinstance(size, int) else size for size in sizes]
-        used = {variable for size in sizes for variable in tirx.analysis.undefined_vars(size)}
-        outer = [variable for variable in self.scope.variables.values() if variable in used]
-        inner = [tirx.Var(variable.name, "int64") for variable in outer]
-
-        def swapped(expression: Any, swap: dict[Any, Any]) -> Any:
-            return tvm_ffi.structural_map(expression, (ir.Var, lambda v: swap.get(v, v)), order="post")
-
-        result = kernel([swapped(size, dict(zip(outer, inner, strict=True))) for size in sizes])
-        function = te.create_prim_func([*inner, result], "int64").without_attr("global_symbol")
-        back = dict(zip(inner, outer, strict=True))
-        shape = relax.ShapeExpr([swapped(dim, back) for dim in result.shape])
-        place = self.builder.add_func(function, name)
-        return self.builder.emit(relax.call_tir(place, relax.Tuple(outer), relax.TensorType(shape, result.dtype)))
+        """A tensor expression of sizes alone."""
+        return self.te(lambda *own: kernel(list(own)), *map(_expression, sizes), primfunc_name_hint=name)
 
     def emit(self, expression: Any) -> Any:
         """A Relax call bound to a variable, with its type."""
         return self.builder.emit(expression)
 
-    def te(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """The result of a tensor expression."""
-        return self.builder.emit_te(function, *args, **kwargs)
+    def te(self, function: Callable[..., Any], *args: Any, primfunc_name_hint: str = "") -> Any:
+        """The result of a tensor expression of tensors, sizes and plain values.
+
+        As BlockBuilder.emit_te, which however passes symbolic sizes in the order of a set of pointers, another in each
+        process. Here they go in the order in which the model names them, so that equal models give equal files.
+        """
+        from tvm import relax, te, tirx
+
+        outer = list(self.scope.variables.values())
+        inner = [tirx.Var(variable.name, "int64") for variable in outer]
+        inwards, outwards = dict(zip(outer, inner, strict=True)), dict(zip(inner, outer, strict=True))
+        tensors = [arg for arg in args if isinstance(arg, relax.Expr) and isinstance(arg.ty, relax.TensorType)]
+        buffers = [
+            te.placeholder([_swapped(dim, inwards) for dim in x.ty.shape.values], dtype_of(x), name=f"x{place}")
+            for place, x in enumerate(tensors)
+        ]
+        given = iter(buffers)
+        result = function(*(next(given) if _any_is(arg, tensors) else _swapped(arg, inwards) for arg in args))
+        results = list(result) if isinstance(result, list | tuple) else [result]
+        free = _free_sizes(buffers, results, args, inwards, inner)
+        prim_func = te.create_prim_func([*buffers, *free, *results], "int64").without_attr("global_symbol")
+        place = self.builder.add_func(prim_func, primfunc_name_hint or self.op.rpartition(":")[2].lower())
+        types = [
+            relax.TensorType(relax.ShapeExpr([_swapped(dim, outwards) for dim in out.shape]), out.dtype)
+            for out in results
+        ]
+        arguments = relax.Tuple([*tensors, *(outwards[variable] for variable in free)])
+        return self.builder.emit(relax.call_tir(place, arguments, types if len(types) > 1 else types[0]))
 
     def const(self, value: Any, dtype: str) -> Any:
         """A constant of a dtype."""
@@ -239,6 +244,41 @@ class Node:
     def known(self, sizes: Sequence[Any], dtype: str = "int64") -> Known:
         """Sizes as a known vector."""
         return known_ints(list(sizes), self.scope, dtype)
+
+
+def _expression(size: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.const(size, "int64") if isinstance(size, int) else size
+
+
+def _swapped(value: Any, swap: dict[Any, Any]) -> Any:
+    """A size with its variables exchanged; lists element by element, anything else as it is."""
+    import tvm_ffi
+    from tvm import ir
+
+    if isinstance(value, list):
+        return [_swapped(item, swap) for item in value]
+    if not ir.is_prim_expr(value):
+        return value
+    return tvm_ffi.structural_map(value, (ir.Var, lambda v: swap.get(v, v)), order="post")
+
+
+def _any_is(value: Any, candidates: list[Any]) -> bool:
+    return any(value is candidate for candidate in candidates)
+
+
+def _free_sizes(
+    buffers: list[Any], results: list[Any], args: Sequence[Any], inwards: dict[Any, Any], inner: list[Any]
+) -> list[Any]:
+    """The sizes that a kernel uses and none of its inputs has as a dim of its own."""
+    from tvm import ir, tirx
+
+    sizes = [dim for tensor in (*buffers, *results) for dim in tensor.shape]
+    sizes += [_swapped(arg, inwards) for arg in args if ir.is_prim_expr(arg)]
+    used = {variable for size in sizes for variable in tirx.analysis.undefined_vars(size)}
+    bound = {dim for buffer in buffers for dim in buffer.shape if isinstance(dim, ir.Var)}
+    return [variable for variable in inner if variable in used and variable not in bound]
 
 
 def dtype_of(expression: Any) -> str:

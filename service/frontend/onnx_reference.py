@@ -14,17 +14,18 @@ from service.frontend.onnx_widen import uses_bfloat16, widened
 __all__ = ["reference"]
 
 
-def reference(path: Path, threads: int) -> Reference:
+def reference(path: Path, threads: int, *, fastest: bool = False) -> Reference:
     """Runs the model at `path` on arrays by name; one thread makes it repeatable.
 
-    Only basic graph optimizations are on, since the extended ones trade digits for speed. ONNX Runtime has no CPU
+    Only basic graph optimizations are on, since the extended ones trade digits for speed, and `fastest` turns them
+    on: ONNX Runtime's own default. ONNX Runtime has no CPU
     kernels for most of bfloat16: such a model runs with every bfloat16 as a float32, and its outputs are
     rounded. What it still does not take runs in onnx.reference, which is slow.
     Raises ModelMalformed when none of them takes the model.
     """
     check_tensors(parse(path), path.parent)
     try:
-        return _runtime(_session(str(path), threads))
+        return _runtime(_session(str(path), threads, fastest))
     except _errors() as error:
         cause = error
     model = _with_data(path)
@@ -50,11 +51,12 @@ def _errors() -> tuple[type[Exception], ...]:
     )
 
 
-def _session(model: str | bytes, threads: int) -> Any:
+def _session(model: str | bytes, threads: int, fastest: bool = False) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if fastest else levels.ORT_ENABLE_BASIC
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Only fatal messages: what a session refuses comes as an exception.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from service.errors import UnsupportedModel
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.onnx_file import subgraphs
 from service.frontend.onnx_fold import FOLDS
 from service.frontend.onnx_function import has_body
 from service.frontend.onnx_graph import Graph, op_name
 
-__all__ = ["DIRECT", "is_supported", "unsupported"]
+__all__ = ["DIRECT", "is_supported", "unsupported", "unsupported_error"]
 
 DIRECT = frozenset({"Shape", "Size", "If", "Loop", "Scan"})
 """Operators that the walk itself handles."""
@@ -33,6 +34,16 @@ def unsupported(graph: Graph) -> dict[str, Unsupported]:
         op: Unsupported(len(nodes), tuple(_label(node) for node in nodes[:NODES_NAMED]), _reason(nodes[0]))
         for op, nodes in ordered
     }
+
+
+def unsupported_error(ops: Mapping[str, Unsupported]) -> UnsupportedModel:
+    """The error that lists all unsupported nodes at once."""
+    shown = ", ".join(f"{op} ({nodes.count}: {nodes.reason})" for op, nodes in list(ops.items())[:5])
+    more = f" and {len(ops) - 5} more" if len(ops) > 5 else ""
+    return UnsupportedModel(
+        f"the model has operators that cannot be imported: {shown}{more}",
+        ops={op: nodes.to_dict() for op, nodes in ops.items()},
+    )
 
 
 def is_supported(node: Any, opsets: dict[str, int]) -> bool:

@@ -9,7 +9,7 @@ from tvm import relax
 
 from service.errors import ModelMalformed
 from service.frontend import onnx_dims
-from service.frontend.onnx_node import Node, dtype_of
+from service.frontend.onnx_node import Node, Refused, dtype_of
 
 __all__ = [
     "aligned",
@@ -61,8 +61,8 @@ def full_precision(node: Node, function: Callable[..., Any], *tensors: Any) -> A
 def aligned(node: Node, *tensors: Any) -> list[Any]:
     """The tensors, with every pair of dims that broadcasting joins either provably equal or a literal 1.
 
-    Where that cannot be proved (two symbolic names), ONNX leaves it to the run; here the run checks they are equal.
-    Raises ModelMalformed when two sizes can never be joined.
+    Where that cannot be proved (two symbolic names), ONNX leaves it to the run; here it becomes part of the signature.
+    Raises ModelMalformed when two sizes can never be joined, and otherwise what `require_shape` does.
     """
     shapes = [node.shape_of(tensor) for tensor in tensors]
     rank = max(map(len, shapes))
@@ -83,13 +83,19 @@ def _match(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
 
 
 def require_shape(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
-    """The tensor with the wanted shape: as it is when that is proved, else checked at run time."""
-    for dim, want in zip(shape, wanted, strict=True):
-        if onnx_dims.is_static(dim) and onnx_dims.is_static(want) and int(dim) != int(want):
+    """The tensor with the wanted shape: as it is when that is proved; two names that must be equal become one.
+
+    Raises ModelMalformed for two numbers, Equal for a name, and Refused for what can be said of no name.
+    """
+    pairs = [(dim, want) for dim, want in zip(shape, wanted, strict=True) if not onnx_dims.same(dim, want, node.scope)]
+    for dim, want in pairs:
+        if onnx_dims.is_static(dim) and onnx_dims.is_static(want):
             raise ModelMalformed(f"node {node.name!r} ({node.op}) joins the sizes {dim} and {want}", node=node.name)
-    if all(onnx_dims.same(dim, want, node.scope) for dim, want in zip(shape, wanted, strict=True)):
-        return tensor
-    return node.builder.match_cast(tensor, relax.TensorType(wanted, dtype_of(tensor)))
+        node.scope.unify(dim, want)
+        if onnx_dims.shared_names(dim, want) or node.scope.depends_on_data(dim, want):
+            # TVM's CanonicalizeBindings follows `seq = min(seq, 64)` until its stack ends.
+            raise Refused(f"the sizes {dim} and {want}, which are equal for some inputs only")
+    return node.builder.match_cast(tensor, relax.TensorType(wanted, dtype_of(tensor))) if pairs else tensor
 
 
 def _is_one(dim: Any) -> bool:
