@@ -179,7 +179,7 @@ def _compare(model: Path, artifacts: list[Path]) -> int:
 
         sessions = {path.name.removesuffix(".so"): load(path) for path in artifacts}
         first = next(iter(sessions.values()))
-        reference = frontend.reference(model, frontend.identify(model), threads=first.threads)
+        reference = frontend.reference(model, frontend.identify(model), threads=first.threads, fastest=True)
         image = random_inputs(first.signature, seed=1)
         wanted = _only(reference(image))
         results = {name: compare({"y": _only(session(image))}, {"y": wanted}) for name, session in sessions.items()}

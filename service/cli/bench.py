@@ -94,7 +94,7 @@ def _reference(session: Session, against: Against, model: Path | None) -> Refere
     if digest != session.manifest.digests["model"]:
         raise InvalidOption(f"the artifact was not compiled from {model}: their digests differ", option="model")
     shapes = CompileOptions.from_dict({"shapes": session.manifest.options["shapes"]}).shapes
-    return frontend.reference(model, format, threads=session.threads, shapes=dict(shapes))
+    return frontend.reference(model, format, threads=session.threads, shapes=dict(shapes), fastest=True)
 
 
 def _agreement(session: Session, values: Mapping[str, Any], reference: Reference) -> Verification:
