@@ -22,7 +22,7 @@ class ChooseLayout:
 
     A model that came with its transposes (an NHWC network behind an NCHW exporter, layer norms over
     channels) loses them so; all others stay as they are. The decision and both costs are in the report.
-    Blocked layouts (NCHWc) will replace this pass.
+    On a CPU, BlockChannels is in its place: its templates read NCHW and blocks of it.
     """
 
     def __init__(self, report: OptimizeReport) -> None:

@@ -57,7 +57,6 @@ def optimize(
     boundary = Boundary(module)
     todo = phases(target, job)
     check(module, boundary, "import")
-    dump("relax_imported", module.script)
     for done, phase in enumerate(todo):
         if progress:
             progress(done, len(todo))

@@ -14,6 +14,7 @@ from service.errors import RelaxcError
 from service.passes.block_channels import BlockChannels
 from service.passes.cancel_casts import CancelCasts
 from service.passes.choose_layout import ChooseLayout
+from service.passes.fast_math import FastMath
 from service.passes.fold_batch_norm import FoldBatchNorm
 from service.passes.fold_constants import FoldConstants
 from service.passes.fold_scale import FoldScale
@@ -92,11 +93,9 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # 16-bit operands of contractions, and values stored as their readers want them
         Phase("precision", 0, _precision(job)),
         # Layouts that the templates of this CPU want, weights packed here
-        Phase(
-            "layout", 2, [ChooseLayout(job.report), BlockChannels(job.report, cpu), FoldConstants(), PackMatmul(cpu)]
-        ),
-        # Approximations of exp, tanh and erf within the verification tolerance
-        Phase("fast_math", 3, [relax.transform.FastMathTransform()]),
+        Phase("layout", 2, [BlockChannels(job.report, cpu), FoldConstants(), PackMatmul(cpu)]),
+        # Cheaper arithmetic within the verification tolerance
+        Phase("fast_math", 3, [FastMath()]),
         # Operators become TIR
         Phase("legalize", 0, _legalize(job)),
         # One kernel for a contraction and its epilogue, and for a chain of elementwise operators
@@ -113,9 +112,9 @@ def _cuda_phases(job: Job) -> list[Phase]:
         Phase("simplify", 1, [*_simplify(), *_simplify()]),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job)),
+        # NHWC where a model came with the transposes for it
         Phase("layout", 2, [ChooseLayout(job.report)]),
-        # CUDA has its own instructions for these
-        Phase("fast_math", 3, []),
+        Phase("fast_math", 3, [FastMath()]),
         Phase("legalize", 0, _legalize(job)),
         Phase("fuse", 1, _fuse(job)),
         Phase("weights", 0, _weights(job)),

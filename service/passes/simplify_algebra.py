@@ -81,6 +81,16 @@ def _astype(call: relax.Call, scope: Scope) -> relax.Expr | None:
     return first if str(first.ty.dtype) == dtype else relax.op.astype(first, dtype)
 
 
+def _minimum(call: relax.Call, scope: Scope) -> relax.Expr | None:
+    """`min(clip(x, a, b), c) → clip(x, a, min(b, c))`."""
+    bound = scalar_of(scope, call.args[1])
+    inner = scope.call(call.args[0], "relax.clip", "relax.nn.relu", "relax.nn.relu6")
+    inside = None if inner is None or not str(call.ty.dtype).startswith("float") else _bounds(inner)
+    if bound is None or inner is None or inside is None or not _same_type(call, call.args[0]) or bound < inside[0]:
+        return None
+    return _bounded(inner.args[0], inside[0], min(bound, inside[1]))
+
+
 def _maximum(call: relax.Call, scope: Scope) -> relax.Expr | None:
     if str(call.ty.dtype).startswith("float") and scalar_of(scope, call.args[1]) == 0.0:
         return relax.op.nn.relu(call.args[0]) if _same_type(call, call.args[0]) else None
@@ -170,6 +180,7 @@ RULES: dict[str, Rule] = {
     "power": _power,
     "astype": _astype,
     "maximum": _maximum,
+    "minimum": _minimum,
     "clip": _clip,
     "nn.relu": _clip,
     "where": _where,

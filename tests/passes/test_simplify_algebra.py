@@ -36,6 +36,10 @@ REWRITTEN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda x: op.clip(op.clip(x, 0, math.inf), -math.inf, 6),
         lambda x: op.clip(x, relax.prim_value(0.0), relax.prim_value(6.0)),
     ),
+    "ReLU6 of an exporter": (
+        lambda x: op.minimum(op.maximum(x, number(0)), number(6)),
+        lambda x: op.clip(x, relax.prim_value(0.0), relax.prim_value(6.0)),
+    ),
     "relu of relu": (lambda x: op.nn.relu(op.nn.relu(x)), op.nn.relu),
     "double negation": (lambda x: op.exp(op.negative(op.negative(x))), op.exp),
     "concat of one": (lambda x: op.exp(op.concat([x])), op.exp),
