@@ -66,6 +66,16 @@ def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False
     return build(path, threads, fastest=fastest)
 
 
+def _with_types(model: Any) -> Any:
+    """The model with types of outputs inferred where the file leaves them out."""
+    import onnx
+
+    kinds = [value.type.tensor_type for value in model.graph.output]
+    if all(kind.elem_type and kind.HasField("shape") for kind in kinds):
+        return model
+    return onnx.shape_inference.infer_shapes(model)
+
+
 def _values(values: Iterable[Any], names: Iterable[str]) -> list[Any]:
     by_name = {value.name: value for value in values}
     return [by_name[name] for name in names]

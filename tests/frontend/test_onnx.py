@@ -140,6 +140,13 @@ def test_inspect_describes_without_compiling(tmp_path: Path) -> None:
     assert not info.unsupported
 
 
+def test_inspect_infers_what_outputs_leave_out(tmp_path: Path) -> None:
+    proto = _linear()
+    proto.graph.output[0].ClearField("type")
+    info = inspect(write(tmp_path, proto), ONNX)
+    assert str(info.signature.outputs[0]) == "y: float32[batch, 4]"
+
+
 def test_inputs_and_outputs_that_no_node_touches(tmp_path: Path) -> None:
     """An unused input stays a parameter; an output may be an input or a weight, and be listed twice."""
     nodes = [node("Relu", ["x"], ["y"]), node("Identity", ["x"], ["z"])]

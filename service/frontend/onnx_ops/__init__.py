@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 
 from service.frontend.onnx_node import Converter
@@ -32,6 +33,11 @@ FAMILIES = (
 
 def converter_of(name: str) -> Converter | None:
     """The converter of an operator (`Conv`, `com.microsoft::FastGelu`); None if there is none."""
+    _import_families()
+    return CONVERTERS.get(name)
+
+
+@functools.cache
+def _import_families() -> None:
     for family in FAMILIES:
         importlib.import_module(f"service.frontend.onnx_ops.{family}")
-    return CONVERTERS.get(name)

@@ -7,7 +7,7 @@ A static number of steps is unrolled, so that a step's kernels are scheduled as 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tvm import relax
@@ -19,8 +19,11 @@ from service.frontend.onnx_ops.matmul import matmul
 from service.frontend.onnx_ops.recurrent_cells import DEFAULT, GATES, STEP, Direction, activations
 from service.frontend.onnx_ops.registry import op
 
+FEW_STEPS = 16
+"""Steps times directions up to which unrolling is as quick to compile as one loop nest, and lets each step be fused."""
+
 MAX_STEPS = 1024
-"""Steps times directions over which unrolling would take minutes to compile; beyond it the nest is used."""
+"""Steps times directions over which unrolling would take minutes to compile."""
 
 
 @op("LSTM", "GRU", "RNN")
@@ -36,8 +39,7 @@ def _recurrent(node: Node) -> Any:
         else [node.attr("direction", "forward")]
     )
     lengths = _lengths(node, steps)
-    unrolled = isinstance(steps, int) and steps * len(directions) <= MAX_STEPS
-    run = _unroll if unrolled else _scan
+    run = _way(node, steps * len(directions), lengths)
     outputs = [
         run(node, _direction(node, x, place, batch_first), steps, backwards=name == "reverse", lengths=lengths)
         for place, name in enumerate(directions)
@@ -50,6 +52,18 @@ def _recurrent(node: Node) -> Any:
     if batch_first:
         results = [permuted(node, results[0], [2, 0, 1, 3]), *(permuted(node, r, [1, 0, 2]) for r in results[1:])]
     return results
+
+
+def _way(node: Node, steps: Any, lengths: Any | None) -> Callable[..., tuple[Any, Any, Any]]:
+    """Unrolled for a few steps; the loop nest for many, but it has the usual cell only."""
+    usual = [name.lower() for name in DEFAULT[node.op]]
+    plain = lengths is None and not node.has(7) and not node.attr("clip") and not node.attr("input_forget", 0)
+    plain = plain and [name.lower() for name in node.attr("activations", ())] in ([], usual, usual * 2)
+    if isinstance(steps, int) and steps <= (FEW_STEPS if plain else MAX_STEPS):
+        return _unroll
+    if not plain:
+        raise Refused("sequence_lens, clip, peepholes or other activations with a long or symbolic sequence")
+    return _scan
 
 
 def _lengths(node: Node, steps: Any) -> Any | None:
@@ -126,11 +140,7 @@ def _unroll(node: Node, d: Direction, steps: int, *, backwards: bool, lengths: A
 
 
 def _scan(node: Node, d: Direction, steps: Any, *, backwards: bool, lengths: Any | None) -> tuple[Any, Any, Any]:
-    """The same as one loop nest, for a sequence whose length is symbolic or long; the default activations only."""
-    if lengths is not None or d.clip is not None or d.peepholes is not None or node.attr("input_forget", 0):
-        raise Refused("sequence_lens, clip, peepholes or input_forget with a sequence of symbolic length")
-    if [name.lower() for name in node.attr("activations", ())] not in ([], _lower(node), _lower(node) * 2):
-        raise Refused("activations other than the default ones with a sequence of symbolic length")
+    """The same as one loop nest, for a sequence whose length is symbolic or long."""
     dtype, size = dtype_of(d.inputs), d.size
     bias = d.recurrent_bias
     if bias is None:
@@ -147,10 +157,6 @@ def _scan(node: Node, d: Direction, steps: Any, *, backwards: bool, lengths: Any
     both = node.emit(relax.call_tir(place, relax.Tuple(arguments), types))
     results = [node.emit(cast(node.emit(relax.TupleGetItem(both, i)), dtype)) for i in range(len(types))]
     return results[0], results[1], results[2] if len(results) > 2 else None
-
-
-def _lower(node: Node) -> list[str]:
-    return [name.lower() for name in DEFAULT[node.op]]
 
 
 def _kernel(node: Node, size: int, backwards: bool) -> Any:
