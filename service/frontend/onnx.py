@@ -51,9 +51,8 @@ def inspect(path: Path) -> ModelInfo:
     if not missing:
         check(graph)
     inputs = input_specs(graph)
-    outputs = tuple(
-        _spec(value, f"output {value.name!r}") for value in _values(graph.model.graph.output, graph.outputs)
-    )
+    declared = _values(_with_types(graph.model).graph.output, graph.outputs)
+    outputs = tuple(_spec(value, f"output {value.name!r}") for value in declared)
     names = sorted({name for spec in (*inputs, *outputs) for dim in spec.shape for name in onnx_dims.names_in(dim)})
     signature = Signature(tuple(inputs), outputs, tuple((name, DimBounds()) for name in names))
     return ModelInfo(ModelFormat.ONNX, signature, graph.op_counts, missing, graph.details)
