@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from tvm import relax, runtime
+from tvm.ir import GenericConst
 
-from service.passes.rewrite import is_tensor_constant
-
-__all__ = ["Array", "array_of", "constant", "numpy_dtype"]
+__all__ = ["Array", "array_of", "constant", "is_tensor_constant", "numpy_dtype", "size_bytes"]
 
 Array = np.ndarray[Any, Any]
 
@@ -26,9 +26,19 @@ def constant(array: Any, dtype: str | None = None) -> relax.Expr:
     return relax.const(runtime.tensor(np.ascontiguousarray(wanted).reshape(wanted.shape)))
 
 
+def is_tensor_constant(expr: relax.Expr) -> bool:
+    """Whether `expr` is a constant that holds a tensor."""
+    return isinstance(expr, GenericConst) and isinstance(expr.ty, relax.TensorType)
+
+
+def size_bytes(tensor: Any) -> int:
+    """The size of a tvm tensor's elements."""
+    return math.prod(int(size) for size in tensor.shape) * numpy_dtype(str(tensor.dtype)).itemsize
+
+
 def array_of(expr: relax.Expr) -> Array:
-    """The value of a tensor constant."""
+    """The value of a tensor constant, not copied where numpy knows the dtype; not to be written to."""
     if not is_tensor_constant(expr):
         raise TypeError(f"{expr} is not a tensor constant")
-    array: Array = expr.value.numpy()
+    array: Array = expr.value.numpy() if str(expr.ty.dtype) == "bfloat16" else np.from_dlpack(expr.value)
     return array

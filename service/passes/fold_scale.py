@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.constants import Array, constant
+from service.passes.constants import Array, constant, numpy_dtype
 from service.passes.rewrite import Scope, dims_equal, rewrite_calls
 
 __all__ = ["FoldScale"]
@@ -154,8 +155,8 @@ def _same_shape(call: relax.Call, value: relax.Expr) -> bool:
 
 
 def _same_range(array: Array, dtype: str) -> bool:
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(np.asarray(constant(array, dtype).value.numpy(), "float32")).all())
+    """Whether every number is finite in the dtype."""
+    return bool((np.abs(array) <= float(ml_dtypes.finfo(numpy_dtype(dtype)).max)).all())
 
 
 def _merged(inner: relax.Call, array: Array, build: Any, combine: Any, dtype: str, scope: Scope) -> relax.Expr | None:

@@ -20,6 +20,7 @@ from service.passes.fold_constants import FoldConstants
 from service.passes.fold_scale import FoldScale
 from service.passes.legalize import Legalize
 from service.passes.lift_weights import LiftWeights
+from service.passes.merge_equal_calls import MergeEqualCalls
 from service.passes.narrow_contractions import NarrowContractions
 from service.passes.pack_matmul import PackMatmul
 from service.passes.plugin import ApplyPatterns, Plugin
@@ -145,7 +146,7 @@ def _simplify() -> list[Any]:
         FoldScale(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
-        relax.transform.EliminateCommonSubexpr(),
+        MergeEqualCalls(),
         relax.transform.DeadCodeElimination(),
     ]
 
@@ -170,13 +171,13 @@ def _precision(job: Job) -> list[Any]:
     return [
         *([NarrowContractions(narrow.dtype)] if narrow else []),
         SimplifyAlgebra(),
-        relax.transform.EliminateCommonSubexpr(),
+        MergeEqualCalls(),
         StoreLow(),
         SimplifyAlgebra(),
         SimplifyShapes(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
-        relax.transform.EliminateCommonSubexpr(),
+        MergeEqualCalls(),
         relax.transform.DeadCodeElimination(),
     ]
 

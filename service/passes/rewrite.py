@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from typing import Any
 
-import numpy as np
 from tvm import IRModule, relax
-from tvm.ir import GenericConst, Op
+from tvm.ir import Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
+
+from service.passes.constants import Array, array_of, is_tensor_constant
 
 __all__ = [
     "Rule",
@@ -55,10 +56,10 @@ class Scope:
         value = self.value(expr)
         return value if op_name(value) in names else None
 
-    def constant(self, expr: relax.Expr) -> np.ndarray[Any, Any] | None:
+    def constant(self, expr: relax.Expr) -> Array | None:
         """The value of a tensor constant, if `expr` stands for one."""
         value = self.value(expr)
-        return value.value.numpy() if is_tensor_constant(value) else None
+        return array_of(value) if is_tensor_constant(value) else None
 
     def emit(self, expr: relax.Expr) -> relax.Var:
         """Binds `expr` to a new variable before the call that is rewritten."""
@@ -78,11 +79,6 @@ class Scope:
 
 Rule = Callable[[relax.Call, Scope], relax.Expr | None]
 """Takes a call whose arguments are rewritten already; gives its replacement of the same dtype and rank, or None."""
-
-
-def is_tensor_constant(expr: relax.Expr) -> bool:
-    """Whether `expr` is a constant that holds a tensor."""
-    return isinstance(expr, GenericConst) and isinstance(expr.ty, relax.TensorType)
 
 
 def op_name(expr: relax.Expr | None) -> str:

@@ -11,8 +11,7 @@ from tvm import relax
 from tvm.relax import op
 
 from service.passes import MemoryReport, finalize, optimize
-from service.passes import finalize as finalize_function
-from service.passes.finalize import PLAN_MAX_BYTES
+from service.passes.lower_to_vm import PLAN_MAX_BYTES
 from service.request import CompileOptions, DimBounds
 from tests.passes.graphs import TARGET, graph, random, weights
 
@@ -63,7 +62,7 @@ def test_a_plan_that_is_too_large_is_not_made() -> None:
 @pytest.mark.parametrize("upper", [None, 8])
 def test_one_module_runs_several_sizes(upper: int | None) -> None:
     optimized = optimize(graph(chain, x=("n", 16)), TARGET, CompileOptions())
-    module, _ = finalize_function(optimized.module, TARGET, bounds={"n": DimBounds(1, upper)})
+    module, _ = finalize(optimized.module, TARGET, bounds={"n": DimBounds(1, upper)})
     machine = relax.VirtualMachine(relax.build(module, TARGET, relax_pipeline=None), tvm.cpu())
     packed = tvm_ffi.convert(list(optimized.weights.values()))
     fixed = {}

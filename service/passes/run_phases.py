@@ -13,6 +13,7 @@ from tvm.target import Target
 from service.dump import Dump, no_dump
 from service.errors import CompileFailed, PluginError
 from service.passes.check import Boundary, check
+from service.passes.constants import size_bytes
 from service.passes.pipeline import Job, Phase, phases
 from service.passes.plugin import Plugin
 from service.passes.precision import has_low_arithmetic
@@ -126,4 +127,4 @@ def _summarize(module: IRModule, job: Job) -> None:
     report.kernel_calls = calls
     report.prim_funcs = sum(isinstance(function, tirx.PrimFunc) for function in module.functions.values())
     report.weights = len(job.weights)
-    report.weight_bytes = sum(int(tensor.numpy().nbytes) for tensor in job.weights.values())
+    report.weight_bytes = sum(map(size_bytes, job.weights.values()))
