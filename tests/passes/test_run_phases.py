@@ -67,7 +67,12 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+FAST = ("resnet18", "bert", "gru")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
+)
 def test_models(name: str) -> None:
     export, kernels, multiplying = MODELS[name]
     model, path = imported(name, **export)
@@ -77,8 +82,7 @@ def test_models(name: str) -> None:
     assert_right(model, path, optimized, 2e-5)
 
 
-@pytest.mark.parametrize("level", [0, 2, 3])
-@pytest.mark.parametrize("name", ["resnet18", "bert"])
+@pytest.mark.parametrize(("name", "level"), [("resnet18", 0), ("resnet18", 2), ("bert", 3)])
 def test_levels(name: str, level: int) -> None:
     model, path = imported(name, "onnx")
     optimized = optimize(model.module, TARGET, CompileOptions(opt_level=level))
@@ -89,10 +93,12 @@ def test_levels(name: str, level: int) -> None:
     ("name", "dtype", "precision"),
     [
         ("resnet18", "float32", Precision.FP16),
-        ("bert", "float32", Precision.BF16),
         ("bert", "bfloat16", None),
-        ("gpt2", "float16", None),
-        ("vit", "float16", Precision.FP32),
+        ("gpt2", "float16", Precision.FP32),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (("bert", "float32", Precision.BF16), ("gpt2", "float16", None), ("vit", "bfloat16", None))
+        ),
     ],
 )
 def test_mixed_precision(name: str, dtype: str, precision: Precision | None) -> None:
