@@ -13,7 +13,7 @@ from service.passes.legalize_indexing import INDEXING
 from service.passes.legalize_norms import NORMS
 from service.passes.rewrite import op_name
 
-__all__ = ["Legalize"]
+__all__ = ["Legalize", "operators_left"]
 
 LATER = frozenset({
     "relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed",
@@ -38,7 +38,7 @@ class Legalize:
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module in calls of PrimFuncs."""
         module = relax.transform.LegalizeOps(INDEXING | NORMS)(module)
-        left = _operators_left(module)
+        left = operators_left(module)
         if left:
             names = ", ".join(f"{name.removeprefix('relax.')} ({count})" for name, count in sorted(left.items()))
             self.raised.append(
@@ -48,7 +48,8 @@ class Legalize:
         return module
 
 
-def _operators_left(module: IRModule) -> Counter[str]:
+def operators_left(module: IRModule) -> Counter[str]:
+    """The operators that have no kernel, with the number of their calls."""
     left: Counter[str] = Counter()
 
     def visit(expr: relax.Expr) -> None:

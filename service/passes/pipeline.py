@@ -14,6 +14,7 @@ from service.errors import RelaxcError
 from service.passes.block_channels import BlockChannels
 from service.passes.cancel_casts import CancelCasts
 from service.passes.choose_layout import ChooseLayout
+from service.passes.evaluate_constants import EvaluateConstants
 from service.passes.fast_math import FastMath
 from service.passes.fold_batch_norm import FoldBatchNorm
 from service.passes.fold_constants import FoldConstants
@@ -88,7 +89,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # 16-bit models: the arithmetic between contractions in fp32
         Phase("widen", 0, _widen(job)),
         # Inference only: constants into weights, chains into single calls
-        Phase("simplify", 1, [*_simplify(), *_simplify()]),
+        Phase("simplify", 1, [*_simplify(), EvaluateConstants(), *_simplify()]),
         # The user's patterns, on the simplified model
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         # 16-bit operands of contractions, and values stored as their readers want them
@@ -110,7 +111,7 @@ def _cuda_phases(job: Job) -> list[Phase]:
     return [
         Phase("prepare", 0, _prepare()),
         Phase("widen", 0, _widen(job)),
-        Phase("simplify", 1, [*_simplify(), *_simplify()]),
+        Phase("simplify", 1, [*_simplify(), EvaluateConstants(), *_simplify()]),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job)),
         # NHWC where a model came with the transposes for it
