@@ -9,7 +9,18 @@ from tvm import s_tir
 
 from schedules import analysis, tir
 
-__all__ = ["fuse_all", "inline_producers", "loop_of", "parallelize", "vectorize_inner"]
+__all__ = [
+    "PREFETCH_AHEAD",
+    "fuse_all",
+    "inline_producers",
+    "loop_of",
+    "parallelize",
+    "prefetch_ahead",
+    "vectorize_inner",
+]
+
+PREFETCH_AHEAD = "relaxc.prefetch_ahead"
+"""The annotation that `prefetch_ahead` leaves on a loop, for the lowering."""
 
 MAX_INLINED_NODES = 400
 """Expression nodes over which a producer stays a stage of its own: its uses multiply when it is inlined."""
@@ -90,3 +101,13 @@ def vectorize_inner(sch: Any, loop: Any, lanes: int) -> list[Any]:
     outer, inner = sch.split(loop, [None, lanes])
     sch.vectorize(inner)
     return [outer, inner]
+
+
+def prefetch_ahead(sch: Any, tiles: Any, ahead: int, elements: int) -> None:
+    """Has the loop over `tiles`, each of which reads the same `elements`, fetch those that are `ahead` into L2.
+
+    for tile in T: use P[base .. base + elements)   also fetches   P[base + ahead .. base + ahead + elements)
+
+    a slice with each tile; `service.lowering.prefetch` says how. The right annotation changes no result.
+    """
+    sch.annotate(tiles, PREFETCH_AHEAD, [ahead, elements])

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import s_tir, tirx
 
-from schedules import analysis, tir
+from schedules import analysis, moves, tir
 from schedules.cpu.register_tile import blocks_around, divisors, tile_of, unrolled_steps
 from schedules.hardware import Cpu, cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
@@ -42,7 +42,7 @@ class MatmulPacked:
     """
 
     name = "cpu.matmul_packed"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -119,6 +119,9 @@ def _schedule(func: Any, shape: _Shape, cpu: Cpu, chosen: Parameters) -> Any:
     task = sch.fuse(task, panel)
     if analysis.worth_parallel(work):
         sch.parallel(task)
+    panel_elements = shape.depth * shape.width
+    if chosen["tiles"] > 1:
+        moves.prefetch_ahead(sch, row, panel_elements, panel_elements)
     _accumulate(sch, cpu.lanes(32), chosen["unroll"])
     sch.unroll(rows)
     sch.unroll(vector)

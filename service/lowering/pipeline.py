@@ -8,6 +8,8 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
+from service.lowering.prefetch import InsertPrefetches
+from service.lowering.stack import KeepTilesOnStack
 from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
 from service.lowering.vector_tails import VersionVectorLoops
 
@@ -49,6 +51,7 @@ def _list() -> list[Any]:
         s_tir.transform.LowerOpaqueBlock(),
         # Flat buffers, machine dtypes, vectors
         tirx.transform.FlattenBuffer(),
+        InsertPrefetches(),  # ours
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
@@ -59,6 +62,7 @@ def _list() -> list[Any]:
         s_tir.transform.InjectVirtualThread(),
         s_tir.transform.InjectDoubleBuffer(),
         tirx.transform.StorageRewrite(),
+        KeepTilesOnStack(),  # ours
         # Clean-up
         s_tir.transform.HoistIfThenElse(),
         tirx.transform.UnrollLoop(),

@@ -1,0 +1,73 @@
+"""A loop over tiles fetches the next panel, a slice with each step, and computes what it did."""
+# mypy: ignore-errors
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.script import tirx as T
+
+from schedules import tir
+from schedules.moves import PREFETCH_AHEAD
+from service.lowering import pipeline
+from service.lowering.prefetch import InsertPrefetches
+from service.lowering.target import resolve, to_tvm
+
+PANELS, TILES, DEPTH, WIDTH = 3, 4, 8, 32
+
+
+@T.prim_func(s_tir=True)
+def product(a: T.Buffer((32,), "float32"), p: T.Buffer((768,), "float32"), c: T.Buffer((384,), "float32")):
+    for panel in T.serial(3):
+        for tile in T.serial(4, annotations={"relaxc.prefetch_ahead": [256, 256]}):
+            for n in T.vectorized(32):
+                c[(panel * 4 + tile) * 32 + n] = 0.0
+            for k in T.serial(8):
+                for n in T.vectorized(32):
+                    c[(panel * 4 + tile) * 32 + n] += a[tile * 8 + k] * p[panel * 256 + k * 32 + n]
+
+
+def transformed(func):
+    return InsertPrefetches()(tvm.IRModule({"main": func}))["main"]
+
+
+def prefetches(func) -> list[str]:
+    return [str(call) for call in tir.collect(func.body, tvm.ir.Call) if "llvm.prefetch" in str(call)]
+
+
+def test_every_step_fetches_its_share_of_the_next_panel() -> None:
+    func = transformed(product)
+    (call,) = prefetches(func)
+    assert "T.min(panel * 256 + tile * 64 + k * 8 + 256, 767)" in call
+    assert PREFETCH_AHEAD not in str(func)
+
+
+def test_the_fetched_addresses_cover_the_next_panel() -> None:
+    fetched = {tile * 64 + k * 8 for tile in range(TILES) for k in range(DEPTH)}
+    assert {address // 16 for address in fetched} == set(range(DEPTH * WIDTH // 16))
+
+
+def test_a_loop_without_a_stream_stays_as_it_is() -> None:
+    @T.prim_func(s_tir=True)
+    def copy(a: T.Buffer((128,), "float32"), b: T.Buffer((128,), "float32")):
+        for i in T.serial(8, annotations={"relaxc.prefetch_ahead": [16, 16]}):
+            for j in T.serial(16):
+                b[i * 16 + j] = a[i * 16 + j]
+
+    func = transformed(copy)
+    assert not prefetches(func)
+    assert PREFETCH_AHEAD not in str(func)
+
+
+def test_it_changes_no_result_and_prefetches_in_the_machine_code() -> None:
+    target = to_tvm(resolve("x86-64-v3"))
+    pipeline.register()
+    built = tirx.build(tvm.IRModule({"main": product.with_attr("tirx.is_scheduled", True)}), target, pipeline="relaxc")
+    rng = np.random.default_rng(0)
+    a, p = rng.standard_normal((4, 8), dtype="float32"), rng.standard_normal((3, 8, 32), dtype="float32")
+    out = tvm.runtime.tensor(np.zeros(384, "float32"))
+    built["main"](tvm.runtime.tensor(a.ravel()), tvm.runtime.tensor(p.ravel()), out)
+    np.testing.assert_allclose(out.numpy().reshape(3, 4, 32), np.einsum("tk,pkn->ptn", a, p), rtol=1e-5, atol=1e-5)
+    code = built.inspect_source("asm") if built.kind == "llvm" else built.imports[0].inspect_source("asm")
+    assert "prefetcht1" in code
