@@ -17,8 +17,10 @@ __all__ = ["PackMatmul"]
 
 Array = np.ndarray[Any, Any]
 
-_MIN_ROWS = 4
-"""Rows under which the product is bound by reading the weights, which no packing makes smaller."""
+_FEW_ROWS = 4
+"""Rows under which the product is bound by reading the weights, and the panels are chosen to spread over the cores."""
+
+_PANELS_PER_CORE = 4
 
 
 @tvm.transform.module_pass(opt_level=0, name="PackMatmul")
@@ -27,7 +29,8 @@ class PackMatmul:
 
     A panel is read from start to end for each tile of rows, with no other stride than one; the tile's rows and t are
     chosen together, so that the accumulators fill the registers and as little as possible is computed past the ends.
-    Few rows stay as they are, bound by reading B; so do symbolic ones, as TVM cannot prove their tiles apart.
+    For a few rows each core reads its panels as one stream, at the speed of the memory. Symbolic rows stay as they
+    are, as TVM cannot prove their tiles apart.
     """
 
     def __init__(self, cpu: Cpu) -> None:
@@ -47,9 +50,10 @@ def _packed(cpu: Cpu, call: relax.Call, scope: Scope) -> relax.Expr | None:
         return None
     array: Array = weight.value.numpy()
     rows = _product(list(data.ty.shape)[:-1])
-    if rows is None or rows < _MIN_ROWS:
+    if not rows or not array.size:
         return None
-    tile, vectors = _tile(rows, array.shape[1], cpu)
+    few = rows < _FEW_ROWS
+    tile, vectors = (rows, _vectors_of_few(rows, array.shape[1], cpu)) if few else _tile(rows, array.shape[1], cpu)
     width = vectors * cpu.lanes(32)
     product = partial(compute.matmul, columns=array.shape[1], row_tile=tile, out_dtype="float32")
     return scope.emit_te(product, data, relax.const(_panels(array, width)), name="matmul", attrs={})
@@ -62,6 +66,13 @@ def _product(shape: Any) -> int | None:
             return None
         total *= int(dim)
     return total
+
+
+def _vectors_of_few(rows: int, columns: int, cpu: Cpu) -> int:
+    """Vectors of a panel for a few rows: enough to hide the latency of a multiply-add, fewer where panels are few."""
+    fitting = (cpu.vector_registers - 1) // (rows + 1)
+    spread = columns // (cpu.lanes(32) * cpu.cores * _PANELS_PER_CORE)
+    return max(1, min(4, fitting, spread))
 
 
 def _tile(rows: int, columns: int, cpu: Cpu) -> tuple[int, int]:

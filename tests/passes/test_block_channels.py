@@ -133,18 +133,17 @@ def test_a_symbolic_batch() -> None:
         same(module, changed, *inputs((batch, 16, 8, 8)))
 
 
-@pytest.mark.parametrize("rows", [(1, 197), (5,), (2, 3, 7), (128,)])
-@pytest.mark.parametrize("columns", [1, 31, 48, 100])
+@pytest.mark.parametrize("rows", [(1, 197), (1,), (1, 3), (5,), (2, 3, 7), (128,)])
+@pytest.mark.parametrize("columns", [1, 31, 48, 100, 1000])
 def test_packed_products(rows: tuple[int, ...], columns: int) -> None:
     module = graph(lambda x: R.nn.relu(R.matmul(x, weight(20, columns))), x=(*rows, 20))
     changed = PackMatmul(CPU)(module)
-    assert operators(changed) == ["matmul", "nn.relu"]
+    assert not changed.same_as(module)
     same(module, changed, *inputs((*rows, 20)))
 
 
-def test_few_or_symbolic_rows_and_variable_weights_stay_as_they_are() -> None:
+def test_symbolic_rows_and_variable_weights_stay_as_they_are() -> None:
     for module in (
-        graph(lambda x: R.matmul(x, weight(20, 40)), x=(1, 20)),
         graph(lambda x: R.matmul(x, weight(20, 40)), x=("n", 3, 20)),
         graph(lambda x, y: R.matmul(x, y), x=(64, 20), y=(20, 40)),
     ):
