@@ -18,7 +18,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-__all__ = ["FAMILIES", "OTHERS", "Size", "ZooModel", "build", "export", "export_onnx", "export_pt2", "names"]
+__all__ = [
+    "FAMILIES",
+    "OTHERS",
+    "Size",
+    "ZooModel",
+    "build",
+    "export",
+    "export_onnx",
+    "export_pt2",
+    "names",
+    "sized",
+    "write_onnx",
+    "write_pt2",
+]
 
 Size = Literal["small", "full"]
 
@@ -117,26 +130,72 @@ def build(name: str, *, size: Size = "small", dtype: str = "float32", seed: int 
     )
 
 
+def sized(model: ZooModel, *, batch: int | None = None, tokens: int | None = None) -> ZooModel:
+    """The model with inputs of this batch and this many tokens; None leaves a size as it is.
+
+    A row of the new batch is an old one shifted by its number, so that no two are equal. ValueError where the family
+    has no such dim.
+    """
+    for name, size in (("batch", batch), ("seq", tokens)):
+        if size is not None:
+            model = _sized_along(model, name, size)
+    return model
+
+
+def _sized_along(model: ZooModel, dim: str, size: int) -> ZooModel:
+    axes = {
+        argument: axis
+        for argument, dims in (model.dynamic or {}).items()
+        for axis, symbol in (dims or {}).items()
+        if symbol.__name__ == dim
+    }
+    if not axes:
+        raise ValueError(f"this family has no dim {dim}")
+    args = tuple(
+        _filled(value, axes.get(name), size) for name, value in zip(model.dynamic or {}, model.args, strict=False)
+    )
+    return replace(model, args=args, kwargs={k: _filled(v, axes.get(k), size) for k, v in model.kwargs.items()})
+
+
+def _filled(value: Any, axis: int | None, size: int) -> Any:
+    if axis is None:
+        return value
+    import torch
+
+    rounds = range(-(-size // value.shape[axis]))
+    return torch.cat([value.roll(shift, -1) for shift in rounds], axis).narrow(axis, 0, size).contiguous()
+
+
 def export_pt2(
     name: str, path: Path, *, size: Size = "small", dtype: str = "float32", dynamic: bool = False, seed: int = 0
 ) -> Path:
     """Writes the family as torch.export.save does, `dynamic` with symbolic batch and sequence; returns `path`."""
-    import torch
-
-    model = _sample(build(name, size=size, dtype=dtype, seed=seed), dynamic)
-    with _quiet(), torch.no_grad():
-        program = torch.export.export(model.module, model.args, model.kwargs, dynamic_shapes=_shapes(model, dynamic))
-        torch.export.save(program, path)
-    return path
+    return write_pt2(build(name, size=size, dtype=dtype, seed=seed), path, dynamic=dynamic)
 
 
 def export_onnx(
     name: str, path: Path, *, size: Size = "small", dtype: str = "float32", dynamic: bool = False, seed: int = 0
 ) -> Path:
     """Writes the family as torch.onnx.export(dynamo=True) does; returns `path`."""
+    return write_onnx(build(name, size=size, dtype=dtype, seed=seed), path, dynamic=dynamic)
+
+
+def write_pt2(model: ZooModel, path: Path, *, dynamic: bool = False) -> Path:
+    """Writes the model as torch.export.save does; returns `path`."""
     import torch
 
-    model = _sample(build(name, size=size, dtype=dtype, seed=seed), dynamic)
+    model = _sample(model, dynamic)
+    with _quiet(), torch.no_grad():
+        program = torch.export.export(model.module, model.args, model.kwargs, dynamic_shapes=_shapes(model, dynamic))
+        torch.export.save(program, path)
+    return path
+
+
+def write_onnx(model: ZooModel, path: Path, *, dynamic: bool = False) -> Path:
+    """Writes the model as torch.onnx.export(dynamo=True) does; returns `path`."""
+    import torch
+
+    model = _sample(model, dynamic)
     with _quiet(), torch.no_grad():
         torch.onnx.export(
             model.module,

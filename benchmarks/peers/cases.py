@@ -1,0 +1,84 @@
+"""What is timed: a model of the zoo at a batch and a number of tokens, or an ONNX file."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests import zoo
+
+__all__ = ["STANDARD", "Case", "parse"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One model at one size of its inputs. `model` is a family of tests/zoo, or the path of an ONNX file.
+
+    `batch` and `tokens` None are what the family has by itself: batch 1, and 128 tokens at full size.
+    """
+
+    model: str
+    batch: int | None = None
+    tokens: int | None = None
+    size: zoo.Size = "full"
+
+    @property
+    def is_file(self) -> bool:
+        """Whether it is a file, of which no framework's module is known."""
+        return self.model.endswith(".onnx")
+
+    @property
+    def label(self) -> str:
+        """What a table calls it: `gpt2,tokens=64`."""
+        name = Path(self.model).stem if self.is_file else self.model
+        sizes = (("batch", self.batch), ("tokens", self.tokens))
+        return ",".join([name, *(f"{word}={size}" for word, size in sizes if size is not None)])
+
+    @property
+    def key(self) -> str:
+        """The name of its folder of prepared files."""
+        return re.sub(r"[^\w.]+", "-", self.label if self.is_file else f"{self.label},{self.size}")
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether the bar is the one for larger batches."""
+        return (self.batch or 1) > 1
+
+
+STANDARD = (
+    Case("resnet18"),
+    Case("resnet50"),
+    Case("mobilenet_v2"),
+    Case("efficientnet"),
+    Case("convnext"),
+    Case("vit"),
+    Case("bert"),
+    Case("gpt2", tokens=64),
+    Case("resnet50", batch=8),
+    Case("bert", batch=8),
+)
+"""What the project's bars are stated for."""
+
+
+def parse(text: str, *, batch: int | None = None, tokens: int | None = None, size: zoo.Size = "full") -> Case:
+    """`NAME[,batch=N][,tokens=N]` or the path of an ONNX file; the arguments are for what the text does not say.
+
+    ValueError for a family that the zoo has not, a file that is not there, and words that mean nothing.
+    """
+    name, *words = text.split(",")
+    case = Case(name, batch, tokens, size)
+    if case.is_file:
+        if words or batch or tokens:
+            raise ValueError(f"{text}: the sizes of a file are its own")
+        if not Path(name).exists():
+            raise ValueError(f"there is no file {name}")
+        return replace(case, model=str(Path(name).resolve()))
+    if name not in zoo.FAMILIES | zoo.OTHERS:
+        raise ValueError(f"there is no model {name!r}; there are {', '.join(zoo.FAMILIES | zoo.OTHERS)}")
+    for word in words:
+        found = re.fullmatch(r"(batch|tokens)=([1-9]\d{0,5})", word)
+        if not found:
+            raise ValueError(f"{text}: {word!r} is not batch=N or tokens=N")
+        case = replace(case, **{found[1]: int(found[2])})
+    return case

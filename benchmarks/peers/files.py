@@ -1,0 +1,76 @@
+"""The files of a case: its model as ONNX, its inputs, and what each runtime compiled of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.peers.cases import Case
+from tests import zoo
+
+__all__ = ["Array", "arguments", "build", "export", "onnx_path", "read_inputs"]
+
+Array = np.ndarray[Any, Any]
+
+
+def onnx_path(case: Case, folder: Path) -> Path:
+    """Where the case's model is, as ONNX."""
+    return Path(case.model) if case.is_file else folder / "model.onnx"
+
+
+def read_inputs(folder: Path) -> dict[str, Array]:
+    """The case's inputs by name, the same for every runtime."""
+    with np.load(folder / "inputs.npz") as file:
+        return dict(file)
+
+
+def build(case: Case) -> zoo.ZooModel:
+    """The case's module with its inputs; equal cases give equal numbers."""
+    return zoo.sized(zoo.build(case.model, size=case.size), batch=case.batch, tokens=case.tokens)
+
+
+def export(case: Case, folder: Path) -> None:
+    """Writes the model and its inputs, if they are not there. Inputs of a file are random."""
+    if (folder / "inputs.npz").exists():
+        return
+    if case.is_file:
+        inputs = _random_inputs(Path(case.model))
+    else:
+        model = build(case)
+        zoo.write_onnx(model, folder / "exported.onnx")
+        (folder / "exported.onnx").rename(onnx_path(case, folder))
+        inputs = {name: value.numpy() for name, value in _named_tensors(model).items()}
+    np.savez(folder / "unnamed.npz", **inputs)  # type: ignore[arg-type]  # its **kwds are arrays
+    (folder / "unnamed.npz").rename(folder / "inputs.npz")
+
+
+def _random_inputs(path: Path) -> dict[str, Array]:
+    from service import frontend
+    from service.runtime.inputs import random_inputs
+
+    return random_inputs(frontend.inspect(path, frontend.identify(path)).signature)
+
+
+def _named_tensors(model: zoo.ZooModel) -> dict[str, Any]:
+    """The model's tensors by the names of its forward's parameters, which are those of the ONNX file."""
+    import inspect
+
+    import torch
+
+    bound = inspect.signature(model.module.forward).bind(*model.args, **model.kwargs)
+    return {name: value for name, value in bound.arguments.items() if isinstance(value, torch.Tensor)}
+
+
+def arguments(model: zoo.ZooModel, inputs: Mapping[str, Array]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Positional and named arguments of the torch module, its tensors replaced by `inputs`."""
+    import torch
+
+    names = {id(value): name for name, value in _named_tensors(model).items()}
+
+    def given(value: Any) -> Any:
+        return torch.from_numpy(inputs[names[id(value)]]) if id(value) in names else value
+
+    return tuple(map(given, model.args)), {name: given(value) for name, value in model.kwargs.items()}

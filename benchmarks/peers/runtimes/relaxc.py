@@ -1,0 +1,49 @@
+"""Ours: the model compiled with no tuning, loaded without torch in the process."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import metadata
+from pathlib import Path
+
+from benchmarks.peers.cases import Case
+from benchmarks.peers.files import onnx_path, read_inputs
+from benchmarks.peers.runtimes import Loaded, Prepared
+
+COUNTS = False
+
+
+def version() -> str:
+    """See Runtime."""
+    try:
+        return metadata.version("relaxc")
+    except metadata.PackageNotFoundError:
+        return "not installed"
+
+
+def supports(case: Case) -> bool:
+    """See Runtime."""
+    return True
+
+
+def prepare(case: Case, folder: Path, threads: int) -> Prepared:
+    """See Runtime. What the store has is not compiled again; the time is that of the compile that made it."""
+    import service
+
+    made = service.compile(onnx_path(case, folder))
+    (folder / "relaxc.json").write_text(json.dumps(str(made.path)))
+    stages = made.build_record["stages"]
+    facts = {"target": made.manifest.target.name, "stages": stages, "verified": made.manifest.verified}
+    return Prepared(sum(file.stat().st_size for file in made.files), round(sum(stages.values()), 2), facts)
+
+
+def load(case: Case, folder: Path, threads: int) -> Loaded:
+    """See Runtime."""
+    sys.modules["torch"] = None  # type: ignore[assignment]  # tvm imports torch where it can; an artifact needs none
+    from service.runtime import load
+
+    session = load(json.loads((folder / "relaxc.json").read_text()), threads=threads)
+    taken = {spec.name for spec in session.signature.inputs}
+    inputs = {name: array for name, array in read_inputs(folder).items() if name in taken}
+    return Loaded(lambda: session(inputs), lambda result: list(result.values()))
