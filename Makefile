@@ -3,6 +3,7 @@ PY ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+BENCH_STAMP := $(VENV)/.bench-installed
 
 .PHONY: demo test conformance bench lint fix clean lock
 
@@ -21,8 +22,14 @@ test: $(STAMP) lint
 conformance: $(STAMP)
 	$(BIN)/python -m pytest tests/conformance -m "slow or not slow"
 
-bench: $(STAMP)
-	$(BIN)/python -m benchmarks.models
+# The runtimes to compare with, and matplotlib: 100 MB that nothing else needs.
+$(BENCH_STAMP): requirements-bench.lock $(STAMP)
+	$(BIN)/python -m pip install -q -c requirements.lock -r requirements-bench.lock
+	touch $@
+
+# Three models beside two runtimes, in about two minutes. `python -m benchmarks.peers` alone times all of the bars.
+bench: $(BENCH_STAMP)
+	$(BIN)/python -m benchmarks.peers resnet18 mobilenet_v2 bert --peers onnxruntime,openvino --rounds 5
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -34,10 +41,13 @@ fix: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/python -m docs.generate
 
-# Writes requirements.lock from what is installed; run it after changing a pin in pyproject.toml.
+# Writes both locks from what a fresh .venv has installed; run it after changing a pin in pyproject.toml.
+# requirements-bench.lock has what the extra `bench` adds.
 lock:
 	$(BIN)/python -m pip install -q -e ".[onnx,torch,server,tune,dev]"
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
+	$(BIN)/python -m pip install -q -e ".[bench]"
+	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -vxF -f requirements.lock > requirements-bench.lock
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

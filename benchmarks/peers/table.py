@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.markup import escape
 from rich.table import Table
 
 from benchmarks.peers.report import CaseReport, Row, Summary
@@ -43,8 +44,9 @@ def details(report: CaseReport) -> Table:
         table.add_column(head, justify="right" if head in numbers else "left")
     for row in report.rows:
         table.add_row(*_detail(row))
-    for name, reason in report.failed.items():
-        table.add_row(name, *[""] * len(numbers), f"[red]{reason}")
+    if report.failed:
+        table.caption = "\n".join(map(escape, report.failed.values()))
+        table.caption_justify = "left"
     return table
 
 

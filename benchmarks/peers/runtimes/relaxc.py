@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import metadata
 from pathlib import Path
@@ -39,8 +40,9 @@ def prepare(case: Case, folder: Path, threads: int) -> Prepared:
 
 
 def load(case: Case, folder: Path, threads: int) -> Loaded:
-    """See Runtime."""
-    sys.modules["torch"] = None  # type: ignore[assignment]  # tvm imports torch where it can; an artifact needs none
+    """See Runtime. An artifact needs neither torch, which tvm imports where it can, nor tvm's compiler (110 MiB)."""
+    sys.modules["torch"] = None  # type: ignore[assignment]
+    os.environ["TVM_USE_RUNTIME_LIB"] = "1"
     from service.runtime import load
 
     session = load(json.loads((folder / "relaxc.json").read_text()), threads=threads)
