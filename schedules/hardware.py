@@ -73,6 +73,7 @@ CPUS: dict[str, Cpu] = {
     "x86-64-v2": Cpu("x86-64-v2", 128, 16, 1, 5, 1, 32 * KIB, 256 * KIB, 4096 * KIB, 4),
     "x86-64-v3": Cpu("x86-64-v3", 256, 16, 2, 5, 2, 32 * KIB, 256 * KIB, 8192 * KIB, 4),
     "x86-64-v4": Cpu("x86-64-v4", 512, 32, 2, 4, 2, 32 * KIB, 1024 * KIB, 16384 * KIB, 4),
+    "sapphirerapids": Cpu("sapphirerapids", 512, 32, 2, 4, 2, 48 * KIB, 2048 * KIB, 16384 * KIB, 4),
     "znver4": Cpu("znver4", 512, 32, 1, 4, 1, 32 * KIB, 1024 * KIB, 32768 * KIB, 4),
     "aarch64": Cpu("aarch64", 128, 32, 2, 4, 2, 64 * KIB, 512 * KIB, 4096 * KIB, 4),
 }
@@ -92,6 +93,8 @@ def cpu_of(target: Any) -> Cpu:
         row = CPUS["aarch64"]
     else:
         row = CPUS.get(str(attrs.get("mcpu", "")), CPUS["x86-64"])
+        if "+amx-tile" in features and row.name == "x86-64-v4":
+            row = CPUS["sapphirerapids"]  # no older core has AMX
         if "-prefer-256-bit" not in features and row.vector_bits == 512:
             row = replace(row, vector_bits=256)
         if "+avx" in features and row.vector_bits == 128:

@@ -10,7 +10,9 @@ from tvm import s_tir
 from schedules import analysis, tir
 
 __all__ = [
+    "ACCUMULATE_LOCALLY",
     "PREFETCH_AHEAD",
+    "accumulate_locally",
     "fuse_all",
     "inline_producers",
     "loop_of",
@@ -18,6 +20,9 @@ __all__ = [
     "prefetch_ahead",
     "vectorize_inner",
 ]
+
+ACCUMULATE_LOCALLY = "relaxc.accumulate_locally"
+"""The annotation that `accumulate_locally` leaves on a loop, for the lowering."""
 
 PREFETCH_AHEAD = "relaxc.prefetch_ahead"
 """The annotation that `prefetch_ahead` leaves on a loop, for the lowering."""
@@ -111,3 +116,8 @@ def prefetch_ahead(sch: Any, tiles: Any, ahead: int, elements: int) -> None:
     a slice with each tile; `service.lowering.prefetch` says how. The right annotation changes no result.
     """
     sch.annotate(tiles, PREFETCH_AHEAD, [ahead, elements])
+
+
+def accumulate_locally(sch: Any, loop: Any) -> None:
+    """Has the reduction `loop` hold what it adds to in registers, from before its first to after its last step."""
+    sch.annotate(loop, ACCUMULATE_LOCALLY, 1)

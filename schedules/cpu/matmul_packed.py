@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 from typing import Any
 
 from tvm import s_tir, tirx
@@ -16,6 +18,9 @@ __all__ = ["MatmulPacked"]
 
 BLOCK = "matmul"
 
+_LEAST_DEPTH = 128
+"""Steps of the depth under which the sums go to memory and back too often for what is added to them."""
+
 
 @dataclass(frozen=True)
 class _Shape:
@@ -26,23 +31,37 @@ class _Shape:
     depth: int
     width: int
 
+    @property
+    def panels(self) -> int:
+        """Panels of weights, the last with zeros past the columns."""
+        return -(-self.columns // self.width)
+
 
 class MatmulPacked:
     """`C[m, n] = epilogue(sum over k of A[m, k] * P[n // t, k, n % t])`, any leading axes of A flattened into m.
 
-        for task (block of m, panel) in parallel:
-            for m in tiles of the block:
+        for task (block of m, panels) in parallel:
+            for panel, for m in tiles of the block:        fetching the next panel meanwhile
                 acc[rows, vectors][lanes] = 0
                 for k: acc[m, n] += broadcast(A[m, k]) * P[panel, k, n]
                 C[tile] = epilogue(acc)
 
+    and where a block of A of full depth does not fit L2, with the depth in parts and the sums in memory between them:
+
+        for task (panels) in parallel:
+            acc[all m, panels] = 0
+            for part of k, for panel, for m in tiles:      fetching this part of the next panel meanwhile
+                for k in part: acc[m, n] += ...            in registers
+            C = epilogue(acc)
+
     Parameters: `rows` of the register tile; `tiles` of rows in a task, whose part of A then stays in L2 while the
-    panels pass; `unroll` steps of k. The tile after Goto and van de Geijn, 'Anatomy of high-performance matrix
+    panels pass (all of them if the depth is split); `panels` in a task; `depth` of a part; `unroll` steps of k.
+    The tile and the blocking of the depth after Goto and van de Geijn, 'Anatomy of high-performance matrix
     multiplication' (2008), with the packing of the weights done at compile time and none of A.
     """
 
     name = "cpu.matmul_packed"
-    version = 2
+    version = 3
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -87,6 +106,8 @@ def _choices(shape: _Shape) -> Choices:
     return {
         "rows": divisors(shape.rows, 14),
         "tiles": divisors(shape.rows, 64),
+        "panels": divisors(shape.panels, 64),
+        "depth": tuple(d for d in divisors(shape.depth, shape.depth) if d >= min(_LEAST_DEPTH, shape.depth)),
         "unroll": divisors(shape.depth, 8),
     }
 
@@ -95,38 +116,102 @@ def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
     vectors = max(1, shape.width // cpu.lanes(32))
     most = (cpu.vector_registers - 1 - vectors) // vectors
     rows = tile_of(shape.rows, min(14, most))
-    fitting = max(1, cpu.l2_bytes // 2 // (rows * shape.depth * 4))
-    tiles = divisors(shape.rows // rows, fitting)[-1]
-    return {"rows": rows, "tiles": tiles, "unroll": unrolled_steps(shape.depth)}
+    whole = {"rows": rows, "panels": 1, "depth": shape.depth, "unroll": unrolled_steps(shape.depth)}
+    row_bytes, panel_bytes = 4 * shape.depth, 4 * shape.depth * shape.width
+    if shape.rows * row_bytes + 2 * panel_bytes <= cpu.l2_bytes * 3 // 4:
+        return {**whole, "tiles": shape.rows // rows}
+    depth = _part(shape, cpu)
+    if 2 * panel_bytes > cpu.l2_bytes // 8 and depth is not None:
+        return {**whole, "tiles": 1, "depth": depth, "panels": _panels_in_task(shape, cpu)}
+    fitting = max(1, (cpu.l2_bytes * 3 // 4 - 2 * panel_bytes) // (rows * row_bytes))
+    return {**whole, "tiles": divisors(shape.rows // rows, fitting)[-1]}
+
+
+def _part(shape: _Shape, cpu: Cpu) -> int | None:
+    """The most of the depth of which a panel fits L1 and all rows a quarter of L2; None if that is too little."""
+    most = min(cpu.l1_bytes // (4 * shape.width), cpu.l2_bytes // (16 * shape.rows))
+    depth = divisors(shape.depth, most)[-1] if most else 1
+    return depth if depth >= _LEAST_DEPTH else None
+
+
+def _panels_in_task(shape: _Shape, cpu: Cpu) -> int:
+    """The most panels whose sums fit a quarter of L2, of those that keep the cores about as busy as any."""
+    fitting = divisors(shape.panels, max(1, cpu.l2_bytes // (16 * shape.rows * shape.width)))
+
+    def busy(panels: int) -> float:
+        rounds = -(-shape.panels // (panels * cpu.cores))
+        return shape.panels / (rounds * cpu.cores * panels)
+
+    best = max(map(busy, fitting))
+    return max(panels for panels in fitting if busy(panels) >= 0.95 * best)
 
 
 def _schedule(func: Any, shape: _Shape, cpu: Cpu, chosen: Parameters) -> Any:
-    work = analysis.work_of(func).known_flops
     sch = s_tir.Schedule(func)
     _, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # _match took it
     last = after[-1].name_hint
     for block in after[:-1]:
         sch.compute_inline(block.name_hint)
     _flatten_rows(sch, last, after[-1])
+    parallel = analysis.worth_parallel(analysis.work_of(func).known_flops)
+    if chosen["depth"] == shape.depth:
+        _one_pass(sch, last, shape, cpu, chosen, parallel)
+    else:
+        _in_parts(sch, last, shape, cpu, chosen, parallel)
+    return sch.mod["main"]
+
+
+def _one_pass(sch: Any, last: str, shape: _Shape, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:
+    """Sums of full depth in registers, and the epilogue from there."""
     row, column = sch.get_loops(last)
     row, rows = sch.split(row, [None, chosen["rows"]])
     task, row = sch.split(row, [None, chosen["tiles"]])
-    panel, column = sch.split(column, [None, shape.width])
+    group, panel, column = sch.split(column, [None, chosen["panels"], shape.width])
     vector, lane = sch.split(column, [None, cpu.lanes(32)])
-    sch.reorder(task, panel, row, rows, vector, lane)
+    sch.reorder(task, group, panel, row, rows, vector, lane)
     sch.compute_at(BLOCK, row, preserve_unit_loops=True)
     sch.set_scope(BLOCK, 0, "local")
-    task = sch.fuse(task, panel)
-    if analysis.worth_parallel(work):
+    task = sch.fuse(task, group)
+    if parallel:
         sch.parallel(task)
-    panel_elements = shape.depth * shape.width
-    if chosen["tiles"] > 1:
-        moves.prefetch_ahead(sch, row, panel_elements, panel_elements)
-    _accumulate(sch, cpu.lanes(32), chosen["unroll"])
-    sch.unroll(rows)
-    sch.unroll(vector)
-    sch.vectorize(lane)
-    return sch.mod["main"]
+    blocks = shape.rows // (chosen["rows"] * chosen["tiles"])
+    if chosen["tiles"] > 1 and 4 * shape.depth * shape.columns > cpu.l2_bytes // (2 if blocks > 1 else 8):
+        moves.prefetch_ahead(sch, row, shape.depth * shape.width, shape.depth * shape.width)
+    *_, row, column, k = sch.get_loops(BLOCK)
+    vector_k, lane_k = sch.split(column, [None, cpu.lanes(32)])
+    k, unrolled = sch.split(k, [None, chosen["unroll"]])
+    sch.reorder(k, unrolled, row, vector_k, lane_k)
+    _unroll(sch, (unrolled, row, vector_k, rows, vector), (lane_k, lane))
+    sch.decompose_reduction(BLOCK, k)
+
+
+def _in_parts(sch: Any, last: str, shape: _Shape, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:
+    """Sums of a part of the depth in registers, of the whole in the cache, then the epilogue."""
+    row, column = sch.get_loops(last)
+    task, column = sch.split(column, [None, chosen["panels"] * shape.width])
+    sch.reorder(task, row, column)
+    sch.compute_at(BLOCK, task, preserve_unit_loops=True)
+    if parallel:
+        sch.parallel(task)
+    sch.vectorize(sch.split(column, [None, cpu.lanes(32)])[1])
+    *_, row, column, k = sch.get_loops(BLOCK)
+    # The accumulator has whole tiles: rows past the last are computed too, without a condition.
+    tile, row = sch.split(row, [None, chosen["rows"]], disable_predication=True)
+    panel, vector, lane = sch.split(column, [None, shape.width // cpu.lanes(32), cpu.lanes(32)])
+    steps = gcd(chosen["depth"], chosen["unroll"])
+    part, k, unrolled = sch.split(k, [None, chosen["depth"] // steps, steps])
+    sch.reorder(part, panel, tile, k, unrolled, row, vector, lane)
+    _unroll(sch, (unrolled, row, vector), (lane,))
+    sch.decompose_reduction(BLOCK, part)
+    moves.accumulate_locally(sch, k)
+    moves.prefetch_ahead(sch, tile, shape.depth * shape.width, chosen["depth"] * shape.width)
+
+
+def _unroll(sch: Any, loops: Sequence[Any], lanes: Sequence[Any]) -> None:
+    for loop in loops:
+        sch.unroll(loop)
+    for loop in lanes:
+        sch.vectorize(loop)
 
 
 def _flatten_rows(sch: Any, name: str, block: Any) -> None:
@@ -142,14 +227,3 @@ def _flatten_rows(sch: Any, name: str, block: Any) -> None:
         return row, axes[-1]
 
     sch.transform_block_layout(name, tirx.IndexMap.from_func(flat, ndim=len(sizes)))
-
-
-def _accumulate(sch: Any, lanes: int, steps: int) -> None:
-    *_, row, column, k = sch.get_loops(BLOCK)
-    vector, lane = sch.split(column, [None, lanes])
-    k, unrolled = sch.split(k, [None, steps])
-    sch.reorder(k, unrolled, row, vector, lane)
-    for loop in (unrolled, row, vector):
-        sch.unroll(loop)
-    sch.vectorize(lane)
-    sch.decompose_reduction(BLOCK, k)

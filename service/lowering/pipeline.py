@@ -8,6 +8,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
+from service.lowering.accumulate import AccumulateLocally
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
 from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
@@ -51,6 +52,7 @@ def _list() -> list[Any]:
         s_tir.transform.LowerOpaqueBlock(),
         # Flat buffers, machine dtypes, vectors
         tirx.transform.FlattenBuffer(),
+        AccumulateLocally(),  # ours
         InsertPrefetches(),  # ours
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),

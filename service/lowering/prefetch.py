@@ -50,7 +50,9 @@ def _expanded(loop: Any) -> Any:
     plain = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=kept)
     chain = _serial_chain(plain)
     streams = [load for load in tir.loads(chain[-1].body) if _is_stream(load, chain)]
-    if len({load.source.data for load in streams}) != 1 or not all(isinstance(each.extent, tirx.IntImm) for each in chain):
+    if len({load.source.data for load in streams}) != 1 or not all(
+        isinstance(each.extent, tirx.IntImm) for each in chain
+    ):
         return plain
     prefetches = _prefetches(streams[0], chain, ahead, elements)
     return _with_first(plain, chain[-1], prefetches)

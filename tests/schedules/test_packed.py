@@ -108,6 +108,7 @@ CASES: dict[str, tuple[Rule, Callable[[], Any]]] = {
     "conv2d": (Conv2dBlocked(), lambda: convolution(16, {"padding": (1, 1, 1, 1)}, 32, 64, 3, (8, 12))),
     "conv2d 1x1": (Conv2dBlocked(), lambda: convolution(16, {}, 32, 64, 1, (6, 8))),
     "matmul": (MatmulPacked(), lambda: product(24, 16, 90, 48, 8)),
+    "matmul in parts": (MatmulPacked(), lambda: product(25, 256, 330, 48, 5)),
 }
 
 
@@ -120,6 +121,27 @@ def test_any_choice_is_right(case: str) -> None:
     points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
     for point in random.Random(0).sample(points, min(6, len(points))):
         agree(rule, func, "auto" if lanes_of("auto") == 16 else "x86-64-v4", point)
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(13, 13), (31, 8), (49, 7)])
+@pytest.mark.parametrize(("columns", "panels"), [(144, 1), (144, 3), (1000, 7)])
+def test_a_depth_in_parts(rows: int, tile: int, columns: int, panels: int) -> None:
+    func = product(rows, 384, columns, 48, tile)
+    name = "auto" if lanes_of("auto") == 16 else "x86-64-v4"
+    agree(MatmulPacked(), func, name, {"rows": tile, "tiles": 1, "panels": panels, "depth": 128, "unroll": 4})
+
+
+def test_the_depth_is_split_where_a_block_of_full_depth_does_not_fit_l2() -> None:
+    target = to_tvm(resolve("x86-64-v4"))
+    short = MatmulPacked().apply(product(128, 768, 768, 48, 8), target)
+    long = MatmulPacked().apply(product(128, 3072, 768, 48, 8), target)
+    assert isinstance(short, Schedule)
+    assert isinstance(long, Schedule)
+    assert short.parameters["depth"] == 768
+    assert long.parameters["depth"] < 256
+    text = str(long.func)
+    assert "relaxc.accumulate_locally" in text
+    assert "relaxc.prefetch_ahead" in text
 
 
 @pytest.mark.parametrize("rule", [Conv2dBlocked(), MatmulPacked()], ids=lambda rule: rule.name)
