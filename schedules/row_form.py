@@ -8,7 +8,7 @@ from tvm import s_tir, tirx
 
 from schedules import analysis, tir
 
-__all__ = ["PARTIAL", "row_form"]
+__all__ = ["PARTIAL", "operator_of", "row_form"]
 
 PARTIAL = "_lanes"
 """What the name of the block of partial results adds to that of its reduction."""
@@ -31,7 +31,7 @@ def row_form(func: Any, name: str, lanes: int) -> Any | None:
     spatial = [iv for iv in block.iter_vars if not analysis.reduces(iv)]
     reduced = [iv for iv in block.iter_vars if analysis.reduces(iv)]
     length = tir.product([iv.dom.extent for iv in reduced])
-    operator = _operator(block)
+    operator = operator_of(block)
     if operator is None or (isinstance(length, int) and length < 2 * lanes):
         return None
     op, term = operator
@@ -73,7 +73,7 @@ def _sizes(reduced: list[Any]) -> list[Any]:
     return [tir.product([iv.dom.extent]) for iv in reduced]
 
 
-def _operator(block: Any) -> tuple[Any, Any] | None:
+def operator_of(block: Any) -> tuple[Any, Any] | None:
     """op and the reduced term of `s = op(s, term)`, if `s` starts from op's identity."""
     value, dtype = block.body.value, str(block.body.buffer.dtype)
     identities = {

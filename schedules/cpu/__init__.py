@@ -10,6 +10,7 @@ from schedules.cpu.injective import Injective
 from schedules.cpu.matmul import Matmul
 from schedules.cpu.matmul_packed import MatmulPacked
 from schedules.cpu.reduction import Reduction
+from schedules.cpu.rows import Rows
 from schedules.rule import Rule
 
 __all__ = ["RULES"]
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     Conv2d(),
     Depthwise(),
     # Stages over rows, then plain element by element
+    Rows(),
     Reduction(),
     Injective(),
     # Everything

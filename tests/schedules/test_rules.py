@@ -25,6 +25,7 @@ CASES = {
     "cpu.conv2d": (lambda a, b: R.nn.relu(R.nn.conv2d(a, b, padding=1)), [(1, 6, 9, 14), (10, 6, 3, 3)]),
     "cpu.depthwise": (lambda a, b: R.nn.relu(R.nn.conv2d(a, b, padding=1, groups=6)), [(1, 6, 9, 20), (6, 1, 3, 3)]),
     "cpu.reduction": (lambda a: R.nn.softmax(a, -1), [(7, 100)]),
+    "cpu.rows": (lambda a: R.nn.softmax(a, -1), [(5, 100)]),
     "cpu.injective": (lambda a, b: R.add(R.tanh(a), b), [(7, 100), (100,)]),
     "cpu.fallback": (lambda a: R.nn.softmax(a, 1), [(2, 7, 33)]),
 }

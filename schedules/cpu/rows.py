@@ -1,0 +1,63 @@
+"""Row-wise functions on a CPU (softmax, layer and group norm, sums) of rows of a known length."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schedules import analysis
+from schedules.cpu.matmul import inlined
+from schedules.cpu.nest import lanes_of
+from schedules.hardware import Cpu, cpu_of
+from schedules.row_program import row_program
+from schedules.row_stages import RowFunction, row_function
+from schedules.rule import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["Rows"]
+
+_UNROLL = (1, 2, 4, 8)
+
+
+class Rows:
+    """`out[r, i] = f(x[r, i], reduce over j of g(x[r, j]), …)`, any number of reductions after each other.
+
+    One pass over memory: a row's stages run while it is in the cache, those that need no result of each other in the
+    same loop. Parameters: `lanes` of a vector, and `unroll`, the vectors and accumulators of one step.
+
+    Declines where the stages have no leading axes in common, a stage does not run along memory, or the length of
+    a row is symbolic.
+    """
+
+    name = "cpu.rows"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.rule.Rule`."""
+        cpu, func = cpu_of(target), inlined(func)
+        found = row_function(func)
+        if isinstance(found, Declined):
+            return found
+        chosen = _default(found, cpu) if parameters is None else dict(parameters)
+        check(chosen, _choices(found, cpu))
+        work = analysis.work_of(func).known_flops
+        parallel = cpu.cores > 1 and analysis.worth_parallel(work)
+        return Schedule(row_program(func, found, parallel=parallel, **chosen), chosen)
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.rule.Rule`."""
+        found = row_function(inlined(func))
+        return found if isinstance(found, Declined) else _choices(found, cpu_of(target))
+
+
+def _lanes(found: RowFunction, cpu: Cpu) -> int:
+    return min(lanes_of(stage.block, cpu) for stage in found.stages)
+
+
+def _choices(found: RowFunction, cpu: Cpu) -> Choices:
+    lanes = _lanes(found, cpu)
+    return {"lanes": (lanes, 2 * lanes), "unroll": _UNROLL}
+
+
+def _default(found: RowFunction, cpu: Cpu) -> dict[str, int]:
+    """Accumulators that hide the latency of an addition, and leave registers for what is added."""
+    wanted = min(cpu.fma_in_flight, cpu.vector_registers // 4)
+    return {"lanes": _lanes(found, cpu), "unroll": max(u for u in _UNROLL if u <= wanted)}

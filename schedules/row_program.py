@@ -1,0 +1,274 @@
+"""A row-wise function as one loop over rows, whose stages run in vectors with several accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from schedules import tir
+from schedules.row_stages import RowFunction, Stage
+
+__all__ = ["row_program"]
+
+
+def row_program(func: Any, function: RowFunction, *, lanes: int, unroll: int, parallel: bool) -> Any:
+    """`func`, which computes `function`, with each row's stages after each other while the row is in the cache.
+
+        for r in rows:                                       # parallel
+            acc[0..u][lanes] = identity
+            for j: for u: acc[u][:] = op(acc[u][:], term(x[r, (j * unroll + u) * lanes :]))
+            s = op over acc                                  # halves onto halves
+            for j: y[r, j * lanes :] = value(x, s)
+
+    Stages that wait for no result of each other share a loop; one that evaluates functions, which take longer than an
+    accumulator's latency, has one vector a step. The last vector of a row whose length is no multiple of
+    `lanes` overlaps the one before it, so that there is no scalar tail: a reduction takes the identity for what it
+    has seen. An intermediate vector that only the result is made of, element by element, lives in the result.
+    """
+    row = tir.fresh("row")
+    groups = _groups(function)
+    builder = _Builder(function, groups, tir.unflatten(row, function.extents) if function.extents else [])
+    body = tirx.stmt_seq(*(builder.group(group, lanes, unroll) for group in groups))
+    if function.extents:
+        kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
+        body = tirx.For(row, tirx.const(0, "int64"), tir.size(tir.product(list(function.extents))), kind, body)
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=builder.buffers)
+    return func.with_body(s_tir.SBlockRealize([], True, root))
+
+
+def _groups(function: RowFunction) -> list[list[Stage]]:
+    """Stages that one loop can compute together, in order."""
+    groups: list[list[Stage]] = []
+    for stage in function.stages:
+        if groups and _joins(stage, groups[-1], function):
+            groups[-1].append(stage)
+        else:
+            groups.append([stage])
+    return groups
+
+
+def _joins(stage: Stage, group: list[Stage], function: RowFunction) -> bool:
+    """Whether `stage` runs over the same positions as `group`, and reads of it only what was just computed there."""
+    first = group[0]
+    if stage.is_scalar or first.is_scalar or stage.sizes != first.sizes:
+        return False
+    for load in tir.loads(stage.value):
+        writer = function.writer(load.source)
+        if writer is None or not any(writer is other for other in group):
+            continue
+        if writer.operator is not None or not _same_place(stage, load.indices, writer):
+            return False
+    return True
+
+
+def _same_place(stage: Stage, indices: Any, writer: Stage) -> bool:
+    """Whether `stage` reads at `indices` what `writer`, at the same position of its axes, writes."""
+    to_writer = dict(zip(_axes(stage), _axes(writer), strict=True))
+    zeros = {var: tir.zero(var) for var in (*stage.ones, *writer.ones)}
+    pairs = zip(indices, writer.block.body.indices, strict=True)
+    return all(
+        tir.same(tir.simplify(tir.substitute(read, to_writer | zeros)), tir.simplify(tir.substitute(written, zeros)))
+        for read, written in pairs
+    )
+
+
+def _axes(stage: Stage) -> tuple[Any, ...]:
+    return (*stage.rows, *stage.outer, *stage.flat)
+
+
+@dataclass(frozen=True)
+class _Vector:
+    """`lanes` elements from `start`, of which the last `fresh` are new; `slot` is the accumulators' index."""
+
+    start: Any
+    lanes: int
+    fresh: int
+    slot: int
+
+
+class _Builder:
+    """Statements of one row; `row` gives the indices of its axes."""
+
+    def __init__(self, function: RowFunction, groups: list[list[Stage]], row: list[Any]) -> None:
+        self.function, self.row = function, row
+        self.buffers: list[Any] = []
+        self.places: dict[Any, Callable[[list[Any]], Any]] = {}
+        self.in_result = _held_in_result(function, groups)
+        for stage in function.stages[:-1]:
+            self.places[stage.buffer] = self._place(stage)
+
+    def _place(self, stage: Stage) -> Callable[[list[Any]], Any]:
+        """From the indices of an intermediate buffer to (buffer, indices) of where it is kept for this row."""
+        rows = len(self.function.extents)
+        if stage is self.in_result:
+            return self._in_result
+        shape = list(stage.buffer.shape)[rows:] if not (stage.is_scalar or stage.operator) else [1]
+        kept = self._allocate(shape, str(stage.buffer.dtype), stage.buffer.name)
+        if stage.is_scalar or stage.operator:
+            return lambda _: (kept, [tirx.const(0, "int64")])
+        return lambda indices: (kept, indices[rows:])
+
+    def _in_result(self, indices: list[Any]) -> Any:
+        last = self.function.last
+        rows = len(last.rows)
+        axes = [iv.var for iv in last.block.iter_vars]
+        values = dict(zip(axes, [*self.row, *indices[rows:]], strict=True))
+        return last.buffer, [tir.substitute(index, values) for index in last.block.body.indices]
+
+    def _allocate(self, shape: list[Any], dtype: str, name: str) -> Any:
+        self.buffers.append(tirx.decl_buffer(shape, dtype, name, scope="local"))
+        return self.buffers[-1]
+
+    def group(self, stages: list[Stage], lanes: int, unroll: int) -> Any:
+        """The loop that computes `stages`, what comes before it and behind it."""
+        if stages[0].is_scalar:
+            return self._store(stages[0], self._values(stages[0], [], []), None)
+        outer_sizes, flat_sizes = stages[0].sizes
+        steps = 1 if any(stage.evaluates for stage in stages) else unroll
+        vectors = _vectors(prod(flat_sizes), lanes, steps)
+        slots = 1 + max(vector.slot for _, group in vectors for vector in group)
+        width = vectors[0][1][0].lanes
+        sums = {id(s): self._accumulators(s, slots * width) for s in stages if s.operator is not None}
+        outer = [tir.fresh("outer") for _ in outer_sizes]
+        body: list[Any] = []
+        for count, group in vectors:
+            step = tir.fresh("step")
+            parts = [self._vector(s, v, count, step, outer, sums.get(id(s))) for v in group for s in stages]
+            body.append(_loop(step, count, tirx.stmt_seq(*parts)))
+        loop = tirx.stmt_seq(*body)
+        for var, extent in reversed(list(zip(outer, outer_sizes, strict=True))):
+            loop = _loop(var, extent, loop)
+        before = [self._identity(s, sums[id(s)], slots, width) for s in stages if s.operator is not None]
+        behind = [self._combined(s, sums[id(s)], slots, width) for s in stages if s.operator is not None]
+        return tirx.stmt_seq(*before, loop, *behind)
+
+    def _accumulators(self, stage: Stage, count: int) -> Any:
+        return self._allocate([count], str(stage.buffer.dtype), f"{stage.buffer.name}_lanes")
+
+    def _identity(self, stage: Stage, sums: Any, slots: int, width: int) -> Any:
+        start = stage.block.init.value
+        return tirx.stmt_seq(*(_filled(sums, start, slot * width, width) for slot in range(slots)))
+
+    def _vector(self, stage: Stage, vector: _Vector, count: int, step: Any, outer: list[Any], sums: Any) -> Any:
+        """One vector of one stage."""
+
+        def at(lane: Any) -> Any:
+            position = vector.start(step) if count > 1 else vector.start(tirx.const(0, "int64"))
+            place = tir.simplify(position) + lane
+            values = self._values(stage, outer, tir.unflatten(place, [tir.size(s) for s in stage.sizes[1]]))
+            fresh = None if vector.fresh == vector.lanes else lane >= tirx.const(vector.lanes - vector.fresh, "int64")
+            if sums is None:
+                return self._store(stage, values, fresh)
+            op = stage.operator[0]  # type: ignore[index]  # a stage with sums reduces
+            term = self._read(stage.value, values)
+            if fresh is not None:
+                term = tirx.Select(fresh, term, stage.block.init.value)
+            spot = lane + vector.slot * vector.lanes
+            return tirx.BufferStore(sums, op(sums[spot], term), [spot])
+
+        return _lanes(vector.lanes, at)
+
+    def _combined(self, stage: Stage, sums: Any, slots: int, width: int) -> Any:
+        """Accumulators onto the first, then its halves onto each other, and the last into the stage's result."""
+        op = stage.operator[0]  # type: ignore[index]  # called for reductions
+        steps = [_folded(sums, op, width, slot * width) for slot in range(1, slots)]
+        while width > 1:
+            rest = width - width // 2
+            steps.append(_folded(sums, op, width // 2, rest))
+            width = rest
+        values = self._values(stage, [], [])
+        buffer, indices = self._target(stage, values)
+        return tirx.stmt_seq(*steps, tirx.BufferStore(buffer, sums[0], indices))
+
+    def _values(self, stage: Stage, outer: list[Any], flat: list[Any]) -> dict[Any, Any]:
+        values = dict(zip(stage.rows, self.row, strict=True)) | {var: tir.zero(var) for var in stage.ones}
+        values |= dict(zip(stage.outer, outer, strict=bool(outer)))
+        return values | dict(zip(stage.flat, flat, strict=bool(flat)))
+
+    def _store(self, stage: Stage, values: dict[Any, Any], fresh: Any | None) -> Any:
+        buffer, indices = self._target(stage, values)
+        value = self._read(stage.value, values)
+        if fresh is not None and self.in_result is not None and stage is self.function.last:
+            value = tirx.Select(fresh, value, buffer[tuple(indices)])
+        return tirx.BufferStore(buffer, value, indices)
+
+    def _target(self, stage: Stage, values: dict[Any, Any]) -> Any:
+        indices = [tir.substitute(index, values) for index in stage.block.body.indices]
+        return (stage.buffer, indices) if stage is self.function.last else self.places[stage.buffer](indices)
+
+    def _read(self, value: Any, values: dict[Any, Any]) -> Any:
+        """`value` with its variables put in, and intermediate results read from where they are kept."""
+        value = tir.substitute(value, values)
+        for source, place in self.places.items():
+
+            def moved(load: Any, place: Callable[[list[Any]], Any] = place) -> Any:
+                buffer, indices = place(list(load.indices))
+                return buffer[tuple(indices)]
+
+            value = tir.replace_loads(value, source, moved)
+        return value
+
+
+def _held_in_result(function: RowFunction, groups: list[list[Stage]]) -> Stage | None:
+    """The last intermediate vector, if the result is made of it element by element, in a later loop, in its dtype."""
+    last = function.last
+    vectors = [s for s in function.stages[:-1] if not s.is_scalar and s.operator is None]
+    if not vectors or last.operator is not None or vectors[-1].buffer.dtype != last.buffer.dtype:
+        return None
+    held = vectors[-1]
+    reads = [load for load in tir.loads(last.value) if load.source.same_as(held.buffer)]
+    plain = [iv.var for iv in last.block.iter_vars]
+    whole = len(plain) == len(held.buffer.shape) and all(
+        tir.same_size(iv.dom.extent, size) for iv, size in zip(last.block.iter_vars, held.buffer.shape, strict=True)
+    )
+    at_place = all(all(map(tir.same_var, load.indices, plain)) for load in reads)
+    apart = not any(stage is held for stage in groups[-1])
+    return held if reads and whole and at_place and apart else None
+
+
+def _vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[_Vector]]]:
+    """Loops that cover `length` elements: how often each runs, and its vectors, whose `start` is of the loop's step."""
+    if length < lanes:
+        return [(1, [_Vector(lambda _: tirx.const(0, "int64"), length, length, 0)])]
+    whole = length // lanes
+    unroll = min(unroll, whole)
+    steps, rest = divmod(whole, unroll)
+
+    def inside(u: int) -> Callable[[Any], Any]:
+        return lambda step: step * (unroll * lanes) + u * lanes
+
+    def fixed(start: int) -> Callable[[Any], Any]:
+        return lambda _: tirx.const(start, "int64")
+
+    loops = [(steps, [_Vector(inside(u), lanes, lanes, u) for u in range(unroll)])]
+    last = [_Vector(fixed((steps * unroll + u) * lanes), lanes, lanes, u) for u in range(rest)]
+    if length % lanes:
+        last.append(_Vector(fixed(length - lanes), lanes, length % lanes, rest % unroll))
+    return [*loops, (1, last)] if last else loops
+
+
+def _loop(var: Any, extent: int, body: Any) -> Any:
+    if extent == 1:
+        return tir.substitute(body, {var: tirx.const(0, "int64")})
+    return tirx.For(var, tirx.const(0, "int64"), tir.size(extent), tirx.ForKind.SERIAL, body)
+
+
+def _filled(buffer: Any, value: Any, first: int, count: int) -> Any:
+    return _lanes(count, lambda lane: tirx.BufferStore(buffer, value, [lane + first]))
+
+
+def _folded(buffer: Any, op: Any, count: int, by: int) -> Any:
+    """`b[i] = op(b[i], b[i + by])` for i in `count`, as one vector."""
+    return _lanes(count, lambda lane: tirx.BufferStore(buffer, op(buffer[lane], buffer[lane + by]), [lane]))
+
+
+def _lanes(count: int, body: Callable[[Any], Any]) -> Any:
+    """`body` for each of `count` lanes, as one vector."""
+    if count == 1:
+        return body(tirx.const(0, "int64"))
+    lane = tir.fresh("lane")
+    return tirx.For(lane, tirx.const(0, "int64"), tir.size(count), tirx.ForKind.VECTORIZED, body(lane))
