@@ -31,7 +31,15 @@ def test_later_gpus_take_the_row_of_their_family():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"vector_bits": 100}, {"vector_registers": 8}, {"l1_bytes": 1 << 30}, {"cores": 0}, {"fma_latency": 40}]
+    "wrong",
+    [
+        {"vector_bits": 100},
+        {"vector_registers": 8},
+        {"l1_bytes": 1 << 30},
+        {"cores": 0},
+        {"fma_latency": 40},
+        {"l3_bytes_per_cycle": 0.0},
+    ],
 )
 def test_a_cpu_row_checks_itself(wrong):
     with pytest.raises(AssertionError):
