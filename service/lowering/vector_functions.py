@@ -95,8 +95,14 @@ class CallVectorFunctions:
         called: set[tuple[str, int]] = set()
         body = tvm_ffi.structural_map(func.body, (Call, lambda call: _called(call, called)))
         if called:
-            body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", llvm_module(sorted(called)), body)
+            code = llvm_module(sorted(called), avx512=_has_avx512(func.attrs.get("target")))
+            body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", code, body)
         return func.with_body(body)
+
+
+def _has_avx512(target: Any) -> bool:
+    is_cpu = target is not None and str(target.kind.name) == "llvm"
+    return is_cpu and bool(tvm.get_global_func("target.target_has_feature")("avx512f", target))
 
 
 def _called(call: Any, called: set[tuple[str, int]]) -> Any:

@@ -42,6 +42,7 @@ TANH_SERIES_END = 0.625
 SQRT_HALF = 0.707106781186547524
 SMALLEST_NORMAL = 1.17549435e-38
 SUBNORMAL_SCALE, SUBNORMAL_EXPONENT = 8388608.0, 23.0
+SCALE, SCALE_LANES = "llvm.x86.avx512.mask.scalef.ps.512", 16
 INFINITY = float("inf")
 NAN = float("nan")
 
@@ -52,8 +53,10 @@ Value = str
 class _Body:
     """The instructions of one function of vectors of `lanes` elements, one method an instruction."""
 
-    def __init__(self, lanes: int) -> None:
+    def __init__(self, lanes: int, scales: bool) -> None:
         self.lines: list[str] = []
+        self.scales = scales
+        """Whether the machine multiplies a vector by powers of two in one instruction: AVX-512's vscalefps."""
         self.floats, self.ints, self.bools = (
             kind if lanes == 1 else f"<{lanes} x {kind}>" for kind in ("float", "i32", "i1")
         )
@@ -124,6 +127,17 @@ class _Body:
         upper = self.when("olt", x, self.f(high), x, self.f(high))
         return self.when("ogt", upper, self.f(low), upper, self.f(low))
 
+    def clamp_number(self, x: Value, low: float, high: float) -> Value:
+        """x within [low, high]; NaN stays NaN."""
+        upper = self.when("ogt", x, self.f(high), self.f(high), x)
+        return self.when("olt", upper, self.f(low), self.f(low), upper)
+
+    def scale(self, x: Value, n: Value) -> Value:
+        """x * 2**n for an integral float n of any size, rounded once; where `scales`."""
+        kind = self.floats
+        source = f"{kind} zeroinitializer, i16 -1, i32 4"
+        return self._emit(f"call {kind} @{SCALE}({kind} {x}, {kind} {n}, {source})")
+
     def power_of_two(self, n: Value) -> Value:
         """2**n for the integer n in -126..127."""
         return self.from_bits(self.int_op("shl", self.int_op("add", n, self.i(127)), self.i(23)))
@@ -131,10 +145,12 @@ class _Body:
 
 def _exp(e: _Body, x: Value) -> Value:
     """Cephes. exp(x) = 2**n exp(r), |r| <= ln 2 / 2; 2**n in two factors, for subnormal and the largest results."""
-    c = e.clamp(x, EXP_LOW, EXP_HIGH)
+    c = (e.clamp_number if e.scales else e.clamp)(x, EXP_LOW, EXP_HIGH)
     n = e.unary("floor", e.fma(c, e.f(LOG2_E), e.f(0.5)))
     r = e.fma(n, e.f(-LN2_LOW), e.fma(n, e.f(-LN2_HIGH), c))
     value = e.op("fadd", e.fma(e.horner(r, EXP), e.op("fmul", r, r), r), e.f(1.0))
+    if e.scales:
+        return e.scale(value, n)
     whole = e.to_int(n)
     half = e.int_op("ashr", whole, e.i(1))
     scaled = e.op("fmul", e.op("fmul", value, e.power_of_two(half)), e.power_of_two(e.int_op("sub", whole, half)))
@@ -211,11 +227,11 @@ def function_name(name: str, lanes: int) -> str:
     return f"relaxc_{name}_{lanes}"
 
 
-def llvm_module(wanted: Sequence[tuple[str, int]]) -> str:
-    """LLVM IR that defines the functions `wanted`, as (name, lanes)."""
+def llvm_module(wanted: Sequence[tuple[str, int]], *, avx512: bool = False) -> str:
+    """LLVM IR that defines the functions `wanted`, as (name, lanes); with `avx512`, in its instructions too."""
     functions, declarations = [], set()
     for name, lanes in wanted:
-        body = _Body(lanes)
+        body = _Body(lanes, scales=avx512 and lanes == SCALE_LANES)
         result = FUNCTIONS[name](body, "%x")
         lines = "\n".join(body.lines)
         kind = body.floats
@@ -223,5 +239,7 @@ def llvm_module(wanted: Sequence[tuple[str, int]]) -> str:
         functions.append(f"define {kind} @{symbol}({kind} %x) {{\n{lines}\n  ret {kind} {result}\n}}")
         declarations |= {f"declare {kind} @llvm.{f}.{body.suffix}({kind})" for f in ("floor", "fabs")}
         declarations.add(f"declare {kind} @llvm.copysign.{body.suffix}({kind}, {kind})")
+        if body.scales:
+            declarations.add(f"declare {kind} @{SCALE}({kind}, {kind}, {kind}, i16, i32)")
         declarations.add(f"declare {kind} @llvm.fmuladd.{body.suffix}({kind}, {kind}, {kind})")
     return "\n".join([*sorted(declarations), *functions, ""])

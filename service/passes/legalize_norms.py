@@ -1,4 +1,4 @@
-"""Normalization to TIR with the variance taken around the mean.
+"""Normalization and softmax to TIR: the variance is taken around the mean, the exponentials' sum in fp32.
 
 TVM's own TE computes the variance as E[x²] - E[x]² in one pass. In fp32 this loses every digit of the
 variance when the mean is a thousand times the deviation, so these take two passes over the data:
@@ -119,8 +119,37 @@ def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return relax.op.reshape(normalized, sizes)
 
 
+def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """`exp(x - max) * (1 / Σ exp(x - max))`: one division a row, of a sum that is at least 1."""
+    axis = int(call.attrs.axis) % call.args[0].ty.ndim
+
+    def compute(data: te.Tensor) -> te.Tensor:
+        acc, shape = _accumulator(str(data.dtype)), list(data.shape)
+        rows = [*shape[:axis], *shape[axis + 1 :]]
+
+        def over(row: Sequence[Any], position: Any) -> list[Any]:
+            return [*row[:axis], position, *row[axis:]]
+
+        def row_of(at: Sequence[Any]) -> list[Any]:
+            return [*at[:axis], *at[axis + 1 :]]
+
+        across, along = (te.reduce_axis((0, shape[axis]), "k") for _ in range(2))
+        top = te.compute(
+            rows, lambda *row: te.max(data(*over(row, across)).astype(acc), axis=across), name="softmax_maxelem"
+        )
+        power = te.compute(shape, lambda *at: tirx.exp(data(*at).astype(acc) - top(*row_of(at))), name="softmax_exp")
+        total = te.compute(rows, lambda *row: te.sum(power(*over(row, along)), axis=along), name="softmax_expsum")
+        scale = te.compute(rows, lambda *row: tirx.const(1, acc) / total(*row), name="softmax_scale")
+        return te.compute(
+            shape, lambda *at: (power(*at) * scale(*row_of(at))).astype(str(data.dtype)), name="softmax_norm"
+        )
+
+    return builder.call_te(compute, *call.args, primfunc_name_hint="softmax", primfunc_attrs=OUT_FUSABLE)
+
+
 NORMS: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {
     "relax.nn.layer_norm": _layer_norm,
     "relax.nn.instance_norm": _instance_norm,
     "relax.nn.group_norm": _group_norm,
+    "relax.nn.softmax": _softmax,
 }

@@ -18,7 +18,7 @@ class RecognizeSafeSoftmax:
 
     This is what scaled_dot_product_attention decomposes to. As written it takes a second reduction over the
     scores. `safe_softmax` takes none: its row maximum starts at the lowest finite number, so that a row of -∞
-    has exponentials of 0 and the sum 0, which it divides by 1. NaN stays NaN.
+    has exponentials of 0 and the sum 0, in whose place 1 is taken. NaN stays NaN.
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
@@ -83,10 +83,11 @@ def _safe_softmax(scores: te.Tensor) -> te.Tensor:
     )
     total = te.compute(rows, lambda *row: te.sum(power(*row, along), axis=along), name="safe_softmax_expsum")
 
-    def divide(*at: Any) -> Any:
-        by = total(*at[:-1])
-        return (power(*at) / tirx.Select(by == tirx.const(0, dtype), tirx.const(1, dtype), by)).astype(
-            str(scores.dtype)
-        )
+    def inverse(*row: Any) -> Any:
+        by = total(*row)
+        return tirx.const(1, dtype) / tirx.Select(by == tirx.const(0, dtype), tirx.const(1, dtype), by)
 
-    return te.compute(scores.shape, divide, name="safe_softmax_norm")
+    scale = te.compute(rows, inverse, name="safe_softmax_scale")
+    return te.compute(
+        scores.shape, lambda *at: (power(*at) * scale(*at[:-1])).astype(str(scores.dtype)), name="safe_softmax_norm"
+    )

@@ -37,13 +37,18 @@ def samples() -> np.ndarray:
     return np.resize(np.concatenate([np.asarray(SPECIAL, "float32"), *usual, patterns]), COUNT)
 
 
-def evaluate(name: str, x: np.ndarray, target: str, opt_level: int = 2) -> tuple[np.ndarray, str]:
-    """`name` of each of x through the schedule and the pipeline, and the assembly."""
+def compiled(name: str, shape: tuple[int, ...], dtype: str, target: str, opt_level: int = 2):
+    """A library whose `main` is `name` of each element, through the schedule and the pipeline."""
     spec = resolve(target)
-    a = te.placeholder(x.shape, str(x.dtype), name="a")
-    b = te.compute(x.shape, lambda i: getattr(tirx, name)(a[i]), name="b")
+    a = te.placeholder(shape, dtype, name="a")
+    b = te.compute(shape, lambda i: getattr(tirx, name)(a[i]), name="b")
     module = tvm.IRModule({"main": te.create_prim_func([a, b]).with_attr("global_symbol", "main")})
-    library = tvm.tirx.build(schedule(module, spec, opt_level=opt_level).module, to_tvm(spec), pipeline=pipeline.NAME)
+    return tvm.tirx.build(schedule(module, spec, opt_level=opt_level).module, to_tvm(spec), pipeline=pipeline.NAME)
+
+
+def evaluate(name: str, x: np.ndarray, target: str, opt_level: int = 2) -> tuple[np.ndarray, str]:
+    """`name` of each of x, and the assembly."""
+    library = compiled(name, x.shape, str(x.dtype), target, opt_level)
     out = tvm.runtime.tensor(np.zeros_like(x))
     library["main"](tvm.runtime.tensor(x), out)
     return out.numpy(), library.inspect_source("asm")
@@ -106,3 +111,8 @@ def test_the_module_is_text_and_always_the_same():
     wanted = [("exp", 16), ("tanh", 1)]
     assert llvm_module(wanted) == llvm_module(wanted)
     assert "define <16 x float> @relaxc_exp_16(<16 x float> %x)" in llvm_module(wanted)
+
+
+@pytest.mark.parametrize(("target", "scales"), [("x86-64-v4", True), ("x86-64-v3", False)])
+def test_avx512_scales_by_powers_of_two_in_one_instruction(target, scales):
+    assert ("vscalefps" in compiled("exp", (64,), "float32", target).inspect_source("asm")) == scales

@@ -158,6 +158,31 @@ def test_norms_of_other_dtypes(dtype: str) -> None:
     np.testing.assert_allclose(got.astype("float64"), want, atol=tolerance)
 
 
+def softmax(x: Any, axis: int) -> Any:
+    with np.errstate(invalid="ignore"):
+        power = np.exp(x - x.max(axis, keepdims=True))
+    return power / power.sum(axis, keepdims=True)
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "float64"])
+def test_softmax(dtype: str, axis: int) -> None:
+    module = graph(lambda x: op.nn.softmax(x, axis=axis), x=(dtype, ("n", 7, 5)))
+    x = random(3, 7, 5, dtype=dtype)
+    got = compute(module, x)[0]
+    assert got.dtype == x.dtype
+    tolerance = {"float32": 1e-7, "float16": 1e-3, "bfloat16": 4e-3, "float64": 1e-15}[dtype]
+    np.testing.assert_allclose(got.astype("float64"), softmax(x.astype("float64"), axis), atol=tolerance)
+
+
+def test_softmax_of_infinities() -> None:
+    """As numpy has it: a row of -inf, or with inf or NaN in it, is NaN; one of large numbers is not."""
+    x = np.full((5, 4), -np.inf, "float32")
+    x[1, 0], x[2], x[3, 1], x[4] = 2, 3e38, np.inf, [np.nan, 1, 2, 3]
+    got = compute(graph(lambda x: op.nn.softmax(x, axis=-1), x=(5, 4)), x)[0]
+    np.testing.assert_allclose(got, softmax(x, -1), atol=1e-7)
+
+
 def test_an_operator_without_a_kernel_is_named() -> None:
     builder = relax.BlockBuilder()
     x = relax.Var("x", relax.TensorType(dtype="float32", ndim=2))
