@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -165,3 +166,16 @@ def test_inspect_describes_the_file() -> None:
     assert info.op_counts["aten.conv2d.default"] == 1
     assert info.details["torch_version"] == torch.__version__
     assert not info.unsupported
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_the_reference_of_a_grouped_convolution_in_16_bits(tmp_path: Path, dtype: torch.dtype) -> None:
+    """oneDNN in torch 2.13 computes it wrongly on CPUs with AMX; the reference is right on every CPU."""
+    torch.manual_seed(0)
+    module = torch.nn.Conv1d(32, 32, 8, groups=4).to(dtype).eval()
+    data = torch.randn(1, 32, 40).to(dtype)
+    path = export(tmp_path / "m.pt2", module, data)
+    reference = exported_program.reference(path, threads=1, shapes={})
+    (got,) = reference(dict(zip(("input",), arrays_of(data), strict=True))).values()
+    want = module.float()(data.float()).detach().numpy()
+    np.testing.assert_allclose(got.astype("float32"), want, rtol=2e-2, atol=2e-2)
