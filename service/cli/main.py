@@ -16,13 +16,16 @@ import typer
 
 from service.cli.app import app
 from service.cli.output import print_json
-from service.errors import InvalidOption, RelaxcError, ToolMissing
+from service.errors import CompilerCrashed, InvalidOption, RelaxcError, ToolMissing
 
 __all__ = ["main"]
 
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
 _BROKEN_PIPE = 128 + signal.SIGPIPE
+
+_LOG_LINES = 8
+"""Lines of a crashed worker's log that are shown without --verbose."""
 
 # What is not in the base installation, and the extra of pyproject.toml that has it.
 _EXTRAS = {"fastapi": "server", "uvicorn": "server", "onnx": "onnx", "onnxruntime": "onnx", "torch": "torch"}
@@ -109,6 +112,9 @@ def _report(error: RelaxcError, wishes: Wishes) -> int:
         traceback.print_exception(error)
         for name, value in error.fields.items():
             print(f"  {name}: {value}", file=sys.stderr)
+    elif isinstance(error, CompilerCrashed):
+        for line in [*error.fields.get("log_tail", [])[-_LOG_LINES:], *filter(None, [error.fields.get("repro")])]:
+            print(f"  | {line}", file=sys.stderr)
     print(f"relaxc: error [{error.code}]: {error.message}", file=sys.stderr)
     print(f"remedy: {error.remedy}", file=sys.stderr)
     if wishes.json:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from service.cli import main as cli
-from service.errors import InvalidTarget, RelaxcError, by_code
+from service.errors import CompilerCrashed, InvalidTarget, RelaxcError, by_code
 from tests.cli.conftest import ROOT, Relaxc
 
 
@@ -123,6 +123,16 @@ def test_verbose_shows_the_trace_of_a_bug(monkeypatch: pytest.MonkeyPatch, capsy
 def test_fields_are_shown_with_verbose(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(monkeypatch, InvalidTarget("no", tag="sparc"), "--verbose") == 2
     assert "tag: sparc" in capsys.readouterr().err
+
+
+def test_a_crash_shows_the_end_of_the_log_and_the_repro(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    crash = CompilerCrashed("it died", log_tail=[f"line {i}" for i in range(20)], repro="relaxc compile m.onnx")
+    assert _run(monkeypatch, crash) == CompilerCrashed.exit_code
+    shown = capsys.readouterr().err
+    assert "line 19" in shown and "line 11" not in shown
+    assert "| relaxc compile m.onnx" in shown
 
 
 def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
