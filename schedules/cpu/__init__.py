@@ -11,6 +11,7 @@ from schedules.cpu.matmul import Matmul
 from schedules.cpu.matmul_packed import MatmulPacked
 from schedules.cpu.reduction import Reduction
 from schedules.cpu.rows import Rows
+from schedules.cpu.winograd import Winograd
 from schedules.rule import Rule
 
 __all__ = ["RULES"]
@@ -19,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     # Sums of products in layouts that the graph passes chose
     MatmulPacked(),
     Conv2dBlocked(),
+    Winograd(),
     # Sums of products in any layout
     Matmul(),
     Conv2d(),

@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from schedules.hardware import Cpu
 from service.passes import blocked_compute as compute
+from service.passes import winograd
 from service.passes.report import LayoutDecision, OptimizeReport
 from service.passes.rewrite import is_tensor_constant, op_name, static_shape
 
@@ -46,13 +47,14 @@ class BlockChannels:
 
     def __init__(self, report: OptimizeReport, cpu: Cpu) -> None:
         self.report = report
+        self.cpu = cpu
         self.lanes = cpu.lanes(32)
         self.most_rows = (cpu.vector_registers - 4) // 2
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module with blocked convolutions; the same object if it has none that can be."""
         gvar = module.get_global_var("main")
-        blocker = _Blocker(module, self.lanes, self.most_rows)
+        blocker = _Blocker(module, self.cpu, self.most_rows)
         function = blocker.visit_expr(module[gvar])
         if not blocker.convolutions:
             return module
@@ -75,9 +77,10 @@ class _Blocked:
 
 @mutator
 class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
-    def __init__(self, module: IRModule, lanes: int, most_rows: int) -> None:
+    def __init__(self, module: IRModule, cpu: Cpu, most_rows: int) -> None:
         super().__init__(module)
-        self.lanes = lanes
+        self.cpu = cpu
+        self.lanes = cpu.lanes(32)
         self.most_rows = most_rows
         self.blocked: dict[Any, _Blocked] = {}
         self.packed: dict[Any, relax.Var] = {}
@@ -133,6 +136,11 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or str(weight.ty.dtype) != "float32":
             return None
         groups, channels = int(attrs.groups), _channels(data)
+        faster = winograd.choose(static_shape(data), shape, attrs, self.cpu)
+        if faster is not None:
+            self.convolutions += 1
+            packed = relax.const(faster.weight(weight.value.numpy(), self.lanes))
+            return _Blocked(self._te(faster.compute, self._pack(data), packed, name="winograd_conv2d"), shape[0])
         geometry: dict[str, Any] = {
             "strides": _ints(attrs.strides, 2),
             "padding": _ints(attrs.padding, 4),
