@@ -192,9 +192,10 @@ def iterations(block: Any) -> Any:
 class Work:
     """The floating-point operations and bytes of a PrimFunc: ints, or text in its symbolic sizes."""
 
-    def __init__(self, flops: Any, size_bytes: Any) -> None:
+    def __init__(self, flops: Any, size_bytes: Any, written_bytes: Any) -> None:
         self.flops = flops
         self.size_bytes = size_bytes
+        self.written_bytes = written_bytes
 
     @property
     def known_flops(self) -> int | None:
@@ -202,22 +203,45 @@ class Work:
         return tir.as_int(self.flops)
 
     def to_dict(self) -> dict[str, int | str]:
-        """Both as JSON values."""
-        return {"flops": _json(self.flops), "bytes": _json(self.size_bytes)}
+        """All of them as JSON values; `written_bytes` are part of `bytes`."""
+        return {
+            "flops": _json(self.flops),
+            "bytes": _json(self.size_bytes),
+            "written_bytes": _json(self.written_bytes),
+        }
 
 
 def work_of(func: Any) -> Work:
     """What `func` computes and moves.
 
     FLOPs: each arithmetic operator and call of a stored value, on floats or integers, counts 1 an iteration.
-    Bytes: each parameter once, as if every intermediate stayed in the cache.
+    Bytes: each parameter once, as if every intermediate stayed in the cache; of one that is only gathered from, such
+    as the table of an embedding, the elements that are loaded.
     """
     flops: Any = 0
     for realize in tir.block_realizes(func):
         block = realize.block
         operations = sum(_operations(store.value) for store in tir.collect(block.body, tirx.BufferStore))
         flops = flops + operations * iterations(block)
-    return Work(_folded(flops), _folded(sum(map(_bytes, _buffers(func.params)))))
+    stored = [store.buffer for store in tir.collect(func.body, tirx.BufferStore)]
+    moved = [(buffer, _bytes_moved(func, buffer)) for buffer in _buffers(func.params)]
+    written = sum(size for buffer, size in moved if any(buffer.same_as(other) for other in stored))
+    return Work(_folded(flops), _folded(sum(size for _, size in moved)), _folded(written))
+
+
+def _bytes_moved(func: Any, buffer: Any) -> Any:
+    """The bytes of `buffer`, or of its elements that plain blocks load where these are fewer."""
+    whole, loaded = _bytes(buffer), 0
+    for realize in tir.block_realizes(func):
+        block = realize.block
+        count = sum(load.source.same_as(buffer) for load in tir.loads(block.body))
+        times = iterations(block)
+        touched = count or any(store.buffer.same_as(buffer) for store in tir.collect(block.body, tirx.BufferStore))
+        if touched and not (count and isinstance(times, int) and isinstance(block.body, tirx.BufferStore)):
+            return whole
+        loaded += count * times if count else 0
+    item = max(1, tir.dtype_bits(str(buffer.dtype)) // 8)
+    return min(whole, loaded * item) if isinstance(whole, int) and loaded else whole
 
 
 def _operations(value: Any) -> int:

@@ -15,7 +15,19 @@ from pathlib import Path
 
 from service.request import TargetSpec
 
-__all__ = ["Cpu", "Gpu", "cpu", "gpu", "host_features", "known_features", "missing_features", "parse_cpuinfo"]
+__all__ = [
+    "Cache",
+    "Cpu",
+    "Gpu",
+    "caches",
+    "cpu",
+    "gpu",
+    "host_features",
+    "known_features",
+    "missing_features",
+    "model_name",
+    "parse_cpuinfo",
+]
 
 # Linux's name of a flag → LLVM's name of the feature, where these differ. Only features that LLVM may use in
 # code it was not asked to use them in are listed here and in _SAME_NAME: a target needs no others.
@@ -86,6 +98,15 @@ class Cpu:
 
 
 @dataclass(frozen=True, slots=True)
+class Cache:
+    """A data cache of the first core, which `cores` share; a virtual machine may be told of more than it gets."""
+
+    level: int
+    size_bytes: int
+    cores: int
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """A CUDA device: compute capability 9.0 is (9, 0)."""
 
@@ -126,6 +147,36 @@ def cpu() -> Cpu:
     if not _kernel_grants_amx(arch):
         features = frozenset(f for f in features if not f.startswith("amx"))
     return Cpu(arch, vendor, features, len(os.sched_getaffinity(0)))
+
+
+@lru_cache(maxsize=1)
+def model_name() -> str:
+    """What this machine's CPU calls itself; its vendor and architecture where it does not."""
+    text = Path("/proc/cpuinfo").read_text()
+    return _field(text, "model name") or f"{cpu().vendor} {_field(text, 'CPU part')} {cpu().arch}".strip()
+
+
+def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[Cache]:
+    """The data caches by level, as Linux tells; none where it does not."""
+    found = {}
+    for index in sorted(folder.glob("index*")):
+        try:
+            kind, level, size, sharing = (
+                (index / name).read_text().strip() for name in ("type", "level", "size", "shared_cpu_list")
+            )
+        except OSError:
+            continue
+        parsed = re.fullmatch(r"(\d+)([KM]?)", size)
+        if kind != "Instruction" and parsed:
+            size_bytes = int(parsed[1]) << {"": 0, "K": 10, "M": 20}[parsed[2]]
+            found[int(level)] = Cache(int(level), size_bytes, _count(sharing))
+    return [found[level] for level in sorted(found)]
+
+
+def _count(ranges: str) -> int:
+    """How many CPUs `0-3,8` names."""
+    ends = [part.partition("-") for part in ranges.split(",") if part]
+    return sum(int(last or first) - int(first) + 1 for first, _, last in ends)
 
 
 def _kernel_grants_amx(arch: str) -> bool:

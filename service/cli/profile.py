@@ -13,11 +13,12 @@ from service.cli.output import console, print_json, table
 from service.cli.session import Dims, Inputs, choose_inputs, open_session
 
 if TYPE_CHECKING:
-    from service.runtime.profile import ProfileReport
+    from service.runtime.peak import Peak
+    from service.runtime.profile import FunctionRow, ProfileReport
 
 __all__ = ["profile"]
 
-_NUMBERS = ("calls", "ms", "share", "GFLOP/s", "GB/s", "of peak")
+_NUMBERS = ("calls", "ms", "share", "MFLOP", "KiB", "GFLOP/s", "GB/s", "limit ms", "of limit", "lost ms")
 
 
 def profile(
@@ -33,10 +34,11 @@ def profile(
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
-    """Show the time of every PrimFunc of an artifact, slowest first, beside the work that it does.
+    """Show the time of every PrimFunc of an artifact beside the least that this machine could take, most lost first.
 
-    `of peak` is the larger of its shares of what this machine can do: arithmetic, or bytes from memory.
-    The peaks are measured once, and kept in the cache folder.
+    That limit is its arithmetic at this machine's peak, or its bytes from the cache that holds them, whichever takes
+    longer (`bound by`). FLOPs and bytes are of one call, times and limits of all. The peaks are those of
+    `relaxc targets`: measured once, and kept in the cache folder.
     """
     import json as text
 
@@ -54,16 +56,35 @@ def profile(
 
 
 def _show(report: ProfileReport) -> None:
-    shown = table("", "PrimFunc", *_NUMBERS, "bound by", "scheduled by", numbers=_NUMBERS)
+    shown = table("", "PrimFunc", *_NUMBERS, "bound by", "scheduled by", "parameters", numbers=_NUMBERS)
     for row in report.functions:
-        rates = (f"{rate:.1f}" if rate is not None else "" for rate in (row.gflops, row.gbps))
-        share = f"{row.of_peak:.0%}" if row.of_peak is not None else ""
-        by = row.rule or "" if row.source in ("rule", None) else f"{row.rule} ({row.source})"
-        shown.add_row(
-            row.function, str(row.calls), f"{row.time_ms:.3f}", f"{row.share:.1%}", *rates, share, row.bound or "", by
-        )
+        shown.add_row(*_cells(row))
     console().print(shown)
+    lost = sum(row.lost_ms or 0.0 for row in report.functions)
     print(f"a run takes {report.total_ms:.3f} ms, {report.other_ms:.3f} ms of it outside PrimFuncs")
     if report.peak:
         top = report.peak
-        print(f"the peak of {top.threads} threads here: {top.gflops:.0f} GFLOP/s in fp32, {top.gbps:.1f} GB/s")
+        print(f"PrimFuncs lose {lost:.3f} ms to their limits: {_limits(top)}")
+
+
+def _cells(row: FunctionRow) -> list[str]:
+    work = (_scaled(row.flops, 1e6), _scaled(row.bytes, 1024))
+    rates = (_scaled(rate, 1) for rate in (row.gflops, row.gbps))
+    limit = (
+        "" if row.limit_ms is None else f"{row.limit_ms:.3f}",
+        "" if row.of_limit is None else f"{row.of_limit:.0%}",
+        "" if row.lost_ms is None else f"{row.lost_ms:.3f}",
+    )
+    by = row.rule or "" if row.source in ("rule", None) else f"{row.rule} ({row.source})"
+    parameters = " ".join(f"{name}={value}" for name, value in row.parameters.items())
+    times = (str(row.calls), f"{row.time_ms:.3f}", f"{row.share:.1%}")
+    return [row.function, *times, *work, *rates, *limit, row.bound or "", by, parameters]
+
+
+def _scaled(value: float | None, unit: float) -> str:
+    return "" if value is None else f"{value / unit:.1f}"
+
+
+def _limits(top: Peak) -> str:
+    caches = ", ".join(f"{level.name} {level.read_gbps:.0f} GB/s" for level in top.levels)
+    return f"{top.threads} threads reach {top.gflops:.0f} GFLOP/s in fp32; {caches}"

@@ -1,20 +1,39 @@
-"""`relaxc targets`: what can be compiled for, and whether it can run here."""
+"""`relaxc targets`: what can be compiled for, whether it can run here, and what this machine can do at most."""
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
 from service.cli.options import Json, Verbose
-from service.cli.output import console, print_json, table
+from service.cli.output import console, print_json, size, table
+
+if TYPE_CHECKING:
+    from service.runtime.peak import Peak
 
 __all__ = ["targets"]
 
 
-def targets(json: Json = False, verbose: Verbose = False) -> None:
-    """List the named targets, with `auto` (this machine) first."""
+def targets(
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure this machine again, whatever was measured before.")
+    ] = False,
+    json: Json = False,
+    verbose: Verbose = False,
+) -> None:
+    """List the named targets, with `auto` (this machine) first, and what this machine reaches at most.
+
+    Its fp32 multiply-adds and the bytes from each cache are measured once, on one core and on all, which takes some
+    seconds on a machine that does nothing else, and kept in the cache folder.
+    """
     from service.lowering.target import host_features, listed, missing_features
 
     rows = [{"target": name, **spec.to_dict(), "missing": missing_features(spec)} for name, spec in listed()]
+    peaks = _peaks(measure)
     if json:
-        print_json({"targets": rows})
+        print_json({"targets": rows, "peaks": [peak.to_dict() for peak in peaks]})
         return
     shown = table("", "target", "is", "vector bits", "cores", "runs here", numbers=("vector bits", "cores"))
     for row in rows:
@@ -22,4 +41,27 @@ def targets(json: Json = False, verbose: Verbose = False) -> None:
         runs = "yes" if not row["missing"] else f"no: {row['missing'][0]}" + ", …" * (len(row["missing"]) > 1)
         shown.add_row(row["target"], row["arch"] or row["name"], str(cpu["vector_bits"]), str(cpu["cores"]), runs)
     console().print(shown)
+    _show(peaks)
     print(f"this CPU has {' '.join(sorted(host_features()))}")
+
+
+def _peaks(again: bool) -> list[Peak]:
+    """Of one core and of all; torch is kept out, which `import tvm` would load."""
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # the mark of a module that is not there
+    from service import machine
+    from service.runtime.peak import peak
+
+    return [peak(threads, again=again) for threads in sorted({1, machine.cpu().cores})]
+
+
+def _show(peaks: list[Peak]) -> None:
+    columns = [f"{peak.threads} thread{'s' * (peak.threads > 1)}" for peak in peaks]
+    shown = table(f"this machine: {peaks[0].machine}", "", "holds", *columns, numbers=("holds", *columns))
+    shown.add_row("fp32 multiply-adds", "", *(f"{peak.gflops:.0f} GFLOP/s" for peak in peaks))
+    for index, level in enumerate(peaks[0].levels):
+        holds = "" if level.size_bytes is None else size(level.size_bytes)
+        rates = [(peak.levels[index].read_gbps, peak.levels[index].copy_gbps) for peak in peaks]
+        shown.add_row(
+            f"{level.name}: read, copied", holds, *(f"{read:.1f}, {copied:.1f} GB/s" for read, copied in rates)
+        )
+    console().print(shown)

@@ -1,12 +1,16 @@
-"""What this CPU can do at most: fused multiply-adds in float32 and bytes read from memory a second, measured once."""
+"""What this CPU can do at most: fused multiply-adds in float32, and bytes read and copied in each cache, once measured.
+
+A virtual machine shares its caches and its clock with others: the numbers are the best that it reached at that time.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
-import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,73 +19,175 @@ import tvm
 
 from service import machine
 from service.config import settings
-from service.runtime.probes import CHAINS, DEPTH, fma, read
+from service.runtime import probes
 from service.runtime.threads import default_threads, use_threads
 
-__all__ = ["Peak", "measure", "peak"]
+__all__ = ["Level", "Peak", "measure", "peak"]
 
-_READ_BYTES = 256 << 20
-_BUDGET_S = 0.15
+_VERSION = 2
+"""Rises when the probes change: what an older one measured is measured again."""
+
+_BUDGET_S = 0.1
+_CALL_BYTES = 64 << 20
+"""Read by one call of a probe, so that starting the threads does not count."""
+_FMAS = 200_000
+_MEMORY_BYTES = (256 << 20, 512 << 20)
+"""The least and the most to read from memory: four times the last cache between them."""
+
+# A machine that tells nothing of its caches: the smallest of their class.
+_USUAL = (machine.Cache(1, 32 << 10, 1), machine.Cache(2, 512 << 10, 1))
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A cache, or memory: how much it holds for all threads together (None: all), and how fast it is.
+
+    `read_gbps` is 10^9 bytes read a second, `copy_gbps` 10^9 bytes read and written a second by a loop that does both.
+    """
+
+    name: str
+    size_bytes: int | None
+    read_gbps: float
+    copy_gbps: float
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The most that `threads` threads of `machine` reached: float32 GFLOP/s, and GB/s (10^9 bytes) read."""
+    """The most that `threads` threads of `machine` reached: float32 GFLOP/s, and bytes from each level, L1 first."""
 
     machine: str
     threads: int
     gflops: float
-    gbps: float
+    levels: tuple[Level, ...]
+
+    @property
+    def memory(self) -> Level:
+        """The level that holds everything."""
+        return self.levels[-1]
+
+    def level_of(self, size_bytes: int) -> Level:
+        """The first level that holds so many bytes."""
+        return next((level for level in self.levels if (level.size_bytes or size_bytes) >= size_bytes), self.memory)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The peak as JSON values; `from_dict` is its inverse."""
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(data: Mapping[str, Any]) -> Peak:
+        """The peak that `to_dict` described. KeyError, TypeError or ValueError for what is none."""
+        levels = tuple(Level(**level) for level in data["levels"])
+        found = Peak(data["machine"], data["threads"], data["gflops"], levels)
+        if not levels or min(found.gflops, *(rate for one in levels for rate in (one.read_gbps, one.copy_gbps))) <= 0:
+            raise ValueError("a peak is positive")
+        return found
 
 
-def peak(threads: int | None = None) -> Peak:
-    """The peak of this machine, from the cache folder if it was measured before; measuring takes about a second."""
+def peak(threads: int | None = None, *, again: bool = False) -> Peak:
+    """The peak of this machine, from the cache folder if it was measured before; measuring takes some seconds.
+
+    What is kept is found by the CPU's name, its cores and the threads; `again` measures anew.
+    """
     threads = default_threads() if threads is None else threads
     path = _path(threads)
     try:
-        found = Peak(**json.loads(path.read_text()))
-        if found.machine == _name() and found.threads == threads and found.gflops > 0 and found.gbps > 0:
-            return found
-    except (OSError, ValueError, TypeError):
+        kept = json.loads(path.read_text())
+        if not again and kept["version"] == _VERSION:
+            found = Peak.from_dict(kept["peak"])
+            if (found.machine, found.threads) == (_name(), threads):
+                return found
+    except (OSError, ValueError, TypeError, KeyError):
         pass  # not measured yet, or a file that another version wrote
     found = measure(threads)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(asdict(found)))
+        path.write_text(json.dumps({"version": _VERSION, "peak": found.to_dict()}))
     except OSError:
-        pass  # a folder that cannot be written costs a second next time, and nothing else
+        pass  # a folder that cannot be written costs some seconds next time, and nothing else
     return found
 
 
 def _name() -> str:
-    model = ""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith(("model name", "CPU part")):
-            model = line.partition(":")[2].strip()
-            break
-    return f"{platform.node()}: {model or machine.cpu().arch}, {machine.cpu().cores} cores"
+    return f"{machine.model_name()}, {machine.cpu().cores} cores"
 
 
 def _path(threads: int) -> Path:
-    return settings().cache_dir / "peak" / f"{platform.node() or 'machine'}-{threads}.json"
+    digest = hashlib.sha256(_name().encode()).hexdigest()[:16]
+    return settings().cache_dir / "peak" / f"{digest}-{threads}.json"
 
 
 def measure(threads: int) -> Peak:
-    """Run both probes with `threads` threads: the best of as many runs as fit into 0.15 s each, after a warm-up."""
+    """Runs the probes with `threads` threads: of each the best of as many runs as fit into 0.1 s, after a warm-up."""
     use_threads(threads)
     lanes, target = _vectors()
-    steps = _READ_BYTES // 4 // threads // (CHAINS * lanes)
-    repeats = 4000
-    functions = {"fma_kernel": fma(threads, lanes, repeats), "read_kernel": read(threads, lanes, steps)}
-    library = tvm.compile(tvm.IRModule(functions), target=target)
-    width = threads * CHAINS * lanes
-    scale = tvm.runtime.tensor(np.full(lanes, 0.5, np.float32))
-    out = tvm.runtime.tensor(np.zeros(width, np.float32))
-    data = tvm.runtime.tensor(np.zeros(width * steps, np.float32))
-    fma_s = _best(lambda: library["fma_kernel"](scale, out))
-    read_s = _best(lambda: library["read_kernel"](data, out))
-    flops = 2 * width * DEPTH * repeats
-    return Peak(_name(), threads, round(flops / fma_s / 1e9, 1), round(width * steps * 4 / read_s / 1e9, 1))
+    row = threads * probes.CHAINS * lanes
+    loops = [_Loop.over(name, capacity, probed, 4 * row) for name, capacity, probed in _sizes(threads)]
+    functions = {"fma": probes.fma(threads, lanes, _FMAS)}
+    for loop in loops:
+        functions[f"read_{loop.name}"] = probes.read(threads, lanes, loop.steps, loop.repeats)
+        functions[f"copy_{loop.name}"] = probes.copy(threads, lanes, loop.half, 2 * loop.repeats)
+    library = probes.build(functions, target)
+    sums = _zeros(row)
+    fma_s = _best(partial(library["fma"], _zeros(lanes), sums))
+    levels = []
+    for loop in loops:
+        read_s = _best(partial(library[f"read_{loop.name}"], _zeros(loop.steps * row), sums))
+        copy_s = _best(partial(library[f"copy_{loop.name}"], _zeros(loop.half * row), _zeros(loop.half * row)))
+        read = 4 * row * loop.steps * loop.repeats / read_s / 1e9
+        copied = 2 * 4 * row * loop.half * 2 * loop.repeats / copy_s / 1e9
+        levels.append(Level(loop.name, loop.capacity, round(read, 1), round(copied, 1)))
+    return Peak(_name(), threads, round(2 * row * _FMAS / fma_s / 1e9, 1), _falling(levels))
+
+
+@dataclass(frozen=True)
+class _Loop:
+    """How the probes of one level go over their data: `steps` rows of all threads, `repeats` times in a call."""
+
+    name: str
+    capacity: int | None
+    steps: int
+    repeats: int
+
+    @staticmethod
+    def over(name: str, capacity: int | None, probed: int, row_bytes: int) -> _Loop:
+        """Over about `probed` bytes; a copy has half of them to read and half to write."""
+        steps = max(1, probed // row_bytes)
+        return _Loop(name, capacity, steps, max(1, _CALL_BYTES // (steps * row_bytes)))
+
+    @property
+    def half(self) -> int:
+        """The rows that a copy reads."""
+        return max(1, self.steps // 2)
+
+
+def _sizes(threads: int) -> list[tuple[str, int | None, int]]:
+    """(name, capacity for the threads, bytes to probe with) of each level: half of a cache, clear of the one before.
+
+    A cache that is not much larger than those before it, as a shared one may be for a thread, is left out.
+    """
+    found: list[tuple[str, int | None, int]] = []
+    before = 0
+    for cache in machine.caches() or _USUAL:
+        capacity = cache.size_bytes * (threads if cache.cores == 1 else 1)
+        if capacity > 2 * before:
+            probed = capacity // 2 if cache.level < 3 else min(capacity // 2, 4 * max(before, 1 << 20))
+            found.append((f"L{cache.level}", capacity, probed))
+            before = capacity
+    least, most = _MEMORY_BYTES
+    return [*found, ("memory", None, min(most, max(least, 4 * before)))]
+
+
+def _falling(levels: list[Level]) -> tuple[Level, ...]:
+    """No level is slower than the next: what a probe says against that is noise."""
+    made: list[Level] = []
+    for level in reversed(levels):
+        read, copied = (made[0].read_gbps, made[0].copy_gbps) if made else (0.0, 0.0)
+        made.insert(0, Level(level.name, level.size_bytes, max(level.read_gbps, read), max(level.copy_gbps, copied)))
+    return tuple(made)
+
+
+def _zeros(count: int) -> Any:
+    return tvm.runtime.tensor(np.zeros(count, np.float32))
 
 
 def _best(run: Callable[[], Any]) -> float:

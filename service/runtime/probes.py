@@ -1,57 +1,110 @@
-"""Two loops that reach what a CPU can do at most: fused multiply-adds, and bytes read from memory."""
+"""Three loops that reach what a CPU can do at most: fused multiply-adds, bytes read, and bytes copied."""
 # mypy: ignore-errors
 # TVMScript's buffer annotations are values, which no type checker takes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import tvm
 from tvm import tirx
+from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.script import tirx as T
 
-__all__ = ["CHAINS", "DEPTH", "fma", "read"]
+__all__ = ["CHAINS", "build", "copy", "fma", "read"]
 
-CHAINS = 16
-"""Independent sums: at least FMA latency x FMAs a cycle, which is 4 x 2 on current cores."""
-
-DEPTH = 8
-"""FMAs on a sum between its load and its store: few enough for several chains to fit into the scheduler."""
+CHAINS = 12
+"""Independent sums: at least FMA latency x FMAs a cycle, which is 4 x 2 on current cores, and few enough for 16
+registers with the operands."""
 
 
-def _chain(value: Any, scale: Any, dtype: str) -> Any:
-    for _ in range(DEPTH):
-        value = T.call_llvm_pure_intrin("llvm.fma", value, scale, scale, dtype=dtype)
-    return value
+_ON_STACK = {"disable_lower_builtin": True}
+"""Keeps TVM from allocating the sums by a call, so that LLVM makes registers of them."""
+
+
+_PIPELINE = "relaxc_probe"
+
+
+def _fma(value: Any, scale: Any, dtype: str) -> Any:
+    return T.call_llvm_pure_intrin("llvm.fma", value, scale, scale, dtype=dtype)
 
 
 def fma(threads: int, lanes: int, repeats: int) -> tirx.PrimFunc:
-    """out[i] = fma(...fma(out[i], s, s)..., s, s), `repeats` x DEPTH times, over CHAINS vectors for each thread."""
-    dtype, chains = f"float32x{lanes}", CHAINS
+    """s = fma(s, c, c), `repeats` times in registers, for CHAINS vectors s of each thread; then out = s."""
+    dtype, row = f"float32x{lanes}", CHAINS * lanes
 
-    @T.prim_func(s_tir=True)
-    def fma_kernel(scale: T.Buffer((lanes,), "float32"), out: T.Buffer((threads * chains * lanes,), "float32")):
+    @T.prim_func
+    def fma_kernel(scale: T.Buffer((lanes,), "float32"), out: T.Buffer((threads * row,), "float32")):
         for t in T.parallel(threads):
+            sums = T.alloc_local((row,), annotations=_ON_STACK)
+            for a in T.unroll(CHAINS):
+                sums[T.ramp(a * lanes, 1, lanes)] = out[T.ramp(t * row + a * lanes, 1, lanes)]
             for _r in T.serial(repeats):
-                for a in T.unroll(chains):
-                    out[T.ramp((t * chains + a) * lanes, 1, lanes)] = _chain(
-                        out[T.ramp((t * chains + a) * lanes, 1, lanes)], scale[T.ramp(0, 1, lanes)], dtype
+                for a in T.unroll(CHAINS):
+                    sums[T.ramp(a * lanes, 1, lanes)] = _fma(
+                        sums[T.ramp(a * lanes, 1, lanes)], scale[T.ramp(0, 1, lanes)], dtype
                     )
+            for a in T.unroll(CHAINS):
+                out[T.ramp(t * row + a * lanes, 1, lanes)] = sums[T.ramp(a * lanes, 1, lanes)]
 
     return fma_kernel
 
 
-def read(threads: int, lanes: int, steps: int) -> tirx.PrimFunc:
-    """out[i] += data[j * n + i], which reads `data` once, from start to end in each thread."""
-    row, chains = lanes * CHAINS, CHAINS
+def read(threads: int, lanes: int, steps: int, repeats: int) -> tirx.PrimFunc:
+    """Each thread adds up its own `steps` rows of CHAINS vectors, `repeats` times from start to end, in registers."""
+    row = CHAINS * lanes
 
-    @T.prim_func(s_tir=True)
+    @T.prim_func
     def read_kernel(data: T.Buffer((threads * steps * row,), "float32"), out: T.Buffer((threads * row,), "float32")):
         for t in T.parallel(threads):
-            for i in T.serial(steps):
-                for a in T.unroll(chains):
-                    out[T.ramp(t * row + a * lanes, 1, lanes)] = (
-                        out[T.ramp(t * row + a * lanes, 1, lanes)]
-                        + data[T.ramp((t * steps + i) * row + a * lanes, 1, lanes)]
-                    )
+            sums = T.alloc_local((row,), annotations=_ON_STACK)
+            for a in T.unroll(CHAINS):
+                sums[T.ramp(a * lanes, 1, lanes)] = out[T.ramp(t * row + a * lanes, 1, lanes)]
+            for _r in T.serial(repeats):
+                for i in T.serial(steps):
+                    for a in T.unroll(CHAINS):
+                        sums[T.ramp(a * lanes, 1, lanes)] = (
+                            sums[T.ramp(a * lanes, 1, lanes)]
+                            + data[T.ramp((t * steps + i) * row + a * lanes, 1, lanes)]
+                        )
+            for a in T.unroll(CHAINS):
+                out[T.ramp(t * row + a * lanes, 1, lanes)] = sums[T.ramp(a * lanes, 1, lanes)]
 
     return read_kernel
+
+
+def copy(threads: int, lanes: int, steps: int, repeats: int) -> tirx.PrimFunc:
+    """out = -data, `repeats` times from start to end in each thread: no memcpy, so ordinary stores."""
+    row = CHAINS * lanes
+
+    @T.prim_func
+    def copy_kernel(
+        data: T.Buffer((threads * steps * row,), "float32"), out: T.Buffer((threads * steps * row,), "float32")
+    ):
+        for t in T.parallel(threads):
+            for _r in T.serial(repeats):
+                for i in T.serial(steps):
+                    for a in T.unroll(CHAINS):
+                        out[T.ramp((t * steps + i) * row + a * lanes, 1, lanes)] = (
+                            T.broadcast(T.float32(0), lanes) - data[T.ramp((t * steps + i) * row + a * lanes, 1, lanes)]
+                        )
+
+    return copy_kernel
+
+
+def build(functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target) -> Any:
+    """The functions compiled. StorageRewrite, which drops the annotation of the sums, is not among the passes."""
+    passes = [
+        tirx.transform.FlattenBuffer(),
+        tirx.transform.UnrollLoop(),
+        tirx.transform.StmtSimplify(),
+        tirx.transform.AnnotateEntryFunc(),
+        tirx.transform.SplitHostDevice(),
+        tirx.transform.MakePackedAPI(),
+    ]
+    tirx.register_tir_pipeline(
+        _PIPELINE, lambda: (tvm.ir.transform.Sequential(passes), finalize_host_passes, finalize_device_passes)
+    )
+    named = {name: function.with_attr("global_symbol", name) for name, function in functions.items()}
+    return tirx.build(tvm.IRModule(named), target=target, pipeline=_PIPELINE)

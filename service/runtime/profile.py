@@ -1,17 +1,18 @@
-"""Where an artifact's time goes: each PrimFunc's time, beside the work that the manifest says it does."""
+"""Where an artifact's time goes: each PrimFunc's time, beside the work that the manifest says it does and its limit."""
 
 from __future__ import annotations
 
 import time
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
 from service.errors import ArtifactCorrupt
 from service.runtime.dims import evaluate
 from service.runtime.peak import Peak, peak
+from service.runtime.roofline import limit_of
 from service.runtime.session import Session
 
 __all__ = ["FunctionRow", "ProfileReport", "profile"]
@@ -21,8 +22,9 @@ __all__ = ["FunctionRow", "ProfileReport", "profile"]
 class FunctionRow:
     """One PrimFunc over one run of the artifact: `time_ms` is of all `calls` together, the median over the runs.
 
-    `flops` and `bytes` are of one call, None where the manifest does not say. `of_peak` is the larger of
-    its two shares of what the machine can do, arithmetic and bytes, and `bound` says which.
+    `flops` and `bytes` are of one call, None where the manifest does not say. `limit_ms` is the least time that this
+    machine could take for all calls, `bound` what sets it (`compute`, or the cache level that holds the bytes),
+    `of_limit` is limit over time, and `lost_ms` the rest of the time.
     """
 
     function: str
@@ -33,15 +35,18 @@ class FunctionRow:
     bytes: int | None
     gflops: float | None
     gbps: float | None
-    of_peak: float | None
+    limit_ms: float | None
+    of_limit: float | None
+    lost_ms: float | None
     bound: str | None
     rule: str | None
     source: str | None
+    parameters: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
-    """A run's time by function, the slowest first. `other_ms` is the virtual machine's own, and that of profiling.
+    """A run's time by function, what loses most first. `other_ms` is the virtual machine's own, and that of profiling.
 
     `events` are those of the last run: (function, start in us, duration in us).
     """
@@ -154,7 +159,7 @@ def _rows(
     rows = [
         _row(name, calls[name], spent, spent / whole, report.get(name, {}), sizes, top) for name, spent in times.items()
     ]
-    return tuple(sorted(rows, key=lambda row: -row.time_ms))
+    return tuple(sorted(rows, key=lambda row: -(row.time_ms if row.lost_ms is None else row.lost_ms)))
 
 
 def _row(
@@ -170,7 +175,7 @@ def _row(
     seconds = time_ms / 1e3 / max(1, calls)
     gflops = flops / seconds / 1e9 if flops is not None and seconds else None
     gbps = moved / seconds / 1e9 if moved is not None and seconds else None
-    of_peak, bound = _of_peak(gflops, gbps, top)
+    limit_ms, bound = _limit(flops, moved, _number(scheduled.get("written_bytes"), sizes), calls, top)
     return FunctionRow(
         name,
         calls,
@@ -180,10 +185,13 @@ def _row(
         moved,
         None if gflops is None else round(gflops, 3),
         None if gbps is None else round(gbps, 3),
-        of_peak,
+        None if limit_ms is None else round(limit_ms, 6),
+        None if limit_ms is None or not time_ms else round(limit_ms / time_ms, 4),
+        None if limit_ms is None else round(time_ms - limit_ms, 6),
         bound,
         scheduled.get("rule"),
         scheduled.get("source"),
+        scheduled.get("parameters") or {},
     )
 
 
@@ -197,8 +205,10 @@ def _number(value: Any, sizes: Mapping[str, int]) -> int | None:
         return None
 
 
-def _of_peak(gflops: float | None, gbps: float | None, top: Peak | None) -> tuple[float | None, str | None]:
-    if top is None or gflops is None or gbps is None:
+def _limit(
+    flops: int | None, moved: int | None, written: int | None, calls: int, top: Peak | None
+) -> tuple[float | None, str | None]:
+    if top is None or flops is None or moved is None:
         return None, None
-    compute, memory = gflops / top.gflops, gbps / top.gbps
-    return round(max(compute, memory), 4), "compute" if compute >= memory else "memory"
+    limit = limit_of(top, flops, moved, written or 0)
+    return calls * limit.ms, limit.bound

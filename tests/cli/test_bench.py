@@ -80,10 +80,12 @@ def test_profile_adds_up_and_writes_a_trace(
     assert sum(row["share"] for row in report["functions"]) == pytest.approx(1, abs=0.01)
     assert all(row["rule"] for row in report["functions"])
     assert report["peak"]["gflops"] > 0
+    assert all(row["limit_ms"] >= 0 and row["bound"] and row["lost_ms"] is not None for row in report["functions"])
+    assert any(row["parameters"] for row in report["functions"])
     trace = json.loads((tmp_path / "trace.json").read_text())
     assert {event["name"] for event in trace["traceEvents"]} == {row["function"] for row in report["functions"]}
     assert main(["profile", str(cnn[1]), "--runs", "2"]) == 0
-    assert "the peak of" in capsys.readouterr().out
+    assert "to their limits: " in capsys.readouterr().out
 
 
 def test_a_trace_that_cannot_be_written_is_refused(cnn: tuple[Path, Path], tmp_path: Path) -> None:

@@ -1,0 +1,166 @@
+"""The machine's peak: measured once, kept by CPU, cores and threads, and what it bounds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+
+from service import config, machine
+from service.runtime import peak as peak_module
+from service.runtime import probes
+from service.runtime.peak import Level, Peak, measure, peak
+from service.runtime.roofline import limit_of
+
+PEAK = Peak(
+    "here",
+    2,
+    100.0,
+    (Level("L1", 1 << 10, 400.0, 200.0), Level("L2", 1 << 20, 100.0, 50.0), Level("memory", None, 10.0, 8.0)),
+)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache folder, and probes that only count: they find 1, 2, 3, ... GFLOP/s."""
+    found = iter(range(1, 100))
+    name = peak_module._name()
+    monkeypatch.setattr(peak_module, "settings", lambda: config.Settings(cache_dir=tmp_path))
+    monkeypatch.setattr(peak_module, "measure", lambda threads: Peak(name, threads, float(next(found)), PEAK.levels))
+    return tmp_path / "peak"
+
+
+def test_a_peak_is_measured_once_for_each_number_of_threads(kept: Path) -> None:
+    assert [peak(1).gflops, peak(1).gflops, peak(2).gflops, peak(1).gflops] == [1, 1, 2, 1]
+    assert len(list(kept.iterdir())) == 2
+    assert peak(1, again=True).gflops == 3
+    assert peak(1).gflops == 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[]",
+        "{}",
+        '{"version": 1, "machine": "x", "threads": 1, "gflops": 2.0, "gbps": 3.0}',
+        '{"version": 2, "peak": {"machine": "x", "threads": 1, "gflops": 1.0, "levels": []}}',
+    ],
+)
+def test_a_file_that_is_no_peak_is_measured_again(kept: Path, text: str) -> None:
+    assert peak(1).gflops == 1
+    (file,) = kept.iterdir()
+    file.write_text(text)
+    assert peak(1).gflops == 2
+
+
+def test_the_peak_of_another_cpu_is_not_taken(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert peak(1).gflops == 1
+    (file,) = kept.iterdir()
+    data = json.loads(file.read_text())
+    data["peak"]["machine"] = "another"
+    file.write_text(json.dumps(data))
+    assert peak(1).gflops == 2
+    monkeypatch.setattr(peak_module, "_name", lambda: "a new one")
+    assert peak(1).gflops == 3
+    assert len(list(kept.iterdir())) == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(peak_module, "settings", lambda: config.Settings(cache_dir=tmp_path / "file"))
+    monkeypatch.setattr(peak_module, "measure", lambda threads: PEAK)
+    assert peak(1) == PEAK
+
+
+def test_what_is_measured_makes_sense() -> None:
+    one, two = measure(1), measure(2)
+    for found in (one, two):
+        assert found.gflops > 1
+        assert found.levels[0].name == "L1"
+        assert found.memory.name == "memory"
+        sizes = [level.size_bytes for level in found.levels[:-1]]
+        assert sizes == sorted(sizes)
+        for rates in ([level.read_gbps for level in found.levels], [level.copy_gbps for level in found.levels]):
+            assert rates == sorted(rates, reverse=True)
+            assert rates[-1] > 0.1
+        assert Peak.from_dict(json.loads(json.dumps(found.to_dict()))) == found
+    assert two.gflops > one.gflops / 4
+
+
+def test_the_probes_compute_what_they_say() -> None:
+    lanes, row = 4, probes.CHAINS * 4
+    functions = {
+        "fma": probes.fma(2, lanes, 3),
+        "read": probes.read(2, lanes, 5, 2),
+        "copy": probes.copy(2, lanes, 5, 2),
+    }
+    library = probes.build(functions, tvm.target.Target({"kind": "llvm"}))
+    tensor = tvm.runtime.tensor
+    sums = tensor(np.ones(2 * row, np.float32))
+    library["fma"](tensor(np.full(lanes, 2, np.float32)), sums)
+    np.testing.assert_array_equal(sums.numpy(), np.full(2 * row, 22, np.float32))  # 1, 4, 10, 22
+    data = np.random.default_rng(0).integers(0, 9, 2 * 5 * row).astype(np.float32)
+    read, copied = tensor(np.zeros(2 * row, np.float32)), tensor(np.zeros(data.size, np.float32))
+    library["read"](tensor(data), read)
+    np.testing.assert_array_equal(read.numpy(), 2 * data.reshape(2, 5, row).sum(1).ravel())
+    library["copy"](tensor(data), copied)
+    np.testing.assert_array_equal(copied.numpy(), -data)
+
+
+def test_the_limit_is_the_slower_of_arithmetic_and_bytes() -> None:
+    assert limit_of(PEAK, 1e8, 1000) == (limit := limit_of(PEAK, 1e8, 1 << 19))
+    assert (limit.ms, limit.bound) == (pytest.approx(1.0), "compute")
+    assert limit_of(PEAK, 0, 0).ms == 0
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "written", "level", "ms"),
+    [
+        (1000, 0, "L1", 1000 / 400e6),
+        (1024, 512, "L1", 1024 / 200e6),  # as much read as written: what the copy reached
+        (100_000, 0, "L2", 100_000 / 100e6),
+        (100_000_000, 0, "memory", 10.0),
+        (100_000_000, 100_000_000, "memory", 15.0),  # 2 / 8 - 1 / 10 a written byte
+    ],
+)
+def test_bytes_come_from_the_level_that_holds_them(size_bytes: int, written: int, level: str, ms: float) -> None:
+    limit = limit_of(PEAK, 1, size_bytes, written)
+    assert limit.bound == level
+    assert limit.ms == pytest.approx(ms)
+
+
+def _cache(folder: Path, kind: str, level: int, size: str, cpus: str) -> None:
+    index = folder / f"index{len(list(folder.glob('*')))}"
+    index.mkdir()
+    for name, text in (("type", kind), ("level", str(level)), ("size", size), ("shared_cpu_list", cpus)):
+        (index / name).write_text(f"{text}\n")
+
+
+def test_caches_are_read_as_linux_tells_them(tmp_path: Path) -> None:
+    _cache(tmp_path, "Data", 1, "48K", "0")
+    _cache(tmp_path, "Instruction", 1, "64K", "0")
+    _cache(tmp_path, "Unified", 2, "2048K", "0,4")
+    _cache(tmp_path, "Unified", 3, "32M", "0-3,8-11")
+    (tmp_path / "index9").mkdir()
+    assert machine.caches(tmp_path) == [
+        machine.Cache(1, 48 << 10, 1),
+        machine.Cache(2, 2 << 20, 2),
+        machine.Cache(3, 32 << 20, 8),
+    ]
+    assert machine.caches(tmp_path / "nowhere") == []
+
+
+def test_a_machine_that_tells_nothing_of_its_caches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "caches", list)
+    names = [name for name, _, _ in peak_module._sizes(2)]
+    assert names == ["L1", "L2", "memory"]
+    small = [machine.Cache(1, 32 << 10, 1), machine.Cache(2, 1 << 20, 1), machine.Cache(3, 2 << 20, 8)]
+    monkeypatch.setattr(machine, "caches", lambda: small)
+    assert [name for name, _, _ in peak_module._sizes(2)] == ["L1", "L2", "memory"]  # L3 is no larger than all L2
+    assert [name for name, _, _ in peak_module._sizes(1)] == ["L1", "L2", "memory"]
