@@ -27,8 +27,8 @@ class Scheduled:
     """A module whose every PrimFunc is scheduled, and for each of them a row of `report`.
 
     A row: `function`; `workload` (structural hash: equal programs share it); `rule` and its `version`;
-    `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled); `parameters`; `flops`,
-    `bytes` and `written_bytes` (ints, or text in symbolic sizes); `declined`: [[rule, reason], …] of those asked before.
+    `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled); `parameters`; `flops`, `bytes` and of
+    them `written_bytes` (ints, or text in symbolic sizes); `declined`: [[rule, reason], …] of those asked before.
     """
 
     module: Any
