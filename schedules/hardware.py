@@ -14,7 +14,7 @@ KIB = 1 << 10
 class Cpu:
     """What a template needs to know of a CPU core and its caches; sizes in bytes, L1 and L2 a core's own.
 
-    `l3_bytes_per_cycle` is what one core reads of data that all cores share, while the others do so too.
+    `l3_bytes_per_cycle` and `memory_bytes_per_cycle` are what one core reads while the others read too.
     """
 
     name: str
@@ -28,6 +28,7 @@ class Cpu:
     l3_bytes: int
     cores: int
     l3_bytes_per_cycle: float = 8.0
+    memory_bytes_per_cycle: float = 4.0
 
     def __post_init__(self) -> None:
         assert self.vector_bits in (128, 256, 512), self
@@ -35,7 +36,7 @@ class Cpu:
         assert self.l1_bytes < self.l2_bytes <= self.l3_bytes, self
         assert self.fma_in_flight < self.vector_registers, self
         assert self.cores >= 1, self
-        assert 0 < self.l3_bytes_per_cycle <= 64, self
+        assert 0 < self.memory_bytes_per_cycle <= self.l3_bytes_per_cycle <= 64, self
 
     @property
     def fma_in_flight(self) -> int:
@@ -73,7 +74,7 @@ class Gpu:
 
 # Sources: Intel 64 optimization manual 248966-050; AMD 57647 (Zen 4 software optimization guide); Arm
 # Cortex-A72 and Neoverse N1 optimization guides. Levels without a maker take the smallest of their class.
-# 8 bytes a cycle from L3: 30 GB/s at 3.8 GHz, measured on Sapphire Rapids, whose mesh is slow; others do not have less.
+# 8 and 4 bytes a cycle from L3 and memory: 30 and 15 GB/s at 3.8 GHz, measured on Sapphire Rapids.
 CPUS: dict[str, Cpu] = {
     "x86-64": Cpu("x86-64", 128, 16, 1, 5, 1, 32 * KIB, 256 * KIB, 4096 * KIB, 4),
     "x86-64-v2": Cpu("x86-64-v2", 128, 16, 1, 5, 1, 32 * KIB, 256 * KIB, 4096 * KIB, 4),
