@@ -87,4 +87,5 @@ def _scaled(value: float | None, unit: float) -> str:
 
 def _limits(top: Peak) -> str:
     caches = ", ".join(f"{level.name} {level.read_gbps:.0f} GB/s" for level in top.levels)
-    return f"{top.threads} threads reach {top.gflops:.0f} GFLOP/s in fp32; {caches}"
+    busy = "" if top.alone else " (measured while other processes were running)"
+    return f"{top.threads} threads reach {top.gflops:.0f} GFLOP/s in fp32; {caches}{busy}"

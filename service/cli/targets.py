@@ -65,3 +65,5 @@ def _show(peaks: list[Peak]) -> None:
             f"{level.name}: read, copied", holds, *(f"{read:.1f}, {copied:.1f} GB/s" for read, copied in rates)
         )
     console().print(shown)
+    if not all(peak.alone for peak in peaks):
+        print("other processes were running meanwhile: it reaches more, and is measured again next time")

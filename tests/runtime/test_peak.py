@@ -47,7 +47,7 @@ def test_a_peak_is_measured_once_for_each_number_of_threads(kept: Path) -> None:
         "[]",
         "{}",
         '{"version": 1, "machine": "x", "threads": 1, "gflops": 2.0, "gbps": 3.0}',
-        '{"version": 2, "peak": {"machine": "x", "threads": 1, "gflops": 1.0, "levels": []}}',
+        '{"version": 3, "peak": {"machine": "x", "threads": 1, "gflops": 1.0, "levels": [], "alone": true}}',
     ],
 )
 def test_a_file_that_is_no_peak_is_measured_again(kept: Path, text: str) -> None:
@@ -67,6 +67,14 @@ def test_the_peak_of_another_cpu_is_not_taken(kept: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(peak_module, "_name", lambda: "a new one")
     assert peak(1).gflops == 3
     assert len(list(kept.iterdir())) == 2
+
+
+def test_what_was_measured_on_a_busy_machine_is_measured_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([(5.0, False), (4.0, False), (6.0, False), (3.0, True), (9.0, True)])
+    name = peak_module._name()
+    monkeypatch.setattr(peak_module, "measure", lambda threads: Peak(name, threads, (n := next(found))[0], (), n[1]))
+    monkeypatch.setattr(Peak, "from_dict", staticmethod(lambda data: Peak(**data)))
+    assert [peak(1).gflops for _ in range(6)] == [5, 5, 6, 3, 3, 3]
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_time(
