@@ -7,8 +7,15 @@ from typing import Any
 
 from tvm import s_tir
 
-from schedules import tir
-from schedules.cpu.register_tile import best_vectors, blocks_around, divisors, tile_of, unrolled_steps
+from schedules import moves, tir
+from schedules.cpu.register_tile import (
+    UNROLLED_COLUMNS,
+    best_vectors,
+    blocks_around,
+    divisors,
+    tile_of,
+    unrolled_steps,
+)
 from schedules.hardware import Cpu, cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
 
@@ -16,19 +23,33 @@ __all__ = ["Conv2dBlocked"]
 
 BLOCK = "conv2d"
 
+_BUSY = 0.97
+"""The part of the best division among the cores that is as good: what is gained in locality is more."""
+
 
 @dataclass(frozen=True)
 class _Shape:
-    """The accumulator `[n, o, h, w, v]` and its reductions; `flat` is a convolution whose h is folded into w."""
+    """The accumulator `[n, o, h, w, v]`, weights of a block o, bytes of input to a row h (a column where `flat`).
 
+    A flat convolution has its h folded into w.
+    """
+
+    batch: int
     blocks: int
     height: int
     columns: int
-    lanes: int
-    in_lanes: int
-    weight_bytes: int
-    batch: int
+    panel: int
+    row_bytes: int
     flat: bool
+
+    @property
+    def small(self) -> bool:
+        """Whether its tiles run over the ends of image rows, so that only unrolled they have addresses at hand."""
+        return self.flat and self.columns <= UNROLLED_COLUMNS
+
+    def parts(self, rows: int) -> int:
+        """What a task has a number of: tiles where it is flat, else rows."""
+        return self.columns // rows if self.flat else self.height
 
 
 class Conv2dBlocked:
@@ -36,18 +57,18 @@ class Conv2dBlocked:
 
         for task (n, chunk of o, block of rows) in parallel:
             pad the task's rows of A                        # only where there is padding
-            for o, h, w in tiles:
+            for o, h, w in tiles:                           # fetching the weights of the next o meanwhile
                 acc[rows, vectors][v] = 0
                 for i, r, q, iv: acc[w, o] += broadcast(A[…, w*s + q, iv]) * W[o, i, r, q, iv]
                 C[tile] = epilogue(acc)
 
     Parameters: `rows` (columns w of the register tile) and `vectors` (channel blocks of it), `height` (rows h of a
-    task), `chunks` (parts of o that are tasks of their own). After Georganas et al., 'Anatomy of high-performance
-    deep learning convolutions on SIMD architectures' (2018).
+    task, or tiles where h is folded into w), `chunks` (parts of o that are tasks of their own), `prefetch` (0 or 1).
+    After Georganas et al., 'Anatomy of high-performance deep learning convolutions on SIMD architectures' (2018).
     """
 
     name = "cpu.conv2d_blocked"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -74,45 +95,49 @@ def _match(func: Any) -> _Shape | Declined:
     extents: list[Any] = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
     if len(extents) != 9 or None in extents[1:]:
         return Declined("it is no convolution on blocked layouts of known size")
-    _, blocks, height, columns, lanes, i, r, q, in_lanes = extents
+    batch, blocks, height, columns, lanes, i, r, q, in_lanes = extents
     last = [tir.as_int(iv.dom.extent) for iv in after[-1].iter_vars]
     if len(last) != 5:
         return Declined("its epilogue is not over the blocked result")
-    weight = blocks * lanes * i * r * q * in_lanes * 4
     flat = height == 1 and last[2] != 1
-    return _Shape(blocks, height, columns, lanes, in_lanes, weight, extents[0] or 1, flat)
+    source = next(load.source for load in tir.loads(block.body.value) if len(load.indices) < 6)
+    image_bytes = tir.product(source.shape[1:]) * tir.dtype_bits(str(source.dtype)) // 8
+    panel = lanes * i * r * q * in_lanes
+    return _Shape(batch or 1, blocks, height, columns, panel, image_bytes // (columns if flat else height), flat)
 
 
 def _choices(shape: _Shape, cpu: Cpu) -> Choices:
     return {
         "rows": divisors(shape.columns, cpu.vector_registers - 4),
         "vectors": divisors(shape.blocks, 4),
-        "height": divisors(shape.columns // 2 if shape.flat else shape.height, 64),
+        "height": divisors(shape.parts(2), 64),
         "chunks": divisors(shape.blocks, 16),
+        "prefetch": (0, 1),
     }
 
 
 def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
-    """The largest tile that fits the registers; tasks over channels where the weights do not fit L2, else over rows."""
+    """The largest tile that fits the registers, and tasks of equal work: of rows, for a core then reads what it wrote.
+
+    A task is as high as lets its input stay in a quarter of L2, beside the weights of this panel and the next. Where
+    rows do not divide among the cores, channels do: each core reads all of the input then, but its part of the weights.
+    """
     rows = tile_of(shape.columns, (cpu.vector_registers - 4) // 2)
     vectors = best_vectors(rows, divisors(shape.blocks, 4), cpu)
-    tiles = shape.blocks // vectors
-    heavy = shape.weight_bytes > cpu.l2_bytes // 2 and shape.batch == 1
-    chunks = cpu.cores if heavy and tiles % cpu.cores == 0 else 1
-    whole = shape.columns // rows if shape.flat else shape.height
-    height = _task_height(whole, 1 if chunks > 1 else shape.batch, cpu.cores, chunks > 1)
-    if chunks == 1 and shape.batch * (whole // height) < cpu.cores and tiles % cpu.cores == 0:
-        chunks = cpu.cores
-    return {"rows": rows, "vectors": vectors, "height": height, "chunks": chunks}
+    part_bytes = shape.row_bytes * (rows if shape.flat else 1)
+    heights = divisors(shape.parts(rows), max(1, cpu.l2_bytes // 4 // part_bytes))
+    chunks = divisors(shape.blocks // vectors, cpu.cores)
 
+    def busy(height: int, chunk: int) -> float:
+        tasks = shape.batch * (shape.parts(rows) // height) * chunk
+        return tasks / (-(-tasks // cpu.cores) * cpu.cores)
 
-def _task_height(whole: int, batch: int, cores: int, channels_split: bool) -> int:
-    """Rows of a task: at most 8, all cores busy to the end, and as few tasks as that allows."""
-    options = divisors(whole, 8)
-    if channels_split:
-        return options[-1]
-    even = [height for height in options if (batch * whole // height) % cores == 0]
-    return max(even or options)
+    points = [(height, chunk) for height in heights for chunk in chunks]
+    best = max(busy(*point) for point in points)
+    height, chunk = max(
+        (point for point in points if busy(*point) >= _BUSY * best), key=lambda point: (-point[1], point[0])
+    )
+    return {"rows": rows, "vectors": vectors, "height": height, "chunks": chunk, "prefetch": 1}
 
 
 def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
@@ -138,7 +163,12 @@ def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     sch.compute_at(BLOCK, column, preserve_unit_loops=True)
     sch.set_scope(BLOCK, 0, "local")
     _prologue(sch, [block.name_hint for block in before], task)
+    if chosen["prefetch"]:
+        panel = shape.panel * chosen["vectors"]
+        moves.prefetch_ahead(sch, column if shape.flat else row, panel, panel)
     sch.parallel(sch.fuse(batch, chunk, task))
+    if shape.small:
+        sch.unroll(column)
     _accumulate(sch)
     for loop in (channels, columns):
         sch.unroll(loop)

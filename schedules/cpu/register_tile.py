@@ -14,7 +14,19 @@ from schedules import analysis, moves, tir
 from schedules.hardware import Cpu
 from schedules.rule import Declined
 
-__all__ = ["best_vectors", "blocks_around", "divisors", "inline_around", "prologue_names", "tile_of", "unrolled_steps"]
+__all__ = [
+    "UNROLLED_COLUMNS",
+    "best_vectors",
+    "blocks_around",
+    "divisors",
+    "inline_around",
+    "prologue_names",
+    "tile_of",
+    "unrolled_steps",
+]
+
+UNROLLED_COLUMNS = 112
+"""Columns of a small image whose tiles may all be unrolled: as many as of eight tiles with 32 registers."""
 
 UNROLLED = 4
 """Reduction steps without a branch between them: enough to hide the loop, few enough to stay in the µop cache."""

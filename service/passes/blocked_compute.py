@@ -9,6 +9,8 @@ from typing import Any
 import tvm
 from tvm import te
 
+from schedules.cpu.register_tile import UNROLLED_COLUMNS
+
 __all__ = ["conv2d", "depthwise_conv2d", "matmul", "pack_channels", "row_tile", "unpack_channels"]
 
 
@@ -81,7 +83,8 @@ def conv2d(
 
     `data` is `NCHW[v]c`, or plain `NCHW` for a first layer with few channels (`W[o, i, r, q, 1, ov]`). The
     accumulator is over whole register tiles: columns past the last read the last one again and are cropped,
-    so that no tile has a tail. A 1x1 convolution with stride 1 has its rows and columns as one axis.
+    so that no tile has a tail. A 1x1 convolution with stride 1 has its rows and columns as one axis, and so has one
+    with a small result of short rows, whose tiles then go over the ends of rows.
     """
     batch, _, height, width, *rest = data.shape
     blocks, in_blocks, kernel_h, kernel_w, in_lanes, lanes = (int(extent) for extent in weight.shape)
@@ -90,7 +93,8 @@ def conv2d(
     out_h = (height + top + bottom - (kernel_h - 1) * dilation_h - 1) // stride_h + 1
     out_w = (width + left + right - (kernel_w - 1) * dilation_w - 1) // stride_w + 1
     blocks_per_group = blocks // groups
-    flat = kernel_h == kernel_w == stride_h == stride_w == 1 and not any(padding)
+    dense = kernel_h == kernel_w == stride_h == stride_w == 1 and not any(padding)
+    flat = dense or _short_rows(out_h, out_w, most_rows)
     rows, columns = (1, out_h * out_w) if flat else (out_h, out_w)
     padded = _padded(columns, row_tile(columns, most_rows))
     source = _pad(data, padding)
@@ -101,7 +105,8 @@ def conv2d(
 
     def product(n: Any, o: Any, h: Any, w: Any, ov: Any) -> Any:
         w = _clamped(w, columns, padded)
-        y, x = (w // out_w, w % out_w) if flat else (h * stride_h + r * dilation_h, w * stride_w + q * dilation_w)
+        y, x = (w // out_w, w % out_w) if flat else (h, w)
+        y, x = y * stride_h + r * dilation_h, x * stride_w + q * dilation_w
         block = i if groups == 1 else (o // blocks_per_group) * in_blocks + i
         position = (n, block, y, x, iv) if rest else (n, block, y, x)
         return te.sum(
@@ -114,6 +119,11 @@ def conv2d(
         return tiles[n, o, 0, h * out_w + w, ov] if flat else tiles[n, o, h, w, ov]
 
     return te.compute((batch, blocks, out_h, out_w, lanes), crop, name="crop")
+
+
+def _short_rows(height: int, width: int, most_rows: int) -> bool:
+    """Whether tiles within rows would leave a third of the accumulators, and the image is small enough to unroll."""
+    return height * width <= UNROLLED_COLUMNS and 3 * row_tile(width, most_rows) <= 2 * most_rows
 
 
 def depthwise_conv2d(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +95,32 @@ def lanes_of(name: str) -> int:
 def test_convolutions(name: str, size: tuple[int, int], kernel: int, geometry: dict[str, Any]) -> None:
     func = convolution(lanes_of(name), geometry, 20, 33, kernel, size)
     agree(Conv2dBlocked(), func, name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("geometry", [{}, {"strides": (2, 2)}, {"strides": (1, 2), "dilation": (2, 1)}])
+@pytest.mark.parametrize(("size", "kernel"), [((7, 7), 1), ((7, 7), 3), ((9, 4), 3), ((14, 14), 1)])
+def test_tiles_over_the_ends_of_short_rows(name: str, geometry: dict[str, Any], size: Any, kernel: int) -> None:
+    padding = (kernel // 2,) * 4
+    func = convolution(lanes_of(name), {"padding": padding, **geometry}, 32, 64, kernel, size)
+    agree(Conv2dBlocked(), func, name)
+
+
+def test_a_small_image_is_one_row_of_unrolled_tiles() -> None:
+    func = convolution(16, {"padding": (1, 1, 1, 1)}, 32, 256, 3, (7, 7))
+    found = Conv2dBlocked().apply(func, to_tvm(resolve("x86-64-v4")))
+    assert isinstance(found, Schedule)
+    assert found.parameters["rows"] == 10
+    assert "T.unroll(5" in str(found.func)
+
+
+@pytest.mark.parametrize(("cores", "size", "height", "chunks"), [(2, 14, 7, 1), (2, 7, 5, 2), (4, 14, 7, 2)])
+def test_tasks_are_of_rows_where_these_divide_among_the_cores(cores: int, size: int, height: int, chunks: int) -> None:
+    func = convolution(16, {}, 256, 128, 1, (size, size))
+    target = to_tvm(replace(resolve("x86-64-v4"), cores=cores))
+    found = Conv2dBlocked().apply(func, target)
+    assert isinstance(found, Schedule)
+    assert (found.parameters["height"], found.parameters["chunks"]) == (height, chunks)
 
 
 @pytest.mark.parametrize("name", TARGETS)
