@@ -18,6 +18,9 @@ __all__ = ["MatmulPacked"]
 
 BLOCK = "matmul"
 
+_MOST_TILES = 512
+"""Tiles of rows in a task: more make no task better, and the space larger."""
+
 _LEAST_DEPTH = 128
 """Steps of the depth under which the sums go to memory and back too often for what is added to them."""
 
@@ -61,7 +64,7 @@ class MatmulPacked:
     """
 
     name = "cpu.matmul_packed"
-    version = 3
+    version = 4
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -105,7 +108,7 @@ def _match(func: Any) -> _Shape | Declined:
 def _choices(shape: _Shape) -> Choices:
     return {
         "rows": divisors(shape.rows, 14),
-        "tiles": divisors(shape.rows, 64),
+        "tiles": divisors(shape.rows, _MOST_TILES),
         "panels": divisors(shape.panels, 64),
         "depth": tuple(d for d in divisors(shape.depth, shape.depth) if d >= min(_LEAST_DEPTH, shape.depth)),
         "unroll": divisors(shape.depth, 8),
@@ -119,12 +122,12 @@ def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
     whole = {"rows": rows, "panels": 1, "depth": shape.depth, "unroll": unrolled_steps(shape.depth)}
     row_bytes, panel_bytes = 4 * shape.depth, 4 * shape.depth * shape.width
     if shape.rows * row_bytes + 2 * panel_bytes <= cpu.l2_bytes * 3 // 4:
-        return {**whole, "tiles": shape.rows // rows}
+        return {**whole, "tiles": divisors(shape.rows // rows, _MOST_TILES)[-1]}
     depth = _part(shape, cpu)
     if 2 * panel_bytes > cpu.l2_bytes // 8 and depth is not None:
         return {**whole, "tiles": 1, "depth": depth, "panels": _panels_in_task(shape, cpu)}
     fitting = max(1, (cpu.l2_bytes * 3 // 4 - 2 * panel_bytes) // (rows * row_bytes))
-    return {**whole, "tiles": divisors(shape.rows // rows, fitting)[-1]}
+    return {**whole, "tiles": divisors(shape.rows // rows, min(fitting, _MOST_TILES))[-1]}
 
 
 def _part(shape: _Shape, cpu: Cpu) -> int | None:

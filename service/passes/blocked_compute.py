@@ -165,7 +165,7 @@ def matmul(data: te.Tensor, weight: te.Tensor, *, columns: int, row_tile: int, o
     *leading, depth = data.shape
     panels, _, tile = (int(extent) for extent in weight.shape)
     rows = prod(int(extent) for extent in leading)
-    padded = _padded(rows, row_tile)
+    padded = row_tile * _divisible(-(-rows // row_tile))
     k = te.reduce_axis((0, depth), name="k")
 
     def product(m: Any, n: Any) -> Any:
@@ -174,6 +174,11 @@ def matmul(data: te.Tensor, weight: te.Tensor, *, columns: int, row_tile: int, o
 
     tiles = te.compute((padded, panels * tile), product, name="matmul")
     return te.compute((*leading, columns), lambda *index: tiles[_flatten(index[:-1], leading), index[-1]], name="crop")
+
+
+def _divisible(tiles: int) -> int:
+    """`tiles`, or up to 1/32 more of them, so that they can be divided into blocks that fit a cache."""
+    return _padded(tiles, 1 << max(0, (tiles // 32).bit_length() - 1))
 
 
 def _flatten(index: Sequence[Any], shape: Sequence[Any]) -> Any:

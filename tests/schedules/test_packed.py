@@ -158,6 +158,16 @@ def test_a_depth_in_parts(rows: int, tile: int, columns: int, panels: int) -> No
     agree(MatmulPacked(), func, name, {"rows": tile, "tiles": 1, "panels": panels, "depth": 128, "unroll": 4})
 
 
+def test_a_prime_number_of_tiles_is_rounded_up() -> None:
+    func = product(1500, 384, 1536, 48, 9)  # 167 tiles of 9 rows
+    found = MatmulPacked().apply(func, to_tvm(resolve("x86-64-v4")))
+    assert isinstance(found, Schedule)
+    assert found.parameters["tiles"] > 8
+    choices = MatmulPacked().choices(func, to_tvm(resolve("x86-64-v4")))
+    assert not isinstance(choices, Declined)
+    assert all(found.parameters[name] in values for name, values in choices.items())
+
+
 def test_the_depth_is_split_where_a_block_of_full_depth_does_not_fit_l2() -> None:
     target = to_tvm(resolve("x86-64-v4"))
     short = MatmulPacked().apply(product(128, 768, 768, 48, 8), target)
