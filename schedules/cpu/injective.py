@@ -7,6 +7,7 @@ from typing import Any
 from schedules import analysis
 from schedules.cpu.matmul import inlined
 from schedules.cpu.nest import schedule_nests
+from schedules.cpu.stream import stream_program
 from schedules.hardware import cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
 
@@ -16,12 +17,13 @@ __all__ = ["Injective"]
 class Injective:
     """`out[i] = f(a[g(i)], …)`: chains are inlined into one loop nest an output.
 
-    The axes over which every access is contiguous become one flat loop of vectors. Declines functions
-    with a reduction or a statement that is no plain loop nest.
+    Where accesses are contiguous or transposed, loops over memory (see `stream_program`); where some are gathers or
+    sizes of the last axis symbolic, the axes over which every access is contiguous become one flat loop of vectors.
+    Declines functions with a reduction or a statement that is no plain loop nest.
     """
 
     name = "cpu.injective"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -29,7 +31,8 @@ class Injective:
         if reason is not None:
             return Declined(reason)
         check(parameters or {}, {})
-        return Schedule(schedule_nests(inlined(func), cpu_of(target)))
+        cpu, func = cpu_of(target), inlined(func)
+        return Schedule(stream_program(func, cpu) or schedule_nests(func, cpu))
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """There is one point: nothing is chosen."""

@@ -11,12 +11,14 @@ from schedules.hardware import Cpu
 from schedules.row_form import PARTIAL, row_form
 
 __all__ = [
+    "TASKS_PER_CORE",
     "contiguous_suffix",
     "finish_reduction",
     "lanes_of",
     "rows_are_contiguous",
     "schedule_nests",
     "vectorize_partial",
+    "work_of_nest",
 ]
 
 TASKS_PER_CORE = 4
@@ -64,12 +66,12 @@ def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     suffix, contiguous = contiguous_suffix(nest.block)
     across = None if contiguous else _axis_read_along(nest.block)
     if across is not None:
-        _transposed(sch, loops, across, _work(nest.block), cpu)
+        _transposed(sch, loops, across, work_of_nest(nest.block), cpu)
         return
     inner = moves.fuse_all(sch, loops[len(loops) - suffix :])
     outer = list(loops[: len(loops) - suffix])
     lanes = lanes_of(nest.block, cpu)
-    work = _work(nest.block)
+    work = work_of_nest(nest.block)
     if _few(nest.extents[: len(loops) - suffix], cpu) and analysis.worth_parallel(work):
         total = tir.as_int(sch.get(inner).extent)
         chunk = 16 * lanes if total is None else _chunk(total, lanes, TASKS_PER_CORE * cpu.cores)
@@ -123,7 +125,7 @@ def _rows(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     spatial = nest.spatial_loops(sch, name)
     partial = name + PARTIAL if name + PARTIAL in tir.block_names(sch.mod["main"]) else None
     if spatial:
-        row = moves.parallelize(sch, spatial, _work(nest.block), cpu.cores)
+        row = moves.parallelize(sch, spatial, work_of_nest(nest.block), cpu.cores)
         if partial is not None:
             sch.compute_at(partial, row, preserve_unit_loops=True)
     if partial is not None:
@@ -171,14 +173,14 @@ def _columns(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
         sch.reorder(*reduction, lane)
     else:
         outer.append(column)
-    task = moves.parallelize(sch, outer, _work(nest.block), cpu.cores)
+    task = moves.parallelize(sch, outer, work_of_nest(nest.block), cpu.cores)
     if lane is not None:
         sch.vectorize(lane)
     if task is not None or lane is not None:
         sch.decompose_reduction(name, reduction[0])
 
 
-def _work(block: Any) -> int | None:
+def work_of_nest(block: Any) -> int | None:
     count = analysis.iterations(block)
     return count * max(1, analysis.expression_size(block.body)) if isinstance(count, int) else None
 
