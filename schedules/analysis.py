@@ -33,7 +33,7 @@ PARALLEL_MIN_WORK = 1 << 16
 """Scalar operations under which waking the other threads (some microseconds) costs more than it saves."""
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
-_CHEAP_CALLS = frozenset({"tirx.if_then_else", "tirx.likely", "tirx.fabs", "tirx.reinterpret", "tirx.bitwise_and"})
+_CHEAP_CALLS = frozenset({"prim.if_then_else", "prim.likely", "tirx.fabs", "tirx.reinterpret", "tirx.bitwise_and"})
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ __all__ = [
     "dtype_bits",
     "flatten",
     "fresh",
+    "is_if_then_else",
     "loads",
     "loads_what_it_stores",
     "loop_nest",
@@ -213,8 +214,13 @@ def fresh(name: str) -> Any:
 
 def conditions(expr: Any) -> list[Any]:
     """Every select and if_then_else in `expr`."""
-    calls = [c for c in collect(expr, Call) if getattr(c.op, "name", "") == "tirx.if_then_else"]
+    calls = [c for c in collect(expr, Call) if is_if_then_else(c)]
     return [*calls, *collect(expr, tirx.Select)]
+
+
+def is_if_then_else(node: Any) -> bool:
+    """Whether `node` is an if_then_else of an expression, which TVM 0.27 has in its dialect `prim`."""
+    return isinstance(node, Call) and getattr(node.op, "name", "") == "prim.if_then_else"
 
 
 def same_var(a: Any, b: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from schedules.cpu.conv2d import Conv2d
 from schedules.cpu.conv2d_blocked import Conv2dBlocked
 from schedules.cpu.depthwise import Depthwise
+from schedules.cpu.depthwise_blocked import DepthwiseBlocked
 from schedules.cpu.fallback import Fallback
 from schedules.cpu.injective import Injective
 from schedules.cpu.matmul import Matmul
@@ -20,6 +21,7 @@ RULES: tuple[Rule, ...] = (
     # Sums of products in layouts that the graph passes chose
     MatmulPacked(),
     Conv2dBlocked(),
+    DepthwiseBlocked(),
     Winograd(),
     # Sums of products in any layout
     Matmul(),

@@ -22,7 +22,7 @@ class Conv2d:
     """
 
     name = "cpu.conv2d"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""

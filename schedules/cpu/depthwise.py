@@ -27,7 +27,7 @@ class Depthwise:
     """
 
     name = "cpu.depthwise"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""

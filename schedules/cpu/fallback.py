@@ -19,7 +19,7 @@ class Fallback:
     """
 
     name = "cpu.fallback"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`; never declines."""

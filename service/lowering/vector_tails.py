@@ -75,14 +75,14 @@ def _conditions(body: Any) -> list[Any]:
 
 
 def _is_if(call: Any) -> bool:
-    return getattr(call.op, "name", "") == "tirx.if_then_else"
+    return getattr(call.op, "name", "") == "prim.if_then_else"
 
 
 def _atoms(condition: Any) -> list[Any]:
     """The parts of a conjunction."""
     if isinstance(condition, tirx.And):
         return [*_atoms(condition.a), *_atoms(condition.b)]
-    if isinstance(condition, Call) and getattr(condition.op, "name", "") == "tirx.likely":
+    if isinstance(condition, Call) and getattr(condition.op, "name", "") == "prim.likely":
         return _atoms(condition.args[0])
     return [condition]
 

@@ -145,7 +145,6 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             "strides": _ints(attrs.strides, 2),
             "padding": _ints(attrs.padding, 4),
             "dilation": _ints(attrs.dilation, 2),
-            "most_rows": self.most_rows,
             "out_dtype": "float32",
         }
         if groups == channels == shape[0] and shape[1] == 1:
@@ -155,7 +154,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         elif groups == 1 or (shape[0] // groups) % self.lanes == shape[1] % self.lanes == 0:
             few = channels * 2 <= self.lanes and data not in self.blocked
             packed = _pack_weight(weight.value.numpy(), 1 if few else self.lanes, self.lanes)
-            function = partial(compute.conv2d, groups=groups)
+            function = partial(compute.conv2d, groups=groups, most_rows=self.most_rows)
             source = self.visit_expr(data) if few else self._pack(data)
         else:
             return None

@@ -133,27 +133,28 @@ def depthwise_conv2d(
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
     dilation: tuple[int, int],
-    most_rows: int,
     out_dtype: str,
 ) -> te.Tensor:
-    """`C[n, c, h, w, v] += A[n, c, h*s + r*d, w*s + q*d, v] * W[c, r, q, v]` on zero-padded A."""
+    """`C[n, c, h, w, v] += A[n, c, h*s + r*d, w*s + q*d, v] * W[c, r, q, v]` on zero-padded A.
+
+    The last stage copies: the sums are then in registers whether or not something else is fused behind them.
+    """
     batch, blocks, height, width, lanes = data.shape
     _, kernel_h, kernel_w, _ = (int(extent) for extent in weight.shape)
     (stride_h, stride_w), (dilation_h, dilation_w), (top, left, bottom, right) = strides, dilation, padding
     out_h = (int(height) + top + bottom - (kernel_h - 1) * dilation_h - 1) // stride_h + 1
     out_w = (int(width) + left + right - (kernel_w - 1) * dilation_w - 1) // stride_w + 1
-    padded = _padded(out_w, row_tile(out_w, most_rows))
     source = _pad(data, padding)
     r = te.reduce_axis((0, kernel_h), name="r")
     q = te.reduce_axis((0, kernel_w), name="q")
 
     def product(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
-        x = _clamped(w, out_w, padded) * stride_w + q * dilation_w
-        value = source[n, c, h * stride_h + r * dilation_h, x, v].astype(out_dtype)
+        value = source[n, c, h * stride_h + r * dilation_h, w * stride_w + q * dilation_w, v].astype(out_dtype)
         return te.sum(value * weight[c, r, q, v].astype(out_dtype), axis=[r, q])
 
-    tiles = te.compute((batch, blocks, out_h, padded, lanes), product, name="depthwise_conv2d")
-    return te.compute((batch, blocks, out_h, out_w, lanes), lambda *index: tiles[index], name="crop")
+    shape = (batch, blocks, out_h, out_w, lanes)
+    sums = te.compute(shape, product, name="depthwise_conv2d")
+    return te.compute(shape, lambda *index: sums[index], name="written")
 
 
 def matmul(data: te.Tensor, weight: te.Tensor, *, columns: int, row_tile: int, out_dtype: str) -> te.Tensor:

@@ -55,6 +55,12 @@ def test_no_condition_no_change():
     tvm.ir.assert_structural_equal(versioned(before), before)
 
 
+def test_an_if_in_an_expression_has_a_vector_version():
+    assert "T.vectorized(16)" in versioned(padding).script()
+    assert not versioned(padding).same_as(padding)
+    assert versioned(padding).script().count("for lane in") == 2
+
+
 def values(func, size: int = 64) -> np.ndarray:
     """What the PrimFunc writes for 1, 2, 3, …"""
     target = to_tvm(resolve("auto"))
