@@ -157,6 +157,7 @@ def _verify(
     from service.lowering.target import missing_features
     from service.runtime.compare import Verification, compare, judging_dtypes
     from service.runtime.inputs import choose_sizes, random_inputs
+    from service.runtime.ties import ties_of
 
     if lacking := missing_features(request.target):
         return f"this machine cannot run it: {'; '.join(lacking)}"
@@ -172,7 +173,11 @@ def _verify(
             wanted = reference(inputs)
         except ModelError as error:
             return f"the reference does not run it on random inputs: {error.message}"
-        results.append(compare(session(inputs), wanted, dtypes))
+        got = session(inputs)
+        compared = compare(got, wanted, dtypes)
+        if not compared.passed:
+            compared = compare(got, wanted, dtypes, ties_of(reference, inputs, wanted, seed=options.seed))
+        results.append(compared)
         progress(done + 1, len(cases))
     found = Verification.worst(results)
     if options.verify and not found.passed:

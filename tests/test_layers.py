@@ -48,7 +48,7 @@ EXCEPTIONS = {
 
 # `schedules` is level 1, but only these may use it.
 # `passes` asks for the hardware row only: a blocked layout has the width of a vector.
-USES_SCHEDULES = ("service.lowering.schedule", "service.tuning", "service.passes", "schedules")
+USES_SCHEDULES = ("service.lowering", "service.tuning", "service.passes", "schedules")
 
 # Stages that a shell may import inside functions only: they load numpy, tvm or a framework.
 NOT_AT_IMPORT = {"cli": ("service.runtime", "service.frontend", "service.passes", "service.compiler", "service.jobs")}

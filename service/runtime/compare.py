@@ -13,8 +13,8 @@ small in every element and large in all.
 | float16  | 2e-2      | 1 - 1e-4        | 20 roundings of 2^-10, after tens of layers |
 | bfloat16 | 1e-1      | 1 - 1e-3        | 25 roundings of 2^-8 |
 
-Integers and bools must be equal: an argmax over two values that rounding makes equal may differ, and then fails. NaN
-and infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and fails.
+Integers and bools must be equal, but where the caller says that rounding decides (`service.runtime.ties`). NaN and
+infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and fails.
 """
 
 from __future__ import annotations
@@ -28,17 +28,11 @@ import ml_dtypes
 import numpy as np
 
 from service.request import Precision, Signature, TensorSpec
+from service.runtime.measure import Measured, measure
 
 __all__ = ["TOLERANCES", "OutputReport", "Tolerance", "Verification", "compare", "judging_dtypes"]
 
 Array = np.ndarray[Any, Any]
-
-_FLOOR = 1e-6
-"""Least scale of a tensor: below it, differences are noise of what cancelled out."""
-
-_OUTLIER = 1e3
-"""Elements this many times the median of the nonzero ones do not count for a tensor's size and direction: one mask
-filler of -3.4e38 would make every other error look like nothing."""
 
 _DIGITS = 3
 
@@ -57,7 +51,6 @@ TOLERANCES = {
     "float16": Tolerance(2e-2, 1 - 1e-4),
     "bfloat16": Tolerance(1e-1, 1 - 1e-3),
 }
-_EXACT = Tolerance(0.0, 1.0)
 _COARSENESS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -68,7 +61,8 @@ class OutputReport:
     Errors are the largest over all finite elements, to three digits; None where there is nothing to measure.
     `scaled_error` is what `tolerance` bounds and `passing_tolerance` is the least one that would pass, None where
     none would. `nonfinite_mismatches` counts NaN and infinities that only one side has; `first_mismatch` is the
-    index of the first element that fails. `reason` is empty where it passed.
+    index of the first element that fails; `ties` counts integers that differ where rounding decides. `reason` is empty
+    where it passed.
     """
 
     name: str
@@ -86,6 +80,7 @@ class OutputReport:
     first_mismatch: list[int] | None = None
     tolerance: float = 0.0
     passing_tolerance: float | None = None
+    ties: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,45 +138,55 @@ def _coarsest(dtypes: Iterable[str]) -> str:
 
 
 def compare(
-    got: Mapping[str, Array], want: Mapping[str, Array], dtypes: Mapping[str, str] | None = None
+    got: Mapping[str, Array],
+    want: Mapping[str, Array],
+    dtypes: Mapping[str, str] | None = None,
+    ties: Mapping[str, Array] | None = None,
 ) -> Verification:
     """Compare an artifact's outputs with the reference's.
 
     `dtypes` maps an output to the dtype whose tolerance judges it (see `judging_dtypes`), by default the
-    reference's own. Names, dtypes and shapes must be equal. Nothing to compare is a failure.
+    reference's own; `ties` an integer output to a mask of elements that may differ. Names, dtypes and shapes must be
+    equal. Nothing to compare is a failure.
     """
     if got.keys() != want.keys():
         lacking, extra = sorted(want.keys() - got.keys()), sorted(got.keys() - want.keys())
         return Verification(False, f"outputs differ: {lacking} are missing, {extra} are too many", ())
-    rows = tuple(_compare_output(name, got[name], want[name], (dtypes or {}).get(name)) for name in want)
+    rows = tuple(
+        _compare_output(name, got[name], want[name], (dtypes or {}).get(name), (ties or {}).get(name)) for name in want
+    )
     failed = [f"{row.name}: {row.reason}" for row in rows if not row.passed]
     if not failed and not any(row.compared for row in rows):
         failed = ["nothing was compared: every output is empty"]
     return Verification(not failed, "; ".join(failed), rows)
 
 
-def _compare_output(name: str, got: Array, want: Array, judge: str | None) -> OutputReport:
+def _compare_output(name: str, got: Array, want: Array, judge: str | None, ties: Array | None) -> OutputReport:
     dtype, shape = str(want.dtype), list(want.shape)
     if str(got.dtype) != dtype or got.shape != want.shape:
         reason = f"it is {got.dtype}{list(got.shape)}, the reference {dtype}{shape}"
         return OutputReport(name, dtype, shape, False, reason, 0)
     if _is_float(dtype):
         return _compare_floats(name, got, want, TOLERANCES[judge if judge in TOLERANCES else dtype])
-    return _compare_exactly(name, got, want)
+    return _compare_exactly(name, got, want, ties)
 
 
-def _compare_exactly(name: str, got: Array, want: Array) -> OutputReport:
-    wrong = got != want
+def _compare_exactly(name: str, got: Array, want: Array, ties: Array | None) -> OutputReport:
+    differ = got != want
+    wrong = differ if ties is None else differ & ~ties
     count, dtype, shape = int(np.count_nonzero(wrong)), str(want.dtype), list(want.shape)
     if not count:
-        return OutputReport(name, dtype, shape, True, "", want.size, 0.0, 0.0, 0.0, passing_tolerance=0.0)
+        tied = int(np.count_nonzero(differ))
+        return OutputReport(
+            name, dtype, shape, True, "", want.size - tied, 0.0, 0.0, 0.0, passing_tolerance=0.0, ties=tied
+        )
     largest = np.abs(got[wrong].astype(np.float64) - want[wrong].astype(np.float64)).max()
     reason = f"{count} of {want.size} {dtype} values differ; they must be equal"
     return OutputReport(name, dtype, shape, False, reason, want.size, float(largest), first_mismatch=_first(wrong))
 
 
 def _compare_floats(name: str, got: Array, want: Array, tolerance: Tolerance) -> OutputReport:
-    found = _measure(got, want)
+    found = measure(got, want)
     shape, dtype = list(want.shape), str(want.dtype)
     reason = _verdict(found, tolerance, want.size)
     bad = found.mismatched if found.mismatches else found.scaled > tolerance.error
@@ -206,63 +211,7 @@ def _compare_floats(name: str, got: Array, want: Array, tolerance: Tolerance) ->
     )
 
 
-@dataclass(slots=True)
-class _Measured:
-    finite: int
-    infinite: int
-    nonfinite: int
-    mismatches: int
-    mismatched: Array
-    scaled: Array
-    max_abs: float
-    max_rel: float
-    max_scaled: float
-    cosine: float | None
-
-
-def _measure(got: Array, want: Array) -> _Measured:
-    """Errors over the elements that are finite on both sides, in double precision."""
-    finite = np.isfinite(want) & np.isfinite(got)
-    a, b = got.astype(np.float64), want.astype(np.float64)
-    same = finite | (np.isnan(a) & np.isnan(b)) | (a == b)
-    error = np.abs(np.subtract(a, b, where=finite, out=np.zeros_like(b)))
-    size = np.abs(np.where(finite, b, 0.0))
-    ordinary = finite & (size <= _OUTLIER * _median(size[size > 0]))
-    rms = _rms(size[ordinary])
-    scaled = error / (size + max(rms, _FLOOR))
-    relative = np.divide(error, size, where=size > 0, out=np.zeros_like(error))
-    return _Measured(
-        finite=int(np.count_nonzero(finite)),
-        infinite=int(np.count_nonzero(np.isinf(b) & (a == b))),
-        nonfinite=int(want.size - np.count_nonzero(np.isfinite(want))),
-        mismatches=int(want.size - np.count_nonzero(same)),
-        mismatched=~same,
-        scaled=scaled,
-        max_abs=float(error.max(initial=0.0)),
-        max_rel=float(relative.max(initial=0.0)),
-        max_scaled=float(scaled.max(initial=0.0)),
-        cosine=_cosine(a[ordinary], b[ordinary]) if rms > _FLOOR else None,
-    )
-
-
-def _median(values: Array) -> float:
-    return float(np.median(values)) if values.size else 0.0
-
-
-def _rms(values: Array) -> float:
-    largest = float(values.max(initial=0.0))
-    return largest * math.sqrt(float(np.mean(np.square(values / largest)))) if largest else 0.0
-
-
-def _cosine(a: Array, b: Array) -> float:
-    """The cosine of the angle between two vectors, the second of which is not zero."""
-    largest = max(float(np.abs(a).max()), float(np.abs(b).max()))
-    a, b = a / largest, b / largest
-    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
-    return min(1.0, float(a @ b) / norms) if norms else 0.0
-
-
-def _verdict(found: _Measured, tolerance: Tolerance, size: int) -> str:
+def _verdict(found: Measured, tolerance: Tolerance, size: int) -> str:
     """Why an output fails, or nothing."""
     if not size:
         return ""

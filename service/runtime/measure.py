@@ -1,0 +1,78 @@
+"""The errors of one float output over all its elements, in double precision."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+__all__ = ["Measured", "measure"]
+
+Array = np.ndarray[Any, Any]
+
+_FLOOR = 1e-6
+"""Least scale of a tensor: below it, differences are noise of what cancelled out."""
+
+_OUTLIER = 1e3
+"""Elements this many times the median of the nonzero ones do not count for a tensor's size and direction: one mask
+filler of -3.4e38 would make every other error look like nothing."""
+
+
+@dataclass(slots=True)
+class Measured:
+    """Counts of elements, masks and arrays over them, and the largest errors; `cosine` None for a tensor of zeros."""
+
+    finite: int
+    infinite: int
+    nonfinite: int
+    mismatches: int
+    mismatched: Array
+    scaled: Array
+    max_abs: float
+    max_rel: float
+    max_scaled: float
+    cosine: float | None
+
+
+def measure(got: Array, want: Array) -> Measured:
+    """Errors over the elements that are finite on both sides, in double precision."""
+    finite = np.isfinite(want) & np.isfinite(got)
+    a, b = got.astype(np.float64), want.astype(np.float64)
+    same = finite | (np.isnan(a) & np.isnan(b)) | (a == b)
+    error = np.abs(np.subtract(a, b, where=finite, out=np.zeros_like(b)))
+    size = np.abs(np.where(finite, b, 0.0))
+    ordinary = finite & (size <= _OUTLIER * _median(size[size > 0]))
+    rms = _rms(size[ordinary])
+    scaled = error / (size + max(rms, _FLOOR))
+    relative = np.divide(error, size, where=size > 0, out=np.zeros_like(error))
+    return Measured(
+        finite=int(np.count_nonzero(finite)),
+        infinite=int(np.count_nonzero(np.isinf(b) & (a == b))),
+        nonfinite=int(want.size - np.count_nonzero(np.isfinite(want))),
+        mismatches=int(want.size - np.count_nonzero(same)),
+        mismatched=~same,
+        scaled=scaled,
+        max_abs=float(error.max(initial=0.0)),
+        max_rel=float(relative.max(initial=0.0)),
+        max_scaled=float(scaled.max(initial=0.0)),
+        cosine=_cosine(a[ordinary], b[ordinary]) if rms > _FLOOR else None,
+    )
+
+
+def _median(values: Array) -> float:
+    return float(np.median(values)) if values.size else 0.0
+
+
+def _rms(values: Array) -> float:
+    largest = float(values.max(initial=0.0))
+    return largest * math.sqrt(float(np.mean(np.square(values / largest)))) if largest else 0.0
+
+
+def _cosine(a: Array, b: Array) -> float:
+    """The cosine of the angle between two vectors, the second of which is not zero."""
+    largest = max(float(np.abs(a).max()), float(np.abs(b).max()))
+    a, b = a / largest, b / largest
+    norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
+    return min(1.0, float(a @ b) / norms) if norms else 0.0

@@ -1,0 +1,58 @@
+"""Integers that rounding decides, such as an argmax over two equal scores.
+
+Two right implementations of a model round differently, so their argmax may differ where two scores are as good as
+equal. Such elements are found with the reference alone: they change when its inputs move by as much as roundings
+move its intermediate values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from service.runtime.compare import TOLERANCES
+
+__all__ = ["MOST_TIES", "ties_of"]
+
+Array = np.ndarray[Any, Any]
+
+MOST_TIES = 0.01
+"""The share of an output that may be ties: of one that is noise, nothing would be compared."""
+
+_RUNS = 8
+"""A tie has even odds to change in a run: one in 256 is missed."""
+
+_SHARE = 0.04
+"""The inputs' relative movement, in the tolerance of their dtype: 4e-6 for float32, the error of a deep network."""
+
+
+def ties_of(
+    reference: Callable[[Mapping[str, Array]], Mapping[str, Array]],
+    inputs: Mapping[str, Array],
+    want: Mapping[str, Array],
+    *,
+    seed: int,
+) -> dict[str, Array]:
+    """Output name → mask of the elements that are ties, for the integer and bool outputs of `want` that have any.
+
+    Empty where no input is floating, as nothing can be moved then. An output with too many ties has none.
+    """
+    exact = [name for name, value in want.items() if str(value.dtype) not in TOLERANCES and value.size]
+    floating = {name for name, value in inputs.items() if str(value.dtype) in TOLERANCES}
+    if not exact or not floating:
+        return {}
+    rng = np.random.default_rng(seed)
+    found = {name: np.zeros(want[name].shape, bool) for name in exact}
+    for _ in range(_RUNS):
+        moved = reference({name: _moved(v, rng) if name in floating else v for name, v in inputs.items()})
+        for name in exact:
+            found[name] |= moved[name] != want[name]
+    return {name: mask for name, mask in found.items() if mask.any() and mask.mean() <= MOST_TIES}
+
+
+def _moved(value: Array, rng: np.random.Generator) -> Array:
+    size = TOLERANCES[str(value.dtype)].error * _SHARE
+    noise = 1 + size * rng.standard_normal(value.shape)
+    return (value.astype(np.float64) * noise).astype(value.dtype)
