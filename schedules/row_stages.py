@@ -122,6 +122,8 @@ def _stage(block: Any, rows: int) -> Stage | Declined:
     inner = [iv for iv in block.iter_vars[rows:] if tir.as_int(iv.dom.extent) != 1]
     if any(tir.as_int(iv.dom.extent) is None for iv in inner):
         return Declined(f"the axes of block {name} are symbolic")
+    if any(tir.as_int(iv.dom.extent) == 0 for iv in inner):
+        return Declined(f"block {name} has nothing to compute")
     operator = None
     if analysis.is_reduction(block):
         operator = operator_of(block)

@@ -98,7 +98,7 @@ class Strided:
 
 
 def strided(block: Any, params: Sequence[Any]) -> Strided | None:
-    """An elementwise `block` between buffers of `params`, with its axes coalesced; None for gathers and in place.
+    """An elementwise `block` between buffers of `params`, with its axes coalesced; None for gathers or in place.
 
     Neighbours become one axis where every access goes on from the end of the inner one in the step that it has along
     it, as in the coalescing of torch's TensorIterator. Axes that conditions or values use on their own stay apart.
@@ -107,6 +107,8 @@ def strided(block: Any, params: Sequence[Any]) -> Strided | None:
     if not all(any(buffer.same_as(param) for param in params) for buffer in touched):
         return None
     if any(buffer.same_as(touched[0]) for buffer in touched[1:]):
+        return None
+    if any(tir.as_int(iv.dom.extent) == 0 for iv in block.iter_vars):
         return None
     if any(tir.loads(list(load.indices)) for load in tir.loads(block.body.value)):
         return None

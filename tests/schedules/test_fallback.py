@@ -94,4 +94,7 @@ def test_zero_size():
     x = np.zeros((0, 7), "float32")
     assert run(lambda a: R.nn.relu(a), [x]).outputs[0].shape == (0, 7)
     assert_close(run(lambda a: R.sum(a, [0]), [x]).outputs[0], np.zeros(7))
+    assert_close(run(lambda a: R.sum(a, [1]), [np.zeros((3, 0), "float32")]).outputs[0], np.zeros(3))
+    assert run(lambda a: R.nn.softmax(a, -1), [np.zeros((3, 0), "float32")]).outputs[0].shape == (3, 0)
+    assert run(lambda a: R.permute_dims(a), [x]).outputs[0].shape == (7, 0)
     assert_close(run(R.matmul, [np.zeros((3, 0), "float32"), np.zeros((0, 5), "float32")]).outputs[0], np.zeros((3, 5)))
