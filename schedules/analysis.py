@@ -94,6 +94,8 @@ def is_contiguous_over(block: Any, axes: Sequence[Any]) -> bool:
     """
     extents = {iv.var: iv.dom.extent for iv in block.iter_vars}
     sizes = [extents[axis] for axis in axes]
+    if any(tir.as_int(size) == 0 for size in extents.values()):
+        return False
     spot = tir.fresh("spot")
     place = dict(zip(axes, tir.unflatten(spot, sizes), strict=True))
     bounds = {var: extent for var, extent in extents.items() if var not in axes} | {spot: tir.size(tir.product(sizes))}
