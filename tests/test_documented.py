@@ -14,6 +14,7 @@ import pytest
 import typer.main
 
 from docs.generate import PAGES, drawn_tree
+from schedules import cpu
 from service import errors
 from service.cli.app import app
 from service.config import Settings
@@ -77,6 +78,17 @@ def test_commands_in_documents_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     wrong = [line for line in _command_lines(text) if not _exists(line)]
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_rule_has_a_row_in_adding_a_schedule() -> None:
+    """Its name, what it takes, what bounds it, and its tests. A row may stand before its rule is in the list."""
+    text = (ROOT / "docs/adding_a_schedule.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(cpu\.\w+)` \| (.+) \| (.+) \| `(tests/[\w/.]+)` \|$", text, re.MULTILINE)
+    names = [name for name, *_ in rows]
+    assert sorted(set(names)) == sorted(names)
+    assert {rule.name for rule in cpu.RULES} <= set(names), "docs/adding_a_schedule.md lacks a row"
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "schedules/cpu").glob("*.py"))
+    assert [name for name in names if f'name = "{name}"' not in sources] == []
 
 
 def _command_lines(text: str) -> list[str]:

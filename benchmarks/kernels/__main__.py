@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from rich.table import Table
 from benchmarks.kernels.cases import FAMILIES, Case, cases
 from benchmarks.kernels.compiled import Compiled, compile_op
 from benchmarks.kernels.timing import Row, measure
+from service.dump import Dump, DumpFolder, no_dump
 from service.runtime.peak import Peak, peak
 from service.runtime.threads import default_threads
 
@@ -44,16 +46,17 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=0.2, help="for each case and number of threads")
     parser.add_argument("--measure", action="store_true", help="measure the machine's peak again first")
     parser.add_argument("--out", type=Path, help="file for the JSON lines as well")
+    parser.add_argument("--dump", type=Path, metavar="DIR", help="write what each stage saw, a folder for each case")
     return parser
 
 
-def run(case: Case, peaks: list[Peak], seconds: float) -> list[Row]:
+def run(case: Case, peaks: list[Peak], seconds: float, dump: Dump = no_dump) -> list[Row]:
     """The case compiled, compared with torch, and timed. AssertionError where its numbers are wrong."""
     rng = np.random.default_rng(0)
     inputs, weights = (
         [rng.standard_normal(shape, dtype=np.float32) for shape in shapes] for shapes in (case.inputs, case.weights)
     )
-    compiled = compile_op(case.relax, inputs, weights)
+    compiled = compile_op(case.relax, inputs, weights, dump=dump)
     _check(case, compiled, [*inputs, *weights])
     return [row for one in peaks for row in measure(case, compiled, one, seconds=seconds)]
 
@@ -97,14 +100,18 @@ def _rules(row: Row) -> str:
     return escape("; ".join(named))
 
 
-def _rows(wanted: list[Case], peaks: list[Peak], seconds: float, console: Console) -> Iterator[Row]:
+def _dump(folder: Path | None, case: Case) -> Dump:
+    return no_dump if folder is None else DumpFolder(folder / re.sub(r"[^\w.]+", "-", f"{case.family}-{case.label}"))
+
+
+def _rows(wanted: list[Case], peaks: list[Peak], arguments: argparse.Namespace, console: Console) -> Iterator[Row]:
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, auto_refresh=False) as progress:
         bar = progress.add_task("", total=len(wanted))
         rows: list[Row] = []
         for case, after in zip(wanted, [*wanted[1:], None], strict=True):
             progress.update(bar, description=escape(f"{case.family} {case.label}"), refresh=True)
-            found = run(case, peaks, seconds)
+            found = run(case, peaks, arguments.seconds, _dump(arguments.dump, case))
             yield from found
             rows += found
             progress.update(bar, advance=1, refresh=True)
@@ -129,7 +136,7 @@ def main(argv: list[str] | None = None) -> int:
     if not wanted:
         parser.error(f"no case has {arguments.only!r} in its name")
     lines = []
-    for row in _rows(wanted, peaks, arguments.seconds, console):
+    for row in _rows(wanted, peaks, arguments, console):
         lines.append(json.dumps(row.to_dict()))
         print(lines[-1], flush=True)
         if arguments.out:

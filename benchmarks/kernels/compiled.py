@@ -15,6 +15,7 @@ from tvm import relax
 from tvm.runtime.vm import VirtualMachine
 
 from service import passes
+from service.dump import Dump, no_dump
 from service.lowering import build, schedule
 from service.lowering.target import resolve, to_tvm
 from service.request import CompileOptions
@@ -47,7 +48,12 @@ class Compiled:
 
 
 def compile_op(
-    make: Callable[..., Any], inputs: Sequence[Array], weights: Sequence[Array], *, target: str = "auto"
+    make: Callable[..., Any],
+    inputs: Sequence[Array],
+    weights: Sequence[Array],
+    *,
+    target: str = "auto",
+    dump: Dump = no_dump,
 ) -> Compiled:
     """`make(*inputs, *weights)` as Relax, compiled as a model is, its weights constants, and run once."""
     spec = resolve(target)
@@ -58,11 +64,11 @@ def compile_op(
             made = block.normalize(make(*variables, *(relax.const(array) for array in weights)))
             result = block.emit_output(relax.Tuple([made]))
         block.emit_func_output(result)
-    optimized = passes.optimize(block.get(), to_tvm(spec), CompileOptions())
-    scheduled = schedule(optimized.module, spec)
+    optimized = passes.optimize(block.get(), to_tvm(spec), CompileOptions(), dump=dump)
+    scheduled = schedule(optimized.module, spec, dump=dump)
     ready, _ = passes.finalize(scheduled.module, to_tvm(spec), bounds={})
     with tempfile.TemporaryDirectory(prefix="relaxc-kernels-") as folder:
-        build(ready, spec, Path(folder) / "op.so")
+        build(ready, spec, Path(folder) / "op.so", dump=dump)
         library = tvm_ffi.load_module(str(Path(folder) / "op.so"))
     return _run(library, scheduled.report, inputs, list(optimized.weights.values()))
 

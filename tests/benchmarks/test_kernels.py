@@ -93,6 +93,7 @@ def test_a_small_operator_goes_through_the_whole_compile(
     label, rule = SMALL[family]
     out = tmp_path / "kernels.jsonl"
     words = [family, "--only", label, "--threads", "1", "--seconds", "0.01", "--out", str(out)]
+    words += ["--dump", str(tmp_path / "dump")]
     assert command.main(words) == 0
     rows: list[dict[str, Any]] = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows[0]["case"] == label
@@ -100,6 +101,8 @@ def test_a_small_operator_goes_through_the_whole_compile(
     assert rows[0]["kernels"]
     assert rule in (None, rows[0]["kernels"][0]["rule"])
     assert [json.loads(line) for line in out.read_text().splitlines()] == rows
+    (dumped,) = (tmp_path / "dump").iterdir()
+    assert any("tir_after_schedule" in file.name for file in dumped.iterdir())
 
 
 def test_wrong_numbers_are_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
