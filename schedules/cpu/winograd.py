@@ -9,7 +9,7 @@ from tvm import s_tir
 
 from schedules import analysis, moves, tir
 from schedules.cpu.register_tile import blocks_around, divisors, tile_of, unrolled_steps
-from schedules.cpu.winograd_plan import MOST_CHUNKS, MOST_ROWS, Problem, plan
+from schedules.cpu.winograd_plan import MOST_CHUNKS, MOST_ROWS, MOST_TILES_IN_TASK, Problem, plan
 from schedules.hardware import Cpu, cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
 
@@ -18,12 +18,14 @@ __all__ = ["Winograd"]
 BLOCK = "winograd"
 ROWS, DATA = "winograd_rows", "winograd_data"
 PRODUCTS, COLUMNS, TILES = "winograd_products", "winograd_columns", "winograd_tiles"
-MOST_TASKS = 256
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """The products `[a, b, tile, o, v]`, of which `padded` tiles are computed and `problem.tiles` kept."""
+    """The products `[a, b, tile, o, v]`, of which `padded` tiles are computed and `problem.tiles` kept.
+
+    `vectors` is the width of a panel of the weights.
+    """
 
     problem: Problem
     padded: int
@@ -31,6 +33,7 @@ class _Shape:
 
     @property
     def panels(self) -> int:
+        """Panels of output channels."""
         return self.problem.blocks // self.vectors
 
 
@@ -86,13 +89,11 @@ def _match(func: Any) -> _Shape | Declined:
         return Declined("its epilogue is not over the blocked result of known size")
     size = points - 2
     tiles = batch * -(-height // size) * -(-width // size)
-    panels = next(
-        int(load.source.shape[0])
-        for load in tir.loads(block.body.value)
-        if len(load.indices) == 5
-        and not load.source.same_as(before[1].body.buffer)
-        and not load.source.same_as(block.body.buffer)
-    )
+    inside = (before[1].body.buffer, block.body.buffer)
+    (weight,) = [
+        load.source for load in tir.loads(block.body.value) if not any(load.source.same_as(other) for other in inside)
+    ]
+    panels = int(weight.shape[0])
     return _Shape(Problem(size, tiles, in_blocks * in_lanes, blocks, lanes), padded, blocks // panels)
 
 
@@ -100,7 +101,7 @@ def _choices(shape: _Shape, cpu: Cpu) -> Choices:
     most = (cpu.vector_registers - 1 - shape.vectors) // shape.vectors
     return {
         "rows": tuple(range(1, min(MOST_ROWS, most, shape.padded) + 1)),
-        "tasks": divisors(shape.padded, MOST_TASKS),
+        "tasks": tuple(t for t in divisors(shape.padded, shape.padded) if shape.padded // t <= MOST_TILES_IN_TASK),
         "chunks": divisors(shape.panels, MOST_CHUNKS),
     }
 
@@ -149,6 +150,7 @@ def _transform_back(sch: Any, vector: Any) -> None:
 
 
 def _multiply(sch: Any, panel: Any, rows: int, shape: _Shape) -> None:
+    """M of a panel, in register tiles of `rows` tiles."""
     sch.compute_at(PRODUCTS, panel, preserve_unit_loops=True)
     *_, tile, vector, lane = sch.get_loops(PRODUCTS)
     tile, row = sch.split(tile, [None, rows])
@@ -169,6 +171,7 @@ def _multiply(sch: Any, panel: Any, rows: int, shape: _Shape) -> None:
 
 
 def _transform(sch: Any, task: Any) -> None:
+    """V of a task, for one vector of channels of a tile after the other."""
     sch.compute_at(DATA, task, preserve_unit_loops=True)
     *_, i, a, b, tile, lane = sch.get_loops(DATA)
     sch.reorder(i, tile, a, b, lane)

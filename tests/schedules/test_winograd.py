@@ -171,6 +171,17 @@ def test_what_it_declines() -> None:
         assert isinstance(found, Declined) and found.reason
 
 
+@pytest.mark.parametrize("image", [(8, 16, 112, 112), (1, 512, 7, 7), (1, 16, 1, 1)])
+def test_the_default_is_one_of_the_choices(image: tuple[int, ...]) -> None:
+    target, cpu = to_tvm(resolve("x86-64-v4")), CPUS["x86-64-v4"]
+    tiles = image[0] * (-(-image[2] // 4)) ** 2
+    best = plan(Problem(4, tiles, image[1], 2, 16), cpu)
+    func = primfunc(16, image, 32, 4, SAME, best.tiles * best.tasks, best.vectors)
+    default, choices = Winograd().apply(func, target), Winograd().choices(func, target)
+    assert isinstance(default, Schedule) and not isinstance(choices, Declined)
+    assert all(default.parameters[name] in values for name, values in choices.items())
+
+
 def test_parameters_outside_the_space_are_refused() -> None:
     func = primfunc(16, (1, 16, 8, 8), 16, 4, SAME, 4, 1)
     with pytest.raises(ValueError, match="tasks"):
