@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any, get_args
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from benchmarks.peers import cases, table
 from benchmarks.peers.report import CaseReport, summarize
-from benchmarks.peers.rounds import Plan, measure
+from benchmarks.peers.rounds import Plan, measure, prepare
 from benchmarks.peers.runtimes import OURS, RUNTIMES
 from benchmarks.peers.workers import Failed
 from tests import zoo
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--turn", type=float, default=0.4, metavar="S", help="seconds of a turn, about")
     parser.add_argument("--work", type=Path, help="folder of what was compiled; a second run is quick")
     parser.add_argument("--out", type=Path, help="folder for results.jsonl and peers.png")
+    parser.add_argument("--prepare", action="store_true", help="export and compile only, which a busy machine may do")
     parser.add_argument("--resume", action="store_true", help="keep the cases that are in --out already")
     return parser
 
@@ -83,6 +85,10 @@ def _measure_all(
             def step(what: str, case: cases.Case = case) -> None:
                 progress.update(bar, advance=1, description=f"{case.label}: {what}", refresh=True)
 
+            if arguments.prepare:
+                _, failed = prepare(case, work / case.key, plan, step)
+                console.print("\n".join([f"{case.label} is prepared", *map(escape, failed.values())]))
+                continue
             report = kept.get(case.label) or measure(case, work / case.key, plan, step)
             progress.update(bar, completed=(index + 1) * steps, refresh=True)
             reports.append(report)
@@ -106,8 +112,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         reports = _measure_all(wanted, plan, arguments, console)
     except Failed as error:
-        console.print(f"[red]{error}")
+        console.print(f"[red]{escape(str(error))}")
         return 1
+    if not reports:
+        return 0
     summary = summarize(reports)
     print(json.dumps({"summary": asdict(summary)}), flush=True)
     console.print(table.overview(reports))

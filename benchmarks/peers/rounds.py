@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from benchmarks.peers.report import CaseReport, Row, percentiles, ratio_to_best
 from benchmarks.peers.runtimes import OURS, runtime
 from benchmarks.peers.workers import Failed, Worker, ask_once
 
-__all__ = ["Plan", "measure"]
+__all__ = ["Plan", "measure", "prepare"]
 
 _WARM_RUNS = 2
 """Before the timed runs of a turn: the other runtimes' data is in the caches then."""
@@ -35,10 +35,12 @@ class Plan:
     seed: int = 0
 
 
-def measure(case: Case, folder: Path, plan: Plan, step: Callable[[str], None] = lambda what: None) -> CaseReport:
-    """Prepares and times one case. `step` is told what begins: the preparations, the loads and the rounds.
+def prepare(
+    case: Case, folder: Path, plan: Plan, step: Callable[[str], None] = lambda what: None
+) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """The case exported and compiled for every runtime that takes it, and what the others said instead.
 
-    A runtime that cannot take the model is left out, with what it said; Failed goes up where that one is ours.
+    What is in the folder already is kept. Failed goes up where ours cannot compile it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     step("export")
@@ -48,40 +50,44 @@ def measure(case: Case, folder: Path, plan: Plan, step: Callable[[str], None] = 
     for name in plan.runtimes:
         step(f"compile {name}")
         if runtime(name).supports(case):
-            _unless_failed(name, failed, lambda name=name: prepared.update({name: _prepare(name, case, folder, plan)}))
+            with _noted(name, failed):
+                prepared[name] = ask_once("prepare", name, case, folder, plan.threads)
+    return prepared, failed
+
+
+def measure(case: Case, folder: Path, plan: Plan, step: Callable[[str], None] = lambda what: None) -> CaseReport:
+    """Prepares and times one case. `step` is told what begins: the preparations, the loads and the rounds.
+
+    A runtime that cannot take the model is left out, with what it said; Failed goes up where that one is ours.
+    """
+    prepared, failed = prepare(case, folder, plan, step)
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
         ready: dict[str, dict[str, Any]] = {}
-
-        def load(name: str) -> None:
-            workers[name] = stack.enter_context(Worker("serve", name, case, folder, plan.threads))
-            ready[name] = workers[name].answer()
-            workers[name].stop()
-
         for name in prepared:
             step(f"load {name}")
-            _unless_failed(name, failed, lambda name=name: load(name))
-        live = {name: worker for name, worker in workers.items() if name in ready}
-        times = _rounds(live, plan, step)
-        memory = {name: worker.ask(do="memory") for name, worker in live.items()}
-        outputs = {name: _outputs(worker, folder) for name, worker in live.items()}
-    rows = [_row(name, times[name], prepared[name], ready[name], memory[name], outputs) for name in live]
+            worker = stack.enter_context(Worker("serve", name, case, folder, plan.threads))
+            with _noted(name, failed):
+                ready[name], workers[name] = worker.answer(), worker
+                worker.stop()
+        times = _rounds(workers, plan, step)
+        memory = {name: worker.ask(do="memory") for name, worker in workers.items()}
+        outputs = {name: _outputs(worker, folder) for name, worker in workers.items()}
+    rows = [_row(name, times[name], prepared[name], ready[name], memory[name], outputs) for name in workers]
     medians = {row.runtime: row.rounds_ms for row in rows}
     ratio = ratio_to_best(OURS, medians, [row.runtime for row in rows if row.counts])
     return CaseReport(case.label, case.is_batched, plan.threads, tuple(rows), ratio, failed)
 
 
-def _unless_failed(name: str, failed: dict[str, str], task: Callable[[], None]) -> None:
+@contextmanager
+def _noted(name: str, failed: dict[str, str]) -> Iterator[None]:
+    """What a peer says that cannot take the model; ours must."""
     try:
-        task()
+        yield
     except Failed as error:
         if name == OURS:
             raise
         failed[name] = str(error)
-
-
-def _prepare(name: str, case: Case, folder: Path, plan: Plan) -> dict[str, Any]:
-    return ask_once("prepare", name, case, folder, plan.threads)
 
 
 def _rounds(workers: Mapping[str, Worker], plan: Plan, step: Callable[[str], None]) -> dict[str, list[list[float]]]:
