@@ -153,7 +153,7 @@ def finish_reduction(sch: Any, name: str) -> None:
 
 
 def _columns(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
-    """for outer, column block in parallel: for k: acc[l] += x[k, l] in vectors; out = acc"""
+    """for outer, column block in parallel: for k: for vectors v: acc[v, l] += x[k, v, l]; out = acc"""
     spatial, reduction = nest.spatial_loops(sch, name), nest.reduction_loops(sch, name)
     if not spatial:
         return
@@ -165,7 +165,13 @@ def _columns(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     if contiguous:
         lanes = lanes_of(nest.block, cpu)
         extent = tir.as_int(sch.get(column).extent)
-        if extent is None or extent > lanes:
+        if extent is not None and extent > lanes:
+            vectors = _vectors_of_columns(extent, lanes, tir.product([iv.dom.extent for iv in axes[:-1]]), cpu)
+            column, vector, lane = sch.split(column, [None, vectors, lanes])
+            outer.append(column)
+            sch.reorder(*reduction, vector)
+            sch.unroll(vector)
+        elif extent is None:
             column, lane = sch.split(column, [None, lanes])
             outer.append(column)
         else:
@@ -178,6 +184,13 @@ def _columns(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
         sch.vectorize(lane)
     if task is not None or lane is not None:
         sch.decompose_reduction(name, reduction[0])
+
+
+def _vectors_of_columns(extent: int, lanes: int, outer: Any, cpu: Cpu) -> int:
+    """Vectors of a block of columns: as many cache lines in a row, so that memory is not read a line a page."""
+    tasks = extent * outer // (lanes * TASKS_PER_CORE * cpu.cores) if isinstance(outer, int) else 8
+    fitting = [count for count in (8, 4, 2) if extent % (count * lanes) == 0 and count <= tasks]
+    return fitting[0] if fitting else 1
 
 
 def work_of_nest(block: Any) -> int | None:
