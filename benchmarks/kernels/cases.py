@@ -165,8 +165,13 @@ def _elementwise() -> list[Case]:
 
 
 def _transposes() -> list[Case]:
-    table = [((1, 128, 12, 64), (0, 2, 1, 3)), ((1, 64, 56, 56), (0, 2, 3, 1)), ((1, 56, 56, 96), (0, 3, 1, 2))]
-    table += [((4096, 4096), (1, 0)), ((8192, 8192), (1, 0))]
+    table: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
+        ((1, 128, 12, 64), (0, 2, 1, 3)),
+        ((1, 64, 56, 56), (0, 2, 3, 1)),
+        ((1, 56, 56, 96), (0, 3, 1, 2)),
+        ((4096, 4096), (1, 0)),
+        ((8192, 8192), (1, 0)),
+    ]
 
     def case(shape: tuple[int, ...], axes: tuple[int, ...]) -> Case:
         label = f"{_name(shape)} to {','.join(map(str, axes))}"

@@ -36,7 +36,7 @@ class Kernel:
     @property
     def computes(self) -> bool:
         """Whether it is more than a change of layout."""
-        return self.row["flops"] != 0
+        return bool(self.row["flops"] != 0)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ _LANES = 8
 
 def flops(x: Array, w: Array) -> int:
     """Of the direct convolution; a multiply-add counts as two."""
-    return 2 * w.size * x.shape[2] * x.shape[3]
+    return int(2 * w.size * x.shape[2] * x.shape[3])
 
 
 def want(x: Array, w: Array) -> Array:

@@ -80,5 +80,6 @@ def parse(text: str, *, batch: int | None = None, tokens: int | None = None, siz
         found = re.fullmatch(r"(batch|tokens)=([1-9]\d{0,5})", word)
         if not found:
             raise ValueError(f"{text}: {word!r} is not batch=N or tokens=N")
-        case = replace(case, **{found[1]: int(found[2])})
+        count = int(found[2])
+        case = replace(case, batch=count) if found[1] == "batch" else replace(case, tokens=count)
     return case

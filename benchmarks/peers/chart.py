@@ -41,15 +41,17 @@ def draw(reports: Sequence[CaseReport], path: Path) -> None:
 
     heights = bars(reports)
     width = 0.85 / max(1, len(heights))
-    figure, axes = pyplot.subplots(figsize=(max(7.0, 1.5 * len(reports)), 4.2), layout="constrained")
+    figure, axes = pyplot.subplots(figsize=(max(8.5, 1.5 * len(reports)), 4.2), layout="constrained")
     for place, (name, points) in enumerate(heights.items()):
         at = [index + (place - (len(heights) - 1) / 2) * width for index, _ in points]
         axes.bar(at, [min(ratio, _HIGHEST) for _, ratio in points], width, label=name, color=_COLOURS[name])
         for x, (index, ratio) in zip(at, points, strict=True):
-            if name == OURS or ratio > _HIGHEST:
-                row = reports[index].row(name)
-                text = f"{row.median_ms:.1f} ms" if name == OURS and row else f"{ratio:.1f}"
-                axes.text(x, min(ratio, _HIGHEST) + 0.02, text, ha="center", va="bottom", rotation=90, fontsize=7)
+            row = reports[index].row(name)
+            if name == OURS and row:
+                said = f"{row.median_ms:.3g} ms"
+                axes.text(x, 0.03, said, ha="center", va="bottom", rotation=90, fontsize=7, color="white")
+            elif ratio > _HIGHEST:
+                axes.text(x, _HIGHEST + 0.02, f"{ratio:.1f}", ha="center", va="bottom", rotation=90, fontsize=7)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(range(len(reports)), [report.case.replace(",", "\n") for report in reports])
     axes.set_ylabel("time over the best fp32 peer's")

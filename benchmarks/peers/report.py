@@ -131,9 +131,8 @@ def geomean(values: Iterable[float]) -> float | None:
 
 def summarize(reports: Iterable[CaseReport]) -> Summary:
     """The bars over these cases."""
-    single, batched = [], []
-    for report in reports:
-        if report.ratio is not None:
-            (batched if report.batched else single).append(report.ratio.median)
+    judged = [(report.batched, report.ratio.median) for report in reports if report.ratio is not None]
+    single = [ratio for is_batched, ratio in judged if not is_batched]
+    batched = [ratio for is_batched, ratio in judged if is_batched]
     mean = geomean(single)
     return Summary(None if mean is None else round(mean, 4), max(single, default=None), max(batched, default=None))

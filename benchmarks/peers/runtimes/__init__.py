@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from benchmarks.peers.cases import Case
 
@@ -68,4 +68,5 @@ class Runtime(Protocol):
 
 def runtime(name: str) -> Runtime:
     """The runtime's module."""
-    return importlib.import_module(f"benchmarks.peers.runtimes.{RUNTIMES[name]}")  # type: ignore[return-value]
+    found: Any = importlib.import_module(f"benchmarks.peers.runtimes.{RUNTIMES[name]}")
+    return cast("Runtime", found)
