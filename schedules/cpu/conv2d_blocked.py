@@ -68,7 +68,7 @@ class Conv2dBlocked:
     """
 
     name = "cpu.conv2d_blocked"
-    version = 2
+    version = 3
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -177,8 +177,8 @@ def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
 
 
 def _prologue(sch: Any, names: list[str], task: Any) -> None:
-    """`pad` for each task, into a buffer that stays in the cache; what is before it inside it."""
-    kept = [name for name in names if name == "pad"]
+    """What pads or scales by a gate, for each task, into a buffer that stays in the cache; what is before it inside."""
+    kept = [name for name in names if name in ("pad", "gated")]
     for name in names:
         if name not in kept:
             sch.compute_inline(name)

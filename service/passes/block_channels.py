@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tvm
 from tvm import IRModule, relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
@@ -15,12 +15,11 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from schedules.hardware import Cpu
 from service.passes import blocked_compute as compute
 from service.passes import winograd
+from service.passes.blocked_weights import pack_broadcast, pack_depthwise, pack_weight
 from service.passes.report import LayoutDecision, OptimizeReport
-from service.passes.rewrite import is_tensor_constant, op_name, static_shape
+from service.passes.rewrite import dims_equal, is_tensor_constant, op_name, static_shape
 
 __all__ = ["BlockChannels"]
-
-Array = np.ndarray[Any, Any]
 
 _ZERO_KEEPING_UNARY = frozenset(
     f"relax.{name}"
@@ -31,6 +30,10 @@ _ZERO_KEEPING_UNARY = frozenset(
 )
 """Elementwise operators that are finite at zero, which is what lanes past the last channel hold, or a value made
 from it: those lanes meet zero weights later, and only NaN and infinities would survive that."""
+
+_INJECTIVE = 2
+"""The pattern of an operator that is not fused behind a contraction: that of one pixel is computed once, and not for
+each element of the image that it is multiplied with."""
 
 _BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "multiply", "subtract"))
 
@@ -83,6 +86,9 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         self.lanes = cpu.lanes(32)
         self.most_rows = most_rows
         self.blocked: dict[Any, _Blocked] = {}
+        self.gated: dict[Any, tuple[relax.Var, relax.Var]] = {}
+        """Products of an image and a value a channel (squeeze and excite), which a convolution can take apart."""
+        self.reads = _count_reads(module["main"])
         self.packed: dict[Any, relax.Var] = {}
         self.convolutions = self.packs = self.unpacks = 0
         self.rules: dict[str, Callable[[relax.Call], _Blocked | None]] = {
@@ -114,8 +120,9 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             self.unpacks += 1
         return self.packed[var]
 
-    def _te(self, function: Callable[..., Any], *args: relax.Expr, name: str) -> relax.Var:
-        return self.builder_.emit(self.builder_.call_te(function, *args, primfunc_name_hint=name))
+    def _te(self, function: Callable[..., Any], *args: relax.Expr, name: str, **attrs: Any) -> relax.Var:
+        call = self.builder_.call_te(function, *args, primfunc_name_hint=name, primfunc_attrs=attrs or None)
+        return self.builder_.emit(call)
 
     def _pack(self, expr: relax.Expr) -> relax.Var:
         """The blocked form of an image, packed if it has none; an image is packed once."""
@@ -148,19 +155,23 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             "out_dtype": "float32",
         }
         if groups == channels == shape[0] and shape[1] == 1:
-            packed = _pack_depthwise(weight.value.numpy(), self.lanes)
+            packed = pack_depthwise(weight.value.numpy(), self.lanes)
             function: Any = compute.depthwise_conv2d
             source = self._pack(data)
         elif groups == 1 or (shape[0] // groups) % self.lanes == shape[1] % self.lanes == 0:
             few = channels * 2 <= self.lanes and data not in self.blocked
-            packed = _pack_weight(weight.value.numpy(), 1 if few else self.lanes, self.lanes)
+            packed = pack_weight(weight.value.numpy(), 1 if few else self.lanes, self.lanes)
             function = partial(compute.conv2d, groups=groups, most_rows=self.most_rows)
             source = self.visit_expr(data) if few else self._pack(data)
         else:
             return None
         self.convolutions += 1
         name = "depthwise_conv2d" if packed.ndim == 4 else "conv2d"
-        return _Blocked(self._te(partial(function, **geometry), source, relax.const(packed), name=name), shape[0])
+        operands = [source, relax.const(packed)]
+        if name == "conv2d" and groups == 1 and source in self.gated and self.reads[data] == 1:
+            image, gate = self.gated[source]
+            operands = [image, relax.const(packed), gate]
+        return _Blocked(self._te(partial(function, **geometry), *operands, name=name), shape[0])
 
     def _pool(self, kind: str, call: relax.Call) -> _Blocked | None:
         (data,), attrs = call.args, call.attrs
@@ -201,7 +212,14 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         operands = [self._operand(arg, known.channels) for arg in call.args]
         if None in operands:
             return None
-        return _Blocked(self.builder_.emit(relax.Call(call.op, operands, call.attrs)), known.channels)
+        gates = [i for i, arg in enumerate(call.args) if not is_tensor_constant(arg) and _is_pixel(arg)]
+        if len(gates) != 1 or _is_pixel(call) or not all(_same_batch(arg, call) for arg in call.args):
+            return _Blocked(self.builder_.emit(relax.Call(call.op, operands, call.attrs)), known.channels)
+        name = op_name(call).removeprefix("relax.")
+        result = self._te(getattr(topi, name), *operands, name=name, op_pattern=_INJECTIVE)
+        if name == "multiply":
+            self.gated[result] = operands[1 - gates[0]], operands[gates[0]]
+        return _Blocked(result, known.channels)
 
     def _operand(self, arg: relax.Expr, channels: int) -> relax.Expr | None:
         """`arg` so that it broadcasts in blocked form, or None."""
@@ -209,7 +227,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             return self.blocked[arg].var if self.blocked[arg].channels == channels else None
         if is_tensor_constant(arg):
             array = arg.value.numpy()
-            return relax.const(array.reshape(())) if array.size == 1 else _pack_broadcast(array, channels, self.lanes)
+            return relax.const(array.reshape(())) if array.size == 1 else pack_broadcast(array, channels, self.lanes)
         return self._pack(arg) if _static_image(arg) and _channels(arg) == channels else None
 
 
@@ -224,6 +242,27 @@ def _static_image(expr: relax.Expr) -> bool:
     return all(hasattr(dim, "value") for dim in list(expr.ty.shape)[1:])
 
 
+def _is_pixel(expr: relax.Expr) -> bool:
+    """Whether it is one value a channel."""
+    return _static_image(expr) and all(int(dim) == 1 for dim in list(expr.ty.shape)[2:4])
+
+
+def _same_batch(expr: relax.Expr, other: relax.Expr) -> bool:
+    return dims_equal(list(expr.ty.shape)[:1], list(other.ty.shape)[:1])
+
+
+def _count_reads(function: relax.Function) -> Counter[Any]:
+    """How often each variable is an argument of a call, or part of a tuple."""
+    found: Counter[Any] = Counter()
+
+    def count(expr: relax.Expr) -> None:
+        if isinstance(expr, (relax.Call, relax.Tuple)):
+            found.update(expr.args if isinstance(expr, relax.Call) else expr.fields)
+
+    relax.analysis.post_order_visit(function, count)
+    return found
+
+
 def _channels(expr: relax.Expr) -> int:
     dim = list(expr.ty.shape)[1]
     return int(dim) if hasattr(dim, "value") else -1
@@ -232,34 +271,3 @@ def _channels(expr: relax.Expr) -> int:
 def _ints(values: Any, count: int) -> tuple[int, ...]:
     found = [int(value) for value in values]
     return tuple(found * (count // len(found)))
-
-
-def _fill(array: Array, axis: int, multiple: int) -> Array:
-    """`array` with zeros at the end of `axis`, to a multiple of `multiple`."""
-    missing = -array.shape[axis] % multiple
-    widths = [(0, missing if i == axis else 0) for i in range(array.ndim)]
-    return np.pad(array, widths) if missing else array
-
-
-def _pack_weight(weight: Array, in_lanes: int, lanes: int) -> Array:
-    """`OIHW` → `OIHW[in_lanes]i[lanes]o`."""
-    filled = _fill(_fill(weight, 0, lanes), 1, in_lanes)
-    o, i, h, w = filled.shape
-    blocks = filled.reshape(o // lanes, lanes, i // in_lanes, in_lanes, h, w)
-    return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
-
-
-def _pack_depthwise(weight: Array, lanes: int) -> Array:
-    """`C1HW` → `CHW[lanes]c`."""
-    filled = _fill(weight[:, 0], 0, lanes)
-    c, h, w = filled.shape
-    return np.ascontiguousarray(filled.reshape(c // lanes, lanes, h, w).transpose(0, 2, 3, 1))
-
-
-def _pack_broadcast(array: Array, channels: int, lanes: int) -> relax.Expr | None:
-    """A constant that broadcasts to `NCHW` and varies over channels only, in blocked form."""
-    shape = (1,) * (4 - array.ndim) + array.shape
-    if shape != (1, channels, 1, 1) or array.dtype != np.float32:
-        return None
-    filled = _fill(array.reshape(channels), 0, lanes)
-    return relax.const(filled.reshape(1, -1, 1, 1, lanes))

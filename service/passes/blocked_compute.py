@@ -71,6 +71,7 @@ def _pad(data: te.Tensor, padding: tuple[int, int, int, int]) -> te.Tensor:
 def conv2d(
     data: te.Tensor,
     weight: te.Tensor,
+    gate: te.Tensor | None = None,
     *,
     strides: tuple[int, int],
     padding: tuple[int, int, int, int],
@@ -85,6 +86,8 @@ def conv2d(
     accumulator is over whole register tiles: columns past the last read the last one again and are cropped,
     so that no tile has a tail. A 1x1 convolution with stride 1 has its rows and columns as one axis, and so has one
     with a small result of short rows, whose tiles then go over the ends of rows.
+
+    `gate[n, c, 0, 0, v]` scales the channels of A: the weights are scaled where they are fewer than the elements of A.
     """
     batch, _, height, width, *rest = data.shape
     blocks, in_blocks, kernel_h, kernel_w, in_lanes, lanes = (int(extent) for extent in weight.shape)
@@ -97,7 +100,9 @@ def conv2d(
     flat = dense or _short_rows(out_h, out_w, most_rows)
     rows, columns = (1, out_h * out_w) if flat else (out_h, out_w)
     padded = _padded(columns, row_tile(columns, most_rows))
-    source = _pad(data, padding)
+    of_data = gate is not None and not any(padding) and height * width < blocks * lanes * kernel_h * kernel_w
+    source = _gated_data(data, gate) if of_data else _pad(data, padding)
+    factor = weight if gate is None or of_data else _gated_weight(weight, gate)
     i = te.reduce_axis((0, in_blocks), name="i")
     r = te.reduce_axis((0, kernel_h), name="r")
     q = te.reduce_axis((0, kernel_w), name="q")
@@ -109,9 +114,8 @@ def conv2d(
         y, x = y * stride_h + r * dilation_h, x * stride_w + q * dilation_w
         block = i if groups == 1 else (o // blocks_per_group) * in_blocks + i
         position = (n, block, y, x, iv) if rest else (n, block, y, x)
-        return te.sum(
-            source[position].astype(out_dtype) * weight[o, i, r, q, iv, ov].astype(out_dtype), axis=[i, r, q, iv]
-        )
+        tap = (o, i, r, q, iv, ov) if factor is weight else (n, o, i, r, q, iv, ov)
+        return te.sum(source[position].astype(out_dtype) * factor[tap].astype(out_dtype), axis=[i, r, q, iv])
 
     tiles = te.compute((batch, blocks, rows, padded, lanes), product, name="conv2d")
 
@@ -119,6 +123,19 @@ def conv2d(
         return tiles[n, o, 0, h * out_w + w, ov] if flat else tiles[n, o, h, w, ov]
 
     return te.compute((batch, blocks, out_h, out_w, lanes), crop, name="crop")
+
+
+def _gated_data(data: te.Tensor, gate: te.Tensor) -> te.Tensor:
+    return te.compute(data.shape, lambda n, i, h, w, iv: data[n, i, h, w, iv] * gate[n, i, 0, 0, iv], name="gated")
+
+
+def _gated_weight(weight: te.Tensor, gate: te.Tensor) -> te.Tensor:
+    """`G[n, o, i, r, q, iv, ov] = W[o, i, r, q, iv, ov] * gate[n, i, 0, 0, iv]`, for convolutions of one group."""
+
+    def element(n: Any, o: Any, i: Any, r: Any, q: Any, iv: Any, ov: Any) -> Any:
+        return weight[o, i, r, q, iv, ov] * gate[n, i, 0, 0, iv]
+
+    return te.compute((gate.shape[0], *weight.shape), element, name="gated")
 
 
 def _short_rows(height: int, width: int, most_rows: int) -> bool:

@@ -125,6 +125,56 @@ def test_pooling_and_means_stay_blocked(pool: str, count_include_pad: bool) -> N
     same(module, changed, *inputs((1, 12, 15, 15)))
 
 
+def squeeze_and_excite(reads: int, size: int, out: int, padding: int = 0, batch: Any = 2) -> tvm.IRModule:
+    """A gated image that `reads` convolutions read."""
+    kernel = 2 * padding + 1
+
+    def net(x: relax.Expr) -> relax.Expr:
+        y = R.nn.relu(R.nn.conv2d(x, weight(20, 20, 1, 1)))
+        gate = R.nn.conv2d(R.nn.silu(R.nn.conv2d(R.mean(y, [2, 3], True), weight(4, 20, 1, 1))), weight(20, 4, 1, 1))
+        z = R.multiply(R.sigmoid(gate), y)
+        results = [R.nn.conv2d(z, weight(out, 20, kernel, kernel), padding=padding) for _ in range(reads)]
+        return R.nn.relu(results[0] if reads == 1 else R.add(*results))
+
+    return graph(net, x=(batch, 20, size, size + 1))
+
+
+@pytest.mark.parametrize(("size", "out", "padding"), [(3, 70, 0), (9, 16, 0), (9, 16, 1), (3, 70, 1)])
+def test_a_gate_is_in_the_convolution_that_reads_its_image(size: int, out: int, padding: int) -> None:
+    module = squeeze_and_excite(1, size, out, padding)
+    changed, _ = blocked(module)
+    assert "multiply" not in operators(changed)
+    same(module, changed, *inputs((2, 20, size, size + 1)))
+
+
+def test_an_image_read_twice_is_multiplied_once_and_not_within_the_gate() -> None:
+    module = squeeze_and_excite(2, 9, 16)
+    changed, _ = blocked(module)
+    assert operators(changed).count("multiply") == 1
+    fused = relax.transform.FuseOps()(relax.transform.AnnotateTIROpPattern()(relax.transform.LegalizeOps()(changed)))
+    names = [str(var.name_hint) for var in fused.get_global_vars()]
+    assert not [name for name in names if "sigmoid" in name and "multiply" in name]
+    same(module, changed, *inputs((2, 20, 9, 10)))
+
+
+def test_a_gate_of_a_symbolic_batch() -> None:
+    module = squeeze_and_excite(1, 9, 16, batch="n")
+    changed, _ = blocked(module)
+    assert "multiply" not in operators(changed)
+    same(module, changed, *inputs((3, 20, 9, 10)))
+
+
+def test_one_gate_for_a_batch_of_images_is_no_gate() -> None:
+    def net(x: relax.Expr, g: relax.Expr) -> relax.Expr:
+        y = R.multiply(R.nn.relu(R.nn.conv2d(x, weight(16, 16, 1, 1))), g)
+        return R.nn.conv2d(y, weight(16, 16, 1, 1))
+
+    module = graph(net, x=(3, 16, 5, 5), g=(1, 16, 1, 1))
+    changed, _ = blocked(module)
+    assert "multiply" in operators(changed)
+    same(module, changed, *inputs((3, 16, 5, 5), (1, 16, 1, 1)))
+
+
 def test_a_symbolic_batch() -> None:
     module = graph(lambda x: R.nn.relu(R.nn.conv2d(x, weight(16, 16, 3, 3), padding=1)), x=("n", 16, 8, 8))
     changed, _ = blocked(module)
