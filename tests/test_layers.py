@@ -47,7 +47,7 @@ EXCEPTIONS = {
 }
 
 # `schedules` is level 1, but only these may use it.
-# `passes` asks for the hardware row only: a blocked layout has the width of a vector.
+# `passes` asks for the hardware row (a blocked layout has the width of a vector), and for what reads and builds TIR.
 USES_SCHEDULES = ("service.lowering", "service.tuning", "service.passes", "schedules")
 
 # Stages that a shell may import inside functions only: they load numpy, tvm or a framework.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from schedules.cpu.attention import Attention
 from schedules.cpu.conv2d import Conv2d
 from schedules.cpu.conv2d_blocked import Conv2dBlocked
 from schedules.cpu.depthwise import Depthwise
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     Conv2dBlocked(),
     DepthwiseBlocked(),
     Winograd(),
+    Attention(),
     # Sums of products in any layout
     Matmul(),
     Conv2d(),

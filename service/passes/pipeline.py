@@ -26,6 +26,7 @@ from service.passes.narrow_contractions import NarrowContractions
 from service.passes.pack_matmul import PackMatmul
 from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.recognize_activations import RecognizeActivations
+from service.passes.recognize_attention import RecognizeAttention
 from service.passes.recognize_norms import RecognizeNorms
 from service.passes.recognize_safe_softmax import RecognizeSafeSoftmax
 from service.passes.record_fusions import RecordFusions
@@ -95,7 +96,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # 16-bit operands of contractions, and values stored as their readers want them
         Phase("precision", 0, _precision(job)),
         # Layouts that the templates of this CPU want, weights packed here
-        Phase("layout", 2, [BlockChannels(job.report, cpu), FoldConstants(), PackMatmul(cpu)]),
+        Phase("layout", 2, _layout(job, cpu)),
         # Cheaper arithmetic within the verification tolerance
         Phase("fast_math", 3, [FastMath()]),
         # Operators become TIR
@@ -180,6 +181,16 @@ def _precision(job: Job) -> list[Any]:
         relax.transform.CanonicalizeBindings(),
         MergeEqualCalls(),
         relax.transform.DeadCodeElimination(),
+    ]
+
+
+def _layout(job: Job, cpu: Cpu) -> list[Any]:
+    return [
+        BlockChannels(job.report, cpu),
+        RecognizeAttention(cpu),
+        FoldConstants(),
+        MergeEqualCalls(),
+        PackMatmul(cpu),
     ]
 
 

@@ -70,11 +70,15 @@ class Scope:
         call = self._walker.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=dict(attrs))
         return self._walker.builder_.emit(call)
 
-    def used_once(self, expr: relax.Expr) -> bool:
-        """Whether nothing else reads `expr`; False where this walk cannot know."""
+    def uses(self, expr: relax.Expr) -> int:
+        """How often `expr` is read; 0 where this walk cannot know."""
         if self._uses is None:
             self._uses = _count_uses(self._function)
-        return isinstance(expr, relax.Var) and self._uses.get(expr) == 1
+        return self._uses.get(expr, 0) if isinstance(expr, relax.Var) else 0
+
+    def used_once(self, expr: relax.Expr) -> bool:
+        """Whether nothing else reads `expr`; False where this walk cannot know."""
+        return self.uses(expr) == 1
 
 
 Rule = Callable[[relax.Call, Scope], relax.Expr | None]
