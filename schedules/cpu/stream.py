@@ -60,7 +60,7 @@ class _Program:
         lanes = lanes_of(found.block, self.cpu)
         if all(load.strides[-1] in (0, 1) for load in found.loads):
             return self._contiguous(found, lanes)
-        across = _across(found, lanes)
+        across = None if _is_conditional(found) else _across(found, lanes)
         return None if across is None else self._transposed(found, across, lanes)
 
     def _tasks(self, found: Strided) -> int:
@@ -140,6 +140,14 @@ class _Program:
 def _stored(found: Strided, positions: list[Any], replaced: dict[int, Any] | None = None) -> Any:
     offset = found.store.offset(found.axes, positions, found.ones)
     return tirx.BufferStore(found.store.buffer, found.value(positions, replaced), found.store.at(offset))
+
+
+def _is_conditional(found: Strided) -> bool:
+    """Whether a load that is not along the last axis is in a branch: a square would be read whether or not it exists."""
+    branches = [call for call in tir.conditions(found.body.value) if tir.is_if_then_else(call)]
+    inside = [load for call in branches for branch in call.args[1:] for load in tir.loads(branch)]
+    turned = [load.node for load in found.loads if load.strides[-1] not in (0, 1)]
+    return any(tir.same(a, b) for a in inside for b in turned)
 
 
 def _across(found: Strided, lanes: int) -> int | None:

@@ -110,6 +110,20 @@ def test_concatenations(axis, width):
     np.testing.assert_array_equal(got, np.concatenate(parts, axis))
 
 
+def test_a_square_is_not_read_where_a_condition_does_not_hold() -> None:
+    """Concatenated channels in blocks: of two inputs, one does not have the element."""
+    shape = (2, 32, 16, 16)
+
+    def blocked(a, b):
+        def element(n, c, h, w, v):
+            channel = c * 16 + v
+            return te.if_then_else(channel < 32, a[n, channel, h, w], b[n, channel - 32, h, w])
+
+        return te.compute((2, 4, 16, 16, 16), element, name="pack")
+
+    assert program("x86-64-v4", [shape, shape], blocked) is None
+
+
 def test_a_symbolic_outer_size():
     x = normal(5, 7, 40)
     got = run(lambda a: R.add(R.permute_dims(a, [0, 2, 1]), relax.const(1.0)), [x], shapes=[("n", 7, 40)]).outputs[0]
