@@ -143,7 +143,7 @@ def _stored(found: Strided, positions: list[Any], replaced: dict[int, Any] | Non
 
 
 def _is_conditional(found: Strided) -> bool:
-    """Whether a load that is not along the last axis is in a branch: a square would be read whether or not it exists."""
+    """Whether a load that is not along the last axis is in a branch: its square may not exist where that is not taken."""
     branches = [call for call in tir.conditions(found.body.value) if tir.is_if_then_else(call)]
     inside = [load for call in branches for branch in call.args[1:] for load in tir.loads(branch)]
     turned = [load.node for load in found.loads if load.strides[-1] not in (0, 1)]
