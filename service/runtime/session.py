@@ -30,7 +30,7 @@ from service.errors import (
 )
 from service.request import Signature, TargetSpec
 from service.runtime.dims import bind, names_in
-from service.runtime.tensors import ALIGN, Array, as_tensor, extent, owned_arrays, wrap_numpy
+from service.runtime.tensors import ALIGN, Array, Copies, as_tensor, extent, owned_arrays, wrap_numpy
 from service.runtime.threads import default_threads, use_threads
 from service.runtime.weights import map_weights
 
@@ -130,6 +130,7 @@ class Session:
         self._weights = list(weights) if self._on_host else [weight.copyto(device) for weight in weights]
         self._weight_extents = [extent(weight) for weight in self._weights]
         self._lock = threading.Lock()
+        self._copies: Copies = {}
         self._vm, self._main, arity = _machine(library, device)
         inputs = len(self.signature.inputs)
         if arity not in (inputs, inputs + 1) or (weights and arity == inputs):
@@ -166,11 +167,13 @@ class Session:
         input that the export fixed may be repeated with its value. Raises InputName, InputType or InputShape;
         ArtifactError where the program itself fails.
         """
-        return self._run(self._arguments(args, named), None)
+        with self._lock:
+            return self._run(self._arguments(args, named), None)
 
     def run_instrumented(self, inputs: Mapping[str, Any], instrument: Instrument) -> dict[str, Array]:
         """As a call, with `instrument` called around every call that the program makes."""
-        return self._run(self._arguments((), inputs), instrument)
+        with self._lock:
+            return self._run(self._arguments((), inputs), instrument)
 
     def sizes(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """The size that these inputs, by name, give each symbolic dim. Raises InputShape."""
@@ -179,7 +182,7 @@ class Session:
     def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm.runtime.Tensor]:
         by_dict = not named and len(args) == 1 and isinstance(args[0], Mapping)
         values = self._by_name((), args[0]) if by_dict else self._by_name(args, named)
-        tensors = [as_tensor(spec.name, values[spec.name], spec.dtype) for spec in self.signature.inputs]
+        tensors = [as_tensor(spec.name, values[spec.name], spec.dtype, self._copies) for spec in self.signature.inputs]
         bind(self.signature, [tensor.shape for tensor in tensors])
         for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
             kind = tensor.device.dlpack_device_type()
@@ -208,17 +211,17 @@ class Session:
         return values
 
     def _run(self, tensors: list[tvm.runtime.Tensor], instrument: Instrument | None) -> dict[str, Array]:
-        with self._lock:
-            use_threads(self.threads)
+        """The outputs; the lock is held, also while they are told apart from inputs, whose copies are used again."""
+        use_threads(self.threads)
+        if instrument is not None:
+            self._vm.set_instrument(tvm_ffi.convert_func(instrument))
+        try:
+            results = self._main(*tensors, *self._tail)
+        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+            raise ArtifactError(f"the program failed: {_first_line(error)}") from error
+        finally:
             if instrument is not None:
-                self._vm.set_instrument(tvm_ffi.convert_func(instrument))
-            try:
-                results = self._main(*tensors, *self._tail)
-            except (RuntimeError, ValueError, TypeError, MemoryError) as error:
-                raise ArtifactError(f"the program failed: {_first_line(error)}") from error
-            finally:
-                if instrument is not None:
-                    self._vm.module["set_instrument"](None)
+                self._vm.module["set_instrument"](None)
         if len(results) != len(self.signature.outputs):
             raise ArtifactCorrupt(f"it gave {len(results)} outputs; its manifest has {len(self.signature.outputs)}")
         shared = [*self._weight_extents, *(extent(tensor) for tensor in tensors)]

@@ -12,7 +12,18 @@ import tvm_ffi
 
 from service.errors import InputType
 
-__all__ = ["ALIGN", "Array", "Extent", "as_tensor", "extent", "numpy_dtype", "numpy_view", "owned_arrays", "wrap_numpy"]
+__all__ = [
+    "ALIGN",
+    "Array",
+    "Copies",
+    "Extent",
+    "as_tensor",
+    "extent",
+    "numpy_dtype",
+    "numpy_view",
+    "owned_arrays",
+    "wrap_numpy",
+]
 
 ALIGN = 64
 """Bytes. TVM's kernels may use loads that need it (kAllocAlignment)."""
@@ -20,6 +31,9 @@ ALIGN = 64
 Array = np.ndarray[Any, Any]
 Extent = tuple[int, int]
 """First address and the one after the last."""
+
+Copies = dict[str, tvm.runtime.Tensor]
+"""Copies of inputs by name, which the next call with the same shapes overwrites."""
 
 _SMALL_ELEMENTS = 16 << 10
 _DLPACK = (1, 0)
@@ -64,10 +78,11 @@ def wrap_numpy(array: Array) -> tvm.runtime.Tensor:
     return tvm_ffi.from_dlpack(array.__dlpack__(max_version=_DLPACK))
 
 
-def as_tensor(name: str, value: Any, dtype: str) -> tvm.runtime.Tensor:
+def as_tensor(name: str, value: Any, dtype: str, copies: Copies) -> tvm.runtime.Tensor:
     """The value as a row-major tensor aligned to 64 bytes: itself where it is so already and on the host, else a copy.
 
-    Takes numpy arrays and whatever speaks DLPack; a tensor on a GPU stays there. Raises InputType.
+    Takes numpy arrays and whatever speaks DLPack; a tensor on a GPU stays there. A copy goes into that which `copies`
+    has under the name, if it is of the same shape, and is kept there. Raises InputType.
     """
     if isinstance(value, np.generic):
         value = np.asarray(value)
@@ -76,11 +91,11 @@ def as_tensor(name: str, value: Any, dtype: str) -> tvm.runtime.Tensor:
             raise _wrong_dtype(name, str(value.dtype), dtype)
         if value.flags.c_contiguous and value.__array_interface__["data"][0] % ALIGN == 0:
             return wrap_numpy(value)
-        return _copy(value, dtype)
-    return _from_dlpack(name, value, dtype)
+        return _copy(name, value, dtype, copies)
+    return _from_dlpack(name, value, dtype, copies)
 
 
-def _from_dlpack(name: str, value: Any, dtype: str) -> tvm.runtime.Tensor:
+def _from_dlpack(name: str, value: Any, dtype: str, copies: Copies) -> tvm.runtime.Tensor:
     if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
         raise InputType(
             f"input {name!r} is a {type(value).__name__}; it takes numpy arrays and tensors that speak DLPack",
@@ -96,11 +111,13 @@ def _from_dlpack(name: str, value: Any, dtype: str) -> tvm.runtime.Tensor:
         return tensor
     if tensor.device.dlpack_device_type() not in _ON_HOST:
         raise InputType(f"input {name!r} is on {tensor.device} and neither row-major nor aligned", name=name)
-    return _copy(numpy_view(tensor), dtype)
+    return _copy(name, numpy_view(tensor), dtype, copies)
 
 
-def _copy(array: Array, dtype: str) -> tvm.runtime.Tensor:
-    tensor = tvm.runtime.empty(array.shape, dtype)
+def _copy(name: str, array: Array, dtype: str, copies: Copies) -> tvm.runtime.Tensor:
+    tensor = copies.get(name)
+    if tensor is None or tuple(tensor.shape) != array.shape:
+        tensor = copies[name] = tvm.runtime.empty(array.shape, dtype)
     numpy_view(tensor)[...] = array
     return tensor
 

@@ -257,6 +257,19 @@ def test_aligned_inputs_are_not_copied(session: Session) -> None:
     assert tensor.data_ptr() == x.ctypes.data
 
 
+def test_copies_of_inputs_are_used_again(session: Session, linear: Linears) -> None:
+    """By the next call with the same shapes, whose outputs are not those of the call before."""
+    first, second, wider = (inputs(batch) for batch in (1000, 1000, 1001))
+    for given in (first, second, wider):
+        given["x"] = aligned(given["x"], shift=16)
+    second["x"] += 1
+    (copy, _), (again, _) = (session._arguments((), given) for given in (first, second))
+    assert copy.data_ptr() == again.data_ptr()
+    results = [(given, session(given)) for given in (first, second, wider, first)]
+    for given, got in results:
+        assert_right(got, linear, **given)
+
+
 def test_the_manifest_is_read_before_anything_is_loaded(artifact: Make, tmp_path: Path) -> None:
     """Each refusal comes in a process into which the library was never mapped."""
     path = artifact()
