@@ -14,7 +14,6 @@ from schedules.cpu.register_tile import (
     blocks_around,
     divisors,
     tile_of,
-    unrolled_steps,
 )
 from schedules.hardware import Cpu, cpu_of
 from schedules.rule import Choices, Declined, Parameters, Schedule, check
@@ -38,6 +37,7 @@ class _Shape:
     blocks: int
     height: int
     columns: int
+    in_lanes: int
     panel: int
     row_bytes: int
     flat: bool
@@ -63,7 +63,8 @@ class Conv2dBlocked:
                 C[tile] = epilogue(acc)
 
     Parameters: `rows` (columns w of the register tile) and `vectors` (channel blocks of it), `height` (rows h of a
-    task, or tiles where h is folded into w), `chunks` (parts of o that are tasks of their own), `prefetch` (0 or 1).
+    task, or tiles where h is folded into w), `chunks` (parts of o that are tasks of their own), `unroll`
+    steps of iv, `prefetch` (0 or 1).
     After Georganas et al., 'Anatomy of high-performance deep learning convolutions on SIMD architectures' (2018).
     """
 
@@ -103,7 +104,9 @@ def _match(func: Any) -> _Shape | Declined:
     source = next(load.source for load in tir.loads(block.body.value) if len(load.indices) < 6)
     image_bytes = tir.product(source.shape[1:]) * tir.dtype_bits(str(source.dtype)) // 8
     panel = lanes * i * r * q * in_lanes
-    return _Shape(batch or 1, blocks, height, columns, panel, image_bytes // (columns if flat else height), flat)
+    return _Shape(
+        batch or 1, blocks, height, columns, in_lanes, panel, image_bytes // (columns if flat else height), flat
+    )
 
 
 def _choices(shape: _Shape, cpu: Cpu) -> Choices:
@@ -112,6 +115,7 @@ def _choices(shape: _Shape, cpu: Cpu) -> Choices:
         "vectors": divisors(shape.blocks, 4),
         "height": divisors(shape.parts(2), 64),
         "chunks": divisors(shape.blocks, 16),
+        "unroll": divisors(shape.in_lanes, 4),
         "prefetch": (0, 1),
     }
 
@@ -124,6 +128,9 @@ def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
     """
     rows = tile_of(shape.columns, (cpu.vector_registers - 4) // 2)
     vectors = best_vectors(rows, divisors(shape.blocks, 4), cpu)
+    # LLVM loads the weights of all steps of the innermost loop first, a vector's.
+    spare = cpu.vector_registers - rows * vectors - vectors - 1
+    unroll = divisors(shape.in_lanes, min(4, 1 + max(0, spare)))[-1]
     part_bytes = shape.row_bytes * (rows if shape.flat else 1)
     heights = divisors(shape.parts(rows), max(1, cpu.l2_bytes // 4 // part_bytes))
     chunks = divisors(shape.blocks // vectors, cpu.cores)
@@ -137,7 +144,7 @@ def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
     height, chunk = max(
         (point for point in points if busy(*point) >= _BUSY * best), key=lambda point: (-point[1], point[0])
     )
-    return {"rows": rows, "vectors": vectors, "height": height, "chunks": chunk, "prefetch": 1}
+    return {"rows": rows, "vectors": vectors, "height": height, "chunks": chunk, "unroll": unroll, "prefetch": 1}
 
 
 def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
@@ -169,7 +176,7 @@ def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     sch.parallel(sch.fuse(batch, chunk, task))
     if shape.small:
         sch.unroll(column)
-    _accumulate(sch)
+    _accumulate(sch, chosen["unroll"])
     for loop in (channels, columns):
         sch.unroll(loop)
     sch.vectorize(lane)
@@ -187,9 +194,8 @@ def _prologue(sch: Any, names: list[str], task: Any) -> None:
         sch.vectorize(sch.get_loops(name)[-1])
 
 
-def _accumulate(sch: Any) -> None:
+def _accumulate(sch: Any, steps: int) -> None:
     *_, channels, _, columns, lane, i, r, q, iv = sch.get_loops(BLOCK)
-    steps = unrolled_steps(tir.as_int(sch.get(iv).extent) or 1)
     iv, unrolled = sch.split(iv, [None, steps])
     sch.reorder(i, r, q, iv, unrolled, columns, channels, lane)
     for loop in (unrolled, columns, channels):
