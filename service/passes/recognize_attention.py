@@ -109,7 +109,8 @@ def _attention(cpu: Cpu, safe: Collection[str], call: relax.Call, scope: Scope) 
     outer = {tirx.Var(f"i{i}", "int64"): size for i, size in enumerate(sizes)}
     result = look_through(View(call, tuple(outer)), scope, outer, once=True)
     product = scope.value(result.source)
-    if not _is_batched_product(product):
+    shared = isinstance(result.source, relax.Var) and not scope.used_once(result.source)
+    if shared or not _is_batched_product(product):
         return None
     *batch, queries, width = shape_of(product)  # type: ignore[misc]
     axes = _Axes.of(batch, queries, shape_of(product.args[1])[-2], width)  # type: ignore[index]

@@ -106,7 +106,11 @@ def _repeat(call: relax.Call, view: View, _: Scope) -> View | None:
 def _strided_slice(call: relax.Call, view: View, _: Scope) -> View | None:
     sizes = shape_of(call.args[0])
     parts = [list(arg.fields) for arg in call.args[1:] if isinstance(arg, relax.Tuple)]
-    if len(parts) != len(call.args) - 1 or sizes is None or any(not is_one(step) for part in parts[3:] for step in part):
+    if (
+        len(parts) != len(call.args) - 1
+        or sizes is None
+        or any(not is_one(step) for part in parts[3:] for step in part)
+    ):
         return None
     index = list(view.index)
     for axis, begin in zip(*([getattr(each, "value", None) for each in part] for part in parts[:2]), strict=True):
