@@ -47,7 +47,8 @@ def targets(
 
 def _peaks(again: bool) -> list[Peak]:
     """Of one core and of all; torch is kept out, which `import tvm` would load."""
-    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # the mark of a module that is not there
+    if "tvm" not in sys.modules:
+        sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # the mark of a module that is not there
     from service import machine
     from service.runtime.peak import peak
 

@@ -1,0 +1,52 @@
+"""`targets`: the machine's peak beside the targets, measured once, and again where that is asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from service.cli.main import main
+from service.runtime import peak as peak_module
+from service.runtime.peak import Level, Peak
+
+LEVELS = (Level("L1", 48 << 10, 400.0, 200.0), Level("memory", None, 12.5, 10.0))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
+    """What was asked of the probes, which find a busy machine on more than one thread."""
+    calls: list[tuple[int, bool]] = []
+
+    def peak(threads: int, *, again: bool = False) -> Peak:
+        calls.append((threads, again))
+        return Peak("some CPU, 2 cores", threads, 100.0 * threads, LEVELS, alone=threads == 1)
+
+    monkeypatch.setattr(peak_module, "peak", peak)
+    return calls
+
+
+def test_the_peak_is_shown_for_one_thread_and_for_all(
+    asked: list[tuple[int, bool]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["targets", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["targets"][0]["target"] == "auto"
+    assert [(peak["threads"], peak["gflops"]) for peak in shown["peaks"]] == [(n, 100.0 * n) for n, _ in asked]
+    assert shown["peaks"][0]["levels"][0] == {
+        "name": "L1",
+        "size_bytes": 48 << 10,
+        "read_gbps": 400.0,
+        "copy_gbps": 200.0,
+    }
+    assert not any(again for _, again in asked)
+
+
+def test_measure_measures_again(asked: list[tuple[int, bool]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--measure"]) == 0
+    said = capsys.readouterr().out
+    assert all(again for _, again in asked)
+    assert "some CPU, 2 cores" in said
+    assert "100 GFLOP/s" in said
+    assert "48.0 KiB" in said
+    assert ("other processes were running" in said) == (len(asked) > 1)
