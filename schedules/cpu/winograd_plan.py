@@ -61,7 +61,7 @@ class Plan:
 @cache
 def plan(problem: Problem, cpu: Cpu, *, vectors: int | None = None, padded: int | None = None) -> Plan:
     """The plan of the fewest cycles; with `vectors` and `padded` for weights and tiles that are laid out already."""
-    return min(_plans(problem, cpu, vectors, padded), key=lambda found: (found.cycles, -found.tiles, found.chunks))
+    return min(_plans(problem, cpu, vectors, padded), key=lambda found: (found.cycles, found.tiles, found.chunks))
 
 
 def _plans(problem: Problem, cpu: Cpu, vectors: int | None, padded: int | None) -> Iterator[Plan]:
@@ -84,10 +84,10 @@ def _tasks(total: int, rows: int, padded: int | None) -> Iterator[tuple[int, int
 
 
 def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tasks: int, chunks: int) -> float:
-    """The estimate: arithmetic of the busiest core, and half of the time in which its weights arrive.
+    """The estimate: arithmetic of the busiest core and the time in which what it reads arrives.
 
-    The other half hides behind the arithmetic, but it cannot take less than all of it. The weights come from memory, as
-    a model's do not stay in L3 from run to run, and once more from L3 for each task if L2 cannot hold them.
+    The weights come from memory, as a model's do not stay in L3 from run to run: prefetching hides half of that, and a
+    model's other traffic takes as much again. What L2 cannot hold comes again from L3, half of it hidden.
     """
     points, depth, panels = problem.points, problem.depth, problem.blocks // vectors // chunks
     rounds = -(-tasks * chunks // cpu.cores)
@@ -98,19 +98,20 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
     products = points * panels * tiles // rows * tile
     transforms = TRANSFORM_CYCLES * points * tiles * (depth // problem.lanes + panels * vectors)
     data = points * depth * tiles * 4
-    images = problem.size**2 * tiles * (depth + panels * vectors * problem.lanes) * 4
+    # What was read is not needed again, so half of the images at any time.
+    images = problem.size**2 * tiles * (depth + panels * vectors * problem.lanes) * 4 // 2
     held = data + points * tiles * vectors * problem.lanes * 4 + images
     weights = problem.weight_bytes // chunks
     own_chunks = -(-chunks // cpu.cores) if chunks >= cpu.cores else 1
     again = 0 if held + weights <= cpu.l2_bytes else weights * (rounds - own_chunks)
     if held + weights // panels // points > cpu.l2_bytes:
         again += rounds * panels * data
-    stream = weights * own_chunks / cpu.memory_bytes_per_cycle + again / cpu.l3_bytes_per_cycle
-    return max(rounds * (products + transforms) + stream / 2, stream)
+    arriving = weights * own_chunks / cpu.memory_bytes_per_cycle + again / 2 / cpu.l3_bytes_per_cycle
+    return rounds * (products + transforms) + arriving
 
 
 def direct_cycles(pixels: int, depth: int, blocks: int, lanes: int, cpu: Cpu) -> float:
     """The estimate of the same kind for `cpu.conv2d_blocked`."""
     products = 9 * pixels * depth * blocks / cpu.fma_per_cycle / cpu.cores / DIRECT_EFFICIENCY
     stream = 9 * depth * blocks * lanes * 4 / cpu.cores / cpu.memory_bytes_per_cycle
-    return max(products + stream / 2, stream)
+    return products + stream
