@@ -22,6 +22,7 @@ from service.passes.fold_scale import FoldScale
 from service.passes.legalize import Legalize
 from service.passes.lift_weights import LiftWeights
 from service.passes.merge_equal_calls import MergeEqualCalls
+from service.passes.merge_parallel_matmuls import MergeParallelMatmuls
 from service.passes.narrow_contractions import NarrowContractions
 from service.passes.pack_matmul import PackMatmul
 from service.passes.plugin import ApplyPatterns, Plugin
@@ -187,6 +188,7 @@ def _precision(job: Job) -> list[Any]:
 def _layout(job: Job, cpu: Cpu) -> list[Any]:
     return [
         BlockChannels(job.report, cpu),
+        MergeParallelMatmuls(),
         RecognizeAttention(cpu),
         FoldConstants(),
         MergeEqualCalls(),
