@@ -87,7 +87,7 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
     """The estimate: arithmetic of the busiest core and the time in which what it reads arrives.
 
     The weights come from memory, as a model's do not stay in L3 from run to run: prefetching hides half of that, and a
-    model's other traffic takes as much again. What L2 cannot hold comes again from L3, half of it hidden.
+    model's other traffic takes as much again. Each task reads them from L2, and what that cannot hold from L3.
     """
     points, depth, panels = problem.points, problem.depth, problem.blocks // vectors // chunks
     rounds = -(-tasks * chunks // cpu.cores)
@@ -98,15 +98,15 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
     products = points * panels * tiles // rows * tile
     transforms = TRANSFORM_CYCLES * points * tiles * (depth // problem.lanes + panels * vectors)
     data = points * depth * tiles * 4
-    # What was read is not needed again, so half of the images at any time.
-    images = problem.size**2 * tiles * (depth + panels * vectors * problem.lanes) * 4 // 2
+    images = problem.size**2 * tiles * (depth + panels * vectors * problem.lanes) * 4
     held = data + points * tiles * vectors * problem.lanes * 4 + images
     weights = problem.weight_bytes // chunks
     own_chunks = -(-chunks // cpu.cores) if chunks >= cpu.cores else 1
-    again = 0 if held + weights <= cpu.l2_bytes else weights * (rounds - own_chunks)
+    again = 0 if held + weights <= cpu.l2_bytes else weights * (rounds - own_chunks) + data * rounds
     if held + weights // panels // points > cpu.l2_bytes:
         again += rounds * panels * data
-    arriving = weights * own_chunks / cpu.memory_bytes_per_cycle + again / 2 / cpu.l3_bytes_per_cycle
+    half_hidden = again / cpu.l3_bytes_per_cycle + rounds * weights / L2_BYTES_PER_CYCLE
+    arriving = weights * own_chunks / cpu.memory_bytes_per_cycle + half_hidden / 2
     return rounds * (products + transforms) + arriving
 
 
