@@ -54,16 +54,17 @@ class Row:
         return asdict(self)
 
 
-def counted(kernels: Sequence[Kernel]) -> list[Kernel]:
+def counted(kernels: Sequence[Kernel], before: str = "") -> list[Kernel]:
     """The kernels that are the operator's own; changes to a blocked layout are at the ends of a whole model."""
-    own = [kernel for kernel in kernels if kernel.computes or "pack_channels" not in kernel.row["function"]]
+    after = [kernel for kernel in kernels if not before or before not in kernel.row["function"]]
+    own = [kernel for kernel in after if kernel.computes or "pack_channels" not in kernel.row["function"]]
     return own or list(kernels)
 
 
 def measure(case: Case, compiled: Compiled, peak: Peak, *, seconds: float = 0.2) -> list[Row]:
     """The operator's rows for the peak's threads: in the caches, and out of them where memory bounds it then."""
     use_threads(peak.threads)
-    kernels = counted(compiled.kernels)
+    kernels = counted(compiled.kernels, case.before)
     written = _FP32_BYTES * sum(output.size for output in compiled.outputs)
     moved = written + _FP32_BYTES * sum(math.prod(shape) for shape in (*case.inputs, *case.weights))
     flops = sum(kernel.row["flops"] for kernel in kernels) if case.flops is None else case.flops

@@ -56,6 +56,8 @@ def test_layout_changes_at_the_ends_do_not_count() -> None:
     transposed = [kernel("transpose", 0), kernel("matmul", 5)]
     assert timing.counted(transposed) == transposed
     assert timing.counted(conv[:1]) == conv[:1]
+    pool = kernel("max_pool2d", 9)
+    assert timing.counted([*conv, pool], before="conv") == [pool]
 
 
 def test_an_operator_bound_by_bytes_is_timed_out_of_the_caches_too() -> None:
