@@ -13,6 +13,7 @@ from tvm import relax
 from service.lowering import pipeline, schedule
 from service.lowering.target import resolve, to_tvm
 from service.request import TargetSpec
+from tests.guarded import guarded_tensor
 
 pipeline.register()
 T = relax.transform
@@ -97,7 +98,8 @@ def run_many(
     )
     ran = []
     for arrays in calls:
-        result = machine["main"](*[tvm.runtime.tensor(a) for a in arrays])
+        machine["main"](*[guarded_tensor(a, "start") for a in arrays])
+        result = machine["main"](*[guarded_tensor(a, "end") for a in arrays])
         outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
         ran.append(Ran([output.numpy() for output in outputs], scheduled.report, scheduled.module))
     return ran

@@ -22,6 +22,7 @@ from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from service.lowering.vector_functions import VECTOR_MATH
 from service.passes.attention_compute import AttentionSpec, attention
+from tests.guarded import guarded_tensor
 
 pipeline.register()
 TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]
@@ -140,7 +141,7 @@ def scheduled(func: Any, name: str, parameters: Any = None) -> Any:
 
 def run(func: Any, name: str, arrays: list[Array]) -> Array:
     """What the PrimFunc computes; its result is filled with a number that no result has before."""
-    tensors = [tvm.runtime.tensor(array) for array in arrays[:-1]]
+    tensors = [guarded_tensor(array, "end") for array in arrays[:-1]]
     result = tvm.runtime.tensor(np.full_like(arrays[-1], 12345.0))
     tirx.build(tvm.IRModule({"main": func}), to_tvm(resolve(name)), pipeline=pipeline.NAME)["main"](*tensors, result)
     return np.asarray(result.numpy())

@@ -17,6 +17,7 @@ from schedules.rule import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from service.passes import blocked_compute as compute
+from tests.guarded import guarded_tensor
 
 pipeline.register()
 RULE = DepthwiseBlocked()
@@ -51,7 +52,7 @@ def inputs(func: Any) -> list[Array]:
 
 
 def run(func: Any, target: Any, arrays: list[Array]) -> Array:
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tensors = [guarded_tensor(array, "end") for array in arrays]
     func = func.with_attr("tirx.is_scheduled", True)
     tirx.build(tvm.IRModule({"main": func}), target, pipeline=pipeline.NAME)["main"](*tensors)
     return tensors[-1].numpy()

@@ -15,6 +15,7 @@ from schedules import cpu, cuda
 from schedules.rule import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
+from tests.guarded import guarded_tensor
 from tests.schedules.harness import legalized
 
 R = relax.op
@@ -44,7 +45,7 @@ def values(func) -> np.ndarray:
     """What the PrimFunc computes for seeded random inputs."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal([int(n) for n in p.shape]).astype("float32") for p in func.params]
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tensors = [guarded_tensor(array, "end") for array in arrays]
     tvm.tirx.build(func, to_tvm(resolve("auto")), pipeline=pipeline.NAME)["main"](*tensors)
     return tensors[-1].numpy()
 

@@ -19,6 +19,7 @@ from schedules.rule import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from service.passes import winograd
+from tests.guarded import guarded_tensor
 
 pipeline.register()
 Array = np.ndarray[Any, Any]
@@ -83,7 +84,7 @@ def agree(
     data, _, residual, result = (rng.standard_normal(shape).astype("float32") for shape in shapes)
     weight = rng.standard_normal((out, channels, 3, 3)).astype("float32")
     arrays = [data, winograd.transform_weight(weight, size, lanes, vectors), residual, result]
-    tensors = [tvm.runtime.tensor(array) for array in arrays]
+    tensors = [guarded_tensor(array, "end") for array in arrays]
     scheduled = found.func.with_attr("tirx.is_scheduled", True)
     tirx.build(tvm.IRModule({"main": scheduled}), target, pipeline=pipeline.NAME)["main"](*tensors)
     want = direct(data, weight, padding)

@@ -1,0 +1,32 @@
+"""A touch past a guarded array ends the process."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from tests.guarded import guarded
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 5), (1024,), (1000, 7)])
+@pytest.mark.parametrize("side", ["start", "end"])
+def test_the_copy_has_the_values_and_an_aligned_address(shape: tuple[int, ...], side: str) -> None:
+    array = np.random.default_rng(0).standard_normal(shape).astype("float32")
+    copy = guarded(array, side)  # type: ignore[arg-type]
+    np.testing.assert_array_equal(copy, array)
+    assert copy.ctypes.data % 64 == 0
+    assert copy.flags.writeable
+
+
+@pytest.mark.parametrize(("side", "element"), [("start", -1), ("end", 16)])
+def test_a_read_past_it_is_fatal(side: str, element: int) -> None:
+    code = (
+        "import ctypes, numpy as np; from tests.guarded import guarded\n"
+        f"a = guarded(np.zeros(16, 'float32'), {side!r})\n"
+        f"print(ctypes.c_float.from_address(a.ctypes.data + 4 * {element}).value)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == -signal.SIGSEGV
