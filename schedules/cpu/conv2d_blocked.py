@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
+from operator import add
 from typing import Any
 
 from tvm import s_tir
@@ -22,8 +25,11 @@ __all__ = ["Conv2dBlocked"]
 
 BLOCK = "conv2d"
 
-_BUSY = 0.97
-"""The part of the best division among the cores that is as good: what is gained in locality is more."""
+_AS_GOOD = 1.03
+"""The part over the fewest cycles within which larger tasks, whose panels are used more often, are the better ones."""
+
+_LEAST_TILES = 4
+"""Tiles in a task that use a panel, under which fetching the next one adds too much to reading this one."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class Conv2dBlocked:
     """
 
     name = "cpu.conv2d_blocked"
-    version = 3
+    version = 4
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -97,16 +103,22 @@ def _match(func: Any) -> _Shape | Declined:
     if len(extents) != 9 or None in extents[1:]:
         return Declined("it is no convolution on blocked layouts of known size")
     batch, blocks, height, columns, lanes, i, r, q, in_lanes = extents
-    last = [tir.as_int(iv.dom.extent) for iv in after[-1].iter_vars]
+    last: list[Any] = [tir.as_int(iv.dom.extent) for iv in after[-1].iter_vars]
     if len(last) != 5:
         return Declined("its epilogue is not over the blocked result")
     flat = height == 1 and last[2] != 1
-    source = next(load.source for load in tir.loads(block.body.value) if len(load.indices) < 6)
-    image_bytes = tir.product(source.shape[1:]) * tir.dtype_bits(str(source.dtype)) // 8
-    panel = lanes * i * r * q * in_lanes
-    return _Shape(
-        batch or 1, blocks, height, columns, in_lanes, panel, image_bytes // (columns if flat else height), flat
-    )
+    row_bytes = _bytes_read(block, last[2], last[3]) // (columns if flat else height)
+    return _Shape(batch or 1, blocks, height, columns, in_lanes, lanes * i * r * q * in_lanes, row_bytes, flat)
+
+
+def _bytes_read(block: Any, height: int, width: int) -> int:
+    """Bytes of an image that the convolution reads, where it goes over some pixels with a stride as well."""
+    *_, kernel_h, kernel_w, _ = (tir.as_int(iv.dom.extent) or 1 for iv in block.iter_vars)
+    sources = [load.source for load in tir.loads(block.body.value) if not load.source.same_as(block.body.buffer)]
+    source = next(buffer for buffer in sources if len(buffer.shape) < 6)
+    _, channels, rows, columns, *lanes = (tir.as_int(extent) or 1 for extent in source.shape)
+    pixels = min(rows, kernel_h * height) * min(columns, kernel_w * width)
+    return channels * prod(lanes) * pixels * tir.dtype_bits(str(source.dtype)) // 8
 
 
 def _choices(shape: _Shape, cpu: Cpu) -> Choices:
@@ -121,11 +133,7 @@ def _choices(shape: _Shape, cpu: Cpu) -> Choices:
 
 
 def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
-    """The largest tile that fits the registers, and tasks of equal work: of rows, for a core then reads what it wrote.
-
-    A task is as high as lets its input stay in a quarter of L2, beside the weights of this panel and the next. Where
-    rows do not divide among the cores, channels do: each core reads all of the input then, but its part of the weights.
-    """
+    """The largest tile that fits the registers, and the tasks that `_cycles` finds to be the fastest."""
     rows = tile_of(shape.columns, (cpu.vector_registers - 4) // 2)
     vectors = best_vectors(rows, divisors(shape.blocks, 4), cpu)
     # LLVM loads the weights of all steps of the innermost loop first, a vector's.
@@ -134,17 +142,33 @@ def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
     part_bytes = shape.row_bytes * (rows if shape.flat else 1)
     heights = divisors(shape.parts(rows), max(1, cpu.l2_bytes // 4 // part_bytes))
     chunks = divisors(shape.blocks // vectors, cpu.cores)
+    cycles = {(height, chunk): _cycles(shape, cpu, rows, height, chunk) for height in heights for chunk in chunks}
+    good = [point for point, count in cycles.items() if count <= _AS_GOOD * min(cycles.values())]
+    height, chunk = max(good, key=lambda point: (-point[1], point[0]))
+    tile = {"rows": rows, "vectors": vectors, "unroll": unroll}
+    return {**tile, "height": height, "chunks": chunk, "prefetch": int(_fetches(shape, rows, height))}
 
-    def busy(height: int, chunk: int) -> float:
-        tasks = shape.batch * (shape.parts(rows) // height) * chunk
-        return tasks / (-(-tasks // cpu.cores) * cpu.cores)
 
-    points = [(height, chunk) for height in heights for chunk in chunks]
-    best = max(busy(*point) for point in points)
-    height, chunk = max(
-        (point for point in points if busy(*point) >= _BUSY * best), key=lambda point: (-point[1], point[0])
-    )
-    return {"rows": rows, "vectors": vectors, "height": height, "chunks": chunk, "unroll": unroll, "prefetch": 1}
+def _fetches(shape: _Shape, rows: int, height: int) -> bool:
+    return height * (1 if shape.flat else shape.columns // rows) >= _LEAST_TILES
+
+
+def _cycles(shape: _Shape, cpu: Cpu, rows: int, height: int, chunks: int) -> float:
+    """An estimate of all rounds of tasks: the multiply-adds, and reading weights at first, or always if L2 loses them.
+
+    A core that computes a part of the rows finds most of its input in its own L2, for it wrote it. One that computes a
+    part of the channels waits for input that the others wrote.
+    """
+    tasks = shape.batch * (shape.parts(rows) // height) * chunks
+    columns = height * (rows if shape.flat else shape.columns)
+    weights = shape.panel * shape.blocks // chunks
+    compute = weights * columns / (cpu.lanes(32) * cpu.fma_per_cycle)
+    read = 4 * weights / cpu.l3_bytes_per_cycle
+    again = read if 4 * weights > cpu.l2_bytes // 2 else 0.0
+    wait = height * shape.row_bytes * (rows if shape.flat else 1) / cpu.l3_bytes_per_cycle if chunks > 1 else 0.0
+    both: Callable[[float, float], float] = max if _fetches(shape, rows, height) else add
+    rounds = -(-tasks // cpu.cores)
+    return both(compute, read) + (rounds - 1) * both(compute, again) + rounds * wait
 
 
 def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
