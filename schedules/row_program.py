@@ -14,8 +14,13 @@ from schedules.row_stages import RowFunction, Stage
 
 __all__ = ["row_program"]
 
+_READ_INTO_L2 = [tirx.const(flag, "int32") for flag in (0, 2, 1)]
+"""The arguments of `llvm.prefetch`: a read, locality 2 of 3, and data."""
 
-def row_program(func: Any, function: RowFunction, *, lanes: int, unroll: int, parallel: bool) -> Any:
+
+def row_program(
+    func: Any, function: RowFunction, *, lanes: int, unroll: int, parallel: bool, ahead: bool = False
+) -> Any:
     """`func`, which computes `function`, with each row's stages after each other while the row is in the cache.
 
         for r in rows:                                       # parallel
@@ -32,6 +37,9 @@ def row_program(func: Any, function: RowFunction, *, lanes: int, unroll: int, pa
     row = tir.fresh("row")
     groups = _groups(function)
     builder = _Builder(function, groups, tir.unflatten(row, function.extents) if function.extents else [])
+    if ahead and function.extents:
+        builder.fetched, builder.fetching = _inputs(function, groups[0]), _longest(groups)
+        builder.next_row = {row: row + 1}
     body = tirx.stmt_seq(*(builder.group(group, lanes, unroll) for group in groups))
     if function.extents:
         kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
@@ -49,6 +57,24 @@ def _groups(function: RowFunction) -> list[list[Stage]]:
         else:
             groups.append([stage])
     return groups
+
+
+def _longest(groups: list[list[Stage]]) -> list[Stage]:
+    """Of the loops after the first that run over the same positions, one that evaluates functions, or the last."""
+    later = [group for group in groups[1:] if group[0].sizes == groups[0][0].sizes]
+    long = [group for group in later if any(stage.evaluates for stage in group)]
+    return (long or later[-1:] or [[]])[0]
+
+
+def _inputs(function: RowFunction, group: list[Stage]) -> list[tuple[Stage, Any]]:
+    """The loads of `group` from parameters that go along a row and are not the same for every row."""
+    found = []
+    for stage in group:
+        for load in tir.loads(stage.value):
+            own = function.writer(load.source) is None and not tir.loads(list(load.indices))
+            if own and tir.uses(list(load.indices), stage.flat) and tir.uses(list(load.indices), stage.rows):
+                found.append((stage, load))
+    return found
 
 
 def _joins(stage: Stage, group: list[Stage], function: RowFunction) -> bool:
@@ -96,6 +122,9 @@ class _Builder:
     def __init__(self, function: RowFunction, groups: list[list[Stage]], row: list[Any]) -> None:
         self.function, self.row = function, row
         self.buffers: list[Any] = []
+        self.fetched: list[tuple[Stage, Any]] = []
+        self.fetching: list[Stage] = []
+        self.next_row: dict[Any, Any] = {}
         self.places: dict[Any, Callable[[list[Any]], Any]] = {}
         self.in_result = _held_in_result(function, groups)
         for stage in function.stages[:-1]:
@@ -138,6 +167,8 @@ class _Builder:
         for count, group in vectors:
             step = tir.fresh("step")
             parts = [self._vector(s, v, count, step, outer, sums.get(id(s))) for v in group for s in stages]
+            if stages is self.fetching:
+                parts += [self._fetch(*each, v.start(step), outer) for v in group for each in self.fetched]
             body.append(_loop(step, count, tirx.stmt_seq(*parts)))
         loop = tirx.stmt_seq(*body)
         for var, extent in reversed(list(zip(outer, outer_sizes, strict=True))):
@@ -171,6 +202,12 @@ class _Builder:
             return tirx.BufferStore(sums, op(sums[spot], term), [spot])
 
         return _lanes(vector.lanes, at)
+
+    def _fetch(self, stage: Stage, load: Any, position: Any, outer: list[Any]) -> Any:
+        """The prefetch of what `load` reads at `position` of the next row; past the last row it does nothing."""
+        flat = tir.unflatten(tir.simplify(position), [tir.size(s) for s in stage.sizes[1]])
+        element = tir.substitute(tir.substitute(load, self._values(stage, outer, flat)), self.next_row)
+        return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(element), *_READ_INTO_L2))
 
     def _combined(self, stage: Stage, sums: Any, slots: int, width: int) -> Any:
         """Accumulators onto the first, then its halves onto each other, and the last into the stage's result."""

@@ -28,7 +28,7 @@ class Rows:
     """
 
     name = "cpu.rows"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -40,12 +40,18 @@ class Rows:
         check(chosen, _choices(found, cpu))
         work = analysis.work_of(func).known_flops
         parallel = cpu.cores > 1 and analysis.worth_parallel(work)
-        return Schedule(row_program(func, found, parallel=parallel, **chosen), chosen)
+        return Schedule(row_program(func, found, parallel=parallel, ahead=_leaves_l2(func, cpu), **chosen), chosen)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.rule.Rule`."""
         found = row_function(inlined(func))
         return found if isinstance(found, Declined) else _choices(found, cpu_of(target))
+
+
+def _leaves_l2(func: Any, cpu: Cpu) -> bool:
+    """Whether what it reads and writes comes from beyond L2; a symbolic number of rows counts as many."""
+    size = analysis.work_of(func).size_bytes
+    return not isinstance(size, int) or size > cpu.l2_bytes * cpu.cores
 
 
 def _lanes(found: RowFunction, cpu: Cpu) -> int:

@@ -120,3 +120,15 @@ def test_infinities_and_nan():
     with np.errstate(invalid="ignore"):
         assert_close(run(lambda a: R.nn.softmax(a, -1), [x]).outputs[0], F.softmax(tensor(x), -1).numpy())
         assert_close(run(lambda a: R.sum(a, [-1]), [x]).outputs[0], x.sum(-1))
+
+
+def test_rows_beyond_the_cache_are_fetched_ahead():
+    x, scale, shift = normal(1100, 1003), normal(1003, seed=1), normal(1003, seed=2)
+    ran = run(lambda a: R.nn.softmax(a, -1), [x])
+    assert "llvm.prefetch" in ran.module.script() and ran.rules == ["cpu.rows"]
+    assert_close(ran.outputs[0], F.softmax(tensor(x), -1).numpy())
+    ran = run(lambda a, b, c: R.nn.layer_norm(a, b, c, -1), [x, scale, shift])
+    assert_close(ran.outputs[0], F.layer_norm(tensor(x), (1003,), tensor(scale), tensor(shift)).numpy(), 1e-4)
+    assert_close(run(lambda a: R.max(a, [-1]), [x]).outputs[0], x.max(-1))
+    small = run(lambda a: R.nn.softmax(a, -1), [x[:8].copy()])
+    assert "llvm.prefetch" not in small.module.script()
