@@ -112,10 +112,15 @@ def _score_tile(cpu: Cpu, keys: int | None, vectors: int) -> int:
 
 
 def _result_tile(form: Form, cpu: Cpu, vectors: int) -> tuple[int, int]:
-    """Rows and columns of a tile of results."""
+    """Rows and columns of a tile of results; of equal ones the wide one where the values stay in L1, else the high one.
+
+    For each key, a tile reads its columns of the values and its rows of the scores.
+    """
     columns = divisors(form.width // _value_lanes(form, cpu), _MAX_VECTORS)
     rows = [each for each in divisors(vectors * cpu.lanes(32), _KEYS[-1]) if each in _KEYS]
-    return max(((r, c) for r in rows for c in columns), key=lambda tile: (_rate(cpu, *tile), tile[1]))
+    keys = tir.as_int(form.keys)
+    wide = 1 if keys is not None and keys * form.width * 4 <= cpu.l1_bytes else -1
+    return max(((r, c) for r in rows for c in columns), key=lambda tile: (_rate(cpu, *tile), wide * tile[1]))
 
 
 def _cost(form: Form, cpu: Cpu, queries: int | None, vectors: int) -> float:
@@ -135,10 +140,10 @@ def _cost(form: Form, cpu: Cpu, queries: int | None, vectors: int) -> float:
 
 
 def _keys_at_once(cpu: Cpu, keys: int | None, span: int) -> int:
-    """All keys in one step where the scores of a block of queries nearly fit L1; else what fits."""
+    """All keys in one step where the scores of a block of queries nearly fit L1; else what fits half of it."""
     if keys is not None and keys <= _BLOCKS[-1] and keys * span * 4 <= 2 * cpu.l1_bytes:
         return next(block for block in _BLOCKS if block >= keys)
-    return max((block for block in _BLOCKS if block * span * 4 <= cpu.l1_bytes), default=_BLOCKS[0])
+    return max((block for block in _BLOCKS if block * span * 4 <= cpu.l1_bytes // 2), default=_BLOCKS[0])
 
 
 def _tiles(form: Form, cpu: Cpu, blocks: int) -> int:
@@ -150,4 +155,4 @@ def _tiles(form: Form, cpu: Cpu, blocks: int) -> int:
         tasks = heads * -(-blocks // tiles)
         return -(-tasks // cpu.cores) * (min(tiles, blocks) + (_COPY if tiles > 1 else 2 * _COPY))
 
-    return min(range(1, min(blocks, _MAX_TILES) + 1), key=lambda tiles: (rounds(tiles), tiles))
+    return min(range(1, min(blocks, _MAX_TILES) + 1), key=lambda tiles: (rounds(tiles), -tiles))

@@ -32,7 +32,7 @@ class Queries:
         keys, queries = tir.as_int(a.keys), tir.as_int(a.queries)
         self.block = p.block if keys is None else min(p.block, keys)
         self.online = keys is None or keys > self.block
-        self.has_tail = keys is None or bool((keys if not self.online else self.block) % p.keys or keys % self.block)
+        self.has_tail = keys is None or bool(self.block % p.keys or keys % self.block)
         self.has_rest = queries is None or bool(queries % p.lanes)
         padded = -(-self.block // p.keys) * p.keys
         self.transposed = buffer("transposed", a.depth, self.span)
