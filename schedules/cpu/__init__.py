@@ -11,6 +11,7 @@ from schedules.cpu.fallback import Fallback
 from schedules.cpu.injective import Injective
 from schedules.cpu.matmul import Matmul
 from schedules.cpu.matmul_packed import MatmulPacked
+from schedules.cpu.pooling import Pooling
 from schedules.cpu.reduction import Reduction
 from schedules.cpu.rows import Rows
 from schedules.cpu.winograd import Winograd
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     MatmulPacked(),
     Conv2dBlocked(),
     DepthwiseBlocked(),
+    Pooling(),
     Winograd(),
     Attention(),
     # Sums of products in any layout

@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from schedules.hardware import Cpu
 from service.passes import blocked_compute as compute
+from service.passes import blocked_pooling as pooling
 from service.passes import winograd
 from service.passes.blocked_weights import pack_broadcast, pack_depthwise, pack_weight
 from service.passes.report import LayoutDecision, OptimizeReport
@@ -31,9 +32,9 @@ _ZERO_KEEPING_UNARY = frozenset(
 """Elementwise operators that are finite at zero, which is what lanes past the last channel hold, or a value made
 from it: those lanes meet zero weights later, and only NaN and infinities would survive that."""
 
-_INJECTIVE = 2
-"""The pattern of an operator that is not fused behind a contraction: that of one pixel is computed once, and not for
-each element of the image that it is multiplied with."""
+_INJECTIVE, _OUT_FUSABLE, _OPAQUE = 2, 4, 8
+"""TVM's patterns for fusion. One that is injective is not fused behind a contraction: that of one pixel is computed
+once, and not for each element of the image that it is multiplied with."""
 
 _BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "multiply", "subtract"))
 
@@ -95,7 +96,9 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             "relax.nn.conv2d": self._conv2d,
             "relax.nn.max_pool2d": partial(self._pool, "max"),
             "relax.nn.avg_pool2d": partial(self._pool, "avg"),
-            "relax.mean": self._mean,
+            "relax.nn.adaptive_avg_pool2d": self._adaptive,
+            "relax.mean": partial(self._over_pixels, "avg"),
+            "relax.max": partial(self._over_pixels, "max"),
             **dict.fromkeys(_ZERO_KEEPING_UNARY, self._unary),
             **dict.fromkeys(_BINARY, self._binary),
         }
@@ -175,28 +178,47 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
 
     def _pool(self, kind: str, call: relax.Call) -> _Blocked | None:
         (data,), attrs = call.args, call.attrs
-        if data not in self.blocked or (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
+        if (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW") or attrs.ceil_mode:
             return None
-        pool = partial(
-            topi.nn.pool2d,
+        return self._windows(
+            data,
+            kind=kind,
             kernel=_ints(attrs.pool_size, 2),
-            stride=_ints(attrs.strides, 2),
+            strides=_ints(attrs.strides, 2),
             dilation=_ints(attrs.dilation, 2),
             padding=_ints(attrs.padding, 4),
-            pool_type=kind,
-            ceil_mode=bool(attrs.ceil_mode),
-            layout=f"NCHW{self.lanes}c",
             count_include_pad=bool(attrs.count_include_pad),
         )
-        found = self.blocked[data]
-        return _Blocked(self._te(pool, found.var, name=f"{kind}_pool2d"), found.channels)
 
-    def _mean(self, call: relax.Call) -> _Blocked | None:
+    def _adaptive(self, call: relax.Call) -> _Blocked | None:
+        (data,), attrs = call.args, call.attrs
+        if data not in self.blocked or (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
+            return None
+        sizes, bins = _ints(list(data.ty.shape)[2:], 2), _ints(list(call.ty.shape)[2:], 2)
+        if any(size % count for size, count in zip(sizes, bins, strict=True)):
+            return None
+        kernel = tuple(size // count for size, count in zip(sizes, bins, strict=True))
+        return self._image("avg", data) if bins == (1, 1) else self._windows(data, "avg", kernel=kernel, strides=kernel)
+
+    def _windows(self, data: relax.Expr, kind: str, **geometry: Any) -> _Blocked | None:
+        if data not in self.blocked:
+            return None
+        function, found = partial(pooling.pool_windows, kind=kind, **geometry), self.blocked[data]
+        result = self._te(function, found.var, name=f"{kind}_pool2d", op_pattern=_OUT_FUSABLE)
+        return _Blocked(result, found.channels)
+
+    def _over_pixels(self, kind: str, call: relax.Call) -> _Blocked | None:
         (data,), attrs = call.args, call.attrs
         if data not in self.blocked or not attrs.keepdims or sorted(int(a) % 4 for a in attrs.axis or ()) != [2, 3]:
             return None
+        return self._image(kind, data)
+
+    def _image(self, kind: str, data: relax.Expr) -> _Blocked:
+        batch, _, height, _ = data.ty.shape
+        divided = int(height) % self.cpu.cores == 0 and getattr(batch, "value", 1) == 1
+        function = partial(pooling.pool_images, kind=kind, strips=self.cpu.cores if divided else 1)
         found = self.blocked[data]
-        return _Blocked(self.builder_.emit(relax.op.mean(found.var, [2, 3], keepdims=True)), found.channels)
+        return _Blocked(self._te(function, found.var, name=f"{kind}_image", op_pattern=_OPAQUE), found.channels)
 
     def _unary(self, call: relax.Call) -> _Blocked | None:
         data, *rest = call.args

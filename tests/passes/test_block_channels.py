@@ -125,6 +125,25 @@ def test_pooling_and_means_stay_blocked(pool: str, count_include_pad: bool) -> N
     same(module, changed, *inputs((1, 12, 15, 15)))
 
 
+@pytest.mark.parametrize("bins", [(1, 1), (2, 3), (6, 6), (4, 6)])
+def test_adaptive_pooling(bins: tuple[int, int]) -> None:
+    def net(x: relax.Expr) -> relax.Expr:
+        return R.nn.relu(R.nn.adaptive_avg_pool2d(R.nn.conv2d(x, weight(12, 12, 1, 1)), bins))
+
+    module = graph(net, x=(1, 12, 6, 6))
+    changed, _ = blocked(module)
+    adaptive = "nn.adaptive_avg_pool2d" in operators(changed)
+    assert adaptive == (bins == (4, 6))
+    same(module, changed, *inputs((1, 12, 6, 6)))
+
+
+def test_the_maximum_of_an_image() -> None:
+    module = graph(lambda x: R.max(R.nn.conv2d(x, weight(12, 12, 1, 1)), [2, 3], keepdims=True), x=("n", 12, 6, 7))
+    changed, _ = blocked(module)
+    assert operators(changed)[-2:] == ["max_image", "unpack_channels"]
+    same(module, changed, *inputs((3, 12, 6, 7)))
+
+
 def squeeze_and_excite(reads: int, size: int, out: int, padding: int = 0, batch: Any = 2) -> tvm.IRModule:
     """A gated image that `reads` convolutions read."""
     kernel = 2 * padding + 1
