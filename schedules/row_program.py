@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -11,6 +10,7 @@ from tvm import s_tir, tirx
 
 from schedules import tir
 from schedules.row_stages import RowFunction, Stage
+from schedules.row_vectors import Vector, filled, folded, in_lanes, loop, vectors
 
 __all__ = ["row_program"]
 
@@ -106,16 +106,6 @@ def _axes(stage: Stage) -> tuple[Any, ...]:
     return (*stage.rows, *stage.outer, *stage.flat)
 
 
-@dataclass(frozen=True)
-class _Vector:
-    """`lanes` elements from `start`, of which the last `fresh` are new; `slot` is the accumulators' index."""
-
-    start: Any
-    lanes: int
-    fresh: int
-    slot: int
-
-
 class _Builder:
     """Statements of one row; `row` gives the indices of its axes."""
 
@@ -158,33 +148,33 @@ class _Builder:
             return self._store(stages[0], self._values(stages[0], [], []), None)
         outer_sizes, flat_sizes = stages[0].sizes
         steps = 1 if any(stage.evaluates for stage in stages) else unroll
-        vectors = _vectors(prod(flat_sizes), lanes, steps)
-        slots = 1 + max(vector.slot for _, group in vectors for vector in group)
-        width = vectors[0][1][0].lanes
+        parts_of_row = vectors(prod(flat_sizes), lanes, steps)
+        slots = 1 + max(vector.slot for _, group in parts_of_row for vector in group)
+        width = parts_of_row[0][1][0].lanes
         sums = {id(s): self._accumulators(s, slots * width) for s in stages if s.operator is not None}
         outer = [tir.fresh("outer") for _ in outer_sizes]
         body: list[Any] = []
-        for count, group in vectors:
+        for count, group in parts_of_row:
             step = tir.fresh("step")
             parts = [self._vector(s, v, count, step, outer, sums.get(id(s))) for v in group for s in stages]
             if stages is self.fetching:
                 parts += [self._fetch(*each, v.start(step), outer) for v in group for each in self.fetched]
-            body.append(_loop(step, count, tirx.stmt_seq(*parts)))
-        loop = tirx.stmt_seq(*body)
+            body.append(loop(step, count, tirx.stmt_seq(*parts)))
+        nest = tirx.stmt_seq(*body)
         for var, extent in reversed(list(zip(outer, outer_sizes, strict=True))):
-            loop = _loop(var, extent, loop)
+            nest = loop(var, extent, nest)
         before = [self._identity(s, sums[id(s)], slots, width) for s in stages if s.operator is not None]
         behind = [self._combined(s, sums[id(s)], slots, width) for s in stages if s.operator is not None]
-        return tirx.stmt_seq(*before, loop, *behind)
+        return tirx.stmt_seq(*before, nest, *behind)
 
     def _accumulators(self, stage: Stage, count: int) -> Any:
         return self._allocate([count], str(stage.buffer.dtype), f"{stage.buffer.name}_lanes")
 
     def _identity(self, stage: Stage, sums: Any, slots: int, width: int) -> Any:
         start = stage.block.init.value
-        return tirx.stmt_seq(*(_filled(sums, start, slot * width, width) for slot in range(slots)))
+        return tirx.stmt_seq(*(filled(sums, start, slot * width, width) for slot in range(slots)))
 
-    def _vector(self, stage: Stage, vector: _Vector, count: int, step: Any, outer: list[Any], sums: Any) -> Any:
+    def _vector(self, stage: Stage, vector: Vector, count: int, step: Any, outer: list[Any], sums: Any) -> Any:
         """One vector of one stage."""
 
         def at(lane: Any) -> Any:
@@ -201,7 +191,7 @@ class _Builder:
             spot = lane + vector.slot * vector.lanes
             return tirx.BufferStore(sums, op(sums[spot], term), [spot])
 
-        return _lanes(vector.lanes, at)
+        return in_lanes(vector.lanes, at)
 
     def _fetch(self, stage: Stage, load: Any, position: Any, outer: list[Any]) -> Any:
         """The prefetch of what `load` reads at `position` of the next row; past the last row it does nothing."""
@@ -212,10 +202,10 @@ class _Builder:
     def _combined(self, stage: Stage, sums: Any, slots: int, width: int) -> Any:
         """Accumulators onto the first, then its halves onto each other, and the last into the stage's result."""
         op = stage.operator[0]  # type: ignore[index]  # called for reductions
-        steps = [_folded(sums, op, width, slot * width) for slot in range(1, slots)]
+        steps = [folded(sums, op, width, slot * width) for slot in range(1, slots)]
         while width > 1:
             rest = width - width // 2
-            steps.append(_folded(sums, op, width // 2, rest))
+            steps.append(folded(sums, op, width // 2, rest))
             width = rest
         values = self._values(stage, [], [])
         buffer, indices = self._target(stage, values)
@@ -253,10 +243,10 @@ class _Builder:
 def _held_in_result(function: RowFunction, groups: list[list[Stage]]) -> Stage | None:
     """The last intermediate vector, if the result is made of it element by element, in a later loop, in its dtype."""
     last = function.last
-    vectors = [s for s in function.stages[:-1] if not s.is_scalar and s.operator is None]
-    if not vectors or last.operator is not None or vectors[-1].buffer.dtype != last.buffer.dtype:
+    arrays = [s for s in function.stages[:-1] if not s.is_scalar and s.operator is None]
+    if not arrays or last.operator is not None or arrays[-1].buffer.dtype != last.buffer.dtype:
         return None
-    held = vectors[-1]
+    held = arrays[-1]
     reads = [load for load in tir.loads(last.value) if load.source.same_as(held.buffer)]
     plain = [iv.var for iv in last.block.iter_vars]
     whole = len(plain) == len(held.buffer.shape) and all(
@@ -265,47 +255,3 @@ def _held_in_result(function: RowFunction, groups: list[list[Stage]]) -> Stage |
     at_place = all(all(map(tir.same_var, load.indices, plain)) for load in reads)
     apart = not any(stage is held for stage in groups[-1])
     return held if reads and whole and at_place and apart else None
-
-
-def _vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[_Vector]]]:
-    """Loops that cover `length` elements: how often each runs, and its vectors, whose `start` is of the loop's step."""
-    if length < lanes:
-        return [(1, [_Vector(lambda _: tirx.const(0, "int64"), length, length, 0)])]
-    whole = length // lanes
-    unroll = min(unroll, whole)
-    steps, rest = divmod(whole, unroll)
-
-    def inside(u: int) -> Callable[[Any], Any]:
-        return lambda step: step * (unroll * lanes) + u * lanes
-
-    def fixed(start: int) -> Callable[[Any], Any]:
-        return lambda _: tirx.const(start, "int64")
-
-    loops = [(steps, [_Vector(inside(u), lanes, lanes, u) for u in range(unroll)])]
-    last = [_Vector(fixed((steps * unroll + u) * lanes), lanes, lanes, u) for u in range(rest)]
-    if length % lanes:
-        last.append(_Vector(fixed(length - lanes), lanes, length % lanes, rest % unroll))
-    return [*loops, (1, last)] if last else loops
-
-
-def _loop(var: Any, extent: int, body: Any) -> Any:
-    if extent == 1:
-        return tir.substitute(body, {var: tirx.const(0, "int64")})
-    return tirx.For(var, tirx.const(0, "int64"), tir.size(extent), tirx.ForKind.SERIAL, body)
-
-
-def _filled(buffer: Any, value: Any, first: int, count: int) -> Any:
-    return _lanes(count, lambda lane: tirx.BufferStore(buffer, value, [lane + first]))
-
-
-def _folded(buffer: Any, op: Any, count: int, by: int) -> Any:
-    """`b[i] = op(b[i], b[i + by])` for i in `count`, as one vector."""
-    return _lanes(count, lambda lane: tirx.BufferStore(buffer, op(buffer[lane], buffer[lane + by]), [lane]))
-
-
-def _lanes(count: int, body: Callable[[Any], Any]) -> Any:
-    """`body` for each of `count` lanes, as one vector."""
-    if count == 1:
-        return body(tirx.const(0, "int64"))
-    lane = tir.fresh("lane")
-    return tirx.For(lane, tirx.const(0, "int64"), tir.size(count), tirx.ForKind.VECTORIZED, body(lane))
