@@ -196,7 +196,7 @@ def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     _prologue(sch, [block.name_hint for block in before], task)
     if chosen["prefetch"]:
         panel = shape.panel * chosen["vectors"]
-        moves.prefetch_ahead(sch, column if shape.flat else row, panel, panel)
+        moves.prefetch_ahead(sch, column if shape.flat or chosen["height"] == 1 else row, panel, panel)
     sch.parallel(sch.fuse(batch, chunk, task))
     if shape.small:
         sch.unroll(column)
