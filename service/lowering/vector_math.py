@@ -1,7 +1,8 @@
 """exp, log, log1p, tanh, erf and sigmoid of vectors as LLVM IR functions, which are inlined where they are called.
 
 They stand in for one libm call a lane. For float32; within 3 ulp of the true value over the whole range
-(erf: 6), with infinities, NaN, signed zeros and subnormal results as libm has them
+(erf: 6), with infinities, NaN, signed zeros and subnormal results as libm has them, but for exp and sigmoid, whose
+subnormal results are 0
 (tests/lowering/test_vector_math.py). Where it says Cephes: expf.c, logf.c and tanhf.c of the Cephes library,
 S. L. Moshier. The erf is the rational form of Eigen's and XLA's erf.
 
@@ -19,8 +20,8 @@ LOG2_E = 1.44269504088896341
 LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
 """ln 2 in two parts, the first with few bits: Cephes' argument reduction."""
 
-EXP_LOW, EXP_HIGH = -104.0, 89.0
-"""exp is 0 below and infinite above in float32, even with rounding and subnormals."""
+EXP_LOW, EXP_HIGH = -87.33654, 89.0
+"""exp is 0 below, where it would be subnormal, and infinite above."""
 
 EXP = (1.9875691500e-4, 1.3981999507e-3, 8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1)
 LOG = (
@@ -139,10 +140,10 @@ class _Body:
 
 
 def _exp(e: _Body, x: Value) -> Value:
-    """Cephes. exp(x) = 2**n exp(r), |r| <= ln 2 / 2; 2**n in two factors, for subnormal and the largest results.
+    """Cephes. exp(x) = 2**n exp(r), |r| <= ln 2 / 2; 2**n in two factors, for the largest results.
 
-    Results of 0 are not computed but chosen: an operation that underflows takes a hundred cycles on x86-64, and in
-    attention all masked scores would.
+    Results under the least normal number are chosen to be 0: an operation that underflows, or reads what did, takes a
+    hundred cycles on x86-64, and in attention all masked scores would, by -inf as by Swin's -100.
     """
     low, high = e.f(EXP_LOW), e.f(EXP_HIGH)
     c = e.when("olt", x, low, e.f(0.0), x)
