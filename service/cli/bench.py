@@ -55,9 +55,9 @@ def bench(
     Both sides use the same number of threads. A ratio is of times in the same round: below 1 is faster than the
     baseline; its spread is from the 10th to the 90th percentile.
     """
+    session = open_session(artifact, threads, with_torch=against is Against.TORCH, with_compiler=against is not None)
     from service.runtime.bench import bench
 
-    session = open_session(artifact, threads, with_torch=against is Against.TORCH)
     values = choose_inputs(session.signature, inputs, dim, seed, fill=True)
     callables: dict[str, Any] = {"relaxc": lambda: session(values)}
     agreement = None

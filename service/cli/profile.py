@@ -42,7 +42,7 @@ def profile(
     """
     import json as text
 
-    session = open_session(artifact, threads)
+    session = open_session(artifact, threads, with_compiler=True)  # the peak's probes are compiled
     from service.runtime.profile import profile
 
     report = profile(session, choose_inputs(session.signature, inputs, dim, seed, fill=True), runs=runs)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dims", "Inputs", "choose_inputs", "open_session", "parse_dims"]
 
+_RUNTIME_ONLY = "TVM_USE_RUNTIME_LIB"
+
 Inputs = Annotated[
     Path | None, typer.Option("--inputs", "-i", metavar="IN.npz", help="Arrays by input name, as np.savez writes them.")
 ]
@@ -28,16 +32,31 @@ Dims = Annotated[
 ]
 
 
-def open_session(path: Path, threads: int | None, *, with_torch: bool = False) -> Session:
+def open_session(path: Path, threads: int | None, *, with_torch: bool = False, with_compiler: bool = False) -> Session:
     """The artifact, loaded. Raises ArtifactError.
 
-    `import tvm` imports torch where it can, which takes seconds; unless it is wanted, torch is kept out.
+    `import tvm` imports torch where it can, which takes seconds, and maps its compiler, which takes 110 MiB and half a
+    second; unless they are wanted, both are kept out.
     """
     if not with_torch and "torch" not in sys.modules:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
-    from service.runtime import load
+    with contextlib.nullcontext() if with_compiler else _runtime_only():
+        from service.runtime import load
 
     return load(path, threads=threads)
+
+
+@contextlib.contextmanager
+def _runtime_only() -> Iterator[None]:
+    """While it is open, `import tvm` loads TVM's runtime library alone. Children do not inherit the wish."""
+    before = os.environ.get(_RUNTIME_ONLY)
+    os.environ[_RUNTIME_ONLY] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(_RUNTIME_ONLY)
+        if before is not None:
+            os.environ[_RUNTIME_ONLY] = before
 
 
 def choose_inputs(

@@ -109,6 +109,18 @@ def test_run_fills_what_is_not_given_the_same_for_equal_seeds(relaxc: Relaxc, ar
     assert one[0]["nonfinite"] == 0
 
 
+def test_run_loads_neither_tvms_compiler_nor_torch(artifact: Path, cli_env: dict[str, str]) -> None:
+    code = (
+        "import os, sys; from service.cli.main import main\n"
+        f"assert main(['run', {str(artifact)!r}, '--fill', 'random']) == 0\n"
+        "mapped = open('/proc/self/maps').read()\n"
+        "assert 'libtvm_runtime' in mapped and 'libtvm_compiler' not in mapped and 'libtorch' not in mapped\n"
+        "assert 'TVM_USE_RUNTIME_LIB' not in os.environ"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env=cli_env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_wrong_inputs_exit_7(artifact: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = Manifest.read(artifact).signature.inputs[0].name
     cases = {
