@@ -14,6 +14,12 @@ ROOT = Path(__file__).parent.parent.parent
 Relaxc = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def tvm_with_its_compiler() -> None:
+    """Verbs that only run artifacts would load TVM without its compiler, into this process for all tests after them."""
+    import tvm  # noqa: F401
+
+
 @pytest.fixture(scope="session")
 def cli_env(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a command: no settings of the caller's, a cache that goes with the test session."""
