@@ -234,10 +234,13 @@ def test_operators_of_onnx_runtime(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
-@pytest.mark.parametrize("steps", [5, "seq"])
-def test_recurrent(op: str, steps: int | str, tmp_path: Path) -> None:
-    """Unrolled for 5 steps, one loop nest for a symbolic number; all directions; with and without reset first."""
-    gates, hidden, rng = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 6, np.random.default_rng(0)
+@pytest.mark.parametrize(("steps", "hidden"), [(5, 6), ("seq", 6), ("seq", 68)])
+def test_recurrent(op: str, steps: int | str, hidden: int, tmp_path: Path) -> None:
+    """Unrolled for 5 steps, one loop nest for a symbolic number; all directions; with and without reset first.
+
+    6 units are less than one block of them, 68 are blocks and a rest, and enough for threads.
+    """
+    gates, rng = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], np.random.default_rng(0)
     nodes, outputs, weights = [], [], {}
     for place, (direction, before) in enumerate([("forward", 0), ("reverse", 1), ("bidirectional", 0)]):
         count = 2 if direction == "bidirectional" else 1

@@ -13,7 +13,7 @@ from typing import Any
 from tvm import relax
 
 from service.frontend.onnx_node import Node, Refused, dtype_of
-from service.frontend.onnx_ops import recurrent_scan
+from service.frontend.onnx_ops import lstm_scan, recurrent_scan
 from service.frontend.onnx_ops.common import cast, permuted, relax_dim, reshaped, scalar
 from service.frontend.onnx_ops.matmul import matmul
 from service.frontend.onnx_ops.recurrent_cells import DEFAULT, GATES, STEP, Direction, activations
@@ -147,7 +147,8 @@ def _scan(node: Node, d: Direction, steps: Any, *, backwards: bool, lengths: Any
         gates = node.shape_of(d.recurrent)[1]
         bias = node.emit(relax.op.zeros(relax.ShapeExpr([gates]), dtype))
     states = [d.hidden] if d.cell is None else [d.hidden, d.cell]
-    arguments = [node.emit(cast(value, "float32")) for value in (d.inputs, d.recurrent, bias, *states)]
+    recurrent = d.recurrent if d.cell is None else _packed(node, d.recurrent, size)
+    arguments = [node.emit(cast(value, "float32")) for value in (d.inputs, recurrent, bias, *states)]
     length, batch = node.shape_of(d.inputs)[:2]
     shapes = [[length, batch, size], *[[batch, size]] * len(states)]
     types = [relax.TensorType(list(map(relax_dim, shape)), "float32") for shape in shapes]
@@ -159,9 +160,17 @@ def _scan(node: Node, d: Direction, steps: Any, *, backwards: bool, lengths: Any
     return results[0], results[1], results[2] if len(results) > 2 else None
 
 
+def _packed(node: Node, recurrent: Any, size: int) -> Any:
+    """`[hidden, gates · hidden]` as `[block, hidden, gate, unit]`, with zeros past the last unit."""
+    block = lstm_scan.BLOCK
+    gates = reshaped(node, recurrent, [size, 4, size])
+    gates = node.emit(relax.op.nn.pad(gates, [0, 0, 0, 0, 0, -size % block]))
+    return permuted(node, reshaped(node, gates, [size, 4, -(-size // block), block]), [2, 0, 1, 3])
+
+
 def _kernel(node: Node, size: int, backwards: bool) -> Any:
     if node.op == "LSTM":
-        return recurrent_scan.lstm(size, backwards)
+        return lstm_scan.lstm(size, backwards)
     if node.op == "GRU":
         return recurrent_scan.gru(size, backwards, bool(node.attr("linear_before_reset", 0)))
     return recurrent_scan.rnn(size, backwards)

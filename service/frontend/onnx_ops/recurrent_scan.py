@@ -1,4 +1,4 @@
-"""Recurrent layers over a symbolic number of steps: one loop nest that carries the state, for a CPU.
+"""GRU and RNN over many steps, or a symbolic number of them: one loop nest that carries the state, for a CPU.
 
 `XW[t, b, :] = x W' + bias` comes ready for all steps; each step adds `h R'` and applies the gates. The nests are
 written as they shall run (threads share the batch, the innermost loop is contiguous in every operand) and marked as
@@ -11,43 +11,7 @@ from typing import Any
 
 from tvm.script import tirx as T
 
-__all__ = ["gru", "lstm", "rnn"]
-
-
-def lstm(hidden: int, backwards: bool) -> Any:
-    """A PrimFunc `(XW, R, B, H0, C0) -> (Y, H, C)` for gates in the order input, output, forget, cell, in fp32."""
-    gates = 4 * hidden
-
-    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-    def scan(
-        xw: T.handle, r: T.handle, bias: T.handle, h0: T.handle, c0: T.handle, y: T.handle, h: T.handle, c: T.handle
-    ) -> None:
-        T.func_attr({"tirx.noalias": True, "tirx.is_scheduled": True})
-        steps, batch = T.int64(), T.int64()
-        XW = T.match_buffer(xw, (steps, batch, gates))
-        R = T.match_buffer(r, (hidden, gates))
-        B = T.match_buffer(bias, (gates,))
-        H0, C0 = T.match_buffer(h0, (batch, hidden)), T.match_buffer(c0, (batch, hidden))
-        Y = T.match_buffer(y, (steps, batch, hidden))
-        H, C = T.match_buffer(h, (batch, hidden)), T.match_buffer(c, (batch, hidden))
-        total = T.sblock_alloc_buffer((batch, gates))
-        for b in T.parallel(batch):
-            for j in T.serial(hidden):
-                H[b, j] = H0[b, j]
-                C[b, j] = C0[b, j]
-            for step in T.serial(steps):
-                for j in T.serial(gates):
-                    total[b, j] = XW[T.if_then_else(backwards, steps - 1 - step, step), b, j] + B[j]
-                for k, j in T.grid(hidden, gates):
-                    total[b, j] = total[b, j] + H[b, k] * R[k, j]
-                for j in T.serial(hidden):
-                    C[b, j] = T.sigmoid(total[b, 2 * hidden + j]) * C[b, j] + T.sigmoid(total[b, j]) * T.tanh(
-                        total[b, 3 * hidden + j]
-                    )
-                    H[b, j] = T.sigmoid(total[b, hidden + j]) * T.tanh(C[b, j])
-                    Y[T.if_then_else(backwards, steps - 1 - step, step), b, j] = H[b, j]
-
-    return scan
+__all__ = ["gru", "rnn"]
 
 
 def gru(hidden: int, backwards: bool, linear_before_reset: bool) -> Any:
