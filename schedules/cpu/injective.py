@@ -23,7 +23,7 @@ class Injective:
     """
 
     name = "cpu.injective"
-    version = 2
+    version = 3
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""

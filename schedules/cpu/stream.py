@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from tvm import s_tir, tirx
 
 from schedules import analysis, tir
+from schedules.cpu.cases import by_case, case_depth
 from schedules.cpu.nest import TASKS_PER_CORE, lanes_of, work_of_nest
 from schedules.hardware import Cpu
 from schedules.strides import Strided, strided
 from schedules.transpose_code import transpose_code, transpose_name
 
 __all__ = ["stream_program"]
+
+_Body = Callable[[list[Any], Any], Any]
+_Loops = Callable[[_Body], Any]
 
 
 def stream_program(func: Any, cpu: Cpu) -> Any | None:
@@ -28,7 +33,8 @@ def stream_program(func: Any, cpu: Cpu) -> Any | None:
         for outer axes, blocks of a in parallel: for blocks of the last axis l:
             t = transposed(x[l :, a :]);  for each row of t: out[a, l :] = f(t, …)
 
-    What is left of an axis is done by a vector or a square that overlaps the one before.
+    What is left of an axis is done by a vector or a square that overlaps the one before. Conditions that hold for a
+    whole row, as those of a concatenation of blocks of channels, choose among loops (see `by_case`).
     """
     statements: list[Any] = []
     program = _Program(cpu)
@@ -71,18 +77,22 @@ class _Program:
     def _contiguous(self, found: Strided, lanes: int) -> Any:
         tasks, extents = self._tasks(found), [axis.extent for axis in found.axes[:-1]]
         length = found.axes[-1].extent
-        leading = _leading(extents, tasks)
+        leading = max(_leading(extents, tasks), case_depth(found))
         rows = tir.product(extents)
         chunk = length
         if isinstance(rows, int) and rows < tasks:
             chunk = min(length, _chunk(length, lanes, -(-tasks // rows)))
         parts = -(-length // chunk)
 
-        def body(outer: list[Any], part: Any) -> Any:
+        def body(case: Strided, outer: list[Any], part: Any) -> Any:
             start = _start(part, chunk, length)
-            return _vectors(chunk, lanes, lambda at, lane: _stored(found, [*outer, start + at + lane]))
+            return _vectors(chunk, lanes, lambda at, lane: _stored(case, [*outer, start + at + lane]))
 
-        return _nest([*extents, parts], leading if parts == 1 else len(extents) + 1, tasks > 1, body)
+        def task(first: list[Any], loops: _Loops) -> Any:
+            outer = first[: len(extents)]
+            return by_case(found, outer, lambda case: loops(partial(body, case)))
+
+        return _nest([*extents, parts], leading if parts == 1 else len(extents) + 1, tasks > 1, task)
 
     def _transposed(self, found: Strided, across: int, lanes: int) -> Any:
         tasks, axes = self._tasks(found), found.axes
@@ -98,7 +108,7 @@ class _Program:
             corner = [*outer[:across], top, *outer[across + 1 :], _start(part, lanes, length)]
             return self._square(found, across, lanes, corner)
 
-        return _nest([*extents, blocks], leading, tasks > 1, body)
+        return _nest([*extents, blocks], leading, tasks > 1, lambda _first, loops: loops(body))
 
     def _square(self, found: Strided, across: int, lanes: int, corner: list[Any]) -> Any:
         """One square of the result, whose first element is at `corner`."""
@@ -143,7 +153,7 @@ def _stored(found: Strided, positions: list[Any], replaced: dict[int, Any] | Non
 
 
 def _is_conditional(found: Strided) -> bool:
-    """Whether a load that is not along the last axis is in a branch: its square may not exist where that is not taken."""
+    """Whether a load that is not along the last axis is in a branch: its square may not exist where it is not taken."""
     branches = [call for call in tir.conditions(found.body.value) if tir.is_if_then_else(call)]
     inside = [load for call in branches for branch in call.args[1:] for load in tir.loads(branch)]
     turned = [load.node for load in found.loads if load.strides[-1] not in (0, 1)]
@@ -205,13 +215,22 @@ def _vector(lanes: int, at: Any, body: Any) -> Any:
     return tirx.For(lane, tirx.const(0, "int64"), tir.size(lanes), tirx.ForKind.VECTORIZED, body(at, lane))
 
 
-def _nest(extents: list[Any], leading: int, parallel: bool, body: Any) -> Any:
-    """Loops over `extents`, the `leading` ones as one parallel loop; `body` takes all but the last index, and that."""
-    task = tir.fresh("task")
-    inner = [tir.fresh("outer") for _ in extents[leading:]]
-    positions = [*tir.unflatten(task, [tir.size(e) for e in extents[:leading]]), *inner]
-    loops = body(positions[:-1], positions[-1])
-    for var, extent in reversed(list(zip(inner, extents[leading:], strict=True))):
-        loops = tirx.For(var, tirx.const(0, "int64"), tir.size(extent), tirx.ForKind.SERIAL, loops)
+def _nest(extents: list[Any], leading: int, parallel: bool, task: Callable[[list[Any], _Loops], Any]) -> Any:
+    """Loops over `extents`, the `leading` ones as one parallel loop of tasks.
+
+    `task` takes the indices of the leading axes, and what makes the loops over the others around a body, which takes
+    all but the last index, and that.
+    """
+    at = tir.fresh("task")
+    first = tir.unflatten(at, [tir.size(e) for e in extents[:leading]])
+
+    def loops(body: _Body) -> Any:
+        inner = [tir.fresh("outer") for _ in extents[leading:]]
+        positions = [*first, *inner]
+        nest = body(positions[:-1], positions[-1])
+        for var, extent in reversed(list(zip(inner, extents[leading:], strict=True))):
+            nest = tirx.For(var, tirx.const(0, "int64"), tir.size(extent), tirx.ForKind.SERIAL, nest)
+        return nest
+
     kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
-    return tirx.For(task, tirx.const(0, "int64"), tir.size(tir.product(extents[:leading])), kind, loops)
+    return tirx.For(at, tirx.const(0, "int64"), tir.size(tir.product(extents[:leading])), kind, task(first, loops))

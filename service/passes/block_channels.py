@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -17,8 +16,17 @@ from service.passes import blocked_compute as compute
 from service.passes import blocked_pooling as pooling
 from service.passes import winograd
 from service.passes.blocked_weights import pack_broadcast, pack_depthwise, pack_weight
+from service.passes.images import (
+    channels_of,
+    count_reads,
+    ints,
+    is_float32_image,
+    is_pixel,
+    is_static_image,
+    same_batch,
+)
 from service.passes.report import LayoutDecision, OptimizeReport
-from service.passes.rewrite import dims_equal, is_tensor_constant, op_name, static_shape
+from service.passes.rewrite import is_tensor_constant, op_name, static_shape
 
 __all__ = ["BlockChannels"]
 
@@ -45,8 +53,9 @@ class BlockChannels:
 
         y = conv2d(x, W); z = relu(y + b)   →   p = pack(x); z' = relu(conv2d_blocked(p, W') + b'); z = unpack(z')
 
-    The blocked form is kept through elementwise operators, pooling and means over H and W; `unpack` comes where
-    something else reads the value. W' and b' are packed here. Channels are filled up with zeros to whole vectors.
+    The blocked form is kept through elementwise operators, concatenation of channels, pooling and means over H and W;
+    `unpack` comes where something else reads the value. W' and b' are packed here. Channels are filled up with zeros to
+    whole vectors.
     """
 
     def __init__(self, report: OptimizeReport, cpu: Cpu) -> None:
@@ -89,7 +98,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         self.blocked: dict[Any, _Blocked] = {}
         self.gated: dict[Any, tuple[relax.Var, relax.Var]] = {}
         """Products of an image and a value a channel (squeeze and excite), which a convolution can take apart."""
-        self.reads = _count_reads(module["main"])
+        self.reads = count_reads(module["main"])
         self.packed: dict[Any, relax.Var] = {}
         self.convolutions = self.packs = self.unpacks = 0
         self.rules: dict[str, Callable[[relax.Call], _Blocked | None]] = {
@@ -99,13 +108,15 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             "relax.nn.adaptive_avg_pool2d": self._adaptive,
             "relax.mean": partial(self._over_pixels, "avg"),
             "relax.max": partial(self._over_pixels, "max"),
+            "relax.concat": self._concat,
+            "relax.divide": self._divide,
             **dict.fromkeys(_ZERO_KEEPING_UNARY, self._unary),
             **dict.fromkeys(_BINARY, self._binary),
         }
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         call = binding.value
-        if isinstance(binding.var, relax.DataflowVar) and _is_float32_image(call):
+        if isinstance(binding.var, relax.DataflowVar) and is_float32_image(call):
             rule = self.rules.get(op_name(call))
             result = rule(call) if rule else None
             if result is not None:
@@ -141,20 +152,20 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
     def _conv2d(self, call: relax.Call) -> _Blocked | None:
         data, weight = call.args
         attrs, shape = call.attrs, static_shape(weight)
-        if not is_tensor_constant(weight) or shape is None or not _static_image(data):
+        if not is_tensor_constant(weight) or shape is None or not is_static_image(data):
             return None
         if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or str(weight.ty.dtype) != "float32":
             return None
-        groups, channels = int(attrs.groups), _channels(data)
+        groups, channels = int(attrs.groups), channels_of(data)
         faster = winograd.choose(static_shape(data), shape, attrs, self.cpu)
         if faster is not None:
             self.convolutions += 1
             packed = relax.const(faster.weight(weight.value.numpy(), self.lanes))
             return _Blocked(self._te(faster.compute, self._pack(data), packed, name="winograd_conv2d"), shape[0])
         geometry: dict[str, Any] = {
-            "strides": _ints(attrs.strides, 2),
-            "padding": _ints(attrs.padding, 4),
-            "dilation": _ints(attrs.dilation, 2),
+            "strides": ints(attrs.strides, 2),
+            "padding": ints(attrs.padding, 4),
+            "dilation": ints(attrs.dilation, 2),
             "out_dtype": "float32",
         }
         if groups == channels == shape[0] and shape[1] == 1:
@@ -183,10 +194,10 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         return self._windows(
             data,
             kind=kind,
-            kernel=_ints(attrs.pool_size, 2),
-            strides=_ints(attrs.strides, 2),
-            dilation=_ints(attrs.dilation, 2),
-            padding=_ints(attrs.padding, 4),
+            kernel=ints(attrs.pool_size, 2),
+            strides=ints(attrs.strides, 2),
+            dilation=ints(attrs.dilation, 2),
+            padding=ints(attrs.padding, 4),
             count_include_pad=bool(attrs.count_include_pad),
         )
 
@@ -194,7 +205,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         (data,), attrs = call.args, call.attrs
         if data not in self.blocked or (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
             return None
-        sizes, bins = _ints(list(data.ty.shape)[2:], 2), _ints(list(call.ty.shape)[2:], 2)
+        sizes, bins = ints(list(data.ty.shape)[2:], 2), ints(list(call.ty.shape)[2:], 2)
         if any(size % count for size, count in zip(sizes, bins, strict=True)):
             return None
         kernel = tuple(size // count for size, count in zip(sizes, bins, strict=True))
@@ -227,15 +238,34 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         found = self.blocked[data]
         return _Blocked(self.builder_.emit(relax.Call(call.op, [found.var, *rest], call.attrs)), found.channels)
 
+    def _concat(self, call: relax.Call) -> _Blocked | None:
+        """Of whole blocks along the channels, most of them blocked already: the last one may end within a block."""
+        fields = self._fields(call.args[0])
+        if call.attrs.axis is None or int(call.attrs.axis) % 4 != 1 or not all(map(is_static_image, fields)):
+            return None
+        counts = [channels_of(field) for field in fields]
+        blocked = sum(count for field, count in zip(fields, counts, strict=True) if field in self.blocked)
+        if any(count % self.lanes for count in counts[:-1]) or 2 * blocked < sum(counts):
+            return None
+        return _Blocked(self.builder_.emit(relax.op.concat([self._pack(field) for field in fields], 1)), sum(counts))
+
+    def _fields(self, expr: relax.Expr) -> list[relax.Expr]:
+        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        return list(value.fields) if isinstance(value, relax.Tuple) else []
+
+    def _divide(self, call: relax.Call) -> _Blocked | None:
+        """Of whole blocks only: lanes past the last channel would be 0 / 0."""
+        return self._binary(call) if channels_of(call) % self.lanes == 0 else None
+
     def _binary(self, call: relax.Call) -> _Blocked | None:
         known = next((self.blocked[arg] for arg in call.args if arg in self.blocked), None)
-        if known is None or _channels(call) != known.channels:
+        if known is None or channels_of(call) != known.channels:
             return None
         operands = [self._operand(arg, known.channels) for arg in call.args]
         if None in operands:
             return None
-        gates = [i for i, arg in enumerate(call.args) if not is_tensor_constant(arg) and _is_pixel(arg)]
-        if len(gates) != 1 or _is_pixel(call) or not all(_same_batch(arg, call) for arg in call.args):
+        gates = [i for i, arg in enumerate(call.args) if not is_tensor_constant(arg) and is_pixel(arg)]
+        if len(gates) != 1 or is_pixel(call) or not all(same_batch(arg, call) for arg in call.args):
             return _Blocked(self.builder_.emit(relax.Call(call.op, operands, call.attrs)), known.channels)
         name = op_name(call).removeprefix("relax.")
         result = self._te(getattr(topi, name), *operands, name=name, op_pattern=_INJECTIVE)
@@ -250,46 +280,4 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         if is_tensor_constant(arg):
             array = arg.value.numpy()
             return relax.const(array.reshape(())) if array.size == 1 else pack_broadcast(array, channels, self.lanes)
-        return self._pack(arg) if _static_image(arg) and _channels(arg) == channels else None
-
-
-def _is_float32_image(expr: relax.Expr) -> bool:
-    return isinstance(expr.ty, relax.TensorType) and expr.ty.ndim == 4 and str(expr.ty.dtype) == "float32"
-
-
-def _static_image(expr: relax.Expr) -> bool:
-    """Whether everything but the batch is known, and it is a float32 image."""
-    if not _is_float32_image(expr) or not isinstance(expr.ty.shape, relax.ShapeExpr):
-        return False
-    return all(hasattr(dim, "value") for dim in list(expr.ty.shape)[1:])
-
-
-def _is_pixel(expr: relax.Expr) -> bool:
-    """Whether it is one value a channel."""
-    return _static_image(expr) and all(int(dim) == 1 for dim in list(expr.ty.shape)[2:4])
-
-
-def _same_batch(expr: relax.Expr, other: relax.Expr) -> bool:
-    return dims_equal(list(expr.ty.shape)[:1], list(other.ty.shape)[:1])
-
-
-def _count_reads(function: relax.Function) -> Counter[Any]:
-    """How often each variable is an argument of a call, or part of a tuple."""
-    found: Counter[Any] = Counter()
-
-    def count(expr: relax.Expr) -> None:
-        if isinstance(expr, (relax.Call, relax.Tuple)):
-            found.update(expr.args if isinstance(expr, relax.Call) else expr.fields)
-
-    relax.analysis.post_order_visit(function, count)
-    return found
-
-
-def _channels(expr: relax.Expr) -> int:
-    dim = list(expr.ty.shape)[1]
-    return int(dim) if hasattr(dim, "value") else -1
-
-
-def _ints(values: Any, count: int) -> tuple[int, ...]:
-    found = [int(value) for value in values]
-    return tuple(found * (count // len(found)))
+        return self._pack(arg) if is_static_image(arg) and channels_of(arg) == channels else None

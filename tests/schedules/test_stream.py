@@ -161,3 +161,42 @@ def test_what_has_a_program():
 def test_the_code_of_a_square():
     assert transpose_code(2, 32, 5, 7).count("shufflevector") == 2
     assert transpose_code(16, 32, 16, 16).count("shufflevector") == 64
+
+
+@pytest.mark.parametrize("batch", [1, 3, 16])
+@pytest.mark.parametrize("blocks", [(1,), (2, 1, 3), (1,) * 9])
+def test_cases_of_outer_axes_choose_among_loops(batch, blocks):
+    parts = [normal(batch, count, 5, 7, 16, seed=i) for i, count in enumerate(blocks)]
+    scale = normal(1, sum(blocks), 1, 1, 16)
+
+    def build(scale, *parts):
+        return R.nn.relu(R.multiply(R.concat(list(parts), axis=1), scale))
+
+    ran = run(build, [scale, *parts])
+    np.testing.assert_array_equal(ran.outputs[0], np.maximum(np.concatenate(parts, 1) * scale, 0))
+    text = ran.module.script(show_meta=False)
+    assert "if_then_else" not in text
+    assert text.count("T.vectorized") == len(blocks)
+
+
+def test_two_chains_of_cases_are_not_multiplied():
+    parts = [normal(2, count, 33, seed=i) for i, count in enumerate((4, 2, 1, 5))]
+
+    def build(a, b, c, d):
+        return R.add(R.concat([a, b], 1), R.concat([c, d], 1))
+
+    ran = run(build, parts)
+    want = np.concatenate(parts[:2], 1) + np.concatenate(parts[2:], 1)
+    np.testing.assert_array_equal(ran.outputs[0], want)
+    assert ran.module.script(show_meta=False).count("T.vectorized") == 2
+
+
+def test_one_chain_in_two_places():
+    a, b = normal(2, 4, 33), normal(2, 3, 33, seed=1)
+
+    def build(a, b):
+        both = R.concat([a, b], 1)
+        return R.add(R.nn.relu(both), R.multiply(both, both))
+
+    both = np.concatenate([a, b], 1)
+    assert_close(run(build, [a, b]).outputs[0], np.maximum(both, 0) + both * both)
