@@ -31,12 +31,12 @@ class DepthwiseBlocked:
     """
 
     name = "cpu.depthwise_blocked"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
         cpu = cpu_of(target)
-        window = window_blocked.find(func, BLOCK)
+        window = window_blocked.find(func, BLOCK, cpu_of(target))
         if isinstance(window, Declined):
             return window
         chosen = window_blocked.default(window, cpu) if parameters is None else dict(parameters)
@@ -46,5 +46,5 @@ class DepthwiseBlocked:
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.rule.Rule`."""
-        window = window_blocked.find(func, BLOCK)
+        window = window_blocked.find(func, BLOCK, cpu_of(target))
         return window if isinstance(window, Declined) else window_blocked.choices(window, cpu_of(target))

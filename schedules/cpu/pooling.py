@@ -50,7 +50,7 @@ class Pooling:
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
         cpu = cpu_of(target)
-        found = _find(func)
+        found = _find(func, cpu_of(target))
         if isinstance(found, Declined):
             return found
         if parameters is not None:
@@ -63,12 +63,12 @@ class Pooling:
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.rule.Rule`."""
-        found = _find(func)
+        found = _find(func, cpu_of(target))
         return found if isinstance(found, Declined) else _choices(found, cpu_of(target))
 
 
-def _find(func: Any) -> Window | _Whole | Declined:
-    return _find_whole(func) if ROWS in tir.block_names(func) else window_blocked.find(func, WINDOWS)
+def _find(func: Any, cpu: Cpu) -> Window | _Whole | Declined:
+    return _find_whole(func) if ROWS in tir.block_names(func) else window_blocked.find(func, WINDOWS, cpu)
 
 
 def _find_whole(func: Any) -> _Whole | Declined:

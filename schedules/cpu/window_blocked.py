@@ -1,4 +1,4 @@
-"""What depthwise convolution and pooling on `NCHW[v]c` share: a window slid over an image, tile by tile."""
+"""What depthwise convolution and pooling share on `NCHW[v]c` and on NHWC: a window slid over an image, tile by tile."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ MOST_TAPS = 8
 class Window:
     """The block `name`: its result is `[n, c, height, columns, v]` and its window has `taps` columns.
 
+    Or it is `[n, height, columns, channels]` with `channels` a multiple of a vector; 0 where they are blocked.
     `weighted`: there is a weight a tap, in a register. `expensive`: the epilogue calls functions.
     """
 
@@ -33,6 +34,7 @@ class Window:
     columns: int
     taps: int
     batch: int
+    channels: int
     weighted: bool
     work: int | None
     expensive: bool
@@ -43,21 +45,25 @@ class Window:
         return max(1, min(cpu.vector_registers - weights - 2, 2 * cpu.fma_in_flight))
 
 
-def find(func: Any, name: str) -> Window | Declined:
+def find(func: Any, name: str, cpu: Cpu) -> Window | Declined:
     """The window of the block called `name`, with elementwise stages before and behind it."""
     found = blocks_around(func, name)
     if isinstance(found, Declined):
         return found
     _, block, after = found
     extents: list[Any] = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
-    if len(extents) != 7 or None in extents[1:]:
-        return Declined("its window is not over a blocked image of known size")
-    if len(after[-1].iter_vars) != 5:
-        return Declined("its epilogue is not over the blocked result")
+    if len(extents) not in (6, 7) or None in extents[1:]:
+        return Declined("its window is not over an image of known size")
+    channels = extents[3] if len(extents) == 6 else 0
+    if channels % cpu.lanes(32):
+        return Declined("its channels do not fill vectors")
+    if len(after[-1].iter_vars) != len(extents) - 2:
+        return Declined("its epilogue is not over the same axes")
     expensive = any(analysis.is_expensive(stage.body.value) for stage in after)
     weighted = sum(not load.source.same_as(block.body.buffer) for load in tir.loads(block.body.value)) > 1
     work = analysis.work_of(func).known_flops
-    return Window(name, extents[2], extents[3], extents[6], extents[0] or 1, weighted, work, expensive)
+    height, columns = extents[-5:-3] if channels else extents[2:4]
+    return Window(name, height, columns, extents[-1], extents[0] or 1, channels, weighted, work, expensive)
 
 
 def choices(window: Window, cpu: Cpu) -> Choices:
@@ -91,7 +97,11 @@ def schedule(func: Any, window: Window, chosen: Parameters, cpu: Cpu) -> Any:
     for stage in [*before, *after[:-1]]:
         sch.compute_inline(stage.name_hint)
     last = after[-1].name_hint
-    batch, channel, row, column, lane = sch.get_loops(last)
+    if window.channels:
+        batch, row, column, channel = sch.get_loops(last)
+        channel, lane = sch.split(channel, [None, cpu.lanes(32)])
+    else:
+        batch, channel, row, column, lane = sch.get_loops(last)
     strip, row = sch.split(row, [chosen["strips"], None])
     tile, column = sch.split(column, [None, chosen["columns"]])
     sch.reorder(strip, batch, channel, row, tile, column, lane)
@@ -139,7 +149,7 @@ def _skip_rows_outside(func: Any, name: str, identity: Any) -> Any:
     """
     realize = next(r for r in tir.block_realizes(func) if r.block.name_hint == name)
     values = {iv.var: value for iv, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
-    h, r = (realize.block.iter_vars[axis].var for axis in (2, 5))
+    h, r = (realize.block.iter_vars[axis].var for axis in (-5, -2))
     found: list[Any] = []
 
     def inner(call: Any) -> Any:

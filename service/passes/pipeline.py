@@ -13,6 +13,7 @@ from schedules.hardware import Cpu, cpu_of
 from service.errors import RelaxcError
 from service.passes.block_channels import BlockChannels
 from service.passes.cancel_casts import CancelCasts
+from service.passes.channels_last import ChannelsLast
 from service.passes.choose_layout import ChooseLayout
 from service.passes.evaluate_constants import EvaluateConstants
 from service.passes.fast_math import FastMath
@@ -187,6 +188,9 @@ def _precision(job: Job) -> list[Any]:
 
 def _layout(job: Job, cpu: Cpu) -> list[Any]:
     return [
+        ChannelsLast(cpu),
+        relax.transform.CanonicalizeBindings(),
+        MergeEqualCalls(),
         BlockChannels(job.report, cpu),
         MergeParallelMatmuls(),
         RecognizeAttention(cpu),

@@ -17,6 +17,7 @@ from schedules.rule import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from service.passes import blocked_compute as compute
+from service.passes.channels_last import depthwise_conv2d_nhwc
 from tests.guarded import guarded_tensor
 
 pipeline.register()
@@ -96,6 +97,28 @@ def test_awkward_shapes(name: str, size: tuple[int, int], kernel: int, geometry:
     full = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), **geometry}
     want = reference(data, weight, out, **full)
     np.testing.assert_allclose(run(found.func, target, [data, weight, out]), want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(("size", "kernel", "geometry"), GEOMETRIES)
+def test_channels_last(name: str, size: tuple[int, int], kernel: int, geometry: dict[str, Any]) -> None:
+    target, channels = to_tvm(resolve(name)), 3 * lanes_of(name)
+    full = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), **geometry}
+    data = te.placeholder((2, *size, channels), name="data")
+    weight = te.placeholder((kernel, kernel, channels), name="weight")
+    func = te.create_prim_func([data, weight, depthwise_conv2d_nhwc(data, weight, **full)])
+    found = RULE.apply(func, target)
+    assert isinstance(found, Schedule), found
+    arrays = inputs(func)
+    blocked = [np.moveaxis(arrays[0], -1, 1)[..., None], arrays[1].transpose(2, 0, 1)[..., None]]
+    want = reference(*blocked, np.moveaxis(arrays[2], -1, 1)[..., None], **full)
+    np.testing.assert_allclose(run(found.func, target, arrays), np.moveaxis(want[..., 0], 1, -1), rtol=1e-4, atol=1e-4)
+
+
+def test_channels_last_that_do_not_fill_vectors_are_declined() -> None:
+    data, weight = te.placeholder((1, 9, 9, 12), name="data"), te.placeholder((3, 3, 12), name="weight")
+    result = depthwise_conv2d_nhwc(data, weight, strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
+    assert isinstance(RULE.apply(te.create_prim_func([data, weight, result]), to_tvm(resolve("x86-64-v3"))), Declined)
 
 
 @pytest.mark.parametrize("epilogue", ["silu", "residual"])
