@@ -56,7 +56,7 @@ class Winograd:
     """
 
     name = "cpu.winograd"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.rule.Rule`."""
@@ -113,7 +113,9 @@ def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
 
 def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     work = analysis.work_of(func).known_flops
-    sch = s_tir.Schedule(func)
+    # Unchecked: TVM takes the image, row and column of a tile, quotients and remainders of one number, for bindings
+    # that may write an element twice.
+    sch = s_tir.Schedule(func, enable_check=False)
     _, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # _match took it
     last = after[-1].name_hint
     for block in after[3:-1]:
@@ -133,7 +135,9 @@ def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     _transform_back(sch, vector)
     _multiply(sch, panel, tile_of(tiles, chosen["rows"]), shape)
     _transform(sch, task)
-    return _parallel(sch, last) if analysis.worth_parallel(work) else sch.mod["main"]
+    if analysis.worth_parallel(work):
+        sch.parallel(task)
+    return sch.mod["main"]
 
 
 def _transform_back(sch: Any, vector: Any) -> None:
@@ -183,14 +187,3 @@ def _transform(sch: Any, task: Any) -> None:
     sch.reorder(x, a, lane)
     sch.unroll(a)
     sch.vectorize(lane)
-
-
-def _parallel(sch: Any, last: str) -> Any:
-    """The PrimFunc with its tasks in parallel.
-
-    Unchecked, as TVM takes the row and column of a tile, a quotient and a remainder of one number, for a binding that
-    may write an element twice.
-    """
-    unchecked = s_tir.Schedule(sch.mod, enable_check=False)
-    unchecked.parallel(unchecked.get_loops(last)[0])
-    return unchecked.mod["main"]
