@@ -94,7 +94,7 @@ def _match(func: Any) -> _Shape | Declined:
         load.source for load in tir.loads(block.body.value) if not any(load.source.same_as(other) for other in inside)
     ]
     panels = int(weight.shape[0])
-    return _Shape(Problem(size, tiles, in_blocks * in_lanes, blocks, lanes), padded, blocks // panels)
+    return _Shape(Problem(size, tiles, in_blocks * in_lanes, blocks, lanes, batch), padded, blocks // panels)
 
 
 def _choices(shape: _Shape, cpu: Cpu) -> Choices:

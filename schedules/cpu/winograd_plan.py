@@ -26,13 +26,17 @@ L2_BYTES_PER_CYCLE = 24
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`tiles` of `size` x `size` outputs of a 3x3 convolution, from `depth` channels to `blocks` of `lanes`."""
+    """`tiles` of `size` x `size` outputs of a 3x3 convolution, from `depth` channels to `blocks` of `lanes`.
+
+    They are of `images` of the same size.
+    """
 
     size: int
     tiles: int
     depth: int
     blocks: int
     lanes: int
+    images: int = 1
 
     @property
     def points(self) -> int:
@@ -69,14 +73,18 @@ def _plans(problem: Problem, cpu: Cpu, vectors: int | None, padded: int | None) 
         for rows in range(1, min(MOST_ROWS, problem.tiles) + 1):
             if rows * width + width + 1 > cpu.vector_registers:
                 break
-            for tiles, tasks in _tasks(problem.tiles, rows, padded):
+            for tiles, tasks in _tasks(problem, rows, padded):
                 for chunks in divisors(problem.blocks // width, MOST_CHUNKS):
                     cycles = _cycles(problem, cpu, rows, width, tiles, tasks, chunks)
                     yield Plan(rows, width, tiles, tasks, chunks, cycles)
 
 
-def _tasks(total: int, rows: int, padded: int | None) -> Iterator[tuple[int, int]]:
+def _tasks(problem: Problem, rows: int, padded: int | None) -> Iterator[tuple[int, int]]:
+    """Tiles in a task and tasks. A task is a part of an image, or whole ones: TVM cannot bound what others read."""
+    total, each = problem.tiles, problem.tiles // problem.images
     for tiles in range(rows, max(rows, min(total + rows - 1, MOST_TILES_IN_TASK)) + 1, rows):
+        if problem.images > 1 and each % tiles and tiles % each:
+            continue
         if padded is None:
             yield tiles, -(-total // tiles)
         elif padded % tiles == 0:

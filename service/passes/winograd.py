@@ -79,7 +79,7 @@ def choose(image: Sequence[int] | None, weight: Sequence[int], attrs: Any, cpu: 
     best, best_cycles = None, direct_cycles(batch * rows * columns, depth, blocks, lanes, cpu)
     for size in POINTS:
         tiles = batch * -(-rows // size) * -(-columns // size)
-        found = plan(Problem(size, tiles, depth, blocks, lanes), cpu)
+        found = plan(Problem(size, tiles, depth, blocks, lanes, batch), cpu)
         if found.cycles < WORTH * best_cycles:
             best, best_cycles = Winograd(size, found, padding), found.cycles
     return best
