@@ -15,8 +15,11 @@ from schedules.hardware import Cpu
 from service.passes import blocked_compute as compute
 from service.passes import blocked_pooling as pooling
 from service.passes import winograd
+from service.passes.blocked_transposed import Phases
 from service.passes.blocked_weights import pack_broadcast, pack_depthwise, pack_weight
 from service.passes.images import (
+    BINARY,
+    ZERO_KEEPING_UNARY,
     channels_of,
     count_reads,
     ints,
@@ -30,21 +33,9 @@ from service.passes.rewrite import is_tensor_constant, op_name, static_shape
 
 __all__ = ["BlockChannels"]
 
-_ZERO_KEEPING_UNARY = frozenset(
-    f"relax.{name}"
-    for name in (
-        *("abs", "clip", "erf", "negative", "sigmoid", "sqrt", "square", "tanh"),
-        *("nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu"),
-    )
-)
-"""Elementwise operators that are finite at zero, which is what lanes past the last channel hold, or a value made
-from it: those lanes meet zero weights later, and only NaN and infinities would survive that."""
-
 _INJECTIVE, _OUT_FUSABLE, _OPAQUE = 2, 4, 8
 """TVM's patterns for fusion. One that is injective is not fused behind a contraction: that of one pixel is computed
 once, and not for each element of the image that it is multiplied with."""
-
-_BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "multiply", "subtract"))
 
 
 @tvm.transform.module_pass(opt_level=0, name="BlockChannels")
@@ -103,15 +94,17 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         self.convolutions = self.packs = self.unpacks = 0
         self.rules: dict[str, Callable[[relax.Call], _Blocked | None]] = {
             "relax.nn.conv2d": self._conv2d,
+            "relax.nn.conv2d_transpose": self._transposed,
             "relax.nn.max_pool2d": partial(self._pool, "max"),
             "relax.nn.avg_pool2d": partial(self._pool, "avg"),
             "relax.nn.adaptive_avg_pool2d": self._adaptive,
             "relax.mean": partial(self._over_pixels, "avg"),
             "relax.max": partial(self._over_pixels, "max"),
             "relax.concat": self._concat,
+            "relax.take": self._take,
             "relax.divide": self._divide,
-            **dict.fromkeys(_ZERO_KEEPING_UNARY, self._unary),
-            **dict.fromkeys(_BINARY, self._binary),
+            **dict.fromkeys(ZERO_KEEPING_UNARY, self._unary),
+            **dict.fromkeys(BINARY, self._binary),
         }
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
@@ -187,6 +180,22 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             operands = [image, relax.const(packed), gate]
         return _Blocked(self._te(partial(function, **geometry), *operands, name=name), shape[0])
 
+    def _transposed(self, call: relax.Call) -> _Blocked | None:
+        (data, weight), attrs = call.args, call.attrs
+        if not is_tensor_constant(weight) or not is_static_image(data) or str(weight.ty.dtype) != "float32":
+            return None
+        layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout
+        if layouts != ("NCHW", "IOHW", "NCHW") or {int(attrs.groups), *ints(attrs.dilation, 2)} != {1}:
+            return None
+        taps = weight.value.numpy()
+        phases = Phases.of(list(data.ty.shape)[2:], list(call.ty.shape)[2:], taps, attrs)
+        packed = relax.const(pack_weight(phases.weight(taps, self.lanes), self.lanes, self.lanes))
+        conv = partial(phases.convolved, most_rows=self.most_rows)
+        self.convolutions += 1
+        result = self._te(conv, self._pack(data), packed, name="conv2d")
+        result = self._te(phases.interleave, result, name="interleave", op_pattern=_OUT_FUSABLE)
+        return _Blocked(result, phases.channels)
+
     def _pool(self, kind: str, call: relax.Call) -> _Blocked | None:
         (data,), attrs = call.args, call.attrs
         if (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW") or attrs.ceil_mode:
@@ -248,6 +257,15 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         if any(count % self.lanes for count in counts[:-1]) or 2 * blocked < sum(counts):
             return None
         return _Blocked(self.builder_.emit(relax.op.concat([self._pack(field) for field in fields], 1)), sum(counts))
+
+    def _take(self, call: relax.Call) -> _Blocked | None:
+        """Rows or columns, as upsampling takes each of them twice."""
+        data, places = call.args
+        if data not in self.blocked or call.attrs.axis is None or int(call.attrs.axis) % 4 < 2:
+            return None
+        found, axis = self.blocked[data], int(call.attrs.axis) % 4
+        taken = relax.op.take(found.var, places, axis, mode=call.attrs.mode)
+        return _Blocked(self.builder_.emit(taken), found.channels) if is_tensor_constant(places) else None
 
     def _fields(self, expr: relax.Expr) -> list[relax.Expr]:
         value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr

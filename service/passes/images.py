@@ -1,4 +1,4 @@
-"""What the layout passes ask about `NCHW` images."""
+"""What the layout passes ask about `NCHW` images, and the elementwise operators that keep a blocked form."""
 
 from __future__ import annotations
 
@@ -9,7 +9,29 @@ from tvm import relax
 
 from service.passes.rewrite import dims_equal
 
-__all__ = ["channels_of", "count_reads", "ints", "is_float32_image", "is_pixel", "is_static_image", "same_batch"]
+__all__ = [
+    "BINARY",
+    "ZERO_KEEPING_UNARY",
+    "channels_of",
+    "count_reads",
+    "ints",
+    "is_float32_image",
+    "is_pixel",
+    "is_static_image",
+    "same_batch",
+]
+
+ZERO_KEEPING_UNARY = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("abs", "clip", "erf", "negative", "sigmoid", "sqrt", "square", "tanh"),
+        *("nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu"),
+    )
+)
+"""Elementwise operators that are finite at zero, which is what lanes past the last channel hold, or a value made
+from it: those lanes meet zero weights later, and only NaN and infinities would survive that."""
+
+BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "multiply", "subtract"))
 
 
 def is_float32_image(expr: relax.Expr) -> bool:

@@ -178,6 +178,19 @@ def test_division_never_makes_nans_of_lanes_past_the_last_channel(channels: int)
     same(module, changed, *inputs((1, 4, 6, 5)))
 
 
+@pytest.mark.parametrize(("axis", "blocks"), [(2, True), (-1, True), (1, False)])
+@pytest.mark.parametrize("channels", [CPU.lanes(32), 13])
+def test_rows_and_columns_are_taken_of_blocks(axis: int, blocks: bool, channels: int) -> None:
+    def net(x: relax.Expr) -> relax.Expr:
+        y = R.nn.conv2d(x, weight(channels, 4, 1, 1))
+        return R.nn.relu(R.take(y, relax.const(np.array([0, 0, 1, 1, 4, 3]), "int64"), axis, mode="clip"))
+
+    module = graph(net, x=(2, 4, 5, 6))
+    changed, _ = blocked(module)
+    assert (operators(changed)[-1] == "unpack_channels") == blocks
+    same(module, changed, *inputs((2, 4, 5, 6)))
+
+
 def test_the_maximum_of_an_image() -> None:
     module = graph(lambda x: R.max(R.nn.conv2d(x, weight(12, 12, 1, 1)), [2, 3], keepdims=True), x=("n", 12, 6, 7))
     changed, _ = blocked(module)

@@ -125,15 +125,31 @@ def _conv_transpose(node: Node) -> Any:
     dilations = list(node.attr("dilations", [1] * rank))
     reach = [(size - 1) * dilation for size, dilation in zip(kernel, dilations, strict=True)]
     begins, ends = _transpose_padding(node, strides, reach)
+    x = node.tensor(0)
+    if rank == 2 and _has_operator(node, groups, strides, dilations, [*begins, *ends]):
+        padding, extra = [*begins, *(max(end, 0) for end in ends)], [max(-end, 0) for end in ends]
+        x = relax.op.nn.conv2d_transpose(x, node.tensor(1), strides=strides, padding=padding, output_padding=extra)
+        return add_bias(node, node.emit(x), node.tensor(2)) if node.has(2) else x
     before = [r - b for r, b in zip(reach, begins, strict=True)]
     after = [r - e for r, e in zip(reach, ends, strict=True)]
-    x = node.tensor(0)
     if any(stride > 1 for stride in strides):
         x = node.te(topi.nn.dilate, x, [1, 1, *strides])
     x = _pad_or_crop(node, x, before, after)
     weight = _turned(node, groups, per_group)
     x = convolution(node, x, weight, [1] * rank, [0] * (2 * rank), dilations, groups)
     return add_bias(node, x, node.tensor(2)) if node.has(2) else x
+
+
+def _has_operator(node: Node, groups: int, strides: list[int], dilations: list[int], pads: list[int]) -> bool:
+    """Whether relax's operator is the same, of an image of known sizes and a known weight.
+
+    Its legalization has no dilation, and its `output_padding` is less than the stride.
+    """
+    known = isinstance(node.inputs[1], Known) and all(
+        isinstance(size, int) for size in node.shape_of(node.tensor(0))[1:]
+    )
+    within = min(pads[:2]) >= 0 and all(-end < stride for end, stride in zip(pads[2:], strides, strict=True))
+    return known and within and node.dtype(0) == "float32" and {groups, *dilations} == {1} and max(strides) > 1
 
 
 def _transpose_padding(node: Node, strides: list[int], reach: list[int]) -> tuple[list[int], list[int]]:
