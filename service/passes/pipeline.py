@@ -27,6 +27,7 @@ from service.passes.merge_parallel_matmuls import MergeParallelMatmuls
 from service.passes.narrow_contractions import NarrowContractions
 from service.passes.pack_matmul import PackMatmul
 from service.passes.plugin import ApplyPatterns, Plugin
+from service.passes.pointwise_first import PointwiseFirst
 from service.passes.recognize_activations import RecognizeActivations
 from service.passes.recognize_attention import RecognizeAttention
 from service.passes.recognize_norms import RecognizeNorms
@@ -191,6 +192,7 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         ChannelsLast(cpu),
         relax.transform.CanonicalizeBindings(),
         MergeEqualCalls(),
+        PointwiseFirst(),
         BlockChannels(job.report, cpu),
         MergeParallelMatmuls(),
         RecognizeAttention(cpu),
