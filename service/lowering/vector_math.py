@@ -123,11 +123,6 @@ class _Body:
             total = self.fma(total, x, self.f(coefficient))
         return total
 
-    def clamp(self, x: Value, low: float, high: float) -> Value:
-        """x within [low, high]; NaN gives `high`, which keeps the conversion to integers defined."""
-        upper = self.when("olt", x, self.f(high), x, self.f(high))
-        return self.when("ogt", upper, self.f(low), upper, self.f(low))
-
     def scale(self, x: Value, n: Value) -> Value:
         """x * 2**n for an integral float n of any size, rounded once; where `scales`."""
         kind = self.floats
@@ -198,13 +193,13 @@ def _tanh(e: _Body, x: Value) -> Value:
 
 
 def _erf(e: _Body, x: Value) -> Value:
-    """x P(x**2) / Q(x**2) within the range where it is not yet sign(x)."""
-    c = e.clamp(x, -ERF_END, ERF_END)
+    """x P(x**2) / Q(x**2) within the range where it is not yet sign(x); NaN goes through all of it."""
+    low, high = e.f(-ERF_END), e.f(ERF_END)
+    c = e.when("ogt", x, high, high, x)
+    c = e.when("olt", c, low, low, c)
     square = e.op("fmul", c, c)
     value = e.op("fdiv", e.op("fmul", c, e.horner(square, ERF_ABOVE)), e.horner(square, ERF_BELOW))
-    value = e.when("ogt", x, e.f(ERF_END), e.f(1.0), value)
-    value = e.when("olt", x, e.f(-ERF_END), e.f(-1.0), value)
-    return e.when("uno", x, x, x, value)
+    return e.when("one", c, x, e.copysign(e.f(1.0), x), value)
 
 
 def _sigmoid(e: _Body, x: Value) -> Value:
