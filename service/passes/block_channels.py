@@ -15,6 +15,7 @@ from schedules.hardware import Cpu
 from service.passes import blocked_compute as compute
 from service.passes import blocked_pooling as pooling
 from service.passes import winograd
+from service.passes.blocked_resize import bilinear
 from service.passes.blocked_transposed import Phases
 from service.passes.blocked_weights import pack_broadcast, pack_depthwise, pack_weight
 from service.passes.images import (
@@ -102,6 +103,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             "relax.max": partial(self._over_pixels, "max"),
             "relax.concat": self._concat,
             "relax.take": self._take,
+            "relax.image.resize2d": self._resize,
             "relax.divide": self._divide,
             **dict.fromkeys(ZERO_KEEPING_UNARY, self._unary),
             **dict.fromkeys(BINARY, self._binary),
@@ -266,6 +268,14 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         found, axis = self.blocked[data], int(call.attrs.axis) % 4
         taken = relax.op.take(found.var, places, axis, mode=call.attrs.mode)
         return _Blocked(self.builder_.emit(taken), found.channels) if is_tensor_constant(places) else None
+
+    def _resize(self, call: relax.Call) -> _Blocked | None:
+        data = call.args[0]
+        if data not in self.blocked or not is_static_image(call):
+            return None
+        function = bilinear(call.attrs, ints(list(call.ty.shape)[2:], 2), self.lanes)
+        found = self.blocked[data]
+        return function and _Blocked(self._te(function, found.var, name="resize2d"), found.channels)
 
     def _fields(self, expr: relax.Expr) -> list[relax.Expr]:
         value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr

@@ -191,6 +191,20 @@ def test_rows_and_columns_are_taken_of_blocks(axis: int, blocks: bool, channels:
     same(module, changed, *inputs((2, 4, 5, 6)))
 
 
+@pytest.mark.parametrize("mode", ["half_pixel", "align_corners", "asymmetric"])
+@pytest.mark.parametrize("size", [(11, 7), (5, 13), (2, 3)])
+@pytest.mark.parametrize("channels", [CPU.lanes(32), 13])
+def test_bilinear_interpolation_of_blocks(mode: str, size: tuple[int, int], channels: int) -> None:
+    def net(x: relax.Expr) -> relax.Expr:
+        y = R.nn.conv2d(x, weight(channels, 4, 1, 1))
+        return R.nn.relu(R.image.resize2d(y, size, method="linear", coordinate_transformation_mode=mode, layout="NCHW"))
+
+    module = graph(net, x=(2, 4, 5, 7))
+    changed, _ = blocked(module)
+    assert (operators(changed)[-1] == "unpack_channels") == (mode != "asymmetric")
+    same(module, changed, *inputs((2, 4, 5, 7)))
+
+
 def test_the_maximum_of_an_image() -> None:
     module = graph(lambda x: R.max(R.nn.conv2d(x, weight(12, 12, 1, 1)), [2, 3], keepdims=True), x=("n", 12, 6, 7))
     changed, _ = blocked(module)

@@ -127,9 +127,44 @@ def _resize_axes(node: Node, attributes: dict[str, Any], plans: list[_Plan]) -> 
         "tf_crop_and_resize"
     ):
         return run(node.tensor(0))
+    mode = _bilinear(node, attributes, plans)
+    if mode is not None:
+        return _resize2d(node, plans, mode)
     if not node.dtype(0).startswith(("float", "bfloat")):
         raise Refused(f"mode={attributes.get('mode')} of {node.dtype(0)}")
     return full_precision(node, run, node.tensor(0))
+
+
+def _bilinear(node: Node, attributes: dict[str, Any], plans: list[_Plan]) -> str | None:
+    """The mode of relax's bilinear interpolation that gives the same, None where none does: the sides of a float32
+    image of known sizes, by the ratio of the sizes.
+    """
+    by_axis = {plan.axis: plan for plan in plans}
+    kept = all(by_axis.pop(axis).scale == 1.0 for axis in (0, 1) if axis in by_axis)
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    other = attributes.get("antialias") or attributes.get("exclude_outside")
+    plain = attributes.get("mode") == "linear" and not other
+    if not (plain and kept and node.rank(0) == 4 and set(by_axis) == {2, 3} and node.dtype(0) == "float32"):
+        return None
+    if all(plan.size == plan.out for plan in by_axis.values()):
+        return None
+    for plan in by_axis.values():
+        known = isinstance(plan.size, int) and isinstance(plan.out, int) and plan.out > 1
+        if not known or abs(plan.scale * plan.size - plan.out) > 1e-6:
+            return None
+    return {"half_pixel": "half_pixel", "pytorch_half_pixel": "half_pixel", "align_corners": "align_corners"}.get(mode)
+
+
+def _resize2d(node: Node, plans: list[_Plan], mode: str) -> Any:
+    sides = {plan.axis: plan.out for plan in plans}
+    return relax.op.image.resize2d(
+        node.tensor(0),
+        (sides[2], sides[3]),
+        method="linear",
+        coordinate_transformation_mode=mode,
+        rounding_method="",
+        layout="NCHW",
+    )
 
 
 def _repeat(node: Node, x: Any, plan: _Plan, attributes: dict[str, Any]) -> Any:
