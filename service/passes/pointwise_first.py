@@ -70,7 +70,9 @@ def _grows(expr: relax.Expr, scope: Scope) -> bool:
         axis = resample.attrs.axis
         along_side = axis is not None and int(axis) % 4 >= 2
     else:
-        along_side = resample.attrs.layout == "NCHW"
+        # Cropping may take places outside of the image, where the value is a constant that no weight has scaled.
+        crops = str(resample.attrs.coordinate_transformation_mode) == "tf_crop_and_resize"
+        along_side = resample.attrs.layout == "NCHW" and not crops
     return along_side and prod(after) > prod(before)
 
 
