@@ -13,6 +13,7 @@ from schedules import tir
 __all__ = [
     "Nest",
     "Work",
+    "common_rows",
     "expression_size",
     "has_reduction",
     "is_contiguous_over",
@@ -276,3 +277,17 @@ def _folded(value: Any) -> Any:
 
 def _json(value: Any) -> int | str:
     return value if isinstance(value, int) else str(value).replace("T.int64(", "(")
+
+
+def common_rows(blocks: list[Any]) -> int | None:
+    """How many leading axes every stage has in common; every reduction comes after them."""
+    kept = [[iv for iv in block.iter_vars if not reduces(iv)] for block in blocks]
+    rows = min(len(axes) for axes, block in zip(kept, blocks, strict=True) if is_reduction(block))
+    rows = min(rows, len(kept[-1]))
+    for axes, block in zip(kept, blocks, strict=True):
+        if len(axes) < rows or [iv.var for iv in block.iter_vars[:rows]] != [iv.var for iv in axes[:rows]]:
+            return None
+        pairs = zip(axes[:rows], kept[-1][:rows], strict=True)
+        if not all(tir.same_size(axis.dom.extent, last.dom.extent) for axis, last in pairs):
+            return None
+    return rows

@@ -89,7 +89,7 @@ def row_function(func: Any) -> RowFunction | Declined:
     writers = [b for b in blocks if any(b.body.buffer.same_as(param) for param in func.params)]
     if writers != blocks[-1:]:
         return Declined("more than its last stage writes outputs")
-    rows = _common_rows(blocks)
+    rows = analysis.common_rows(blocks)
     if rows is None:
         return Declined("its stages do not have the same leading axes")
     stages = []
@@ -101,20 +101,6 @@ def row_function(func: Any) -> RowFunction | Declined:
     extents = tuple(iv.dom.extent for iv in blocks[-1].iter_vars[:rows])
     found = RowFunction(tuple(stages), extents)
     return found if _stays_in_its_row(found) else Declined("a stage reads another row of an earlier one")
-
-
-def _common_rows(blocks: list[Any]) -> int | None:
-    """How many leading axes every stage has in common; every reduction comes after them."""
-    kept = [[iv for iv in block.iter_vars if not analysis.reduces(iv)] for block in blocks]
-    rows = min(len(axes) for axes, block in zip(kept, blocks, strict=True) if analysis.is_reduction(block))
-    rows = min(rows, len(kept[-1]))
-    for axes, block in zip(kept, blocks, strict=True):
-        if len(axes) < rows or [iv.var for iv in block.iter_vars[:rows]] != [iv.var for iv in axes[:rows]]:
-            return None
-        pairs = zip(axes[:rows], kept[-1][:rows], strict=True)
-        if not all(tir.same_size(axis.dom.extent, last.dom.extent) for axis, last in pairs):
-            return None
-    return rows
 
 
 def _stage(block: Any, rows: int) -> Stage | Declined:

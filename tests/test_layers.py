@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 LEVELS = {
     "errors": 0,
     "config": 0,
+    "environment": 0,
     "request": 1,
     "dump": 1,
     "machine": 1,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tvm import s_tir
 
-from schedules import analysis, moves, tir
+from schedules import analysis, moves
 from schedules.cpu.matmul import inlined
 from schedules.cpu.nest import contiguous_suffix, finish_reduction, lanes_of, vectorize_partial
 from schedules.hardware import Cpu, cpu_of
@@ -82,27 +82,13 @@ def _stages(func: Any) -> _Stages | Declined:
     if writers != blocks[-1:]:
         return Declined("more than its last stage writes outputs")
     scalar = any(nest is not None and not nest.loops for nest in nests)
-    rows = 0 if scalar else _common_rows(blocks)
+    rows = 0 if scalar else analysis.common_rows(blocks)
     if rows is None:
         return Declined("its stages do not have the same leading axes")
     for block in reductions:
         if not analysis.is_contiguous_over(block, [block.iter_vars[-1].var]):
             return Declined(f"block {block.name_hint} does not reduce along memory")
     return _Stages([b.name_hint for b in blocks], [b.name_hint for b in reductions], rows)
-
-
-def _common_rows(blocks: list[Any]) -> int | None:
-    """How many leading axes every stage has in common; every reduction comes after them."""
-    kept = [[iv for iv in block.iter_vars if not analysis.reduces(iv)] for block in blocks]
-    rows = min(len(axes) for axes, block in zip(kept, blocks, strict=True) if analysis.is_reduction(block))
-    rows = min(rows, len(kept[-1]))
-    for axes, block in zip(kept, blocks, strict=True):
-        if len(axes) < rows or [iv.var for iv in block.iter_vars[:rows]] != [iv.var for iv in axes[:rows]]:
-            return None
-        pairs = zip(axes[:rows], kept[-1][:rows], strict=True)
-        if not all(tir.same_size(axis.dom.extent, last.dom.extent) for axis, last in pairs):
-            return None
-    return rows
 
 
 def _schedule(func: Any, stages: _Stages, lanes: int, cpu: Cpu) -> Any:

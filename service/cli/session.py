@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.arrays import read_npz
+from service.environment import environment_variable
 from service.errors import InputName, InvalidOption
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from service.runtime import Session
 
 __all__ = ["Dims", "Inputs", "choose_inputs", "open_session", "parse_dims"]
-
-_RUNTIME_ONLY = "TVM_USE_RUNTIME_LIB"
 
 Inputs = Annotated[
     Path | None, typer.Option("--inputs", "-i", metavar="IN.npz", help="Arrays by input name, as np.savez writes them.")
@@ -40,23 +38,11 @@ def open_session(path: Path, threads: int | None, *, with_torch: bool = False, w
     """
     if not with_torch and "torch" not in sys.modules:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
-    with contextlib.nullcontext() if with_compiler else _runtime_only():
+    # Set for the import alone: children do not inherit it.
+    with contextlib.nullcontext() if with_compiler else environment_variable("TVM_USE_RUNTIME_LIB", "1"):
         from service.runtime import load
 
     return load(path, threads=threads)
-
-
-@contextlib.contextmanager
-def _runtime_only() -> Iterator[None]:
-    """While it is open, `import tvm` loads TVM's runtime library alone. Children do not inherit the wish."""
-    before = os.environ.get(_RUNTIME_ONLY)
-    os.environ[_RUNTIME_ONLY] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(_RUNTIME_ONLY)
-        if before is not None:
-            os.environ[_RUNTIME_ONLY] = before
 
 
 def choose_inputs(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from service.dump import Dump, no_dump
+from service.environment import environment_variable
 from service.lowering.cuda_binary import with_cubin
 from service.lowering.target import to_tvm
 from service.lowering.tools import link, linker_of, nvcc
@@ -44,7 +42,8 @@ def build(module: Any, spec: TargetSpec, out: Path, *, dump: Dump = no_dump) -> 
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     pipeline.register()
-    with _source_kernels(), tvm.transform.PassContext(opt_level=3):
+    # TVM keeps CUDA kernels as source, as it does without a GPU, and not as a loaded module.
+    with environment_variable("TVM_COMPILE_FORCE_FALLBACK", "1"), tvm.transform.PassContext(opt_level=3):
         compiled = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NAME).mod
     parts = _parts(compiled)
     _dump_code(parts, dump)
@@ -79,17 +78,3 @@ def _dump_code(parts: list[Any], dump: Dump) -> None:
             dump("assembly", lambda part=part: part.inspect_source("asm"), "s")  # type: ignore[misc]
         elif part.kind == "cuda":
             dump("cuda", lambda part=part: part.inspect_source("cuda"), "cu")  # type: ignore[misc]
-
-
-@contextmanager
-def _source_kernels() -> Iterator[None]:
-    """While it is open, TVM keeps CUDA kernels as source, as it does without a GPU, and not as a loaded module."""
-    name = "TVM_COMPILE_FORCE_FALLBACK"
-    before = os.environ.get(name)
-    os.environ[name] = "1"
-    try:
-        yield
-    finally:
-        os.environ.pop(name)
-        if before is not None:
-            os.environ[name] = before

@@ -19,11 +19,12 @@ from tvm import tirx
 from tvm.ir import Call
 from tvm.sym import Analyzer
 
+from schedules import tir
+
 __all__ = ["VersionVectorLoops"]
 
 _SMALLER = (tirx.LT, tirx.LE)
 _GREATER = (tirx.GT, tirx.GE)
-_ON = tvm_ffi.structural.WalkResult.ADVANCE
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="relaxc.VersionVectorLoops")
@@ -40,7 +41,7 @@ def _versioned(loop: Any) -> Any:
     if loop.kind != tirx.ForKind.VECTORIZED or not isinstance(loop.extent, tirx.IntImm):
         return loop
     lane, last = loop.loop_var, int(loop.extent.value) - 1
-    atoms = [atom for condition in _conditions(loop.body) for atom in _atoms(condition) if _uses(atom, lane)]
+    atoms = [atom for condition in _conditions(loop.body) for atom in _atoms(condition) if tir.uses(atom, [lane])]
     if not atoms:
         return loop
     tightest = [_tightest(atom, lane, last) for atom in atoms]
@@ -58,24 +59,9 @@ def _with(loop: Any, kind: int, body: Any) -> Any:
     return tirx.For(fresh, loop.min, loop.extent, kind, body)
 
 
-def _collect(node: Any, kinds: Any) -> list[Any]:
-    found: list[Any] = []
-
-    def visit(each: Any) -> Any:
-        found.append(each)
-        return _ON
-
-    tvm_ffi.structural_walk(node, (kinds, visit))
-    return found
-
-
 def _conditions(body: Any) -> list[Any]:
-    calls = [call for call in _collect(body, Call) if _is_if(call)]
-    return [*(call.args[0] for call in calls), *(stmt.condition for stmt in _collect(body, tirx.IfThenElse))]
-
-
-def _is_if(call: Any) -> bool:
-    return getattr(call.op, "name", "") == "prim.if_then_else"
+    calls = [call for call in tir.collect(body, Call) if tir.is_if_then_else(call)]
+    return [*(call.args[0] for call in calls), *(stmt.condition for stmt in tir.collect(body, tirx.IfThenElse))]
 
 
 def _atoms(condition: Any) -> list[Any]:
@@ -87,14 +73,10 @@ def _atoms(condition: Any) -> list[Any]:
     return [condition]
 
 
-def _uses(node: Any, var: Any) -> bool:
-    return any(other.same_as(var) for other in _collect(node, tirx.Var))
-
-
 def _escapes(value: Any, body: Any) -> bool:
     """Whether `value` uses a variable that `body` itself defines."""
-    defined = [loop.loop_var for loop in _collect(body, tirx.For)] + [b.var for b in _collect(body, tirx.Bind)]
-    return any(_uses(value, var) for var in defined)
+    defined = [loop.loop_var for loop in tir.collect(body, tirx.For)] + [b.var for b in tir.collect(body, tirx.Bind)]
+    return bool(tir.uses(value, defined))
 
 
 def _tightest(atom: Any, lane: Any, last: int) -> Any | None:
@@ -112,7 +94,7 @@ def _tightest(atom: Any, lane: Any, last: int) -> Any | None:
 
 def _direction(expr: Any, lane: Any) -> int | None:
     """1 where `expr` never falls as the lane rises, -1 where it never rises, 0 without the lane, else None."""
-    if not _uses(expr, lane):
+    if not tir.uses(expr, [lane]):
         return 0
     if isinstance(expr, tirx.Var):
         return 1
@@ -143,17 +125,17 @@ def _assume(body: Any, lane: Any) -> Any:
     """`body` with every condition on the lane taken as met."""
 
     def remaining(condition: Any) -> Any:
-        kept = [atom for atom in _atoms(condition) if not _uses(atom, lane)]
+        kept = [atom for atom in _atoms(condition) if not tir.uses(atom, [lane])]
         return tirx.all(*kept) if kept else None
 
     def expression(call: Any) -> Any:
-        if not _is_if(call) or not _uses(call.args[0], lane):
+        if not tir.is_if_then_else(call) or not tir.uses(call.args[0], [lane]):
             return call
         condition = remaining(call.args[0])
         return call.args[1] if condition is None else tirx.if_then_else(condition, call.args[1], call.args[2])
 
     def statement(stmt: Any) -> Any:
-        if not _uses(stmt.condition, lane):
+        if not tir.uses(stmt.condition, [lane]):
             return stmt
         condition = remaining(stmt.condition)
         return stmt.then_case if condition is None else tirx.IfThenElse(condition, stmt.then_case, stmt.else_case)

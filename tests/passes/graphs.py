@@ -12,8 +12,9 @@ from tvm import relax
 
 from service.passes import Optimized, finalize
 from service.passes.constants import constant, numpy_dtype
+from service.passes.rewrite import op_name
 
-__all__ = ["TARGET", "assert_becomes", "assert_unchanged", "compute", "graph", "ops", "run", "weights"]
+__all__ = ["TARGET", "assert_becomes", "assert_unchanged", "compute", "graph", "operators", "ops", "run", "weights"]
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
 
@@ -62,6 +63,19 @@ def ops(module: tvm.IRModule) -> list[str]:
     """The operators that `main` calls, in order, without `relax.`."""
     calls = (binding.value for block in module["main"].body.blocks for binding in block.bindings)
     return [call.op.name.removeprefix("relax.") for call in calls if isinstance(call, relax.Call)]
+
+
+def operators(module: tvm.IRModule) -> list[str]:
+    """The operators and PrimFuncs that `main` calls, in order."""
+    found: list[str] = []
+
+    def visit(expr: Any) -> None:
+        if isinstance(expr, relax.Call):
+            name = op_name(expr)
+            found.append(str(expr.args[0].name_hint) if name == "relax.call_tir" else name.removeprefix("relax."))
+
+    relax.analysis.post_order_visit(module["main"], visit)
+    return found
 
 
 def compute(module: tvm.IRModule, *inputs: Any) -> list[Any]:

@@ -14,8 +14,7 @@ from service.passes.block_channels import BlockChannels
 from service.passes.blocked_compute import row_tile
 from service.passes.pack_matmul import PackMatmul
 from service.passes.report import OptimizeReport
-from service.passes.rewrite import op_name
-from tests.passes.graphs import TARGET, compute, graph
+from tests.passes.graphs import TARGET, compute, graph, operators
 
 R = relax.op
 CPU = cpu_of(TARGET)
@@ -30,19 +29,6 @@ def blocked(module: tvm.IRModule) -> tuple[tvm.IRModule, str]:
     """The module after the pass, and what the report says of its layout."""
     report = OptimizeReport()
     return BlockChannels(report, CPU)(module), report.layout.reason
-
-
-def operators(module: tvm.IRModule) -> list[str]:
-    """The operators and PrimFuncs that `main` calls, in order."""
-    found: list[str] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call):
-            name = op_name(expr)
-            found.append(str(expr.args[0].name_hint) if name == "relax.call_tir" else name.removeprefix("relax."))
-
-    relax.analysis.post_order_visit(module["main"], visit)
-    return found
 
 
 def inputs(*shapes: tuple[int, ...]) -> list[np.ndarray]:

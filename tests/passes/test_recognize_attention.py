@@ -13,8 +13,7 @@ from tvm import relax
 from schedules.hardware import cpu_of
 from service.passes.recognize_attention import RecognizeAttention
 from service.passes.recognize_safe_softmax import RecognizeSafeSoftmax
-from service.passes.rewrite import op_name
-from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, random, weights
+from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random, weights
 
 
 class _Typed:
@@ -44,19 +43,6 @@ def recognized(module: tvm.IRModule) -> tvm.IRModule:
     """The module after safe softmaxes and attention are recognized."""
     with TARGET:
         return relax.transform.DeadCodeElimination()(RecognizeAttention(CPU)(RecognizeSafeSoftmax()(module)))
-
-
-def operators(module: tvm.IRModule) -> list[str]:
-    """The operators and PrimFuncs that `main` calls, in order."""
-    found: list[str] = []
-
-    def visit(expr: Any) -> None:
-        if isinstance(expr, relax.Call):
-            name = op_name(expr)
-            found.append(str(expr.args[0].name_hint) if name == "relax.call_tir" else name.removeprefix("relax."))
-
-    relax.analysis.post_order_visit(module["main"], visit)
-    return found
 
 
 def becomes(module: tvm.IRModule, expected: list[str], *arrays: np.ndarray[Any, Any]) -> tvm.IRModule:
