@@ -7,7 +7,6 @@ follow the reference evaluator of the ONNX project (onnx/reference/ops/op_resize
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from tvm import relax, te, tirx
@@ -15,6 +14,7 @@ from tvm import relax, te, tirx
 from service.frontend.onnx_node import Node, Refused
 from service.frontend.onnx_ops.common import full_precision, relax_dim, reshaped
 from service.frontend.onnx_ops.registry import op
+from service.frontend.onnx_ops.resize_weights import Plan, taps
 
 
 @op("Upsample")
@@ -48,22 +48,13 @@ def _floats(node: Node, index: int) -> list[float]:
     return [float(value) for value in node.inputs[index].array.reshape(-1)]
 
 
-class _Plan:
-    """One axis: from `size` to `out` with `scale` (which need not be out / size), within a region."""
-
-    def __init__(self, axis: int, size: Any, out: Any, scale: float, region: tuple[float, float]) -> None:
-        self.axis, self.scale, self.region = axis, scale, region
-        self.size: Any = size
-        self.out: Any = out
-
-
 def _regions(roi: list[float] | None, axes: list[int]) -> list[tuple[float, float]]:
     if roi is None:
         return [(0.0, 1.0)] * len(axes)
     return list(zip(roi[: len(axes)], roi[len(axes) :], strict=True))
 
 
-def _scaled(node: Node, scales: list[float], axes: list[int], roi: list[float] | None) -> list[_Plan]:
+def _scaled(node: Node, scales: list[float], axes: list[int], roi: list[float] | None) -> list[Plan]:
     import numpy as np
 
     shape, plans = node.shape(0), []
@@ -75,24 +66,24 @@ def _scaled(node: Node, scales: list[float], axes: list[int], roi: list[float] |
         scale = float(np.float32(scale))
         if isinstance(size, int):
             extent = size * (region[1] - region[0]) if crop else size
-            plans.append(_Plan(axis, size, math.floor(extent * scale), scale, region))
+            plans.append(Plan(axis, size, math.floor(extent * scale), scale, region))
         elif scale == 1.0:
-            plans.append(_Plan(axis, size, size, scale, region))
+            plans.append(Plan(axis, size, size, scale, region))
         elif scale.is_integer():
-            plans.append(_Plan(axis, size, size * int(scale), scale, region))
+            plans.append(Plan(axis, size, size * int(scale), scale, region))
         else:
             raise Refused("a scale that is no whole number along an axis of symbolic size")
     return plans
 
 
-def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | None) -> list[_Plan]:
+def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | None) -> list[Plan]:
     shape, policy = node.shape(0), node.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         plans = []
         for axis, out, region in zip(axes, sizes, _regions(roi, axes), strict=True):
             size = shape[axis]
             if isinstance(size, int) and isinstance(out, int):
-                plans.append(_Plan(axis, size, out, out / size, region))
+                plans.append(Plan(axis, size, out, out / size, region))
             else:
                 plans.append(_symbolic(node, axis, size, out, region))
         return plans
@@ -101,20 +92,20 @@ def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | Non
     choose = max if policy == "not_smaller" else min
     scale = choose(out / shape[axis] for axis, out in zip(axes, sizes, strict=True))
     return [
-        _Plan(axis, shape[axis], math.floor(scale * shape[axis] + 0.5), scale, region)
+        Plan(axis, shape[axis], math.floor(scale * shape[axis] + 0.5), scale, region)
         for axis, region in zip(axes, _regions(roi, axes), strict=True)
     ]
 
 
-def _symbolic(node: Node, axis: int, size: Any, out: Any, region: tuple[float, float]) -> _Plan:
+def _symbolic(node: Node, axis: int, size: Any, out: Any, region: tuple[float, float]) -> Plan:
     """A symbolic axis may stay as it is or grow by a whole factor."""
     for factor in (1, 2, 3, 4, 8, 16):
         if node.scope.analyzer.can_prove_equal(relax_dim(out), relax_dim(size) * factor):
-            return _Plan(axis, size, out, float(factor), region)
+            return Plan(axis, size, out, float(factor), region)
     raise Refused("a symbolic size that is no whole multiple of the input's")
 
 
-def _resize_axes(node: Node, attributes: dict[str, Any], plans: list[_Plan]) -> Any:
+def _resize_axes(node: Node, attributes: dict[str, Any], plans: list[Plan]) -> Any:
     def run(x: Any) -> Any:
         for plan in plans:
             if isinstance(plan.size, int):
@@ -135,7 +126,7 @@ def _resize_axes(node: Node, attributes: dict[str, Any], plans: list[_Plan]) -> 
     return full_precision(node, run, node.tensor(0))
 
 
-def _bilinear(node: Node, attributes: dict[str, Any], plans: list[_Plan]) -> str | None:
+def _bilinear(node: Node, attributes: dict[str, Any], plans: list[Plan]) -> str | None:
     """The mode of relax's bilinear interpolation that gives the same, None where none does: the sides of a float32
     image of known sizes, by the ratio of the sizes.
     """
@@ -155,7 +146,7 @@ def _bilinear(node: Node, attributes: dict[str, Any], plans: list[_Plan]) -> str
     return {"half_pixel": "half_pixel", "pytorch_half_pixel": "half_pixel", "align_corners": "align_corners"}.get(mode)
 
 
-def _resize2d(node: Node, plans: list[_Plan], mode: str) -> Any:
+def _resize2d(node: Node, plans: list[Plan], mode: str) -> Any:
     sides = {plan.axis: plan.out for plan in plans}
     return relax.op.image.resize2d(
         node.tensor(0),
@@ -167,7 +158,7 @@ def _resize2d(node: Node, plans: list[_Plan], mode: str) -> Any:
     )
 
 
-def _repeat(node: Node, x: Any, plan: _Plan, attributes: dict[str, Any]) -> Any:
+def _repeat(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
     """A whole factor along a symbolic axis: every element that many times."""
     mode = attributes.get("coordinate_transformation_mode", "half_pixel")
     rounding = attributes.get("nearest_mode", "round_prefer_floor")
@@ -181,10 +172,10 @@ def _repeat(node: Node, x: Any, plan: _Plan, attributes: dict[str, Any]) -> Any:
     return reshaped(node, spread, [*shape[: plan.axis], shape[plan.axis] * factor, *shape[plan.axis + 1 :]])
 
 
-def _resize_static(node: Node, x: Any, plan: _Plan, attributes: dict[str, Any]) -> Any:
+def _resize_static(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
     import numpy as np
 
-    places, weights, outside = _taps(plan, attributes)
+    places, weights, outside = taps(plan, attributes)
     if plan.size == plan.out and not outside.any():
         own = places == np.arange(plan.size)[:, None]
         identity = ((weights * own).sum(axis=1) == 1).all() and not (weights * ~own).any()
@@ -195,7 +186,7 @@ def _resize_static(node: Node, x: Any, plan: _Plan, attributes: dict[str, Any]) 
     return _weighted(node, x, plan, places, weights, outside, attributes.get("extrapolation_value", 0.0))
 
 
-def _weighted(node: Node, x: Any, plan: _Plan, places: Any, weights: Any, outside: Any, filler: float) -> Any:
+def _weighted(node: Node, x: Any, plan: Plan, places: Any, weights: Any, outside: Any, filler: float) -> Any:
     axis, taps = plan.axis, weights.shape[1]
 
     def kernel(data: te.Tensor, where: te.Tensor, share: te.Tensor, off: te.Tensor) -> te.Tensor:
@@ -215,99 +206,3 @@ def _weighted(node: Node, x: Any, plan: _Plan, places: Any, weights: Any, outsid
     dtype = "float64" if str(x.ty.dtype.dtype) == "float64" else "float32"
     constants = relax.const(places, "int64"), relax.const(weights, dtype), relax.const(outside, "bool")
     return node.te(kernel, x, *constants, primfunc_name_hint="resize")
-
-
-def _taps(plan: _Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Places `[out, taps]`, weights `[out, taps]`, and which outputs lie outside of the region (extrapolated)."""
-    import numpy as np
-
-    mode = attributes.get("mode", "nearest")
-    antialias = bool(attributes.get("antialias", 0)) and plan.scale < 1 and mode != "nearest"
-    places, weights, outside = [], [], []
-    for out in range(plan.out):
-        position = _position(out, plan, attributes)
-        first, own = _kernel(mode, position, plan.scale if antialias else 1.0, attributes)
-        row = np.arange(first, first + len(own))
-        if attributes.get("exclude_outside", 0):
-            own = np.where((row < 0) | (row >= plan.size), 0.0, own)
-            own = own / own.sum()
-        places.append(np.clip(row, 0, plan.size - 1))
-        weights.append(own)
-        crop = attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-        outside.append(crop and not 0 <= position <= plan.size - 1)
-    width = max(map(len, weights))
-    pad = [(0, width - len(row)) for row in weights]
-    return (
-        np.array([np.pad(row, p, mode="edge") for row, p in zip(places, pad, strict=True)]),
-        np.array([np.pad(row, p) for row, p in zip(weights, pad, strict=True)]),
-        np.array(outside),
-    )
-
-
-def _position(out: int, plan: _Plan, attributes: dict[str, Any]) -> float:
-    """The place in the input that output element `out` comes from; in fp32, as ties are rounded by what it gives."""
-    import numpy as np
-
-    half = np.float32(0.5)
-    size, target, place, scale = (np.float32(v) for v in (plan.size, plan.out, out, plan.scale))
-    start, end = (np.float32(v) for v in plan.region)
-    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
-    if mode == "align_corners" and abs(scale * size - target) > 1e-4:
-        # ONNX Runtime places the corners by the rounded size, the ONNX project by the one before rounding.
-        raise Refused("align_corners with a scale that gives no whole size")
-    match mode:
-        case "half_pixel":
-            found = (place + half) / scale - half
-        case "half_pixel_symmetric":
-            found = size / 2 * (1 - target / (scale * size)) + (place + half) / scale - half
-        case "pytorch_half_pixel":
-            found = (place + half) / scale - half if plan.out > 1 else np.float32(0)
-        case "align_corners":
-            found = place * (size - 1) / (target - 1) if plan.out > 1 else np.float32(0)
-        case "asymmetric":
-            found = place / scale
-        case "tf_crop_and_resize":
-            span = (end - start) * (size - 1)
-            found = (
-                start * (size - 1) + place * span / (target - 1) if plan.out > 1 else half * (start + end) * (size - 1)
-            )
-        case "tf_half_pixel_for_nn":
-            found = (place + half) / scale
-        case other:
-            raise Refused(f"coordinate_transformation_mode={other}")
-    return float(found)
-
-
-_ROUND: dict[str, Callable[[float], int]] = {
-    "round_prefer_floor": lambda x: math.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: math.floor(x + 0.5),
-    "floor": math.floor,
-    "ceil": math.ceil,
-}
-
-
-def _kernel(mode: str, position: float, scale: float, attributes: dict[str, Any]) -> tuple[int, Any]:
-    """The first place and the weights; with `scale` under 1 the kernel is widened against aliasing."""
-    import numpy as np
-
-    if mode == "nearest":
-        return _ROUND[attributes.get("nearest_mode", "round_prefer_floor")](position), np.ones(1)
-    if mode not in ("linear", "bilinear", "trilinear", "cubic"):
-        raise Refused(f"mode={mode}")
-    half = 2 if mode == "cubic" else 1
-    reach = half / scale
-    first, last = math.floor(position - reach) + 1, math.ceil(position + reach) - 1
-    if scale == 1.0:
-        first, last = math.floor(position) - half + 1, math.floor(position) + half
-    distance = np.abs((np.arange(first, last + 1) - position) * scale)
-    own = _cubic(distance, attributes.get("cubic_coeff_a", -0.75)) if half == 2 else np.maximum(1 - distance, 0)
-    return first, own / own.sum() if scale != 1.0 else own
-
-
-def _cubic(distance: Any, a: float) -> Any:
-    """Keys' kernel (1981), with `a` the slope at distance 1."""
-    import numpy as np
-
-    near = ((a + 2) * distance - (a + 3)) * distance * distance + 1
-    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
-    return np.where(distance <= 1, near, np.where(distance < 2, far, 0.0))
