@@ -1,0 +1,1 @@
+"""Tuning: tasks out of models, search, measurement and records."""

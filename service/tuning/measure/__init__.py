@@ -1,0 +1,12 @@
+"""Measurement of candidates: warm builders, an isolated runner, and a verdict for every point.
+
+with Measurer(spec, threads=2, builders=2) as measurer:
+    outcomes = measurer.measure(task, points)               # in order; trials that crash or hang are outcomes too
+    *best, default = measurer.compare(task, few, rounds=9)  # interleaved; the last is the task's default
+"""
+
+from __future__ import annotations
+
+from service.tuning.measure.outcome import MeasureLimits, Noise, Outcome, RpcOptions
+
+__all__ = ["MeasureLimits", "Noise", "Outcome", "RpcOptions"]
