@@ -32,11 +32,15 @@ class RecordFusions:
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module as it is."""
         counts: Counter[str] = Counter()
+        computes: dict[str, str] = {}
         for call in _kernel_calls(module):
             group = module[call.op] if isinstance(call.op, relax.GlobalVar) else None
             chain = _chain(group) if group is not None else [_label(call)]
             counts[" + ".join(chain)] += 1
+            if group is not None:
+                computes[str(call.op.name_hint)] = " + ".join(chain)
         self.report.fusions = dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+        self.report.computes = dict(sorted(computes.items()))
         return module
 
 

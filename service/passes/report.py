@@ -46,6 +46,10 @@ class OptimizeReport:
     precision: str = "as the model"
     fusions: dict[str, int] = field(default_factory=dict)
     """How many kernels compute each chain of operators: `conv2d + bias + relu` → 16; single operators too."""
+    computes: dict[str, str] = field(default_factory=dict)
+    """The chain of each fused PrimFunc, by its name."""
+    graph: dict[str, Any] = field(default_factory=dict)
+    """What `kernel_graph` found: which call reads what which other wrote."""
     kernel_calls: int = 0
     """Calls of PrimFuncs in one run of `main`."""
     prim_funcs: int = 0

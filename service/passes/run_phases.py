@@ -14,6 +14,7 @@ from service.dump import Dump, no_dump
 from service.errors import CompileFailed, PluginError
 from service.passes.check import Boundary, check
 from service.passes.constants import size_bytes
+from service.passes.kernel_graph import kernel_graph
 from service.passes.pipeline import Job, Phase, phases
 from service.passes.plugin import Plugin
 from service.passes.precision import has_low_arithmetic
@@ -125,6 +126,7 @@ def _summarize(module: IRModule, job: Job) -> None:
     relax.analysis.post_order_visit(module["main"], visit)
     report = job.report
     report.kernel_calls = calls
+    report.graph = kernel_graph(module)
     report.prim_funcs = sum(isinstance(function, tirx.PrimFunc) for function in module.functions.values())
     report.weights = len(job.weights)
     report.weight_bytes = sum(map(size_bytes, job.weights.values()))
