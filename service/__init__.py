@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from service import errors
-    from service.jobs.local import CompiledArtifact, compile
+    from service.artifact.compiled import CompiledArtifact
+    from service.jobs.local import compile
     from service.request import (
         CompileOptions,
         CompileRequest,
@@ -37,7 +38,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "CompiledArtifact": "service.jobs.local",
+    "CompiledArtifact": "service.artifact.compiled",
     "Session": "service.runtime.session",
     "compile": "service.jobs.local",
     "load": "service.runtime.session",

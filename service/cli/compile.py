@@ -27,7 +27,7 @@ from service.cli.progress import StageProgress
 from service.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from service.jobs.local import CompiledArtifact
+    from service.artifact.compiled import CompiledArtifact
 
 __all__ = ["compile"]
 

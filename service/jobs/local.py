@@ -4,74 +4,25 @@ from __future__ import annotations
 
 import atexit
 import os
-import shutil
-import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from service.artifact.compiled import CompiledArtifact
 from service.artifact.entry import Entry
+from service.artifact.manifest import Manifest
 from service.compiler import prepare
-from service.errors import InvalidOption
-from service.jobs.backend import Backend
 from service.jobs.job import Event, Job
+from service.jobs.local_backend import LocalBackend
 from service.jobs.queue import Origin
 from service.jobs.task import Emit, Flavour, Task
 from service.request import CompileOptions, CompileRequest, ModelFormat
 
-if TYPE_CHECKING:
-    from service.artifact.manifest import Manifest
-
-__all__ = ["CompiledArtifact", "compile", "compile_local", "inspect_local"]
+__all__ = ["compile", "compile_local", "inspect_local"]
 
 # A program that asks for more than it lets run waits; `busy` is for a server's clients.
 _NO_QUEUE_LIMIT = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class CompiledArtifact:
-    """A finished artifact. `files` has the library first, and weights too large for it, if any.
-
-    `path` is in the store, which may remove it one day, or where the caller asked for it. `cached` means that
-    no compile was needed; `build_record` then is the one of the compile that made it.
-    """
-
-    digest: str
-    path: Path
-    files: tuple[Path, ...]
-    manifest: Manifest
-    build_record: Mapping[str, Any]
-    cached: bool
-
-    def copy_to(self, output: Path) -> CompiledArtifact:
-        """A copy at `output`, weights beside it under its name; who opens it meanwhile sees the old file or the new.
-
-        Raises InvalidOption where it cannot be written.
-        """
-        copies = tuple(output if file == self.path else output.with_suffix(file.suffix) for file in self.files)
-        try:
-            for file, copy in reversed(list(zip(self.files, copies, strict=True))):
-                _copy(file, copy)
-        except OSError as error:
-            raise InvalidOption(
-                f"cannot write {error.filename or output}: {error.strerror}", option="output"
-            ) from error
-        return replace(self, path=output, files=copies)
-
-
-def _copy(file: Path, copy: Path) -> None:
-    with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
-        try:
-            with file.open("rb") as source:
-                shutil.copyfileobj(source, temporary, 1 << 20)
-            Path(temporary.name).chmod(0o755 if copy.suffix == ".so" else 0o644)
-            Path(temporary.name).replace(copy)
-        except BaseException:
-            Path(temporary.name).unlink()
-            raise
 
 
 def compile(
@@ -143,20 +94,18 @@ def _follow(job: Job, on_event: Emit) -> Entry:
 
 
 def _artifact(entry: Entry, *, cached: bool) -> CompiledArtifact:
-    from service.artifact.manifest import Manifest
-
     return CompiledArtifact(
         entry.digest, entry.path, tuple(entry.paths), Manifest.read(entry.path), entry.build, cached
     )
 
 
-def _backend() -> Backend:
+def _backend() -> LocalBackend:
     """This process's own; its workers stay warm until the process ends."""
     return _backend_of(os.getpid())
 
 
 @lru_cache(maxsize=1)
-def _backend_of(pid: int) -> Backend:  # a fork of this process needs one of its own
-    backend = Backend(queue_max=_NO_QUEUE_LIMIT)
+def _backend_of(pid: int) -> LocalBackend:  # a fork of this process needs one of its own
+    backend = LocalBackend(queue_max=_NO_QUEUE_LIMIT)
     atexit.register(backend.close)
     return backend

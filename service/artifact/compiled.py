@@ -1,0 +1,58 @@
+"""A finished artifact in the hands of who asked for it: a compile here and one on a server give the same."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from service.artifact.manifest import Manifest
+from service.errors import InvalidOption
+
+__all__ = ["CompiledArtifact"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledArtifact:
+    """A finished artifact. `files` has the library first, and weights too large for it, if any.
+
+    `path` is in the store, which may remove it one day, or where the caller asked for it. `cached` means that
+    no compile was needed; `build_record` then is the one of the compile that made it.
+    """
+
+    digest: str
+    path: Path
+    files: tuple[Path, ...]
+    manifest: Manifest
+    build_record: Mapping[str, Any]
+    cached: bool
+
+    def copy_to(self, output: Path) -> CompiledArtifact:
+        """A copy at `output`, weights beside it under its name; who opens it meanwhile sees the old file or the new.
+
+        Raises InvalidOption where it cannot be written.
+        """
+        copies = tuple(output if file == self.path else output.with_suffix(file.suffix) for file in self.files)
+        try:
+            for file, copy in reversed(list(zip(self.files, copies, strict=True))):
+                _copy(file, copy)
+        except OSError as error:
+            raise InvalidOption(
+                f"cannot write {error.filename or output}: {error.strerror}", option="output"
+            ) from error
+        return replace(self, path=output, files=copies)
+
+
+def _copy(file: Path, copy: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
+        try:
+            with file.open("rb") as source:
+                shutil.copyfileobj(source, temporary, 1 << 20)
+            Path(temporary.name).chmod(0o755 if copy.suffix == ".so" else 0o644)
+            Path(temporary.name).replace(copy)
+        except BaseException:
+            Path(temporary.name).unlink()
+            raise
