@@ -13,7 +13,10 @@ from service.lowering.target import to_tvm
 from service.lowering.tools import link, linker_of, nvcc
 from service.request import TargetSpec
 
-__all__ = ["build"]
+__all__ = ["KERNEL", "build", "build_kernel"]
+
+KERNEL = "kernel"
+"""The name of the one function in what `build_kernel` writes."""
 
 # The symbol under which the runtime looks for the modules that are no machine code: bytecode, kernels.
 _EMBEDDED = """
@@ -38,28 +41,57 @@ def build(module: Any, spec: TargetSpec, out: Path, *, dump: Dump = no_dump) -> 
 
     from service.lowering import pipeline
 
-    folder = out.with_name(out.name + ".build")
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
     pipeline.register()
     # TVM keeps CUDA kernels as source, as it does without a GPU, and not as a loaded module.
     with environment_variable("TVM_COMPILE_FORCE_FALLBACK", "1"), tvm.transform.PassContext(opt_level=3):
         compiled = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NAME).mod
+    _write(compiled, spec, out, dump)
+
+
+def build_kernel(func: Any, spec: TargetSpec, out: Path) -> None:
+    """The shared library `out` of one scheduled PrimFunc, its machine code as in a whole model; its name is KERNEL.
+
+    Raises as `build` does.
+    """
+    import tvm
+
+    from service.lowering import pipeline
+
+    pipeline.register()
+    module = tvm.IRModule({KERNEL: func.with_attr("global_symbol", KERNEL)})
+    with environment_variable("TVM_COMPILE_FORCE_FALLBACK", "1"), tvm.transform.PassContext(opt_level=3):
+        compiled = tvm.tirx.build(module, to_tvm(spec), pipeline=pipeline.NAME)
+    _write(compiled, spec, out, no_dump)
+
+
+def _write(compiled: Any, spec: TargetSpec, out: Path, dump: Dump) -> None:
+    """Links the machine code and, where there is more than that, the rest embedded."""
+    folder = out.with_name(out.name + ".build")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     parts = _parts(compiled)
     _dump_code(parts, dump)
     linker_of(spec)
+    only_code = all(part.kind == "llvm" for part in parts)
+    inputs = [] if only_code else _embed(compiled, parts, spec, folder)
+    for index, part in enumerate(part for part in parts if part.kind == "llvm"):
+        inputs.append(folder / f"host{index}.o")
+        part.write_to_file(str(inputs[-1]))
+    link(inputs, out, spec)
+    shutil.rmtree(folder)
+
+
+def _embed(compiled: Any, parts: list[Any], spec: TargetSpec, folder: Path) -> list[Path]:
+    """What to link so that the runtime finds the modules that are no machine code."""
+    import tvm
+
     embedded = tvm.get_global_func("runtime.ModulePackImportsToTensor")(compiled).numpy().tobytes()
     for part in (part for part in parts if part.kind == "cuda"):
         source = part.inspect_source("cuda")
         embedded = with_cubin(embedded, source, nvcc(source, spec.arch, folder))
     (folder / "embedded.bin").write_bytes(embedded)
     (folder / "embedded.S").write_text(_EMBEDDED)
-    inputs = [folder / "embedded.S"]
-    for index, part in enumerate(part for part in parts if part.kind == "llvm"):
-        inputs.append(folder / f"host{index}.o")
-        part.write_to_file(str(inputs[-1]))
-    link(inputs, out, spec)
-    shutil.rmtree(folder)
+    return [folder / "embedded.S"]
 
 
 def _parts(module: Any) -> list[Any]:

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 from service.dump import Dump, no_dump
 from service.errors import CompileFailed
+from service.lowering.apply import SCHEDULED, apply_rule, finish
 from service.lowering.target import to_tvm
 from service.request import TargetSpec
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters, Rule, Schedule
+    from schedules.rule import Parameters, Rule
 
 __all__ = ["Records", "Scheduled", "schedule"]
 
 Records = Callable[[str, Any], "tuple[str, Parameters] | None"]
 """(workload hash, target) → the rule and the parameters that tuning found best, or None."""
-
-_SCHEDULED = "tirx.is_scheduled"
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ def schedule(
             progress(index + 1, len(functions))
     module = module.clone()
     for var, func in changed.items():
-        module.update_func(var, _finish(func, spec, opt_level))
+        module.update_func(var, finish(func, spec, opt_level))
     dump("tir_after_schedule", lambda: module.script(show_meta=False))
     return Scheduled(module, report)
 
@@ -106,12 +105,12 @@ def _schedule_one(
 def _choose(
     workload: str, func: Any, target: Any, rules: Sequence[Rule], records: Records | None
 ) -> tuple[Any, dict[str, Any]]:
-    if func.attrs is not None and func.attrs.get(_SCHEDULED):
+    if func.attrs is not None and func.attrs.get(SCHEDULED):
         return func, _row("given", None, {}, [])
     record = records(workload, target) if records is not None else None
     declined: list[list[str]] = []
     for rule in rules if record is None else [r for r in rules if r.name == record[0]]:
-        result = _apply(rule, func, target, None if record is None else record[1])
+        result = apply_rule(rule, func, target, None if record is None else record[1])
         if isinstance(result, str):
             declined.append([rule.name, result])
             continue
@@ -119,19 +118,6 @@ def _choose(
     if record is not None:
         return _choose(workload, func, target, rules, None)
     raise ValueError(f"every rule declined: {'; '.join(': '.join(pair) for pair in declined)}")
-
-
-def _apply(rule: Rule, func: Any, target: Any, parameters: Parameters | None) -> Schedule | str:
-    """The schedule, or why there is none. Only TVM's refusal of a step counts as a decline; the rest is a bug."""
-    from tvm.s_tir import ScheduleError
-
-    from schedules.rule import Declined
-
-    try:
-        result = rule.apply(func, target, parameters)
-    except ScheduleError as error:
-        return f"TVM refused a step: {_refusal(error)}"
-    return result.reason if isinstance(result, Declined) else result
 
 
 def _row(source: str, rule: Rule | None, parameters: dict[str, int], declined: list[list[str]]) -> dict[str, Any]:
@@ -142,22 +128,6 @@ def _row(source: str, rule: Rule | None, parameters: dict[str, int], declined: l
         "parameters": parameters,
         "declined": declined,
     }
-
-
-def _finish(func: Any, spec: TargetSpec, opt_level: int) -> Any:
-    func = func.with_attr(_SCHEDULED, True)
-    if spec.kind == "llvm" and opt_level >= 2:
-        from service.lowering.vector_functions import VECTOR_MATH
-
-        func = func.with_attr(VECTOR_MATH, True)
-    return func
-
-
-def _refusal(error: BaseException) -> str:
-    """What a ScheduleError says, without the program that it prints."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line.startswith(("Error message:", "ScheduleError:"))]
-    return (said or lines or [""])[0].removeprefix("Error message:").removeprefix("ScheduleError:").strip()[:200]
 
 
 def _first_line(error: BaseException) -> str:
