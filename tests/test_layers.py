@@ -77,6 +77,11 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "pydantic_settings": (("service.config",), ()),
     "elftools": (("service.artifact",), ()),
     "platformdirs": (("service.config",), ()),
+    "sqlalchemy": (("service.jobs.database",), ()),
+    "alembic": (("service.jobs.database",), ()),
+    "boto3": ((), ("service.jobs.blobs",)),
+    "botocore": ((), ("service.jobs.blobs",)),
+    "httpcore": (("service.jobs.webhooks",), ()),
 }
 
 # These are imported where tvm and the frameworks must not be: help, the API process, an ONNX compile's parent.

@@ -1,23 +1,35 @@
-"""Everything that answers requests, opened and closed as one: the store, the worker pool, the queue, the folders."""
+"""Everything behind the API, opened and closed as one: database, blobs, store, scheduler, workers, webhooks."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
-from service.artifact.store import Store
-from service.config import settings
+from service.jobs.artifacts import Artifacts
+from service.jobs.desk import Jobs
 from service.jobs.limits import Limits
-from service.jobs.pool import Pool
-from service.jobs.queue import COMPILE_ENTRY, CompileQueue
-from service.jobs.task import Flavour
-from service.jobs.workspace import Workspace
+from service.jobs.local_backend import LocalBackend
+from service.jobs.models import Models
+from service.jobs.queue import COMPILE_ENTRY
+from service.jobs.recordsets import RecordSets
+from service.jobs.uploads import Uploads
 
-__all__ = ["Backend"]
+__all__ = ["Backend", "Counts"]
 
 
-class Backend:
-    """What the API's process, or the library, has of us. Opening it starts no worker; `warm` or a request does."""
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many jobs run and wait, over all servers of the database."""
+
+    running: int
+    waiting: int
+
+
+class Backend(LocalBackend):
+    """What a route gets. Every call of its parts may be made from any thread.
+
+    Opening it migrates the database, takes up what a dead server left, and starts the scheduler.
+    """
 
     def __init__(
         self,
@@ -27,33 +39,21 @@ class Backend:
         queue_max: int | None = None,
         limits: Limits | None = None,
         entry: str = COMPILE_ENTRY,
+        database_url: str | None = None,
+        blobs_url: str | None = None,
     ) -> None:
-        """What is None is as the settings say; `entry` is what a child runs."""
-        root = cache_dir or settings().cache_dir
-        self.store = Store(root, settings().cache_max_bytes)
-        self.workspace = Workspace(root / "jobs")
-        self.pool = Pool()
-        self.queue = CompileQueue(
-            self.store, self.pool, self.workspace, workers=workers, queue_max=queue_max, limits=limits, entry=entry
-        )
+        """What is None is as the settings say; `entry` is what a child of a `compile` job runs."""
+        super().__init__(cache_dir, workers=workers, queue_max=queue_max, limits=limits, entry=entry)
+        self.models = Models()
+        self.uploads = Uploads()
+        self.jobs = Jobs()
+        self.artifacts = Artifacts()
+        self.records = RecordSets()
 
-    def warm(self) -> None:
-        """Starts the workers of both flavours, without waiting for them."""
-        self.pool.warm(*Flavour)
+    def counts(self) -> Counts:
+        """How many jobs run and wait."""
+        return Counts(*self.queue.counts())
 
-    def stop(self) -> None:
-        """Ends what runs, with an error for who waits for it, and takes nothing more; no process of ours is left."""
-        self.queue.stop()
-        self.pool.close()  # wakes the jobs that wait for a worker's imports
-        self.queue.close()
-
-    def close(self) -> None:
-        """Stops, and removes the folders. May be called twice."""
-        self.stop()
-        self.workspace.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def ready(self) -> list[str]:
+        """Why requests cannot be taken now; empty when they can."""
+        return []

@@ -1,0 +1,178 @@
+"""The database: SQLite in WAL mode or PostgreSQL, from one URL, migrated when it is opened."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy import event
+from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import FunctionElement
+
+from service.errors import InvalidOption, ServiceError
+
+__all__ = ["Database", "now"]
+
+_BUSY_MS = 30_000
+"""How long SQLite waits for another writer; each of our transactions takes milliseconds."""
+
+_POOL = 16
+_LOCK_SPACE = 0x52584C43  # "RLXC": the first half of our advisory locks in PostgreSQL
+
+
+class now(FunctionElement[float]):
+    """The database's own clock, as Unix seconds: servers on several hosts agree on it."""
+
+    type = sa.Double()
+    inherit_cache = True
+
+
+@compiles(now, "sqlite")
+def _now_sqlite(element: now, compiler: SQLCompiler, **_: Any) -> str:
+    return "((julianday('now') - 2440587.5) * 86400.0)"
+
+
+@compiles(now)
+def _now(element: now, compiler: SQLCompiler, **_: Any) -> str:
+    return "extract(epoch FROM clock_timestamp())::double precision"
+
+
+class Database:
+    """Connections to one database. Every method may be called from any thread, and by several servers at once."""
+
+    def __init__(self, url: str | URL) -> None:
+        """Opens it and brings its tables up to date. Raises InvalidOption for a URL that it cannot use, ServiceError
+        when there is no answer."""
+        from service.jobs.database.migrate import migrate
+
+        self.engine = _engine(url)
+        self.is_sqlite = self.engine.dialect.name == "sqlite"
+        try:
+            migrate(self)
+        except (SQLAlchemyError, OSError) as error:
+            self.engine.dispose()
+            raise unavailable(error) from error
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """A transaction that writes: committed at the end, rolled back when the block raises.
+
+        In SQLite it is the only one that writes (BEGIN IMMEDIATE). Raises ServiceError where the database fails.
+        """
+        try:
+            with self.engine.connect() as connection:
+                connection.info["write"] = True
+                try:
+                    with connection.begin():
+                        yield connection
+                finally:
+                    connection.info.pop("write", None)
+        except DBAPIError as error:
+            if isinstance(error, sa.exc.IntegrityError):
+                raise
+            raise unavailable(error) from error
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A consistent view that writes nothing, and waits for nobody in SQLite. Raises ServiceError as above."""
+        try:
+            with self.engine.connect() as connection, connection.begin():
+                yield connection
+        except DBAPIError as error:
+            raise unavailable(error) from error
+
+    def lock(self, connection: Connection, name: int) -> None:
+        """Until this transaction ends, only one holds `name`: SQLite's `begin` already sees to that."""
+        if not self.is_sqlite:
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_SPACE, name)))
+
+    def ping(self) -> str | None:
+        """Why it cannot be used now, or None."""
+        try:
+            with self.read() as connection:
+                connection.execute(sa.select(1))
+        except ServiceError as error:
+            return error.message
+        return None
+
+    def close(self) -> None:
+        """Closes every connection."""
+        self.engine.dispose()
+
+
+def unavailable(error: Exception) -> ServiceError:
+    """The database's failure without its statement, which may hold what a user sent."""
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    first = str(cause).strip().splitlines() or [type(cause).__name__]
+    return ServiceError(
+        f"the database does not answer: {first[0]}",
+        remedy="Try again later; who runs the server should check RELAXC_DATABASE_URL and the disk.",
+    )
+
+
+def _engine(url: str | URL) -> Engine:
+    try:
+        parsed = make_url(url)
+    except ArgumentError as error:
+        raise InvalidOption("RELAXC_DATABASE_URL is no URL", option="database_url") from error
+    if parsed.get_backend_name() == "sqlite":
+        return _sqlite(parsed)
+    if parsed.get_backend_name() == "postgresql":
+        return sa.create_engine(
+            parsed.set(drivername="postgresql+psycopg"),
+            pool_size=_POOL,
+            max_overflow=_POOL,
+            pool_pre_ping=True,
+            connect_args={"connect_timeout": 10, "application_name": "relaxc"},
+        )
+    found = parsed.get_backend_name()
+    raise InvalidOption(f"RELAXC_DATABASE_URL names {found!r}; there are sqlite and postgresql", option="database_url")
+
+
+def _sqlite(url: URL) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise InvalidOption("RELAXC_DATABASE_URL must name a file, as sqlite:////var/lib/relaxc/service.sqlite3")
+    Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(
+        url, pool_size=_POOL, max_overflow=_POOL, connect_args={"timeout": _BUSY_MS / 1000, "check_same_thread": False}
+    )
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _: object) -> None:
+        connection.isolation_level = None  # we say BEGIN ourselves: sqlite3 would say it too late
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        _set_wal(cursor)
+        # FULL: an accepted job is on the disk before its 202 is sent, also when the power goes.
+        cursor.execute("PRAGMA synchronous = FULL")
+        cursor.execute("PRAGMA foreign_keys = ON")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _begun(connection: Connection) -> None:
+        # IMMEDIATE takes the writer's lock at once: a reader that became a writer would fail without waiting.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if connection.info.get("write") else "BEGIN")
+
+    return engine
+
+
+def _set_wal(cursor: Any) -> None:
+    """Switching to WAL needs the file alone, and SQLite does not wait for that as it waits for a writer."""
+    import sqlite3
+
+    deadline = time.monotonic() + _BUSY_MS / 1000
+    while True:
+        try:
+            cursor.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)

@@ -1,0 +1,253 @@
+"""What the tables hold, as frozen values: nothing here knows SQL, so that every layer above may have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from service.jobs.job import State
+from service.request import CompileOptions, ModelFormat
+
+__all__ = [
+    "LOCAL_OWNER",
+    "SCOPES",
+    "EventRow",
+    "JobKind",
+    "JobPage",
+    "JobRequest",
+    "JobRow",
+    "ModelFile",
+    "ModelRow",
+    "Owner",
+    "RecordsRow",
+    "UploadState",
+    "iso_time",
+]
+
+SCOPES = ("read", "compile", "tune", "admin")
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who asks: the id of an API key, what it may do, and its share of the workers relative to other keys'."""
+
+    id: str
+    scopes: frozenset[str]
+    weight: float = 1.0
+
+    @property
+    def admin(self) -> bool:
+        """Whether it sees what others made."""
+        return "admin" in self.scopes
+
+
+LOCAL_OWNER = Owner("k_local", frozenset(SCOPES))
+"""Everybody, where the server has no keys."""
+
+
+class JobKind(StrEnum):
+    """What a job does."""
+
+    COMPILE = "compile"
+    TUNE = "tune"
+    BENCH = "bench"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True)
+class JobRequest:
+    """What is asked for. `compile` and `tune` need `model`, `bench` needs `artifact`, `verify` both.
+
+    `model`, `artifact` and `records` are digests of what the owner has; `target` is as `lowering.target.resolve` takes
+    it; `records` are tuned schedules, to compile with or to start a search from. `trials` and `time_s` (seconds) bound
+    a `tune`; `time_s` is how long a `bench` measures. Higher `priority` goes first among the owner's own jobs.
+    """
+
+    kind: JobKind
+    model: str | None = None
+    artifact: str | None = None
+    target: str = "auto"
+    options: CompileOptions = field(default_factory=CompileOptions)
+    priority: int = 0
+    webhook: str | None = None
+    records: str | None = None
+    trials: int | None = None
+    time_s: float | None = None
+    name: str | None = None
+
+
+def iso_time(seconds: float | None) -> str | None:
+    """Unix time as `2026-11-21T08:00:00.000Z`."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRow:
+    """One job as it is now. Times are Unix seconds; `number` orders all jobs by their creation.
+
+    `target`, `options` and `records_in` say what was asked for; `artifact`, `records` (a record set's digest) and
+    `result` what came of it; `error` is as docs/service.md shows it. `instance` is the server that runs it.
+    """
+
+    id: str
+    number: int
+    kind: JobKind
+    owner: str
+    state: State
+    stage: str | None
+    progress: tuple[int, int] | None
+    model: str | None
+    name: str
+    target: dict[str, Any]
+    options: dict[str, Any]
+    extras: dict[str, Any]
+    priority: int
+    attempts: int
+    artifact: str | None
+    records: str | None
+    result: dict[str, Any] | None
+    error: dict[str, Any] | None
+    request_key: str
+    webhook: str | None
+    created: float
+    started: float | None
+    finished: float | None
+    instance: str | None
+    cancelling: bool
+    events: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is in one of its three last states."""
+        return self.state not in (State.QUEUED, State.RUNNING)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The job as JSON, the same over HTTP and in a webhook (docs/service.md)."""
+        done_of = {"done": self.progress[0], "total": self.progress[1]} if self.progress else None
+        here = f"/v1/jobs/{self.id}"
+        links = {"self": here, "events": f"{here}/events", "logs": f"{here}/logs"}
+        if self.artifact is not None:
+            links["artifact"] = f"/v1/artifacts/{self.artifact}"
+        if self.records is not None:
+            links["records"] = f"/v1/records/{self.records}"
+        return {
+            "id": self.id,
+            "kind": self.kind.value,
+            "state": self.state.value,
+            "stage": self.stage,
+            "progress": done_of,
+            "model": self.model,
+            "name": self.name,
+            "target": self.target.get("name"),
+            "options": self.options,
+            "priority": self.priority,
+            "attempts": self.attempts,
+            "artifact": self.artifact,
+            "records": self.records,
+            "result": self.result,
+            "error": self.error,
+            "request_key": self.request_key,
+            "created": iso_time(self.created),
+            "started": iso_time(self.started),
+            "finished": iso_time(self.finished),
+            "links": links,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """Some jobs, newest first; `next` is the cursor of what follows, None at the end."""
+
+    jobs: tuple[JobRow, ...]
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One line of a job's story: `seq` counts from 1, `data` is the event's JSON, whose `event` is its kind."""
+
+    job: str
+    seq: int
+    time: float
+    data: dict[str, Any]
+
+    @property
+    def last(self) -> bool:
+        """Whether it tells the end of the job: nothing follows."""
+        return self.data.get("event") == "state" and self.data.get("state") in ("succeeded", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFile:
+    """One file of a model: the plain name by which the others find it, and its own SHA-256."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRow:
+    """An uploaded model: `files` has the model's own first, then external data; `name` is what its sender calls it."""
+
+    owner: str
+    digest: str
+    name: str
+    format: ModelFormat
+    size_bytes: int
+    created: float
+    files: tuple[ModelFile, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The model as JSON."""
+        return {
+            "digest": self.digest,
+            "name": self.name,
+            "format": self.format.value,
+            "size_bytes": self.size_bytes,
+            "created": iso_time(self.created),
+            "links": {"self": f"/v1/models/{self.digest}"},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class UploadState:
+    """How much of an upload has come, in bytes; `total` is what its sender announced."""
+
+    sha256: str
+    offset: int
+    total: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes are there; that they are the right ones, `Uploads.finish` says."""
+        return self.offset == self.total
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsRow:
+    """A record set: `count` records; `job` is the tuning that made it, None where it was sent in."""
+
+    owner: str
+    digest: str
+    name: str
+    count: int
+    size_bytes: int
+    created: float
+    job: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The record set as JSON, without its records."""
+        return {
+            "digest": self.digest,
+            "name": self.name,
+            "count": self.count,
+            "size_bytes": self.size_bytes,
+            "created": iso_time(self.created),
+            "job": self.job,
+            "links": {"self": f"/v1/records/{self.digest}"},
+        }

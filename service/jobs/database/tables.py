@@ -1,0 +1,218 @@
+"""Every table of the service. The migrations make these; `tests/jobs/test_database.py` fails where the two differ.
+
+Times are Unix seconds. JSON is text in SQLite and `json` in PostgreSQL; no query looks into it.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    Double,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    text,
+)
+
+__all__ = [
+    "api_keys",
+    "artifacts",
+    "audit_log",
+    "deliveries",
+    "idempotency",
+    "instances",
+    "job_events",
+    "jobs",
+    "metadata",
+    "model_files",
+    "models",
+    "record_sets",
+    "shares",
+]
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+_Id = String(64)
+_Digest = String(64)
+_Number = BigInteger().with_variant(Integer, "sqlite")  # only INTEGER PRIMARY KEY counts by itself there
+
+_LIVE = text("state IN ('queued', 'running')")
+
+jobs = Table(
+    "jobs",
+    metadata,
+    Column("number", _Number, primary_key=True, autoincrement=True),
+    Column("id", _Id, nullable=False, unique=True),
+    Column("kind", String(16), nullable=False),
+    Column("owner", _Id, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("stage", String(64)),
+    Column("done", BigInteger),
+    Column("total", BigInteger),
+    Column("model", _Digest),
+    Column("name", Text, nullable=False),
+    Column("target", JSON, nullable=False),
+    Column("options", JSON, nullable=False),
+    Column("extras", JSON, nullable=False),
+    Column("priority", Integer, nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("memory_bytes", BigInteger, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("instance", _Id),
+    Column("cancelling", Boolean, nullable=False),
+    Column("artifact", _Digest),
+    Column("records", _Digest),
+    Column("result", JSON(none_as_null=True)),
+    Column("error", JSON(none_as_null=True)),
+    Column("request_key", _Digest, nullable=False),
+    Column("webhook", Text),
+    Column("events", Integer, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("started", Double),
+    Column("finished", Double),
+    Index("ix_jobs_owner_number", "owner", "number"),
+    Index("ix_jobs_state_owner", "state", "owner", "number"),
+    Index("ix_jobs_finished", "finished"),
+    # Equal requests of one owner share one job while it lives: the database itself refuses a second.
+    Index("uq_jobs_live_request", "owner", "request_key", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    Column("job", _Id, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("time", Double, nullable=False),
+    Column("data", JSON, nullable=False),
+    ForeignKeyConstraint(["job"], ["jobs.id"], ondelete="CASCADE"),
+)
+
+instances = Table(
+    "instances",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("place", _Id, nullable=False),
+    Column("workspace", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("started", Double, nullable=False),
+    Column("heartbeat", Double, nullable=False),
+)
+
+shares = Table(
+    "shares",
+    metadata,
+    Column("owner", _Id, primary_key=True),
+    Column("finish", Double, nullable=False),
+)
+
+models = Table(
+    "models",
+    metadata,
+    Column("owner", _Id, primary_key=True),
+    Column("digest", _Digest, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("format", String(16), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created", Double, nullable=False),
+    Index("ix_models_digest", "digest"),
+)
+
+model_files = Table(
+    "model_files",
+    metadata,
+    Column("digest", _Digest, primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("name", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("sha256", _Digest, nullable=False),
+)
+
+artifacts = Table(
+    "artifacts",
+    metadata,
+    Column("owner", _Id, primary_key=True),
+    Column("digest", _Digest, primary_key=True),
+    Column("created", Double, nullable=False),
+)
+
+record_sets = Table(
+    "record_sets",
+    metadata,
+    Column("owner", _Id, primary_key=True),
+    Column("digest", _Digest, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("count", Integer, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("job", _Id),
+)
+
+deliveries = Table(
+    "deliveries",
+    metadata,
+    Column("id", _Number, primary_key=True, autoincrement=True),
+    Column("job", _Id, nullable=False),
+    Column("owner", _Id, nullable=False),
+    Column("url", Text, nullable=False),
+    Column("body", Text, nullable=False),
+    Column("state", String(16), nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("due", Double, nullable=False),
+    Column("last_error", Text),
+    Index("ix_deliveries_state_due", "state", "due"),
+)
+
+idempotency = Table(
+    "idempotency",
+    metadata,
+    Column("owner", _Id, primary_key=True),
+    Column("key", String(255), primary_key=True),
+    Column("body", _Digest, nullable=False),
+    Column("job", _Id, nullable=False),
+    Column("created", Double, nullable=False),
+    Index("ix_idempotency_created", "created"),
+)
+
+api_keys = Table(
+    "api_keys",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("secret_sha256", _Digest, nullable=False, unique=True),
+    Column("scopes", Text, nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("webhook_secret", Text, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("expires", Double),
+    Column("revoked", Double),
+)
+
+audit_log = Table(
+    "audit_log",
+    metadata,
+    Column("number", _Number, primary_key=True, autoincrement=True),
+    Column("time", Double, nullable=False),
+    Column("key", _Id, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("object", Text, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("address", Text, nullable=False),
+    Column("detail", JSON, nullable=False),
+    Index("ix_audit_log_time", "time"),
+)
