@@ -5,6 +5,7 @@ RelaxcError                      code, http_status, exit_code, remedy; `fields` 
 │   ├── InvalidOption            an option has a value outside its domain, or options contradict each other
 │   ├── InvalidTarget            a target that is unknown, malformed or incomplete
 │   ├── InvalidShape             a --shape that does not fit the model's inputs
+│   ├── InvalidRecords           tuning records that are missing or cannot be read
 │   └── PluginError              a --plugin file that cannot be loaded or breaks the module
 ├── ModelError            exit 3   the model cannot be used as it is
 │   ├── ModelNotFound            no file at that path
@@ -18,6 +19,7 @@ RelaxcError                      code, http_status, exit_code, remedy; `fields` 
 │   ├── CompilerCrashed          the compiling process died
 │   ├── CompilerTimeout          it passed its time limit
 │   ├── CompilerOutOfMemory      it passed its memory limit
+│   ├── NotTuned                 --require-tuned, and a PrimFunc has no record that fits
 │   ├── ToolMissing              a program that the build needs (g++, nvcc) is not installed
 │   └── Cancelled                somebody cancelled it
 ├── VerificationFailed    exit 5   the artifact's numbers differ from the reference's
@@ -55,6 +57,7 @@ __all__ = [
     "InputShape",
     "InputType",
     "InvalidOption",
+    "InvalidRecords",
     "InvalidShape",
     "InvalidTarget",
     "MachineMismatch",
@@ -63,6 +66,7 @@ __all__ = [
     "ModelNotFound",
     "ModelTooLarge",
     "ModelUnsafe",
+    "NotTuned",
     "PluginError",
     "RelaxcError",
     "RequestError",
@@ -139,6 +143,11 @@ class InvalidShape(RequestError):
     remedy = "`relaxc inspect MODEL` prints the inputs with their shapes; give `--shape NAME=1,3,224,224`."
 
 
+class InvalidRecords(RequestError):
+    code = "invalid-records"
+    remedy = "`relaxc records ls DIR` reads them all; correct or remove the line that the message names."
+
+
 class PluginError(RequestError):
     code = "plugin-error"
     remedy = "See docs/adding_a_pass.md for what a plugin file may define."
@@ -209,6 +218,12 @@ class CompilerOutOfMemory(CompileError):
     code = "compiler-out-of-memory"
     http_status = 507
     remedy = "Raise RELAXC_COMPILE_MEMORY_BYTES, or compile on a larger machine."
+
+
+class NotTuned(CompileError):
+    code = "not-tuned"
+    http_status = 422
+    remedy = "`relaxc tune MODEL --records DIR` makes the records that are missing; or compile without --require-tuned."
 
 
 class ToolMissing(CompileError):

@@ -16,11 +16,13 @@ from pathlib import Path
 from service.request import TargetSpec
 
 __all__ = [
+    "FAMILIES",
     "Cache",
     "Cpu",
     "Gpu",
     "caches",
     "cpu",
+    "family_of",
     "gpu",
     "host_features",
     "known_features",
@@ -69,6 +71,20 @@ _ARM_RENAMED = {
     "crc32": "crc",
 }
 _ARM_SAME_NAME = frozenset({"aes", "bf16", "i8mm", "sha2", "sve", "sve2"})
+
+# The micro-architecture of a CPU, by maker: the first whose features are all there.
+FAMILIES = (
+    ("GenuineIntel", "graniterapids", {"amx-fp16", "avx512fp16"}),
+    ("GenuineIntel", "sapphirerapids", {"avx512fp16", "avx512bf16"}),
+    ("GenuineIntel", "icelake-server", {"avx512vbmi2", "avx512vnni"}),
+    ("GenuineIntel", "cascadelake", {"avx512vnni"}),
+    ("GenuineIntel", "skylake-avx512", {"avx512f"}),
+    ("GenuineIntel", "haswell", {"avx2"}),
+    ("AuthenticAMD", "znver5", {"avx512vp2intersect", "avxvnni"}),
+    ("AuthenticAMD", "znver4", {"avx512bf16"}),
+    ("AuthenticAMD", "znver3", {"avx2", "vaes"}),
+    ("AuthenticAMD", "znver2", {"avx2"}),
+)
 
 _ARCH_GET_XCOMP_SUPP = 0x1021  # arch_prctl(2)
 _SYS_ARCH_PRCTL = 158  # x86-64
@@ -204,6 +220,12 @@ def gpu() -> Gpu | None:
         return None
     name, major, minor = json.loads(asked.stdout)
     return Gpu(name, (major, minor))
+
+
+def family_of(spec: TargetSpec) -> str:
+    """The micro-architecture of a CPU target: the family that it is called by, if it can be one, else its mcpu."""
+    named = any(name == spec.name and needs <= set(spec.features) for _, name, needs in FAMILIES)
+    return spec.name if named else spec.mcpu
 
 
 def missing_features(spec: TargetSpec) -> list[str]:

@@ -37,20 +37,6 @@ _LEVELS = {"x86-64": _V1, "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4}
 _IMPLIED: dict[str, tuple[str, ...]] = {**_LEVELS, "znver4": _ZEN4, "generic": ("neon",)}
 """The mcpu names that a target may have, and the features each implies; a test compares them with LLVM's."""
 
-# The family for a person: the first whose features are all there.
-_FAMILIES = (
-    ("GenuineIntel", "graniterapids", {"amx-fp16", "avx512fp16"}),
-    ("GenuineIntel", "sapphirerapids", {"avx512fp16", "avx512bf16"}),
-    ("GenuineIntel", "icelake-server", {"avx512vbmi2", "avx512vnni"}),
-    ("GenuineIntel", "cascadelake", {"avx512vnni"}),
-    ("GenuineIntel", "skylake-avx512", {"avx512f"}),
-    ("GenuineIntel", "haswell", {"avx2"}),
-    ("AuthenticAMD", "znver5", {"avx512vp2intersect", "avxvnni"}),
-    ("AuthenticAMD", "znver4", {"avx512bf16"}),
-    ("AuthenticAMD", "znver3", {"avx2", "vaes"}),
-    ("AuthenticAMD", "znver2", {"avx2"}),
-)
-
 _FEATURE = re.compile(r"[a-z0-9][a-z0-9.-]{0,31}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _ARCH = re.compile(r"sm_(8[0-9]|9[0-9]|1[0-2][0-9])a?")
@@ -118,7 +104,8 @@ def _this_cpu() -> TargetSpec:
     if here.arch != "x86_64":
         raise InvalidTarget(f"there is no code generator here for this machine's CPU, a {here.arch}")
     level = next(name for name, needs in reversed(_LEVELS.items()) if here.features.issuperset(needs))
-    family = next((f for vendor, f, needs in _FAMILIES if vendor == here.vendor and needs <= here.features), level)
+    named = (f for vendor, f, needs in machine.FAMILIES if vendor == here.vendor and needs <= here.features)
+    family = next(named, level)
     return _cpu(family, level, here.features, cores=here.cores)
 
 
