@@ -37,18 +37,22 @@ def errors_page() -> str:
     for name, (parent, meaning) in drawn_tree().items():
         kind, family = classes[name], parent == "RelaxcError"
         shown = f"**`{kind.code}`**" if family else f"`{kind.code}`"
-        rows.append((shown, f"`{name}`", kind.exit_code, kind.http_status, meaning, kind.remedy))
+        again = "yes" if kind.retryable else "no"
+        facts = kind.exit_code, kind.http_status, kind.fault, again
+        rows.append((shown, f"`{name}`", *facts, meaning, kind.remedy))
     return f"""# Errors
 
 Generated from `service/errors.py` by `python -m docs.generate`; do not edit.
 
 Every error that relaxc raises on purpose has a code. The command line prints
 `relaxc: error [code]: message` and a `remedy:` line on stderr, and exits with the family's exit code; with `--json` it
-also prints `{{"error": {{"code", "message", "remedy", "fields"}}}}` on stdout. The HTTP API answers with the same code
-in an RFC 9457 `application/problem+json` body. The library raises the class, from `service.errors`. A family's own code
-(in bold) is used where no class below it fits. A message may come with a more exact remedy than the one listed here.
+also prints `{{"error": {{"code", "message", "remedy", "fault", "node", "retryable", "fields"}}}}` on stdout. The HTTP
+API answers with the same code in an RFC 9457 `application/problem+json` body. The library raises the class, from
+`service.errors`. A family's own code (in bold) is used where no class below it fits. A message may come with a more
+exact remedy than the one listed here. `fault` says who has to change something: the caller (`request`), the model's
+author, the compiler's authors, or who runs the service; `retryable` that the same request may succeed later.
 
-{_table(("code", "class", "exit", "HTTP", "meaning", "remedy"), rows)}
+{_table(("code", "class", "exit", "HTTP", "fault", "retryable", "meaning", "remedy"), rows)}
 ## Other exit codes
 
 {_table(("exit", "meaning"), _OTHER_EXITS)}"""

@@ -1,12 +1,21 @@
 """Every error relaxc raises on purpose, as one tree.
 
-RelaxcError                      code, http_status, exit_code, remedy; `fields` are kept for --json and problem+json
+RelaxcError                      code, http_status, exit_code, remedy, fault, retryable; `fields` for --json and HTTP
 ├── RequestError          exit 2   what was asked for cannot be asked for
 │   ├── InvalidOption            an option has a value outside its domain, or options contradict each other
 │   ├── InvalidTarget            a target that is unknown, malformed or incomplete
 │   ├── InvalidShape             a --shape that does not fit the model's inputs
 │   ├── InvalidRecords           tuning records that are missing or cannot be read
-│   └── PluginError              a --plugin file that cannot be loaded or breaks the module
+│   ├── PluginError              a --plugin file that cannot be loaded or breaks the module
+│   ├── Unauthorized             no key, or one that is unknown, expired or revoked
+│   ├── Forbidden                the key has not the scope that the call needs
+│   ├── JobNotFound              no job with that id that this key may see
+│   ├── JobEnded                 the job is at its end already
+│   ├── RecordsNotFound          no record set with that digest
+│   ├── KeyNotFound              no key with that id
+│   ├── UploadConflict           bytes for another place than where the upload stands
+│   ├── DigestMismatch           the content has another digest than was announced
+│   └── IdempotencyConflict      an Idempotency-Key that came with another body before
 ├── ModelError            exit 3   the model cannot be used as it is
 │   ├── ModelNotFound            no file at that path
 │   ├── UnknownFormat            neither ONNX nor a torch.export archive
@@ -21,6 +30,7 @@ RelaxcError                      code, http_status, exit_code, remedy; `fields` 
 │   ├── CompilerOutOfMemory      it passed its memory limit
 │   ├── NotTuned                 --require-tuned, and a PrimFunc has no record that fits
 │   ├── ToolMissing              a program that the build needs (g++, nvcc) is not installed
+│   ├── ServerDied               the server that ran it ended in the middle, twice
 │   └── Cancelled                somebody cancelled it
 ├── VerificationFailed    exit 5   the artifact's numbers differ from the reference's
 ├── ArtifactError         exit 6   a compiled file cannot be used
@@ -33,13 +43,14 @@ RelaxcError                      code, http_status, exit_code, remedy; `fields` 
 │   └── InputShape               wrong rank, size, or a symbolic dim outside its bounds
 └── ServiceError          exit 8   the server cannot answer now
     ├── Busy                     the queue is full
+    ├── RateLimited              one key has asked too often
     ├── StoreUnwritable          the artifact store's disk is full, or not ours to write
     └── ServerUnreachable        no server at that address, or it went away
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 __all__ = [
     "ArtifactCorrupt",
@@ -52,6 +63,10 @@ __all__ = [
     "CompilerCrashed",
     "CompilerOutOfMemory",
     "CompilerTimeout",
+    "DigestMismatch",
+    "Fault",
+    "Forbidden",
+    "IdempotencyConflict",
     "InputError",
     "InputName",
     "InputShape",
@@ -60,6 +75,9 @@ __all__ = [
     "InvalidRecords",
     "InvalidShape",
     "InvalidTarget",
+    "JobEnded",
+    "JobNotFound",
+    "KeyNotFound",
     "MachineMismatch",
     "ModelError",
     "ModelMalformed",
@@ -68,17 +86,26 @@ __all__ = [
     "ModelUnsafe",
     "NotTuned",
     "PluginError",
+    "RateLimited",
+    "RecordsNotFound",
     "RelaxcError",
     "RequestError",
+    "ServerDied",
     "ServerUnreachable",
     "ServiceError",
     "StoreUnwritable",
     "ToolMissing",
+    "Unauthorized",
     "UnknownFormat",
     "UnsupportedModel",
+    "UploadConflict",
     "VerificationFailed",
     "by_code",
 ]
+
+
+Fault = Literal["request", "model", "compiler", "service"]
+"""Who has to change something: the caller, the model's author, the compiler's authors, or who runs the service."""
 
 
 class RelaxcError(Exception):
@@ -86,12 +113,15 @@ class RelaxcError(Exception):
 
     `message` is one sentence for a person; `fields` are JSON values for a program (node names,
     limits, found values). `code` is stable and the same in the CLI's `--json` and in problem+json.
+    `retryable` says that the same request, unchanged, may succeed later.
     """
 
     code: ClassVar[str] = "relaxc-error"
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[int] = 1
     remedy: ClassVar[str] = "Run again with --verbose and report the trace."
+    fault: ClassVar[Fault] = "service"
+    retryable: ClassVar[bool] = False
 
     def __init__(self, message: str, *, remedy: str | None = None, **fields: Any) -> None:
         super().__init__(message)
@@ -100,9 +130,24 @@ class RelaxcError(Exception):
         if remedy is not None:
             self.remedy = remedy  # type: ignore[misc]  # an instance may know better than its class
 
+    @property
+    def node(self) -> str | None:
+        """The first node of the model that the error speaks of."""
+        nodes = self.fields.get("nodes")
+        first = self.fields.get("node") or (nodes[0] if nodes and isinstance(nodes, list) else None)
+        return None if first is None else str(first)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything about the error as JSON values; `from_dict` is its inverse."""
-        return {"code": self.code, "message": self.message, "remedy": self.remedy, "fields": self.fields}
+        return {
+            "code": self.code,
+            "message": self.message,
+            "remedy": self.remedy,
+            "fault": self.fault,
+            "node": self.node,
+            "retryable": self.retryable,
+            "fields": self.fields,
+        }
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> RelaxcError:
@@ -127,6 +172,7 @@ class RequestError(RelaxcError):
     http_status = 400
     exit_code = 2
     remedy = "Correct the request; `relaxc compile --help` lists every option."
+    fault: ClassVar[Fault] = "request"
 
 
 class InvalidOption(RequestError):
@@ -153,17 +199,73 @@ class PluginError(RequestError):
     remedy = "See docs/adding_a_pass.md for what a plugin file may define."
 
 
+class Unauthorized(RequestError):
+    code = "unauthorized"
+    http_status = 401
+    remedy = "Send `Authorization: Bearer rk_…` with a key that an admin made."
+
+
+class Forbidden(RequestError):
+    code = "forbidden"
+    http_status = 403
+    remedy = "Ask an admin for a key with the scope that the message names."
+
+
+class JobNotFound(RequestError):
+    code = "job-not-found"
+    http_status = 404
+    remedy = "`GET /v1/jobs` lists the jobs that your key may see."
+
+
+class JobEnded(RequestError):
+    code = "job-ended"
+    http_status = 409
+    remedy = "Nothing is left to do; `GET /v1/jobs/{id}` shows how it ended."
+
+
+class RecordsNotFound(RequestError):
+    code = "records-not-found"
+    http_status = 404
+    remedy = "`GET /v1/records` lists the record sets that your key may see."
+
+
+class KeyNotFound(RequestError):
+    code = "key-not-found"
+    http_status = 404
+    remedy = "`GET /v1/keys` lists the keys."
+
+
+class UploadConflict(RequestError):
+    code = "upload-conflict"
+    http_status = 409
+    remedy = "Go on from the byte that `Upload-Offset` names."
+
+
+class DigestMismatch(RequestError):
+    code = "digest-mismatch"
+    http_status = 422
+    remedy = "Compute the SHA-256 of the file again, and send the whole file; nothing of it was kept."
+
+
+class IdempotencyConflict(RequestError):
+    code = "idempotency-conflict"
+    http_status = 422
+    remedy = "Use a new Idempotency-Key for a new request."
+
+
 class ModelError(RelaxcError):
     code = "model-error"
     http_status = 422
     exit_code = 3
     remedy = "Export the model again, and check it in the framework that made it."
+    fault: ClassVar[Fault] = "model"
 
 
 class ModelNotFound(ModelError):
     code = "model-not-found"
     http_status = 404
     remedy = "Check the path."
+    fault = "request"
 
 
 class UnknownFormat(ModelError):
@@ -180,6 +282,7 @@ class ModelTooLarge(ModelError):
     code = "model-too-large"
     http_status = 413
     remedy = "Raise the limit named in the message (docs/settings.md), or send a smaller model."
+    fault = "request"
 
 
 class ModelUnsafe(ModelError):
@@ -196,6 +299,7 @@ class CompileError(RelaxcError):
     code = "compile-error"
     http_status = 500
     exit_code = 4
+    fault: ClassVar[Fault] = "compiler"
 
 
 class CompileFailed(CompileError):
@@ -223,18 +327,30 @@ class CompilerOutOfMemory(CompileError):
 class NotTuned(CompileError):
     code = "not-tuned"
     http_status = 422
+    fault = "request"
     remedy = "`relaxc tune MODEL --records DIR` makes the records that are missing; or compile without --require-tuned."
 
 
 class ToolMissing(CompileError):
     code = "tool-missing"
     remedy = "Install the program that the message names (on Debian: apt-get install g++)."
+    fault = "service"
+
+
+class ServerDied(CompileError):
+    code = "server-died"
+    http_status = 503
+    remedy = "Submit it again; where it happens again, report it with the server's log."
+    fault = "service"
+    retryable = True
 
 
 class Cancelled(CompileError):
     code = "cancelled"
     http_status = 409
     remedy = "Submit it again."
+    fault = "request"
+    retryable = True
 
 
 class VerificationFailed(RelaxcError):
@@ -242,6 +358,7 @@ class VerificationFailed(RelaxcError):
     http_status = 422
     exit_code = 5
     remedy = "Report it: a wrong number is our worst bug. `--no-verify` builds it all the same and records the failure."
+    fault: ClassVar[Fault] = "compiler"
 
 
 class ArtifactError(RelaxcError):
@@ -249,6 +366,7 @@ class ArtifactError(RelaxcError):
     http_status = 422
     exit_code = 6
     remedy = "Compile the model again."
+    fault: ClassVar[Fault] = "request"
 
 
 class ArtifactNotFound(ArtifactError):
@@ -272,6 +390,7 @@ class InputError(RelaxcError):
     http_status = 400
     exit_code = 7
     remedy = "`relaxc inspect OUT.so` prints the inputs with their shapes and dtypes."
+    fault: ClassVar[Fault] = "request"
 
 
 class InputName(InputError):
@@ -291,11 +410,19 @@ class ServiceError(RelaxcError):
     http_status = 503
     exit_code = 8
     remedy = "Try again later."
+    retryable = True
 
 
 class Busy(ServiceError):
     code = "busy"
     http_status = 429
+
+
+class RateLimited(ServiceError):
+    code = "rate-limited"
+    http_status = 429
+    remedy = "Wait for the seconds that `Retry-After` names."
+    fault = "request"
 
 
 class StoreUnwritable(ServiceError):

@@ -2,48 +2,117 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import uuid
-from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
-from starlette.types import Receive, Scope, Send
 
 from service.api.schemas import Problem
-from service.errors import Busy, RelaxcError, ServiceError, by_code
+from service.errors import Fault, RateLimited, RelaxcError, ServiceError, Unauthorized, UploadConflict, by_code
 
-__all__ = ["MEDIA_TYPE", "OF_HTTP", "Refusal", "install", "problem", "responses", "title_of"]
+__all__ = ["MEDIA_TYPE", "OF_HTTP", "OfHttp", "install", "of_http", "problem", "responses", "title_of"]
 
 _LOG = logging.getLogger("relaxc.api")
 
 MEDIA_TYPE = "application/problem+json"
 
+
+class OfHttp(NamedTuple):
+    """A code that only HTTP has."""
+
+    status: int
+    detail: str
+    remedy: str
+    fault: Fault = "request"
+    retryable: bool = False
+
+
+_DOCUMENT = "GET /openapi.json says what the call takes."
+
 OF_HTTP = {
-    "not-found": (404, "there is no such call", "GET /openapi.json lists every call."),
-    "method-not-allowed": (405, "the call exists, with another method", "The Allow header names the methods."),
-    "invalid-request": (422, "a parameter does not fit the call", "GET /openapi.json says what the call takes."),
-    "internal-error": (
+    "bad-request": OfHttp(400, "the request is not well-formed HTTP, or its header is over 16 KiB", _DOCUMENT),
+    "not-found": OfHttp(404, "there is no such call", "GET /openapi.json lists every call."),
+    "method-not-allowed": OfHttp(405, "the call exists, with another method", "The Allow header names the methods."),
+    "request-timeout": OfHttp(
+        408,
+        "the request's body came too slowly",
+        "Send at least 64 KiB in each RELAXC_BODY_TIMEOUT_S; an upload by digest goes on where it stopped.",
+        retryable=True,
+    ),
+    "content-too-large": OfHttp(413, "the request's body is too large for this call", _DOCUMENT),
+    "unsupported-media-type": OfHttp(415, "the request's body has a type that the call does not take", _DOCUMENT),
+    "range-not-satisfiable": OfHttp(416, "the range is outside the file", "Content-Range has the file's size."),
+    "invalid-request": OfHttp(422, "a parameter does not fit the call", _DOCUMENT),
+    "internal-error": OfHttp(
         500,
         "the server failed: a bug of ours",
         "Report the incident: the server's log has its trace.",
+        "service",
+    ),
+    "too-many-connections": OfHttp(
+        503,
+        "the server has RELAXC_MAX_CONNECTIONS connections open",
+        "Try again later, or keep one connection for several requests.",
+        "service",
+        retryable=True,
     ),
 }
-"""The codes that only HTTP has: status, detail, remedy."""
+"""The codes that only HTTP has."""
 
+_OF_STATUS = {kind.status: code for code, kind in OF_HTTP.items()}
 _RETRY_AFTER_S = 10
-_DRAIN_S = 2.0
-_DRAIN_BYTES = 256 << 20
 
 
 def problem(error: RelaxcError, kind: type[JSONResponse] = JSONResponse) -> JSONResponse:
     """The response for one of our errors."""
-    headers = {"Retry-After": str(_RETRY_AFTER_S)} if isinstance(error, Busy | ServiceError) else {}
-    return _response(error.http_status, error.code, error.message, error.remedy, error.fields, headers, kind)
+    body = Problem(
+        type=f"/problems/{error.code}",
+        title=title_of(error.code),
+        status=error.http_status,
+        detail=error.message,
+        code=error.code,
+        remedy=error.remedy,
+        fault=error.fault,
+        node=error.node,
+        retryable=error.retryable,
+        fields=error.fields,
+    )
+    return _response(body, _headers(error), kind)
+
+
+def _headers(error: RelaxcError) -> dict[str, str]:
+    match error:
+        case Unauthorized():
+            return {"WWW-Authenticate": "Bearer"}
+        case UploadConflict():
+            return {"Upload-Offset": str(error.fields.get("offset", 0))}
+        case RateLimited() | ServiceError():
+            return {"Retry-After": str(int(error.fields.get("retry_after_s", _RETRY_AFTER_S)))}
+    return {}
+
+
+def of_http(
+    code: str, *, detail: str | None = None, headers: dict[str, str] | None = None, **fields: Any
+) -> JSONResponse:
+    """The response for a code that only HTTP has."""
+    status, meaning, remedy, fault, retryable = OF_HTTP[code]
+    body = Problem(
+        type=f"/problems/{code}",
+        title=title_of(code),
+        status=status,
+        detail=detail or meaning,
+        code=code,
+        remedy=remedy,
+        fault=fault,
+        node=None,
+        retryable=retryable,
+        fields=fields,
+    )
+    return _response(body, headers or {})
 
 
 def title_of(code: str) -> str:
@@ -51,48 +120,8 @@ def title_of(code: str) -> str:
     return code.replace("-", " ").capitalize()
 
 
-def _response(
-    status: int,
-    code: str,
-    detail: str,
-    remedy: str,
-    fields: dict[str, Any],
-    headers: dict[str, str],
-    kind: type[JSONResponse] = JSONResponse,
-) -> JSONResponse:
-    body = Problem(
-        type=f"/problems/{code}",
-        title=title_of(code),
-        status=status,
-        detail=detail,
-        code=code,
-        remedy=remedy,
-        fields=fields,
-    )
-    return kind(body.model_dump(mode="json"), status, headers=headers, media_type=MEDIA_TYPE)
-
-
-class Refusal(JSONResponse):
-    """An answer given before the request's body was read.
-
-    A server that closes a connection with unread data resets it, and a client that is still sending may never
-    see the answer. So the whole answer is sent, then what comes is thrown away for at most two seconds and 256 MiB
-    (a local client sends 2 GB/s), then the connection closes.
-    """
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends the answer and drains the request."""
-        self.headers["Connection"] = "close"
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        await send({"type": "http.response.body", "body": self.body, "more_body": True})
-        drained = 0
-        try:
-            async with asyncio.timeout(_DRAIN_S):
-                while drained < _DRAIN_BYTES and (message := await receive()).get("more_body"):
-                    drained += len(message.get("body", b""))
-        except TimeoutError:
-            pass
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+def _response(body: Problem, headers: dict[str, str], kind: type[JSONResponse] = JSONResponse) -> JSONResponse:
+    return kind(body.model_dump(mode="json"), body.status, headers=headers, media_type=MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
@@ -104,36 +133,36 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def of_framework(request: Request, error: HTTPException) -> JSONResponse:
-        code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "-")
-        _, _, remedy = OF_HTTP.get(code, OF_HTTP["not-found"])
+        code = _OF_STATUS.get(error.status_code, "bad-request" if error.status_code < 500 else "internal-error")
         detail = f"{request.method} {request.url.path}: {error.detail}"
-        return _response(error.status_code, code, detail, remedy, {}, dict(error.headers or {}))
+        return of_http(code, detail=detail, headers=dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         wrong = [{"where": list(map(str, row["loc"])), "what": row["msg"]} for row in error.errors()]
-        return _of_http("invalid-request", {"errors": wrong})
+        return of_http("invalid-request", detail=_said(wrong), errors=wrong)
 
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> JSONResponse:
         incident = uuid.uuid4().hex
         _LOG.error("incident %s: %s %s", incident, request.method, request.url.path)
-        return _of_http("internal-error", {"incident": incident})
+        return of_http("internal-error", incident=incident)
 
 
-def _of_http(code: str, fields: dict[str, Any]) -> JSONResponse:
-    status, detail, remedy = OF_HTTP[code]
-    return _response(status, code, detail, remedy, fields, {})
+def _said(wrong: list[dict[str, Any]]) -> str | None:
+    return "; ".join(f"{'.'.join(row['where'][1:]) or row['where'][0]}: {row['what']}" for row in wrong[:3]) or None
 
 
 def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
     """The OpenAPI `responses` of a call that can fail with these codes, by status."""
     found: dict[int | str, dict[str, Any]] = {}
     for code in codes:
-        error = by_code()[code]
-        entry = found.setdefault(error.http_status, {"description": "", "content": {MEDIA_TYPE: {"examples": {}}}})
+        answer = of_http(code) if code in OF_HTTP else problem(by_code()[code]("…"))
+        entry = found.setdefault(answer.status_code, {"description": "", "content": {MEDIA_TYPE: {"examples": {}}}})
         entry["description"] = ", ".join(filter(None, (entry["description"], f"`{code}`")))
-        body = bytes(problem(error("…")).body)
         entry["content"][MEDIA_TYPE] |= {"schema": {"$ref": "#/components/schemas/Problem"}}
-        entry["content"][MEDIA_TYPE]["examples"][code] = {"value": Problem.model_validate_json(body).model_dump()}
+        example = Problem.model_validate_json(bytes(answer.body)).model_dump()
+        entry["content"][MEDIA_TYPE]["examples"][code] = {"value": example}
+        if headers := set(answer.headers) & {"retry-after", "www-authenticate", "upload-offset"}:
+            entry["headers"] = {name: {"schema": {"type": "string"}} for name in sorted(headers)}
     return found

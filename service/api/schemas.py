@@ -6,6 +6,8 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
+from service.errors import Fault
+
 __all__ = ["Health", "Problem", "ProblemType", "Target", "Targets"]
 
 
@@ -18,6 +20,9 @@ class Problem(BaseModel):
     detail: str = Field(examples=["2 operators are not supported: Frob (2 nodes)"])
     code: str = Field(examples=["unsupported-model"])
     remedy: str
+    fault: Fault = Field(description="Who has to change something.")
+    node: str | None = Field(description="The first node of the model that the problem is about.")
+    retryable: bool = Field(description="The same request may succeed later.")
     fields: dict[str, Any] = Field(description="What the error knows: node names, limits, the stage, the log's tail.")
 
 
@@ -28,6 +33,8 @@ class ProblemType(BaseModel):
     title: str
     status: int
     remedy: str
+    fault: Fault
+    retryable: bool
 
 
 class Target(BaseModel):

@@ -36,7 +36,18 @@ def problem_of(response: httpx.Response) -> dict[str, Any]:
     """The problem in a response, whose form is checked."""
     assert response.headers["content-type"] == "application/problem+json"
     problem: dict[str, Any] = response.json()
-    assert set(problem) == {"type", "title", "status", "detail", "code", "remedy", "fields"}
+    assert set(problem) == {
+        "type",
+        "title",
+        "status",
+        "detail",
+        "code",
+        "remedy",
+        "fault",
+        "node",
+        "retryable",
+        "fields",
+    }
     assert problem["status"] == response.status_code
     assert problem["type"] == f"/problems/{problem['code']}"
     assert problem["detail"]

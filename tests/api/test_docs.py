@@ -60,5 +60,5 @@ def test_every_call_is_shown() -> None:
 
 
 def test_every_code_of_http_is_listed() -> None:
-    for code, (status, _, _) in OF_HTTP.items():
-        assert re.search(rf"\| `{code}` \| {status} \|", PAGE), code
+    for code, kind in OF_HTTP.items():
+        assert re.search(rf"\| `{code}` \| {kind.status} \|", PAGE), code

@@ -70,7 +70,7 @@ def test_errors_exit_with_their_familys_code(relaxc: Relaxc, arguments: tuple[st
     assert done.returncode == by_code()[code].exit_code
     error = json.loads(done.stdout)["error"]
     assert error["code"] == code
-    assert set(error) == {"code", "message", "remedy", "fields"}
+    assert set(error) == {"code", "message", "remedy", "fault", "node", "retryable", "fields"}
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 2
 

@@ -15,7 +15,8 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 from starlette.requests import ClientDisconnect
 
-from service.api.problems import Refusal, problem, responses
+from service.api.problems import problem, responses
+from service.api.refusal import Refusal
 from service.api.routes.artifacts import artifact_response
 from service.api.routes.backend import backend_of
 from service.api.uploads import OVERHEAD_BYTES, Upload, receive

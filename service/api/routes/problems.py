@@ -14,13 +14,14 @@ __all__ = ["router"]
 router = APIRouter(prefix="/problems", tags=["service"])
 
 
-@router.get("/{code}", responses=responses(), summary="What a problem means")
-async def kind(code: str) -> ProblemType:
+@router.get("/{code}", responses=responses("not-found"), summary="What a problem means")
+async def problem_type(code: str) -> ProblemType:
     """The status and remedy of one of our error codes, or of HTTP's."""
     if code in OF_HTTP:
-        status, _, remedy = OF_HTTP[code]
+        status, _, remedy, fault, retryable = OF_HTTP[code]
     elif code in by_code():
-        status, remedy = by_code()[code].http_status, by_code()[code].remedy
+        kind = by_code()[code]
+        status, remedy, fault, retryable = kind.http_status, kind.remedy, kind.fault, kind.retryable
     else:
         raise HTTPException(404, "there is no such problem")
-    return ProblemType(code=code, title=title_of(code), status=status, remedy=remedy)
+    return ProblemType(code=code, title=title_of(code), status=status, remedy=remedy, fault=fault, retryable=retryable)
