@@ -54,12 +54,27 @@ class Settings(BaseSettings):
     compile_file_bytes: int = _setting(
         16 * GIB, "Largest file a compiling process may write (RLIMIT_FSIZE).", unit="bytes", gt=0
     )
+    sandbox: str = _setting(
+        "auto",
+        "Walls round each job's process: auto (all that this machine allows), require (no job runs unless it has "
+        "neither a network nor others' files), off.",
+        pattern="^(auto|require|off)$",
+    )
     workers: int = _setting(1, "Compiles that run at the same time in one server.", unit="processes", ge=1)
     queue_max: int = _setting(64, "Compiles that may wait; more are refused with `busy`.", unit="jobs", ge=1)
 
     # The server
     host: str = _setting("127.0.0.1", "Address that `relaxc serve` listens on.")
     port: int = _setting(8000, "Port that `relaxc serve` listens on; 0 picks a free one.", ge=0, le=65535)
+    max_connections: int = _setting(
+        512, "Connections that the server holds open; requests on more are refused with 503.", unit="connections", ge=1
+    )
+    header_timeout_s: float = _setting(
+        10.0, "Time for a request's line and headers to come; then the connection is closed.", unit="s", gt=0
+    )
+    body_timeout_s: float = _setting(
+        30.0, "Time for each 64 KiB of a request's body to come; a slower one is answered with 408.", unit="s", gt=0
+    )
 
     # The build
     threads: int = _setting(
@@ -76,6 +91,11 @@ class Settings(BaseSettings):
         ge=0,
     )
     cxx: str = _setting("g++", "C++ compiler that links the artifact.", affects_artifact=True)
+    records: Path | None = _setting(
+        None,
+        "Folder of tuning records that compiles use before those that come with relaxc; what they say is part of the "
+        "cache key.",
+    )
     nvcc: str = _setting("nvcc", "CUDA compiler for cuda targets.", affects_artifact=True)
 
     # Diagnosis
