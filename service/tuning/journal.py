@@ -1,0 +1,145 @@
+"""Every trial of a run as it ends, on disk before the next one starts: what `--resume` does not measure again."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from service.errors import StoreUnwritable
+from service.tuning.measure.outcome import Outcome
+from service.tuning.task import Task
+
+if TYPE_CHECKING:
+    from schedules.rule import Parameters
+
+__all__ = ["Journal", "name_of"]
+
+_MOST_WRITERS = 100
+
+
+class Journal:
+    """JSON lines in files `N.trials` of a folder, one for each process that writes at the same time; a context manager.
+
+    A line is a name and a value. Each is synced to the disk. A torn last line, which is what a kill or a full disk
+    leaves, is cut off.
+    """
+
+    def __init__(self, folder: Path, *, resume: bool) -> None:
+        """With `resume` what `folder` has is known; without, the file taken over is emptied.
+
+        Raises StoreUnwritable where nothing can be written.
+        """
+        self._known: dict[str, Any] = {}
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._file = _take(folder)
+            if not resume:
+                os.ftruncate(self._file, 0)
+            for path in sorted(folder.glob("*.trials")) if resume else ():
+                self._known.update(_read(path))
+            self._end = _whole_lines(self._file)
+        except OSError as error:
+            raise _unwritable(folder, error) from error
+        self.folder = folder
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+    def noted(self, name: str) -> Any:
+        """The value under `name`; None where there is none."""
+        return self._known.get(name)
+
+    def note(self, name: str, value: Any) -> None:
+        """Writes a JSON value and waits for the disk. Raises StoreUnwritable; what was there before stays whole."""
+        data = json.dumps({"name": name, "value": value}, sort_keys=True).encode() + b"\n"
+        try:
+            os.ftruncate(self._file, self._end)
+            if os.pwrite(self._file, data, self._end) < len(data):
+                raise OSError(errno.ENOSPC, "the disk is full")
+            os.fsync(self._file)
+        except OSError as error:
+            raise _unwritable(self.folder, error) from error
+        self._end += len(data)
+        self._known[name] = value
+
+    def trial(self, task: Task, point: Parameters) -> Outcome | None:
+        """What became of `point` before, if it was measured."""
+        value = self.noted(_trial(task, point))
+        return None if value is None else Outcome(**value)
+
+    def add_trial(self, task: Task, outcome: Outcome) -> None:
+        """Notes one trial, as `note`."""
+        self.note(_trial(task, outcome.point), _plain(outcome))
+
+    def compared(
+        self, task: Task, points: Sequence[Parameters], compare: Callable[[], Sequence[Outcome]]
+    ) -> list[Outcome]:
+        """The outcomes of a comparison of these points: noted ones, else those of `compare`, which are noted."""
+        name = f"compare {' | '.join([name_of(task), *map(_values, points)])}"
+        if self.noted(name) is None:
+            self.note(name, [_plain(outcome) for outcome in compare()])
+        return [Outcome(**value) for value in self.noted(name)]
+
+
+def name_of(task: Task) -> str:
+    """What tells a task from others: the same in every run."""
+    return f"{task.workload} {task.rule} {task.version} {task.dtype}"
+
+
+def _trial(task: Task, point: Parameters) -> str:
+    return f"trial {name_of(task)} {_values(point)}"
+
+
+def _values(point: Parameters) -> str:
+    return ",".join(f"{name}={point[name]}" for name in sorted(point))
+
+
+def _plain(outcome: Outcome) -> dict[str, Any]:
+    return {**asdict(outcome), "point": dict(outcome.point)}
+
+
+def _take(folder: Path) -> int:
+    """The first file that no other process writes to, locked until this one ends."""
+    for number in range(_MOST_WRITERS):
+        file = os.open(folder / f"{number}.trials", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            continue
+        return file
+    raise OSError(errno.EAGAIN, f"{_MOST_WRITERS} processes tune the same")
+
+
+def _whole_lines(file: int) -> int:
+    """The bytes up to the end of the last line that is whole."""
+    data = os.pread(file, os.fstat(file).st_size, 0)
+    return data.rfind(b"\n") + 1
+
+
+def _read(path: Path) -> Iterator[tuple[str, Any]]:
+    for line in path.read_bytes().split(b"\n")[:-1]:
+        try:
+            row = json.loads(line)
+            yield str(row["name"]), row["value"]
+        except (ValueError, TypeError, KeyError):
+            continue  # damaged: it is measured again
+
+
+def _unwritable(folder: Path, error: OSError) -> StoreUnwritable:
+    return StoreUnwritable(
+        f"cannot write the trials to {folder}: {error.strerror or error}",
+        remedy="Free space there, or give --records another folder; --resume goes on where it stopped.",
+    )

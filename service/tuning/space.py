@@ -1,0 +1,99 @@
+"""The points of a template's `choices()`: counted, drawn at random, varied, and found near a point of another space."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from math import inf, log2, prod
+
+__all__ = ["Key", "Space"]
+
+Key = tuple[int, ...]
+"""A point: for each parameter, in the order of `Space.names`, the place of its value in `Space.values`."""
+
+_NEXT_VALUE = 0.7
+"""Of the variations of a parameter, how many take the next larger or smaller value."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """Every combination of the values of named parameters; values ascend, names are sorted."""
+
+    names: tuple[str, ...]
+    values: tuple[tuple[int, ...], ...]
+
+    @staticmethod
+    def of(choices: Mapping[str, tuple[int, ...]]) -> Space:
+        """The space of a template's `choices()`. Raises ValueError for a parameter without values."""
+        names = tuple(sorted(choices))
+        values = tuple(tuple(sorted(set(choices[name]))) for name in names)
+        if not all(values):
+            raise ValueError(f"a parameter has no values: {dict(zip(names, values, strict=True))}")
+        return Space(names, values)
+
+    @property
+    def size(self) -> int:
+        """The number of points; 1 where there is nothing to choose."""
+        return prod(map(len, self.values))
+
+    def __iter__(self) -> Iterator[Key]:
+        return product(*(range(len(values)) for values in self.values))
+
+    def point(self, key: Key) -> dict[str, int]:
+        """The values by name."""
+        return {name: values[i] for name, values, i in zip(self.names, self.values, key, strict=True)}
+
+    def key(self, point: Mapping[str, int]) -> Key:
+        """The inverse of `point`. Raises ValueError for one that is not in the space."""
+        if set(point) != set(self.names):
+            raise ValueError(f"the parameters are {', '.join(self.names)}, not {', '.join(point)}")
+        return tuple(values.index(point[name]) for name, values in zip(self.names, self.values, strict=True))
+
+    def nearest(self, point: Mapping[str, int]) -> Key | None:
+        """The point with the values nearest by ratio; None where the parameters are others."""
+        if set(point) != set(self.names):
+            return None
+        return tuple(_nearest(values, point[name]) for name, values in zip(self.names, self.values, strict=True))
+
+    def draw(self, rng: random.Random) -> Key:
+        """Any point, each as likely as another."""
+        return tuple(rng.randrange(len(values)) for values in self.values)
+
+    def vary(self, key: Key, rng: random.Random) -> Key:
+        """`key` with another value of one parameter, mostly the next one; itself where nothing can be chosen."""
+        free = [axis for axis, values in enumerate(self.values) if len(values) > 1]
+        if not free:
+            return key
+        axis = rng.choice(free)
+        return (*key[:axis], _other(key[axis], len(self.values[axis]), rng), *key[axis + 1 :])
+
+    def cross(self, first: Key, second: Key, rng: random.Random) -> Key:
+        """Each parameter from one of the two."""
+        return tuple(rng.choice(pair) for pair in zip(first, second, strict=True))
+
+    def neighbours(self, key: Key) -> list[Key]:
+        """The points whose values differ by one step of one parameter."""
+        return [
+            (*key[:axis], place, *key[axis + 1 :])
+            for axis, values in enumerate(self.values)
+            for place in (key[axis] - 1, key[axis] + 1)
+            if 0 <= place < len(values)
+        ]
+
+
+def _nearest(values: tuple[int, ...], value: int) -> int:
+    def distance(place: int) -> float:
+        if values[place] == value:
+            return 0.0
+        return abs(log2(values[place] / value)) if values[place] > 0 < value else inf
+
+    return min(range(len(values)), key=distance)
+
+
+def _other(place: int, count: int, rng: random.Random) -> int:
+    steps = [other for other in (place - 1, place + 1) if 0 <= other < count]
+    if rng.random() < _NEXT_VALUE:
+        return rng.choice(steps)
+    return rng.choice([other for other in range(count) if other != place])
