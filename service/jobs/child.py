@@ -7,6 +7,7 @@ import faulthandler
 import importlib
 import os
 import re
+import resource
 import socket
 import sys
 import tempfile
@@ -17,7 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import CompileError, CompileFailed, CompilerOutOfMemory, RelaxcError
-from service.jobs.limits import Limits, name_process
+from service.jobs.confinement import Confinement
+from service.jobs.limits import Limits, die_with_parent, name_process
+from service.jobs.sandbox import confine
 from service.jobs.task import send
 
 __all__ = ["EXIT_OUT_OF_MEMORY", "run_child"]
@@ -37,7 +40,7 @@ _DISK = {
 def run_child(channel: socket.socket, spec: dict[str, Any]) -> None:
     """Runs the task `spec` and leaves the process; events, and last `result` or `error`, go to `channel`."""
     workdir = Path(spec["workdir"])
-    _move_in(workdir)
+    _move_in(workdir, channel)
     Limits(**spec["limits"]).apply()
     lock = threading.Lock()
 
@@ -46,7 +49,7 @@ def run_child(channel: socket.socket, spec: dict[str, Any]) -> None:
             send(channel, event)
 
     try:
-        error = _call(spec, workdir, emit)
+        error = _confine(spec, workdir) or _call(spec, workdir, emit)
         if error is not None:
             emit({"event": "error", "error": error.to_dict()})
         sys.stdout.flush()
@@ -57,7 +60,7 @@ def run_child(channel: socket.socket, spec: dict[str, Any]) -> None:
     os._exit(0)
 
 
-def _move_in(workdir: Path) -> None:
+def _move_in(workdir: Path, channel: socket.socket) -> None:
     os.setsid()
     name_process("relaxc-job")
     os.chdir(workdir)
@@ -69,7 +72,19 @@ def _move_in(workdir: Path) -> None:
     os.close(null)
     faulthandler.enable(all_threads=False)
     (workdir / "tmp").mkdir(exist_ok=True)
-    os.environ["TMPDIR"] = tempfile.tempdir = str(workdir / "tmp")
+    os.environ["TMPDIR"] = os.environ["HOME"] = tempfile.tempdir = str(workdir / "tmp")
+    os.closerange(3, channel.fileno())
+    os.closerange(channel.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _confine(spec: dict[str, Any], workdir: Path) -> RelaxcError | None:
+    guard_pid = os.getppid()
+    try:
+        confine(workdir, Confinement.from_dict(spec["confinement"]))
+    except RelaxcError as error:
+        return error
+    die_with_parent(guard_pid)  # another user id, or other rights, have undone it
+    return None
 
 
 def _call(spec: dict[str, Any], workdir: Path, emit: Callable[[dict[str, Any]], None]) -> RelaxcError | None:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Confinement", "Walls"]
+__all__ = ["Confinement", "Walls", "folders_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,11 @@ class Confinement:
         """What `to_dict` described."""
         reads, writes = tuple(map(Path, data["reads"])), tuple(map(Path, data["writes"]))
         return Confinement(reads, writes, bool(data["network"]), bool(data["own_user"]))
+
+
+def folders_of(*paths: Path) -> tuple[Path, ...]:
+    """The folders that these files are in, of a link also the one that the file itself is in."""
+    return tuple({folder: None for path in paths for folder in (path.absolute().parent, path.resolve().parent)})
 
 
 @dataclass(slots=True)

@@ -18,11 +18,13 @@ import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import psutil
 
 from service.jobs.child import run_child
 from service.jobs.limits import Limits, become_subreaper, die_with_parent, kernel_oom_kills, name_process
+from service.jobs.sandbox import take_back
 from service.jobs.task import Lines, send
 
 __all__ = ["Ending", "stand_guard"]
@@ -72,6 +74,8 @@ def stand_guard(channel: socket.socket) -> None:
     os.close(gate)
     cause = _wait(channel, job, Limits(**spec["limits"]).timeout_s)
     ending = _end(cause, job, oom_kills)
+    if not ending.survivors:
+        take_back(Path(spec["workdir"]))
     with contextlib.suppress(OSError):
         channel.sendall(b"\n")  # ends a line that the job was killed in
         send(channel, {"event": "ended", **asdict(ending)})

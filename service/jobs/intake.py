@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from service.jobs.confinement import Confinement
 from service.jobs.limits import Limits
 from service.jobs.pool import Pool
 from service.jobs.task import Task
@@ -26,7 +27,13 @@ def refer(pool: Pool, workspace: Workspace, path: Path, sha256: str) -> ModelRef
     workdir = workspace.folder("refer")
     try:
         payload = {"path": str(path), "sha256": sha256}
-        task = Task("service.jobs.tasks:refer_to_model", payload, workdir, limits=limits)
+        task = Task(
+            "service.jobs.tasks:refer_to_model",
+            payload,
+            workdir,
+            limits=limits,
+            confinement=Confinement(reads=(path.parent,)),
+        )
         model = pool.run(task, lambda event: None)["model"]
     finally:
         workspace.remove(workdir)

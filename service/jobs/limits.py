@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from service.config import Settings, settings
+from service.jobs.kernel import prctl
 
 __all__ = ["Limits", "become_subreaper", "die_with_parent", "kernel_oom_kills", "name_process"]
 
@@ -56,28 +57,22 @@ class Limits:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _prctl(option: int, argument: int) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, ctypes.c_ulong(argument), 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}) failed")
-
-
 def die_with_parent(parent_pid: int) -> None:
     """The kernel kills this process when the one that forked it, `parent_pid`, ends in whatever way."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it ended before the prctl
         os._exit(1)
 
 
 def become_subreaper() -> None:
     """Orphaned descendants become children of this process, so that none escapes it."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def name_process(name: str) -> None:
     """Sets the name, of at most 15 bytes, that `ps` and `top` show for this process."""
     buffer = ctypes.create_string_buffer(name.encode()[:15])
-    _prctl(_PR_SET_NAME, ctypes.addressof(buffer))
+    prctl(_PR_SET_NAME, ctypes.addressof(buffer))
 
 
 def kernel_oom_kills() -> int:

@@ -13,6 +13,8 @@ from service.artifact.compiled import CompiledArtifact
 from service.artifact.entry import Entry
 from service.artifact.manifest import Manifest
 from service.compiler import prepare
+from service.errors import InvalidOption
+from service.jobs.confinement import Confinement, folders_of
 from service.jobs.job import Event, Job
 from service.jobs.local_backend import LocalBackend
 from service.jobs.queue import Origin
@@ -59,6 +61,8 @@ def compile_local(
     With `dump_dir` or `force` it is compiled even if the store has it. Ctrl-C, or an exception of `on_event`, ends
     the compile and every process of it.
     """
+    if dump_dir is not None:
+        _make(dump_dir)
     submission = _backend().queue.submit(request, dump_dir=dump_dir, force=force)
     try:
         entry = _follow(submission.job, on_event or (lambda event: None))
@@ -69,13 +73,22 @@ def compile_local(
     return _artifact(entry, cached=submission.origin is Origin.HIT)
 
 
+def _make(folder: Path) -> None:
+    """Jobs write into folders that exist: the sandbox cannot open what does not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidOption(f"cannot make {folder}: {error.strerror}", option="dump") from error
+
+
 def inspect_local(path: Path, format: ModelFormat) -> dict[str, Any]:
     """`frontend.inspect` in a child, as `ModelInfo.to_dict()`: an importer that crashes takes nobody with it."""
     backend = _backend()
     workdir = backend.workspace.folder("inspect")
     try:
         payload = {"path": str(path.resolve()), "format": format.value}
-        task = Task("service.jobs.tasks:inspect_model", payload, workdir, Flavour(format))
+        allowed = Confinement(reads=folders_of(path), own_user=False)
+        task = Task("service.jobs.tasks:inspect_model", payload, workdir, Flavour(format), confinement=allowed)
         info: dict[str, Any] = backend.pool.run(task, lambda event: None)["info"]
         return info
     finally:

@@ -20,6 +20,7 @@ from service.artifact.key import Key, key_for
 from service.artifact.store import Store
 from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
+from service.jobs.confinement import Confinement, folders_of
 from service.jobs.job import Job, State
 from service.jobs.limits import Limits
 from service.jobs.pool import Pool
@@ -180,11 +181,12 @@ class CompileQueue:
         try:
             task = Task(
                 self._entry,
-                {"request": job.request.to_dict(), "dump_dir": str(dump_dir.resolve()) if dump_dir else None},
+                {"request": job.request.to_dict(), "dump_dir": str(dump_dir.absolute()) if dump_dir else None},
                 workdir,
                 Flavour(job.request.model.format),
                 self._limits,
                 repro_command(job.request, name),
+                _confinement(job.request, dump_dir),
             )
             result = self._pool.run(task, job.take, cancellation=job.cancellation)
             files = [_plain_file(workdir, name) for name in result["files"]]
@@ -192,6 +194,12 @@ class CompileQueue:
             return self.store.put(key, files, {**record, "waited_s": _waited_s(job)})
         finally:
             self._workspace.remove(workdir)
+
+
+def _confinement(request: CompileRequest, dump_dir: Path | None) -> Confinement:
+    """A compile of whoever runs this process may read what they may: their model, in its folder, and their plugins."""
+    reads = folders_of(request.model.path, *map(Path, request.options.plugins))
+    return Confinement(reads, (dump_dir.absolute(),) if dump_dir else (), own_user=False)
 
 
 def _waited_s(job: Job) -> float:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from service.jobs.confinement import Confinement
 from service.jobs.limits import Limits
 from service.request import ModelFormat
 
@@ -27,7 +28,8 @@ MAX_LINE_BYTES = 16 << 20
 class Task:
     """A call `entry(payload, workdir, emit)` in a child process; `entry` is `module:function`, payload JSON.
 
-    `repro` is a command line that does the same by hand, for the message of a crash.
+    `repro` is a command line that does the same by hand, for the message of a crash. What the entry reads or writes
+    outside `workdir` has to be in `confinement`.
     """
 
     entry: str
@@ -36,6 +38,7 @@ class Task:
     flavour: Flavour = Flavour.ONNX
     limits: Limits = field(default_factory=Limits.of_settings)
     repro: str = ""
+    confinement: Confinement = field(default_factory=Confinement)
 
     @property
     def log_path(self) -> Path:
@@ -49,6 +52,7 @@ class Task:
             "payload": self.payload,
             "workdir": str(self.workdir),
             "limits": self.limits.to_dict(),
+            "confinement": self.confinement.to_dict(),
         }
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -14,9 +13,9 @@ import threading
 from pathlib import Path
 from typing import IO, NoReturn
 
-import service
 from service.errors import CompilerCrashed
 from service.jobs.failures import log_tail
+from service.jobs.scrubbed import scrubbed_environment
 from service.jobs.task import Flavour
 
 __all__ = ["Zygote", "ZygoteGone"]
@@ -46,7 +45,7 @@ class Zygote:
                     *("--flavour", str(flavour), "--control", str(theirs.fileno())),
                 ],
                 pass_fds=[theirs.fileno()],
-                env=_environment(),
+                env=scrubbed_environment(),
                 start_new_session=True,  # a Ctrl-C in the terminal is the server's to handle
                 stdin=subprocess.DEVNULL,
                 stdout=self._log,
@@ -116,10 +115,3 @@ class Zygote:
             self._process.wait()
         self._control.close()
         self._log.close()
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with `service` importable and OpenBLAS, which would start threads before the fork, kept to one."""
-    home = str(Path(service.__file__).parent.parent)
-    path = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "OPENBLAS_NUM_THREADS": "1"}

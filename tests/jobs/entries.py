@@ -138,7 +138,7 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """What a compile leaves, without compiling: a packed library with weights of zeros, and build.json.
 
     Options say how, as shapes: `weights_mib` is the size of the weights, `beside` puts them into a file of their own,
-    `sleep_s` takes longer. A line in the file `count` beside the model tells of each run.
+    `sleep_s` takes longer.
     """
     import json
 
@@ -151,8 +151,6 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     request = CompileRequest.from_dict(payload["request"])
     shapes = dict(request.options.shapes)
     emit({"event": "stage", "stage": "build", "state": "start"})
-    with (request.model.path.parent / "count").open("a") as file:
-        file.write(f"{request.model.digest}\n")
     time.sleep(int(shapes.get("sleep_s", (0,))[0]))
     library = workdir / "library.so"
     source = 'extern "C" int answer() { return 42; }'

@@ -1,0 +1,50 @@
+"""What a worker gets of our environment: what compiling needs, and no secret.
+
+The worker is started with it, rather than cleared of the rest later: what a process was started with stays readable
+in its memory and in /proc/self/environ.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import service
+from service.config import Settings, settings
+
+__all__ = ["NOT_FOR_JOBS", "scrubbed_environment"]
+
+_NAMES = frozenset(
+    [
+        *("PATH", "HOME", "LANG", "LANGUAGE", "TZ", "LD_LIBRARY_PATH", "LD_PRELOAD", "VIRTUAL_ENV", "NO_COLOR"),
+        *("CPATH", "C_INCLUDE_PATH", "CPLUS_INCLUDE_PATH", "LIBRARY_PATH", "COMPILER_PATH", "GCC_EXEC_PREFIX"),
+        *("GLIBC_TUNABLES", "SOURCE_DATE_EPOCH"),
+    ]
+)
+_PREFIXES = ("LC_", "PYTHON", "CUDA_", "NVIDIA_", "TVM_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_")
+
+NOT_FOR_JOBS = frozenset({"database_url", "blobs_url", "host", "port"})
+"""Settings that a job has no use for, and that may hold passwords."""
+
+
+def scrubbed_environment(outer: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Of `outer` (ours if None) what compiling needs; `service` importable, and OpenBLAS, which would start threads
+    before the fork, kept to one."""
+    outer = os.environ if outer is None else outer
+    settings_of_jobs = {f"RELAXC_{name.upper()}" for name in Settings.model_fields.keys() - NOT_FOR_JOBS}
+    kept = {
+        name: value
+        for name, value in outer.items()
+        if name in _NAMES or name.startswith(_PREFIXES) or name.upper() in settings_of_jobs
+    }
+    home = str(Path(service.__file__).parent.parent)
+    path = [home, *filter(None, outer.get("PYTHONPATH", "").split(os.pathsep))]
+    return {
+        **kept,
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),
+        "OPENBLAS_NUM_THREADS": "1",
+        "RELAXC_CACHE_DIR": str(settings().cache_dir),  # its default is made from HOME and others that a job lacks
+        "USER": "relaxc",  # getpass, which torch asks, finds no name for the user that a job runs as
+        "LOGNAME": "relaxc",
+    }
