@@ -30,6 +30,7 @@ LEVELS = {
     "runtime": 2,
     "repro": 3,
     "compiler": 3,
+    "client": 4,
     "jobs": 4,
     "api": 5,
     "cli": 5,
@@ -41,7 +42,9 @@ EXCEPTIONS = {
     ("service.config", "service.errors"),
     ("service.compiler", "service.repro"),
     ("service.machine", "service.request"),
-    ("service.lowering.schedule", "service.tuning.records"),
+    ("service.lowering", "service.tuning.records"),
+    ("service.lowering.schedule", "service.tuning.workload"),
+    ("service.artifact.key", "service.tuning.sources"),
     ("service.runtime.session", "service.artifact.manifest"),
     ("service.cli.serve", "service.api"),
     ("service.jobs.zygote", "service"),  # for the folder that it is in
@@ -52,7 +55,16 @@ EXCEPTIONS = {
 USES_SCHEDULES = ("service.lowering", "service.tuning", "service.passes", "schedules")
 
 # Stages that a shell may import inside functions only: they load numpy, tvm or a framework.
-NOT_AT_IMPORT = {"cli": ("service.runtime", "service.frontend", "service.passes", "service.compiler", "service.jobs")}
+NOT_AT_IMPORT = {
+    "cli": (
+        "service.client",
+        "service.runtime",
+        "service.frontend",
+        "service.passes",
+        "service.compiler",
+        "service.jobs",
+    )
+}
 
 FRAMEWORKS = ("tvm", "torch", "onnx", "onnxruntime", "transformers")
 
@@ -69,7 +81,8 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "fastapi": (("service.api",), ()),
     "starlette": (("service.api",), ()),
     "uvicorn": (("service.api.server",), ("service.api", "service.cli.serve")),
-    "httpx": ((), ()),
+    "httpx": (("service.client",), ()),
+    "tenacity": (("service.client",), ()),
     "typer": (("service.cli",), ()),
     "click": ((), ()),
     "rich": ((), ("service.cli",)),
@@ -92,6 +105,7 @@ LIGHT = (
     "service.artifact.manifest",
     "service.artifact.store",
     "service.cli",
+    "service.client",
     "service.compiler",
     "service.config",
     "service.dump",

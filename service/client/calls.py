@@ -1,0 +1,128 @@
+"""Every call of the API, once: what is sent, and what its answer becomes."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypedDict
+
+from service.artifact.compiled import CompiledArtifact
+from service.artifact.manifest import Manifest
+from service.client.download import download
+from service.client.events import follow
+from service.client.flow import Call, Steps
+from service.client.job import Job, JobPage
+from service.client.upload import upload
+from service.errors import RelaxcError, ServerUnreachable
+from service.request import CompileOptions
+
+__all__ = ["CompileWishes", "cancel", "compile", "fetch", "job", "jobs", "json_of", "run", "submit", "text_of"]
+
+
+def json_of(path: str, **params: str | None) -> Steps[Any]:
+    """The JSON of a GET."""
+    answer = yield Call("GET", path, params={name: value for name, value in params.items() if value is not None})
+    return answer.json()
+
+
+def text_of(path: str) -> Steps[bytes]:
+    """The body of a GET."""
+    answer = yield Call("GET", path)
+    return bytes(answer.content)
+
+
+def submit(request: Mapping[str, Any], idempotency_key: str | None = None) -> Steps[Job]:
+    """The job for a `POST /v1/jobs` body, None left out. A key of its own makes it safe to send again."""
+    body = {name: value for name, value in request.items() if value is not None}
+    headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
+    answer = yield Call("POST", "/v1/jobs", headers=headers, json=body)
+    return Job.from_dict(answer.json())
+
+
+def job(id: str) -> Steps[Job]:
+    """The job as it is now."""
+    return Job.from_dict((yield from json_of(f"/v1/jobs/{id}")))
+
+
+def jobs(**filters: str | None) -> Steps[JobPage]:
+    """One page of jobs."""
+    page = yield from json_of("/v1/jobs", **filters)
+    return JobPage(tuple(map(Job.from_dict, page["jobs"])), page["next"])
+
+
+def cancel(id: str) -> Steps[Job]:
+    """Ends it."""
+    answer = yield Call("DELETE", f"/v1/jobs/{id}")
+    return Job.from_dict(answer.json())
+
+
+def run(request: Mapping[str, Any], timeout_s: float | None = None) -> Steps[tuple[Job, bool]]:
+    """Submits, emits its events, and gives the job that has succeeded, with whether it had when it was asked for.
+
+    Whatever ends the waiting, Ctrl-C too, cancels the job, unless the server is gone. Raises the job's error.
+    """
+    deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
+    submitted = yield from submit(request)
+    if submitted.ended:
+        return submitted.check(), True
+    try:
+        ended = yield from follow(submitted.id, deadline_s=deadline_s)
+    except ServerUnreachable:
+        raise
+    except BaseException:
+        yield from _cancel_quietly(submitted.id)
+        raise
+    return ended.check(), False
+
+
+def _cancel_quietly(id: str) -> Steps[None]:
+    with suppress(RelaxcError):  # it has ended by itself, or the server is gone: who gave up is told why, not this
+        yield from cancel(id)
+
+
+class CompileWishes(TypedDict, total=False):
+    """What a compile may be told besides the files.
+
+    `data`: files of external data, found by themselves if not given. `target`: as on the command line; `auto` is the
+    server's CPU. `records`: digest of a record set. `timeout_s`: time from the submission on, after which the job is
+    cancelled.
+    """
+
+    data: Iterable[Path] | None
+    target: str
+    options: CompileOptions | None
+    priority: int
+    records: str | None
+    timeout_s: float | None
+
+
+def compile(model: Path, output: Path, wishes: CompileWishes) -> Steps[CompiledArtifact]:
+    """Uploads what is not there, has it compiled, and fetches what came of it."""
+    sent = yield from upload(model, wishes.get("data"))
+    request = {
+        "kind": "compile",
+        "model": sent.digest,
+        "target": wishes.get("target", "auto"),
+        "options": (wishes.get("options") or CompileOptions()).to_dict(),
+        "priority": wishes.get("priority"),
+        "records": wishes.get("records"),
+    }
+    done, cached = yield from run(request, wishes.get("timeout_s"))
+    return (yield from fetch(done, output, cached=cached))
+
+
+def fetch(done: Job, output: Path, *, cached: bool = True) -> Steps[CompiledArtifact]:
+    """The artifact of a job that has succeeded, at `output`, weights beside it where they are apart."""
+    if done.artifact is None:
+        raise ServerUnreachable(f"job {done.id} has succeeded without an artifact", job=done.id)
+    here = f"/v1/artifacts/{done.artifact}"
+    told = Manifest.from_json((yield from text_of(f"{here}/manifest"))).weights
+    files = [output]
+    if told.file is not None and told.sha256 is not None:  # first, so that no library is there without its weights
+        files.append((yield from download(f"{here}/weights", output.with_suffix(Path(told.file).suffix), told.sha256)))
+    yield from download(here, output, done.artifact)
+    record = done.result.get("build") or {}
+    return CompiledArtifact(done.artifact, output, tuple(files), Manifest.read(output), record, cached)

@@ -1,0 +1,124 @@
+"""A model to the server: known by digest, in parts that go on after a lost connection, external data beside it."""
+
+from __future__ import annotations
+
+import mmap
+import re
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from service.artifact.entry import sha256_of
+from service.client.flow import Call, Emit, Steps, Work
+from service.client.job import Event, Model
+from service.errors import ModelNotFound, ModelUnsafe, UploadConflict
+
+__all__ = ["external_data", "upload"]
+
+CHUNK_BYTES = 8 << 20
+"""Bytes of one PUT: what is sent again when it is lost, and what both sides hold in memory."""
+
+_CONFLICTS = 16
+"""How often the server may have another offset than we think, one after the other."""
+
+# onnx.StringStringEntryProto as TensorProto.external_data has it: key (field 1) "location", value (field 2).
+_LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f]|[\x80-\xff][\x01-\x7f])")
+
+
+def external_data(model: Path) -> list[Path]:
+    """The files beside the model that it may keep its tensors in, found without reading it as ONNX.
+
+    Only what is there as a plain file in the model's own folder; the server says what is missing.
+    """
+    found: dict[str, Path] = {}
+    with model.open("rb") as file:
+        if file.read(4) == b"PK\x03\x04" or model.stat().st_size == 0:  # a .pt2 holds all of it
+            return []
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            for match in _LOCATION.finditer(content):
+                size = match[1][0] & 0x7F | (match[1][1] << 7 if len(match[1]) > 1 else 0)
+                name = content[match.end() : match.end() + size].decode(errors="replace")
+                if name == Path(name).name and (model.parent / name).is_file():
+                    found[name] = model.parent / name
+    return list(found.values())
+
+
+def upload(model: Path, data: Iterable[Path] | None = None) -> Steps[Model]:
+    """Sends what the server does not have; emits `stage` and `progress` events named `upload` for a large file.
+
+    `data` are the files of external data, None for what `external_data` finds. Raises ModelNotFound where there is no
+    file, and what the server says of the model.
+    """
+    if not model.is_file():
+        raise ModelNotFound(f"there is no file {model}", path=str(model))
+    beside = list(data) if data is not None else (yield Work(lambda: external_data(model)))
+    if beside:
+        return (yield from _as_form(model, beside))
+    sha256: str = yield Work(lambda: sha256_of(model))
+    try:
+        known = yield Call("GET", f"/v1/models/{sha256}")
+        return Model.from_dict(known.json())
+    except ModelNotFound:
+        return (yield from _in_parts(model, sha256))
+
+
+def _as_form(model: Path, beside: list[Path]) -> Steps[Model]:
+    for path in beside:
+        if not path.is_file():
+            raise ModelUnsafe(f"the external data {path} is no file", path=str(path))
+    files = (("model", model), *(("data", path) for path in beside))
+    answer = yield Call("POST", "/v1/models", files=files)
+    return Model.from_dict(answer.json())
+
+
+def _in_parts(model: Path, sha256: str) -> Steps[Model]:
+    total, conflicts = model.stat().st_size, 0
+    offset: int = yield from _offset(sha256)
+    telling, started_s = total > CHUNK_BYTES, time.monotonic()
+    if telling:
+        yield _told("stage", stage="upload", state="start")
+    while True:
+        content: bytes = yield Work(lambda start=offset: _part(model, start))  # type: ignore[misc]
+        try:
+            answer = yield _put(model.name, sha256, content, offset, total)
+        except UploadConflict as error:  # a part that was lost on its way back, or somebody else sends the same
+            conflicts += 1
+            if conflicts > _CONFLICTS or not isinstance(error.fields.get("offset"), int):
+                raise
+            offset = error.fields["offset"]
+            continue
+        offset, conflicts = offset + len(content), 0
+        if telling:
+            yield _told("progress", stage="upload", done=offset, total=total)
+        if answer.status_code != 202:
+            break
+        offset = int(answer.headers.get("upload-offset", offset))
+    if telling:
+        yield _told("stage", stage="upload", state="done", seconds=time.monotonic() - started_s)
+    known = yield Call("GET", answer.headers["location"])
+    return Model.from_dict(known.json())
+
+
+def _offset(sha256: str) -> Steps[int]:
+    """How much the server has."""
+    answer = yield Call("HEAD", f"/v1/uploads/{sha256}")
+    return int(answer.headers.get("upload-offset", 0))
+
+
+def _put(name: str, sha256: str, content: bytes, offset: int, total: int) -> Call:
+    headers = {"Content-Type": "application/octet-stream"}
+    if offset or len(content) < total:
+        headers["Content-Range"] = f"bytes {offset}-{offset + len(content) - 1}/{total}"
+    return Call("PUT", f"/v1/uploads/{sha256}", params={"name": quote(name)}, headers=headers, content=content)
+
+
+def _part(model: Path, offset: int) -> bytes:
+    with model.open("rb") as file:
+        file.seek(offset)
+        return file.read(CHUNK_BYTES)
+
+
+def _told(kind: str, **data: Any) -> Emit:
+    return Emit(Event(0, kind, {"event": kind, **data}))
