@@ -17,7 +17,7 @@ demo: $(STAMP)
 	$(BIN)/python -m examples.demo
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=4 --dist worksteal
 
 conformance: $(STAMP)
 	$(BIN)/python -m pytest tests/conformance -m "slow or not slow"
