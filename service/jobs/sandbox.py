@@ -39,8 +39,8 @@ _FACTS = (
 )
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
-# Processes and threads: the compiler has a thread for each core in each of a few libraries; and open files.
-_PROCESSES, _FILES = 4096, 4096
+# Processes and threads: each core has one in each of a few libraries (TVM, OpenMP, ONNX Runtime, torch), and g++ some.
+_PROCESSES, _PROCESSES_A_CORE, _FILES = 256, 16, 4096
 
 
 def confine(workdir: Path, allowed: Confinement) -> Walls:
@@ -89,7 +89,8 @@ def _restrict_files(walls: Walls, rules: list[tuple[Path, int]], *, network: boo
 
 def _limit_counts() -> None:
     """Bounds processes, where the user or a user namespace has a count of its own, and open files."""
-    for kind, limit in ((resource.RLIMIT_NPROC, _PROCESSES), (resource.RLIMIT_NOFILE, _FILES)):
+    processes = _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1)
+    for kind, limit in ((resource.RLIMIT_NPROC, processes), (resource.RLIMIT_NOFILE, _FILES)):
         _, hard = resource.getrlimit(kind)
         bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (bound, bound))
