@@ -29,6 +29,7 @@ LEVELS = {
     "artifact": 2,
     "runtime": 2,
     "repro": 3,
+    "model_coverage": 3,
     "compiler": 3,
     "client": 4,
     "jobs": 4,
@@ -41,6 +42,8 @@ LEVELS = {
 EXCEPTIONS = {
     ("service.config", "service.errors"),
     ("service.compiler", "service.repro"),
+    ("service.compiler", "service.model_coverage"),
+    ("service.model_coverage", "service.repro"),
     ("service.machine", "service.request"),
     ("service.lowering", "service.tuning.records"),
     ("service.lowering.schedule", "service.tuning.workload"),
@@ -48,6 +51,11 @@ EXCEPTIONS = {
     ("service.runtime.session", "service.artifact.manifest"),
     ("service.cli.serve", "service.api"),
     ("service.jobs.zygote", "service"),  # for the folder that it is in
+    ("service.tuning.measure", "service"),  # likewise
+    ("service.tuning.measure", "service.lowering"),  # a candidate is built by the code that compiles
+    ("service.tuning.measure", "service.runtime"),  # and run, judged and timed as an artifact is
+    ("service.tuning.measure", "service.jobs.limits"),  # what a process may use, whoever starts it
+    ("service.tuning.measure", "service.jobs.workspace"),
 }
 
 # `schedules` is level 1, but only these may use it.

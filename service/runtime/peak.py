@@ -22,7 +22,7 @@ from service.config import settings
 from service.runtime import probes
 from service.runtime.threads import default_threads, use_threads
 
-__all__ = ["Level", "Peak", "measure", "peak"]
+__all__ = ["Level", "Peak", "measure", "peak", "vectors"]
 
 _VERSION = 3
 """Rises when the probes change: what an older one measured is measured again."""
@@ -132,7 +132,7 @@ def _path(threads: int) -> Path:
 def measure(threads: int) -> Peak:
     """Runs the probes with `threads` threads: of each the best of as many runs as fit into 0.1 s, after a warm-up."""
     use_threads(threads)
-    lanes, target = _vectors()
+    lanes, target = vectors()
     row = threads * probes.CHAINS * lanes
     loops = [_Loop.over(name, capacity, probed, 4 * row) for name, capacity, probed in _sizes(threads)]
     functions = {"fma": probes.fma(threads, lanes, _FMAS)}
@@ -230,7 +230,7 @@ def _best(threads: int, run: Callable[[], Any]) -> _Best:
     return best
 
 
-def _vectors() -> tuple[int, Any]:
+def vectors() -> tuple[int, Any]:
     """The float32 lanes of this CPU's vectors, and a target that uses them."""
     features = machine.host_features()
     wanted = [name for name in ("avx512f", "avx2", "fma") if name in features]

@@ -7,6 +7,7 @@ with Measurer(spec, threads=2, builders=2) as measurer:
 
 from __future__ import annotations
 
+from service.tuning.measure.measurer import Measurer
 from service.tuning.measure.outcome import MeasureLimits, Noise, Outcome, RpcOptions
 
-__all__ = ["MeasureLimits", "Noise", "Outcome", "RpcOptions"]
+__all__ = ["MeasureLimits", "Measurer", "Noise", "Outcome", "RpcOptions"]

@@ -1,0 +1,74 @@
+"""A builder: applies a rule to a PrimFunc with a point, and writes the library that a compile would."""
+
+from __future__ import annotations
+
+import importlib
+from functools import lru_cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import tvm
+
+from schedules.rule import Rule
+from service.errors import RelaxcError
+from service.lowering.apply import apply_rule, finish
+from service.lowering.build import build_kernel
+from service.lowering.target import to_tvm
+from service.request import TargetSpec
+from service.tuning.measure.messages import Build, Built
+
+__all__ = ["serve"]
+
+_OPT_LEVEL = 2
+"""Of the compiles that records are for: `--opt-level 2` and above mark a scheduled PrimFunc alike."""
+
+
+def serve(connection: Connection, config: dict[str, Any]) -> None:
+    """Answers every Build with a Built, until the tuner hangs up."""
+    spec = TargetSpec.from_dict(config["target"])
+    rules = known_rules(spec.kind, tuple(config["rules"]))
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        connection.send(build(request, spec, rules))
+
+
+def known_rules(kind: str, modules: tuple[str, ...]) -> dict[str, Rule]:
+    """The rules for a target kind by name, and those in the RULES of `modules`."""
+    own = "schedules.cuda" if kind == "cuda" else "schedules.cpu"
+    return {rule.name: rule for name in (own, *modules) for rule in importlib.import_module(name).RULES}
+
+
+def build(request: Build, spec: TargetSpec, rules: dict[str, Rule]) -> Built:
+    """Writes `request.out`, or says why not; whatever TVM raises is an answer."""
+    rule = rules.get(request.rule)
+    if rule is None or rule.version != request.version:
+        return Built("refused", f"there is no rule {request.rule} of version {request.version} here")
+    try:
+        found = apply_rule(rule, _func(request.func_json), to_tvm(spec), request.point)
+    except ValueError as error:
+        return Built("refused", _first_line(error))
+    except Exception as error:  # noqa: BLE001  # a bug of a rule costs its trial, not the search
+        return Built("build-failed", _first_line(error))
+    if isinstance(found, str):
+        return Built("refused", found)
+    try:
+        build_kernel(finish(found.func, spec, _OPT_LEVEL), spec, Path(request.out))
+    except RelaxcError as error:
+        return Built("build-failed", error.message)
+    except Exception as error:  # noqa: BLE001  # TVM and LLVM raise whatever they like
+        return Built("build-failed", _first_line(error))
+    return Built("built")
+
+
+@lru_cache(maxsize=2)
+def _func(text: str) -> Any:
+    return tvm.ir.load_json(text)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

@@ -1,0 +1,185 @@
+"""The face of measurement: builds candidates, runs them elsewhere, and gives every point its outcome."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from service.config import settings
+from service.errors import InvalidOption
+from service.jobs.workspace import Workspace
+from service.request import TargetSpec
+from service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
+from service.tuning.measure.listener import Listener
+from service.tuning.measure.messages import Build, Built, Compare, Heard, Listen, Reference, Run, Subject
+from service.tuning.measure.outcome import MeasureLimits, Noise, Outcome, RpcOptions
+from service.tuning.measure.placement import place
+from service.tuning.measure.pool import Lost, Pool
+from service.tuning.measure.zygote import Zygote
+from service.tuning.task import Task
+
+if TYPE_CHECKING:
+    from schedules.rule import Parameters
+
+__all__ = ["Measurer"]
+
+_LISTEN_S = 30.0
+
+
+class Measurer:
+    """Owns its processes and files; all of them go when it is closed, and when this process ends in whatever way.
+
+    Used by one thread at a time. A point's library is built by a rule that `schedules` has for the target, or one of
+    the RULES of the modules that `rules` names.
+    """
+
+    def __init__(
+        self,
+        spec: TargetSpec,
+        *,
+        threads: int,
+        builders: int,
+        limits: MeasureLimits | None = None,
+        rpc: RpcOptions | None = None,
+        rules: Sequence[str] = (),
+    ) -> None:
+        """`threads` is what a kernel runs with. Raises InvalidOption where it or `builders` is under 1."""
+        if threads < 1 or builders < 1:
+            raise InvalidOption(f"threads and builders must be at least 1, not {threads} and {builders}")
+        self._limits = limits or MeasureLimits()
+        self._rpc = rpc
+        self._workspace = Workspace(settings().cache_dir / "tuning")
+        self._folder = self._workspace.folder("measure")
+        self._zygote = Zygote(self._folder)
+        self._placement = place(threads)
+        memory = {"memory_bytes": self._limits.memory_bytes}
+        building = {"cpus": sorted(self._placement.building), "target": spec.to_dict(), "rules": list(rules), **memory}
+        timed = {"cpus": sorted(self._placement.timed), "threads": threads, "limits": asdict(self._limits), **memory}
+        self._builders = Pool(self._zygote, "builder", builders, building)
+        self._runners = Pool(self._zygote, "runner", 1, timed)
+        self._policy = Policy(overlap=self._placement.overlap)
+        self._listener = Listener(self._hear, self._limits.quiet_wait_s)
+        self._subjects: dict[str, Subject | Outcome] = {}
+        self._best: dict[str, float] = {}
+        self._libraries = 0
+        self._zygote.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends every process and removes every file. May be called twice."""
+        self._zygote.close()
+        self._workspace.close()
+
+    @property
+    def noise(self) -> Noise:
+        """What the reference kernel said last."""
+        return self._listener.noise
+
+    def measure(self, task: Task, points: Sequence[Parameters]) -> list[Outcome]:
+        """The outcome of every point, in order; one that kills, hangs or spoils its worker costs itself alone."""
+        subject = self._prepare(task)
+        if isinstance(subject, Outcome):
+            return [replace(subject, point=point) for point in points]
+        builds = [self._build(task, point) for point in points]
+        found = self._batch(task, subject).go(points, builds)
+        return self._judged(task, found)
+
+    def compare(self, task: Task, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
+        """The outcome of every point, in order, and then of the task's default: each timed once a round, in turns.
+
+        So what slows the machine down slows all of them. A point that does not survive alone is left out. Raises
+        InvalidOption where `rounds` is under 1.
+        """
+        if rounds < 1:
+            raise InvalidOption(f"a comparison takes 1 round at least, not {rounds}", option="rounds")
+        everything = [*points, task.default]
+        subject = self._prepare(task)
+        if isinstance(subject, Outcome):
+            return [replace(subject, point=point) for point in everything]
+        return self._judged(task, self._compared(task, subject, everything, rounds))
+
+    def _prepare(self, task: Task) -> Subject | Outcome:
+        """The subject, once the untuned kernel has said what is right; or why it could not."""
+        key = f"{task.workload} {json.dumps(dict(task.sizes), sort_keys=True)}"
+        if key not in self._subjects:
+            expected = self._folder / f"expected{len(self._subjects)}.npz"
+            subject = Subject(key, task.func_json, dict(task.sizes), str(expected))
+            self._subjects[key] = self._untuned(task, subject) or subject
+        return self._subjects[key]
+
+    def _untuned(self, task: Task, subject: Subject) -> Outcome | None:
+        """Builds and runs the default, so that `expected` is there; the outcome if it fails twice."""
+        failed: Outcome | None = None
+        for _ in range(2):
+            build = self._build(task, task.default)
+            built: Built | Lost = run_alone(self._builders, build, self._limits.build_s)
+            if isinstance(built, Lost):
+                failed = outcome_of(task.default, built, "the untuned kernel's builder")
+            elif built.kind != "built":
+                return Outcome(task.default, built.kind, detail=f"the untuned kernel: {built.detail}")
+            else:
+                ran = run_alone(self._runners, Reference(subject, build.out), self._run_limit_s)
+                failed = outcome_of(task.default, ran, "the untuned kernel")
+                if failed.kind == "measured":
+                    return None
+        return failed
+
+    def _build(self, task: Task, point: Parameters) -> Build:
+        self._libraries += 1
+        out = self._folder / f"{self._libraries}.so"
+        return Build(task.func_json, task.rule, task.version, dict(point), str(out))
+
+    @property
+    def _run_limit_s(self) -> float:
+        return self._limits.run_s if self._rpc is None else self._rpc.session_s + self._limits.run_s
+
+    def _batch(self, task: Task, subject: Subject) -> Batch:
+        hopeless_s = self._limits.hopeless * self._best.get(task.workload, math.inf)
+        return Batch(
+            self._builders,
+            self._runners,
+            self._limits,
+            self._run_limit_s,
+            self._policy,
+            run_of=lambda library: Run(subject, library, hopeless_s),
+            before_runs=self._listener.wait_until_quiet,
+        )
+
+    def _compared(self, task: Task, subject: Subject, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
+        """Each alone first, so that what crashes is known by itself; then those that are right in turns."""
+        builds = [self._build(task, point) for point in points]
+        try:
+            outcomes = replace(self._batch(task, subject), keep=True).go(points, builds)
+            right = [index for index, outcome in enumerate(outcomes) if outcome.kind == "measured"]
+            job = Compare(subject, tuple(builds[index].out for index in right), rounds)
+            answers = run_alone(self._runners, job, self._run_limit_s * (1 + len(right))) if right else []
+        finally:
+            for build in builds:
+                Path(build.out).unlink(missing_ok=True)
+        for index, answer in zip(right, answers if isinstance(answers, list) else [], strict=False):
+            outcomes[index] = outcome_of(points[index], answer, "the runner")
+        return outcomes
+
+    def _judged(self, task: Task, found: list[Outcome]) -> list[Outcome]:
+        """The outcomes, marked where the machine was loud before or after; the best time is kept."""
+        loud = self._listener.noise.loud
+        loud = self._listener.listen() or loud
+        times = [outcome.seconds for outcome in found if outcome.seconds is not None]
+        self._best[task.workload] = min([self._best.get(task.workload, math.inf), *times])
+        return [replace(outcome, loud=loud) if outcome.kind == "measured" else outcome for outcome in found]
+
+    def _hear(self) -> Heard | None:
+        """The reference kernel's time; None on remote devices, and where the runner did not survive it."""
+        if self._rpc is not None:
+            return None
+        heard = run_alone(self._runners, Listen(), _LISTEN_S)
+        return heard if isinstance(heard, Heard) else None

@@ -1,0 +1,92 @@
+"""What the tuner and its workers send each other: one request, one answer, both picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from schedules.rule import Parameters
+    from service.tuning.measure.outcome import Kind
+
+__all__ = ["Build", "Built", "Compare", "Heard", "Listen", "Ran", "Reference", "Run", "Subject"]
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """To a builder: the rule applied to the PrimFunc with the point, as the library `out`."""
+
+    func_json: str
+    rule: str
+    version: int
+    point: Parameters
+    out: str
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """From a builder: `kind` is `built`, or why there is no library."""
+
+    kind: Literal["built", "refused", "build-failed"]
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The PrimFunc whose candidates run: its inputs come from a seed, what it must give is in the file `expected`."""
+
+    key: str
+    func_json: str
+    sizes: Mapping[str, int]
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """To a runner: run the untuned library and write `expected`; answered by a Ran without a time."""
+
+    subject: Subject
+    library: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """To a runner: check and time a library; `hopeless_s` is the time above which it need not be exact."""
+
+    subject: Subject
+    library: str
+    hopeless_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compare:
+    """To a runner: check the libraries, and time those that are right in `rounds` rounds; answered by a list of Ran."""
+
+    subject: Subject
+    libraries: tuple[str, ...]
+    rounds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """From a runner: `kind` as in an Outcome; `unreachable`: the remote device went away."""
+
+    kind: Kind | Literal["unreachable"]
+    seconds: float | None = None
+    spread: float = 0.0
+    runs: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """To the local runner: time the reference kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """From the local runner: the median and the spread of the reference kernel."""
+
+    seconds: float
+    spread: float

@@ -1,0 +1,79 @@
+"""The local runner: loads candidates into its own memory, which it may die of."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from service.lowering.build import KERNEL
+from service.runtime.tensors import Array
+from service.runtime.threads import use_threads
+from service.tuning.measure.messages import Compare, Heard, Ran, Reference, Run
+from service.tuning.measure.outcome import MeasureLimits
+from service.tuning.measure.probe import Probe
+from service.tuning.measure.trials import Trials
+
+__all__ = ["answer", "serve"]
+
+
+def serve(connection: Connection, config: dict[str, Any]) -> None:
+    """Answers every request until the tuner hangs up."""
+    use_threads(config["threads"])
+    place = _Memory(config["threads"])
+    trials = Trials(place, MeasureLimits(**config["limits"]))
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        known = isinstance(request, Reference | Run | Compare)
+        connection.send(answer(trials, request) if known else place.listen())
+
+
+def answer(trials: Trials, request: Reference | Run | Compare) -> Ran | list[Ran]:
+    """What came of a request; an exception of the candidate's is its crash."""
+    try:
+        if isinstance(request, Reference):
+            return trials.reference(request)
+        return trials.run(request) if isinstance(request, Run) else trials.compare(request)
+    except Exception as error:  # noqa: BLE001  # a kernel's assertions come as whatever TVM makes of them
+        failed = Ran("crashed", detail=_first_line(error))
+    return [failed] * len(request.libraries) if isinstance(request, Compare) else failed
+
+
+class _Memory:
+    """This process; see `trials.Place` and `trials.Device`."""
+
+    def __init__(self, threads: int) -> None:
+        self._probe = Probe(threads)
+
+    @contextmanager
+    def place(self) -> Iterator[_Memory]:
+        yield self
+
+    def load(self, library: str) -> Callable[..., Any]:
+        return tvm_ffi.load_module(library)[KERNEL]
+
+    def put(self, value: Array | int) -> Any:
+        return value if isinstance(value, int) else tvm.runtime.tensor(value)
+
+    def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
+        self._probe.flush()
+        start = time.perf_counter_ns()
+        kernel(*arguments)
+        return (time.perf_counter_ns() - start) / 1e9
+
+    def listen(self) -> Heard:
+        found = self._probe.listen()
+        return Heard(found.seconds, found.spread)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

@@ -1,0 +1,43 @@
+"""Repeats until the spread is small, and what the repeats say: median and spread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from service.tuning.measure.outcome import MeasureLimits
+
+__all__ = ["Timing", "summary", "time_until_steady"]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The median of `runs` runs in seconds, and (p90 - p10) / median."""
+
+    seconds: float
+    spread: float
+    runs: int
+
+
+def time_until_steady(run: Callable[[], float], limits: MeasureLimits, hopeless_s: float) -> Timing:
+    """Calls `run`, which returns seconds, as often as `limits` say; see MeasureLimits."""
+    end = time.perf_counter() + limits.measure_s
+    seconds: list[float] = []
+    while len(seconds) < limits.max_runs:
+        seconds.append(run())
+        if len(seconds) < limits.min_runs:
+            continue
+        if time.perf_counter() > end or min(seconds) > hopeless_s or summary(seconds).spread <= limits.spread:
+            break
+    return summary(seconds)
+
+
+def summary(seconds: Sequence[float]) -> Timing:
+    """What the repeats say; percentiles by the nearest rank."""
+    ordered = sorted(seconds)
+    middle = median(ordered)
+    last = len(ordered) - 1
+    spread = (ordered[round(0.9 * last)] - ordered[round(0.1 * last)]) / middle if middle else 0.0
+    return Timing(middle, spread, len(ordered))

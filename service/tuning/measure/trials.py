@@ -1,0 +1,154 @@
+"""What a runner does with candidates: run them on one set of arguments, judge their numbers, time them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import tvm
+
+from service.runtime.compare import compare
+from service.runtime.tensors import Array, numpy_dtype
+from service.tuning.measure.arguments import Arguments, arguments_of
+from service.tuning.measure.messages import Compare, Ran, Reference, Run, Subject
+from service.tuning.measure.outcome import MeasureLimits
+from service.tuning.measure.timing import summary, time_until_steady
+
+__all__ = ["Device", "Place", "Trials"]
+
+_SEED = 0
+_UNSET = 0xFF
+"""The byte of outputs that nothing was written to: NaN, or the largest unsigned number."""
+
+
+class Place(Protocol):
+    """Where kernels run: a process's own memory, or a session with a remote server."""
+
+    def load(self, library: str) -> Callable[..., Any]:
+        """The kernel in a library."""
+        ...
+
+    def put(self, value: Array | int) -> Any:
+        """The value as an argument of a kernel."""
+        ...
+
+    def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
+        """The time of one call, after the private caches were emptied."""
+        ...
+
+
+class Device(Protocol):
+    """Opens a place for one request; a local one is always the same."""
+
+    def place(self) -> AbstractContextManager[Place]:
+        """A place, which is given up afterwards."""
+        ...
+
+
+class Trials:
+    """Answers requests, with the arguments of the last subject kept, and its tensors while the place is the same."""
+
+    def __init__(self, device: Device, limits: MeasureLimits) -> None:
+        self._device, self._limits = device, limits
+        self._key = ""
+        self._arguments = Arguments([], (), (), "")
+        self._expected: list[Array] = []
+        self._tensors: tuple[Place | None, list[Any]] = (None, [])
+
+    def reference(self, request: Reference) -> Ran:
+        """Writes what the untuned kernel gives: for normal floats, or for positive ones where it gives NaN else."""
+        func = tvm.ir.load_json(request.subject.func_json)
+        with self._device.place() as place:
+            kernel = place.load(request.library)
+            for positive in (False, True):
+                arguments = arguments_of(func, request.subject.sizes, seed=_SEED, positive=positive)
+                outputs = _run_once(kernel, arguments, [place.put(value) for value in arguments.values])
+                if all(np.isfinite(o.astype(np.float64)).all() for o in outputs):
+                    break
+        raw = {f"output{i}": output.reshape(-1).view(np.uint8) for i, output in enumerate(outputs)}
+        with Path(request.subject.expected).open("wb") as file:
+            np.savez(file, **raw, positive=np.array(positive))  # type: ignore[arg-type]  # numpy takes it for allow_pickle
+        return Ran("measured")
+
+    def run(self, request: Run) -> Ran:
+        """Checks the numbers, times it, and checks the last numbers again: a race shows in one run of several."""
+        with self._device.place() as place:
+            kernel, tensors = place.load(request.library), self._prepare(request.subject, place)
+            first, wrong = self._judge(kernel, tensors)
+            if wrong:
+                return Ran("wrong", detail=wrong)
+            timing = time_until_steady(lambda: place.seconds(kernel, tensors), self._limits, request.hopeless_s)
+            if not self._arguments.updated and not _equal(first, self._outputs(tensors)):
+                wrong = self._verdict(self._outputs(tensors))
+            if wrong:
+                return Ran("wrong", detail=f"not in every run: {wrong}")
+        return Ran("measured", timing.seconds, timing.spread, timing.runs)
+
+    def compare(self, request: Compare) -> list[Ran]:
+        """Times those that are right one after the other, in an order drawn anew in each round."""
+        with self._device.place() as place:
+            tensors = self._prepare(request.subject, place)
+            kernels = [place.load(library) for library in request.libraries]
+            reasons = [self._judge(kernel, tensors)[1] for kernel in kernels]
+            right = [index for index, reason in enumerate(reasons) if not reason]
+            seconds: list[list[float]] = [[] for _ in kernels]
+            order, rng = list(right), random.Random(_SEED)
+            for _ in range(request.rounds):
+                rng.shuffle(order)
+                for index in order:
+                    seconds[index].append(place.seconds(kernels[index], tensors))
+        timings = {index: summary(seconds[index]) for index in right}
+        return [
+            Ran("measured", timings[i].seconds, timings[i].spread, timings[i].runs)
+            if i in timings
+            else Ran("wrong", detail=reason)
+            for i, reason in enumerate(reasons)
+        ]
+
+    def _prepare(self, subject: Subject, place: Place) -> list[Any]:
+        """The tensors of the subject in this place."""
+        if subject.key != self._key:
+            func = tvm.ir.load_json(subject.func_json)
+            with np.load(subject.expected) as kept:
+                arguments = arguments_of(func, subject.sizes, seed=_SEED, positive=bool(kept["positive"]))
+                raw = [kept[f"output{i}"] for i in range(len(arguments.outputs))]
+            like = [np.asarray(arguments.values[position]) for position in arguments.outputs]
+            self._expected = [bytes_.view(a.dtype).reshape(a.shape) for bytes_, a in zip(raw, like, strict=True)]
+            self._arguments, self._key, self._tensors = arguments, subject.key, (None, [])
+        if self._tensors[0] is not place:
+            self._tensors = (place, [place.put(value) for value in self._arguments.values])
+        return self._tensors[1]
+
+    def _judge(self, kernel: Callable[..., Any], tensors: list[Any]) -> tuple[list[Array], str]:
+        """The outputs of one run, and why they are wrong; empty if they are right."""
+        got = _run_once(kernel, self._arguments, tensors)
+        return got, "" if _equal(got, self._expected) else self._verdict(got)
+
+    def _verdict(self, got: list[Array]) -> str:
+        names = self._arguments.named_outputs
+        judge = {str(position): self._arguments.judge for position in self._arguments.outputs}
+        found = compare(names(got), names(self._expected), judge)
+        return "" if found.passed else found.reason
+
+    def _outputs(self, tensors: list[Any]) -> list[Array]:
+        return [tensors[position].numpy() for position in self._arguments.outputs]
+
+
+def _run_once(kernel: Callable[..., Any], arguments: Arguments, tensors: list[Any]) -> list[Array]:
+    """The outputs, which were unset before, or as at the start where the kernel reads them too."""
+    for position in arguments.outputs:
+        value = np.asarray(arguments.values[position])
+        unset = np.full(value.nbytes, _UNSET, np.uint8).view(numpy_dtype(str(value.dtype))).reshape(value.shape)
+        keep = position in arguments.updated or value.dtype == np.bool_
+        tensors[position].copyfrom(value if keep else unset)
+    kernel(*tensors)
+    return [tensors[position].numpy() for position in arguments.outputs]
+
+
+def _equal(got: list[Array], want: list[Array]) -> bool:
+    """Bit for bit, which is quick to see."""
+    return all(a.tobytes() == b.tobytes() for a, b in zip(got, want, strict=True))

@@ -1,0 +1,188 @@
+"""The tuner's side of the process that imports tvm once and forks every worker, and of those workers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import service
+from service.errors import CompilerCrashed
+
+__all__ = ["Worker", "Zygote"]
+
+_START_LIMIT_S = 120.0
+_END_LIMIT_S = 10.0
+_TAIL_BYTES = 2000
+
+
+class Worker:
+    """A forked process with one end of a connection; `log` is where its stderr goes."""
+
+    def __init__(self, pid: int, connection: Connection, log: Path, zygote: Zygote) -> None:
+        self.pid = pid
+        self.connection = connection
+        self.log = log
+        self._zygote = zygote
+        try:
+            self._handle: int | None = os.pidfd_open(pid)
+        except ProcessLookupError:  # it has ended already
+            self._handle = None
+
+    def end(self) -> str:
+        """Kills it if it still runs; returns how it ended, for people."""
+        if self._handle is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+            os.close(self._handle)
+            self._handle = None
+        self.connection.close()
+        how = _described(self._zygote.status_of(self.pid))
+        said = _last_words(self.log)
+        self.log.unlink(missing_ok=True)
+        return f"{how}: {said}" if said else how
+
+
+class Zygote:
+    """Starts when the first worker is wanted, and again should it be killed. Used by one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` gets the logs; the process removes it should this one be killed."""
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._ended: dict[int, int] = {}
+        self._count = 0
+        self._lock = threading.RLock()
+
+    def start(self) -> None:
+        """Starts the process, without waiting for its imports; nothing if it runs."""
+        with self._lock:
+            if self._process is None or self._process.poll() is not None:
+                self._stop()
+                self._start()
+
+    def spawn(self, role: str, config: dict[str, Any]) -> Worker:
+        """A fresh worker of a role (see `worker`). Raises CompilerCrashed where none can be started."""
+        with self._lock:
+            for _ in range(3):
+                self.start()
+                try:
+                    return self._spawn(role, config)
+                except (OSError, EOFError):  # the zygote was killed: start another
+                    self._stop()
+            raise CompilerCrashed("no worker can be started for tuning", log_tail=self._tail())
+
+    def status_of(self, pid: int) -> int | None:
+        """The wait status of a worker that has ended or was killed; None where the zygote is gone too."""
+        with self._lock:
+            deadline = time.monotonic() + _END_LIMIT_S
+            while pid not in self._ended and self._control is not None and time.monotonic() < deadline:
+                try:
+                    self._receive(deadline)
+                except (OSError, EOFError):
+                    return None
+            return self._ended.pop(pid, None)
+
+    def close(self) -> None:
+        """Ends the process and every worker. May be called twice."""
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs, (self._folder / "zygote.log").open("ab") as log:
+            self._process = subprocess.Popen(  # our own module
+                [
+                    *(sys.executable, "-P", "-m", "service.tuning.measure.worker"),
+                    *("--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--folder", str(self._folder)),
+                ],
+                pass_fds=[theirs.fileno()],
+                env=_environment(),
+                start_new_session=True,  # a Ctrl-C in the terminal is the tuner's to handle
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def _spawn(self, role: str, config: dict[str, Any]) -> Worker:
+        assert self._control is not None
+        self._count += 1
+        log = self._folder / f"{role}-{self._count}.log"
+        ours, theirs = socket.socketpair()
+        with theirs:
+            message = json.dumps({"role": role, "log": str(log), **config}).encode()
+            try:
+                socket.send_fds(self._control, [message], [theirs.fileno()])
+                pid = None
+                while pid is None:
+                    pid = self._receive(time.monotonic() + _START_LIMIT_S)
+            except BaseException:
+                ours.close()
+                raise
+        return Worker(pid, Connection(ours.detach()), log, self)
+
+    def _receive(self, deadline: float) -> int | None:
+        """The pid in a message about a new worker; an ending is noted."""
+        assert self._control is not None
+        self._control.settimeout(max(0.01, deadline - time.monotonic()))
+        message = self._control.recv(1 << 12)
+        if not message:
+            raise EOFError
+        said = json.loads(message)
+        if "ended" in said:
+            self._ended[said["ended"]] = said["status"]
+            return None
+        return int(said["pid"])
+
+    def _stop(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+        if self._process is not None:
+            try:
+                self._process.wait(_END_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+        self._ended.clear()
+
+    def _tail(self) -> str:
+        log = self._folder / "zygote.log"
+        return log.read_text(errors="replace")[-_TAIL_BYTES:] if log.exists() else ""
+
+
+def _described(status: int | None) -> str:
+    if status is None:
+        return "it was killed"
+    if os.WIFSIGNALED(status):
+        return f"it was ended by {signal.Signals(os.WTERMSIG(status)).name}"
+    return f"it left with exit code {os.WEXITSTATUS(status)}"
+
+
+def _last_words(log: Path) -> str:
+    """The last line that does not belong to a trace of the stack."""
+    try:
+        lines = log.read_text(errors="replace")[-_TAIL_BYTES:].splitlines()
+    except OSError:
+        return ""
+    spoken = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Current thread", "Thread"))]
+    fatal = [line for line in spoken if line.startswith("Fatal")]
+    return (fatal or spoken or [""])[-1][:300]
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with `service` importable and OpenBLAS, which would start threads before the fork, kept to one."""
+    home = str(Path(service.__file__).parent.parent)
+    path = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "OPENBLAS_NUM_THREADS": "1"}
