@@ -62,6 +62,40 @@ class Settings(BaseSettings):
     )
     workers: int = _setting(1, "Compiles that run at the same time in one server.", unit="processes", ge=1)
     queue_max: int = _setting(64, "Compiles that may wait; more are refused with `busy`.", unit="jobs", ge=1)
+    queue_max_per_key: int = _setting(
+        48, "Jobs of one API key that may wait, so that no key fills the queue for all.", unit="jobs", ge=1
+    )
+    tune_workers: int = _setting(
+        1, "Tunings that run at the same time in one server, beside the compiles.", unit="processes", ge=0
+    )
+    memory_budget_bytes: int = _setting(
+        0,
+        "Memory that the jobs of one server may be expected to take together; 0 is four fifths of the machine's. A job "
+        "that is expected to take more runs alone.",
+        unit="bytes",
+        ge=0,
+    )
+
+    # What the service remembers
+    database_url: str = _setting(
+        "", "Database of the service: sqlite:////FILE or postgresql://…; empty is service.sqlite3 in the cache folder."
+    )
+    blobs_url: str = _setting(
+        "",
+        "Where models, records and logs are kept: a folder, or s3://BUCKET/PREFIX, which mirrors artifacts too; empty "
+        "is blobs/ in the cache folder.",
+    )
+    s3_endpoint_url: str = _setting("", "S3 service to use instead of AWS, as https://minio.example:9000.")
+    server_lease_s: float = _setting(
+        20.0, "Silence after which other servers of the same database take a server for dead.", unit="s", ge=2
+    )
+    upload_expiry_s: float = _setting(
+        24 * 3600.0, "Age of its last byte after which an unfinished upload is dropped.", unit="s", gt=0
+    )
+    job_expiry_s: float = _setting(
+        30 * 24 * 3600.0, "Age after which a job that has ended is forgotten, with its events and log.", unit="s", gt=0
+    )
+    webhook_private: bool = _setting(False, "Whether webhooks may go to private and loopback addresses.")
 
     # The server
     host: str = _setting("127.0.0.1", "Address that `relaxc serve` listens on.")
@@ -75,6 +109,10 @@ class Settings(BaseSettings):
     body_timeout_s: float = _setting(
         30.0, "Time for each 64 KiB of a request's body to come; a slower one is answered with 408.", unit="s", gt=0
     )
+
+    # The client
+    server: str | None = _setting(None, "Address of the server that `relaxc compile` works on; unset is this machine.")
+    api_key: str | None = _setting(None, "API key for that server; `--key-file` keeps it out of the environment.")
 
     # The build
     threads: int = _setting(
@@ -91,12 +129,12 @@ class Settings(BaseSettings):
         ge=0,
     )
     cxx: str = _setting("g++", "C++ compiler that links the artifact.", affects_artifact=True)
+    nvcc: str = _setting("nvcc", "CUDA compiler for cuda targets.", affects_artifact=True)
     records: Path | None = _setting(
         None,
         "Folder of tuning records that compiles use before those that come with relaxc; what they say is part of the "
         "cache key.",
     )
-    nvcc: str = _setting("nvcc", "CUDA compiler for cuda targets.", affects_artifact=True)
 
     # Diagnosis
     log_level: str = _setting(

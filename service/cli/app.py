@@ -8,6 +8,7 @@ import typer
 
 from service.cli import bench, cache, compile, inspect, profile, run, serve, targets, version
 from service.cli.options import Verbose
+from service.cli.remote import KeyFile, Remote, Server
 
 __all__ = ["app"]
 
@@ -28,11 +29,13 @@ app = typer.Typer(
 
 
 @app.callback()
-def relaxc(verbose: Verbose = False) -> None:
+def relaxc(context: typer.Context, server: Server = None, key_file: KeyFile = None, verbose: Verbose = False) -> None:
     """A model in, one verified .so out.
 
     Exit codes tell what went wrong: docs/errors.md has the table.
     """
+    context.obj = Remote(server, key_file)
+    context.obj.check(context.invoked_subcommand)
 
 
 for verb in (

@@ -17,7 +17,7 @@ from service.cli.options import (
     Shapes,
     Target,
     Verbose,
-    request_for,
+    options_for,
 )
 from service.cli.output import console, print_json, size, table
 
@@ -66,8 +66,10 @@ def explain(
     A miss is explained by the nearest key that is stored: what differs between the two.
     """
     from service.artifact.key import key_for
+    from service.compiler import prepare
 
-    request = request_for(model, target, shape, precision, opt_level, plugin, no_verify, seed)
+    options = options_for(shape, precision, opt_level, plugin, no_verify, seed)
+    request = prepare(model, target=target, options=options)
     key = key_for(request)
     found = _store().explain(key)
     differences = {name: {"stored": old, "wanted": new} for name, (old, new) in found.differences.items()}

@@ -20,14 +20,16 @@ from service.cli.options import (
     Shapes,
     Target,
     Verbose,
-    request_for,
+    options_for,
 )
 from service.cli.output import console, facts, print_json, seconds, size
 from service.cli.progress import StageProgress
+from service.cli.remote import Remote
 from service.errors import InvalidOption
 
 if TYPE_CHECKING:
     from service.artifact.compiled import CompiledArtifact
+    from service.request import CompileOptions
 
 __all__ = ["compile"]
 
@@ -35,6 +37,7 @@ _TOP = 5
 
 
 def compile(
+    context: typer.Context,
     model: Model,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="OUT.so", help="The file to write.", show_default=False)
@@ -56,19 +59,40 @@ def compile(
 ) -> None:
     """Compile a model into one shared library that holds its weights and a manifest, and check its numbers.
 
+    `relaxc --server URL compile …` has it done by a server, with the same options, output and errors; `--target auto`
+    then is the server's CPU.
+
     The artifact comes from the store if an equal request was compiled before. Unless --no-verify is given, an
     artifact whose outputs differ from ONNX Runtime's or torch's on random inputs is an error.
     """
-    from service.jobs.local import compile_local
-
     _check_writable(output)
-    request = request_for(model, target, shape, precision, opt_level, plugin, no_verify, seed)
-    with StageProgress() as progress:
-        made = compile_local(request, progress, dump_dir=dump, force=force).copy_to(output)
+    options = options_for(shape, precision, opt_level, plugin, no_verify, seed)
+    remote: Remote = context.obj
+    if remote.url is None:
+        made = _here(model, output, target, options, dump, force)
+    else:
+        remote.refuse(dump=dump, plugin=plugin, force=force)
+        made = _there(remote, model, output, target, options)
     if json:
         print_json(_as_json(made))
     else:
         _print_summary(made)
+
+
+def _here(
+    model: Path, output: Path, target: str, options: CompileOptions, dump: Path | None, force: bool
+) -> CompiledArtifact:
+    from service.compiler import prepare
+    from service.jobs.local import compile_local
+
+    request = prepare(model, target=target, options=options)
+    with StageProgress() as progress:
+        return compile_local(request, progress, dump_dir=dump, force=force).copy_to(output)
+
+
+def _there(remote: Remote, model: Path, output: Path, target: str, options: CompileOptions) -> CompiledArtifact:
+    with remote.client() as client, StageProgress() as progress:
+        return client.compile(model, output, target=target, options=options, on_event=progress)
 
 
 def _check_writable(output: Path) -> None:

@@ -28,7 +28,15 @@ _LOG_LINES = 8
 """Lines of a crashed worker's log that are shown without --verbose."""
 
 # What is not in the base installation, and the extra of pyproject.toml that has it.
-_EXTRAS = {"fastapi": "server", "uvicorn": "server", "onnx": "onnx", "onnxruntime": "onnx", "torch": "torch"}
+_EXTRAS = {
+    "fastapi": "server",
+    "uvicorn": "server",
+    "httpx": "client",
+    "tenacity": "client",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "torch": "torch",
+}
 
 
 @dataclass(frozen=True, slots=True)

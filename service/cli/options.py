@@ -11,7 +11,7 @@ import typer
 from service.errors import InvalidOption, InvalidShape
 
 if TYPE_CHECKING:
-    from service.request import CompileRequest
+    from service.request import CompileOptions
 
 __all__ = [
     "Artifact",
@@ -26,8 +26,8 @@ __all__ = [
     "Target",
     "Threads",
     "Verbose",
+    "options_for",
     "parse_shapes",
-    "request_for",
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, errors included.")]
@@ -88,21 +88,18 @@ NoVerify = Annotated[
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
-def request_for(
-    model: Path,
-    target: str,
+def options_for(
     shapes: list[str] | None,
     precision: str | None,
     opt_level: int,
     plugins: list[Path] | None,
     no_verify: bool,
     seed: int,
-) -> CompileRequest:
-    """The request that these options mean, the same that the API and the library make. Raises what `prepare` does."""
-    from service.compiler import prepare
+) -> CompileOptions:
+    """What these options mean, the same that the API and the library take. Raises InvalidOption, InvalidShape."""
     from service.request import CompileOptions
 
-    options = CompileOptions.from_dict(
+    return CompileOptions.from_dict(
         {
             "precision": precision,
             "opt_level": opt_level,
@@ -112,7 +109,6 @@ def request_for(
             "seed": seed,
         }
     )
-    return prepare(model, target=target, options=options)
 
 
 def parse_shapes(given: list[str]) -> dict[str, list[int | str]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.options import Json, Verbose
 from service.cli.output import console, print_json, size, table
+from service.cli.remote import Remote
 
 if TYPE_CHECKING:
     from service.runtime.peak import Peak
@@ -17,6 +18,7 @@ __all__ = ["targets"]
 
 
 def targets(
+    context: typer.Context,
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure this machine again, whatever was measured before.")
     ] = False,
@@ -27,22 +29,42 @@ def targets(
 
     Its fp32 multiply-adds and the bytes from each cache are measured once, on one core and on all, which takes some
     seconds on a machine that does nothing else, and kept in the cache folder.
+
+    `relaxc --server URL targets` lists the server's, `auto` being its machine.
     """
     from service.lowering.target import host_features, listed, missing_features
 
+    remote: Remote = context.obj
+    if remote.url is not None:
+        remote.refuse(measure=measure)
+        _there(remote, json)
+        return
     rows = [{"target": name, **spec.to_dict(), "missing": missing_features(spec)} for name, spec in listed()]
     peaks = _peaks(measure)
     if json:
         print_json({"targets": rows, "peaks": [peak.to_dict() for peak in peaks]})
         return
-    shown = table("", "target", "is", "vector bits", "cores", "runs here", numbers=("vector bits", "cores"))
+    _list(rows, "runs here")
+    _show(peaks)
+    print(f"this CPU has {' '.join(sorted(host_features()))}")
+
+
+def _there(remote: Remote, json: bool) -> None:
+    with remote.client() as client:
+        rows = client.targets()
+    if json:
+        print_json({"targets": rows})
+    else:
+        _list(rows, "runs there")
+
+
+def _list(rows: list[dict[str, Any]], runs_where: str) -> None:
+    shown = table("", "target", "is", "vector bits", "cores", runs_where, numbers=("vector bits", "cores"))
     for row in rows:
         cpu = row["host"] or row
         runs = "yes" if not row["missing"] else f"no: {row['missing'][0]}" + ", …" * (len(row["missing"]) > 1)
         shown.add_row(row["target"], row["arch"] or row["name"], str(cpu["vector_bits"]), str(cpu["cores"]), runs)
     console().print(shown)
-    _show(peaks)
-    print(f"this CPU has {' '.join(sorted(host_features()))}")
 
 
 def _peaks(again: bool) -> list[Peak]:
