@@ -112,6 +112,12 @@ class Pool:
         with self._lock:
             return {flavour: zygote.pid for flavour, zygote in self._zygotes.items() if zygote.alive}
 
+    def ready(self) -> dict[Flavour, dict[str, Any]]:
+        """The flavours whose workers could fork a job now, and the walls that it would have (`Walls.to_dict()`)."""
+        with self._lock:
+            zygotes = dict(self._zygotes)
+        return {name: zygote.walls or {} for name, zygote in zygotes.items() if zygote.alive and zygote.is_ready()}
+
     def run(self, task: Task, on_event: Emit, *, cancellation: Cancellation | None = None) -> dict[str, Any]:
         """The fields of the task's `result` event; other events go to `on_event` as they come, in this thread.
 

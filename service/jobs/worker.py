@@ -22,10 +22,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from service.jobs.guard import stand_guard
 from service.jobs.limits import name_process
 from service.jobs.task import Flavour
+from service.jobs.walls import probe
 
 __all__ = ["main", "preload"]
 
@@ -125,7 +127,12 @@ def main() -> None:
             preload(arguments.flavour)
         gc.collect()
         gc.freeze()  # the collector leaves the shared pages of what exists now alone
-        ready = {"pid": os.getpid(), "threads": threads(), "seconds": round(time.perf_counter() - start, 3)}
+        ready: dict[str, Any] = {
+            "pid": os.getpid(),
+            "threads": threads(),
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+        ready["walls"] = probe()
         control.send(json.dumps(ready).encode())
         serve_forks(control)
 

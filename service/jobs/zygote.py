@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO, Any, NoReturn
 
 from service.errors import CompilerCrashed
 from service.jobs.failures import log_tail
@@ -23,6 +23,7 @@ __all__ = ["Zygote", "ZygoteGone"]
 _LOG = logging.getLogger("relaxc")
 _START_LIMIT_S = 120.0
 _END_LIMIT_S = 5.0
+_READY_BYTES = 1 << 16
 
 
 class ZygoteGone(Exception):
@@ -35,6 +36,8 @@ class Zygote:
     def __init__(self, flavour: Flavour) -> None:
         """Starts the process; it imports while the caller goes on, and `channel` waits for it."""
         self._ready = False
+        self.walls: dict[str, Any] | None = None
+        """What its jobs are behind, as `Walls.to_dict()`; None until it is ready."""
         self._lock = threading.Lock()
         self._log: IO[bytes] = tempfile.NamedTemporaryFile(prefix=f"relaxc-{flavour}-")  # noqa: SIM115  # lives with us
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -70,14 +73,32 @@ class Zygote:
             self._control.settimeout(_START_LIMIT_S)
             message = b""
             with contextlib.suppress(OSError):
-                message = self._control.recv(1 << 12)
+                message = self._control.recv(_READY_BYTES)
             if not message:
                 self._could_not_start()
             self._control.settimeout(None)
-            threads = json.loads(message)["threads"]
-            if threads != 1:
-                _LOG.warning("the worker has %d threads: a lock that one holds at a fork stays locked", threads)
-            self._ready = True
+            self._take(message)
+
+    def is_ready(self) -> bool:
+        """Whether its imports are done, without waiting for them."""
+        if not self._ready and self._lock.acquire(blocking=False):
+            try:
+                with contextlib.suppress(OSError):
+                    message = self._control.recv(_READY_BYTES, socket.MSG_DONTWAIT)
+                    if message:
+                        self._take(message)
+            finally:
+                self._lock.release()
+        return self._ready
+
+    def _take(self, message: bytes) -> None:
+        ready = json.loads(message)
+        if ready["threads"] != 1:
+            _LOG.warning("the worker has %d threads: a lock that one holds at a fork stays locked", ready["threads"])
+        self.walls = ready["walls"]
+        for part, why in (ready["walls"].get("missing") or {}).items():
+            _LOG.info("jobs have no wall of the kind %r: %s", part, why)
+        self._ready = True
 
     def _could_not_start(self) -> NoReturn:
         try:

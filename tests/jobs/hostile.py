@@ -44,7 +44,7 @@ def _unix(path: str) -> str:
 def _datagram(path: str) -> str:
     """A pair of sockets needs no name; one of them can yet send to any."""
     with contextlib.ExitStack() as closing:
-        mine, other = (closing.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
+        mine, _ = (closing.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
         return f"sent {mine.sendto(b'x', path)}"
 
 

@@ -303,3 +303,14 @@ def test_closing_the_pool_ends_everything(task: Callable[..., Task]) -> None:
     assert all_gone(pids)
     with pytest.raises(ServiceError, match="shutting down"):
         pool.run(task("echo"), ignore)
+
+
+def test_a_ready_worker_says_what_its_jobs_are_behind() -> None:
+    with Pool() as pool:
+        assert pool.ready() == {}
+        pool.warm(Flavour.ONNX)
+        deadline = time.monotonic() + 60
+        while not pool.ready() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        walls = pool.ready()[Flavour.ONNX]
+        assert set(walls) == {"network", "files", "calls", "user", "signals", "missing"}
