@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from service.config import settings
 from service.jobs.artifacts import Artifacts
+from service.jobs.blobs.mirrored import open_blobs
+from service.jobs.database.engine import Database
 from service.jobs.desk import Jobs
 from service.jobs.limits import Limits
 from service.jobs.local_backend import LocalBackend
@@ -44,11 +47,21 @@ class Backend(LocalBackend):
     ) -> None:
         """What is None is as the settings say; `entry` is what a child of a `compile` job runs."""
         super().__init__(cache_dir, workers=workers, queue_max=queue_max, limits=limits, entry=entry)
-        self.models = Models()
-        self.uploads = Uploads()
+        root = self.store.root
+        self.database = Database(database_url or settings().database_url or f"sqlite:///{root / 'service.sqlite3'}")
+        self.blobs = open_blobs(
+            settings().blobs_url if blobs_url is None else blobs_url, root / "blobs", settings().s3_endpoint_url or None
+        )
+        self.models = Models(self.database, self.blobs, self.pool, self.workspace)
+        self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
         self.jobs = Jobs()
-        self.artifacts = Artifacts()
-        self.records = RecordSets()
+        self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
+        self.records = RecordSets(self.database, self.blobs)
+
+    def close(self) -> None:
+        super().close()
+        self.database.close()
+        self.blobs.close()
 
     def counts(self) -> Counts:
         """How many jobs run and wait."""

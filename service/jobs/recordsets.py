@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import time
+from pathlib import Path
+
+from service.artifact.entry import is_digest
+from service.errors import InvalidRecords, RecordsNotFound
+from service.jobs.blobs.mirrored import Blobs
+from service.jobs.database import records
+from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner, RecordsRow
+from service.tuning import record_files
 
 __all__ = ["RecordSets"]
 
@@ -10,18 +20,61 @@ __all__ = ["RecordSets"]
 class RecordSets:
     """Every owner's record sets, in the form of docs/tuning.md."""
 
+    def __init__(self, database: Database, blobs: Blobs) -> None:
+        self._database = database
+        self._blobs = blobs
+
     def add(self, owner: Owner, text: bytes, *, name: str, job: str | None = None) -> tuple[RecordsRow, bool]:
-        """Keeps it; the bool says whether this owner did not have it. Raises InvalidOption for what has no records."""
-        raise NotImplementedError
+        """Keeps it; the bool says whether this owner did not have it.
+
+        Its digest is that of its canonical text, so that the same records in another order are the same set. Raises
+        InvalidRecords for a line that is no record and for a set without any, StoreUnwritable.
+        """
+        staged = self._blobs.local.staged().with_suffix(record_files.SUFFIX)
+        try:
+            staged.write_bytes(text)
+            found = record_files.read(staged)
+        finally:
+            staged.unlink(missing_ok=True)
+        if not len(found):
+            raise InvalidRecords("the record set has no records")
+        canonical = "".join(f"{record.to_json()}\n" for record in found).encode()
+        digest = hashlib.sha256(canonical).hexdigest()
+        self._blobs.put_bytes(_blob(digest), canonical)
+        row = RecordsRow(owner.id, digest, name, len(found), len(canonical), time.time(), job)
+        with self._database.begin() as connection:
+            created = records.insert(connection, row)
+        return self.get(owner, digest), created
 
     def get(self, owner: Owner, digest: str) -> RecordsRow:
         """Raises RecordsNotFound, also for another owner's."""
-        raise NotImplementedError
+        with self._database.read() as connection:
+            row = records.find(connection, None if owner.admin else owner.id, digest) if is_digest(digest) else None
+        if row is None:
+            raise _not_found(digest)
+        return row
 
     def read(self, owner: Owner, digest: str) -> bytes:
         """Its text. Raises RecordsNotFound."""
-        raise NotImplementedError
+        self.get(owner, digest)
+        return self.path(digest).read_bytes()
+
+    def path(self, digest: str) -> Path:
+        """The file of a record set, whoever owns it. Raises RecordsNotFound when its bytes are gone."""
+        path = self._blobs.find(_blob(digest), digest)
+        if path is None:
+            raise _not_found(digest)
+        return path
 
     def list(self, owner: Owner, *, limit: int = 1000) -> list[RecordsRow]:
-        """The owner's, the newest first."""
-        raise NotImplementedError
+        """The owner's, the newest first; everybody's for an admin."""
+        with self._database.read() as connection:
+            return records.owned(connection, None if owner.admin else owner.id, limit)
+
+
+def _blob(digest: str) -> str:
+    return f"records/{digest}/records{record_files.SUFFIX}"
+
+
+def _not_found(digest: str) -> RecordsNotFound:
+    return RecordsNotFound(f"there is no record set {digest}", digest=digest)

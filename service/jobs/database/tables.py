@@ -31,6 +31,7 @@ __all__ = [
     "job_events",
     "jobs",
     "metadata",
+    "model_contents",
     "model_files",
     "models",
     "record_sets",
@@ -120,15 +121,23 @@ shares = Table(
     Column("finish", Double, nullable=False),
 )
 
+model_contents = Table(
+    "model_contents",
+    metadata,
+    Column("digest", _Digest, primary_key=True),
+    Column("format", String(16), nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("created", Double, nullable=False),
+)
+
 models = Table(
     "models",
     metadata,
     Column("owner", _Id, primary_key=True),
     Column("digest", _Digest, primary_key=True),
     Column("name", Text, nullable=False),
-    Column("format", String(16), nullable=False),
-    Column("size_bytes", BigInteger, nullable=False),
     Column("created", Double, nullable=False),
+    ForeignKeyConstraint(["digest"], ["model_contents.digest"]),
     Index("ix_models_digest", "digest"),
 )
 
@@ -140,6 +149,7 @@ model_files = Table(
     Column("name", Text, nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("sha256", _Digest, nullable=False),
+    ForeignKeyConstraint(["digest"], ["model_contents.digest"], ondelete="CASCADE"),
 )
 
 artifacts = Table(

@@ -125,25 +125,13 @@ def upgrade() -> None:
         "uq_jobs_live_request", "jobs", ["owner", "request_key"], unique=True, sqlite_where=live, postgresql_where=live
     )
     op.create_table(
-        "model_files",
+        "model_contents",
         sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("position", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
-        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
-        sa.Column("sha256", sa.String(length=64), nullable=False),
-        sa.PrimaryKeyConstraint("digest", "position", name=op.f("pk_model_files")),
-    )
-    op.create_table(
-        "models",
-        sa.Column("owner", sa.String(length=64), nullable=False),
-        sa.Column("digest", sa.String(length=64), nullable=False),
-        sa.Column("name", sa.Text(), nullable=False),
         sa.Column("format", sa.String(length=16), nullable=False),
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.Column("created", sa.Double(), nullable=False),
-        sa.PrimaryKeyConstraint("owner", "digest", name=op.f("pk_models")),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_model_contents")),
     )
-    op.create_index("ix_models_digest", "models", ["digest"], unique=False)
     op.create_table(
         "record_sets",
         sa.Column("owner", sa.String(length=64), nullable=False),
@@ -170,3 +158,25 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["job"], ["jobs.id"], name=op.f("fk_job_events_jobs"), ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("job", "seq", name=op.f("pk_job_events")),
     )
+    op.create_table(
+        "model_files",
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("position", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("size_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("sha256", sa.String(length=64), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["digest"], ["model_contents.digest"], name=op.f("fk_model_files_model_contents"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("digest", "position", name=op.f("pk_model_files")),
+    )
+    op.create_table(
+        "models",
+        sa.Column("owner", sa.String(length=64), nullable=False),
+        sa.Column("digest", sa.String(length=64), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("created", sa.Double(), nullable=False),
+        sa.ForeignKeyConstraint(["digest"], ["model_contents.digest"], name=op.f("fk_models_model_contents")),
+        sa.PrimaryKeyConstraint("owner", "digest", name=op.f("pk_models")),
+    )
+    op.create_index("ix_models_digest", "models", ["digest"], unique=False)

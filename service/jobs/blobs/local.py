@@ -1,0 +1,79 @@
+"""Bytes by name below one folder: whole or not there at all, also after a `kill -9`."""
+
+from __future__ import annotations
+
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from service.artifact.atomic import sweep_staging, sync
+from service.errors import StoreUnwritable
+
+__all__ = ["LocalBlobs", "is_blob_name"]
+
+_NAME = re.compile(r"[a-z]+(/(?!\.\.?(/|$))[^/\\\x00-\x1f\x7f]{1,255}){1,3}")
+_STALE_S = 3600.0
+
+
+def is_blob_name(name: str) -> bool:
+    """Whether this is a name that a blob may have: a kind, then plain names; no way out of the folder."""
+    return _NAME.fullmatch(name) is not None
+
+
+class LocalBlobs:
+    """Files below `root`; any number of processes may use it at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._staging = root / ".staging"
+        self._staging.mkdir(parents=True, exist_ok=True)
+
+    def path(self, name: str) -> Path:
+        """Where the blob is, if it is. Raises ValueError for what is no blob's name."""
+        if not is_blob_name(name):
+            raise ValueError(f"{name!r} is no name of a blob")
+        return self.root / name
+
+    def staged(self) -> Path:
+        """A path of the same file system to write to before `put`; what is left there for an hour is removed."""
+        return self._staging / uuid.uuid4().hex
+
+    def put(self, name: str, file: Path) -> Path:
+        """Moves `file`, of the same file system, to its place, on the disk when this returns.
+
+        Raises StoreUnwritable.
+        """
+        path = self.path(name)
+        try:
+            sync(file)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(path)
+            sync(path.parent)
+        except OSError as error:
+            raise StoreUnwritable(f"{self.root} cannot be written: {error.strerror or error}") from error
+        return path
+
+    def remove(self, name: str) -> None:
+        """Removes it, and its folder once that is empty; nothing where it is not there."""
+        path = self.path(name)
+        path.unlink(missing_ok=True)
+        if path.parent != self.root:
+            try:
+                path.parent.rmdir()
+            except OSError:  # others are in it, or it has gone
+                return
+
+    def names(self, folder: str) -> Iterator[tuple[str, float]]:
+        """Every blob below `folder`, with the Unix time of its last change."""
+        for path in sorted((self.root / folder).rglob("*")):
+            try:
+                if path.is_file():
+                    yield path.relative_to(self.root).as_posix(), path.stat().st_mtime
+            except FileNotFoundError:
+                continue
+
+    def sweep(self) -> None:
+        """Removes what dead processes left half written."""
+        sweep_staging(self._staging, time.time() - _STALE_S)

@@ -1,0 +1,78 @@
+"""A local folder, with a bucket behind it where one is set: what the folder lacks is fetched, and checked."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from service.artifact.entry import sha256_of
+from service.errors import StoreUnwritable
+from service.jobs.blobs.local import LocalBlobs
+from service.jobs.blobs.s3 import S3Blobs
+
+__all__ = ["Blobs", "open_blobs"]
+
+_LOG = logging.getLogger("relaxc.blobs")
+
+
+class Blobs:
+    """Named bytes. With a bucket, what `put` returned is in it, and another server may ask for it."""
+
+    def __init__(self, local: LocalBlobs, remote: S3Blobs | None = None) -> None:
+        self.local = local
+        self.remote = remote
+
+    def put(self, name: str, file: Path) -> Path:
+        """Moves `file` into the folder, after it was mirrored. Raises StoreUnwritable."""
+        if self.remote is not None:
+            self.remote.put(name, file)
+        return self.local.put(name, file)
+
+    def put_bytes(self, name: str, data: bytes) -> Path:
+        """Keeps these bytes under `name`. Raises StoreUnwritable."""
+        staged = self.local.staged()
+        try:
+            staged.write_bytes(data)
+            return self.put(name, staged)
+        except OSError as error:
+            raise StoreUnwritable(f"{self.local.root} cannot be written: {error.strerror or error}") from error
+        finally:
+            staged.unlink(missing_ok=True)
+
+    def find(self, name: str, sha256: str | None = None) -> Path | None:
+        """The blob's file, or None. What comes out of the bucket with another digest than `sha256` counts as lost."""
+        path = self.local.path(name)
+        if path.is_file():
+            return path
+        return self._fetched(name, sha256) if self.remote is not None else None
+
+    def _fetched(self, name: str, sha256: str | None) -> Path | None:
+        assert self.remote is not None
+        staged = self.local.staged()
+        try:
+            if not self.remote.fetch(name, staged):
+                return None
+            if sha256 is not None and sha256_of(staged) != sha256:
+                _LOG.error("%s in the bucket is damaged: its SHA-256 is not %s", name, sha256)
+                return None
+            return self.local.put(name, staged)
+        finally:
+            staged.unlink(missing_ok=True)
+
+    def remove(self, name: str) -> None:
+        """Removes it everywhere; nothing where it is not there. Raises StoreUnwritable."""
+        self.local.remove(name)
+        if self.remote is not None:
+            self.remote.remove(name)
+
+    def close(self) -> None:
+        """Lets go of the bucket."""
+        if self.remote is not None:
+            self.remote.close()
+
+
+def open_blobs(url: str, root: Path, endpoint_url: str | None = None) -> Blobs:
+    """The blobs of RELAXC_BLOBS_URL: empty is the folder `root`, a path another, `s3://…` a bucket behind `root`."""
+    if url.startswith("s3://"):
+        return Blobs(LocalBlobs(root), S3Blobs(url, endpoint_url))
+    return Blobs(LocalBlobs(Path(url.removeprefix("file://")) if url else root))

@@ -1,0 +1,52 @@
+"""Servers that run jobs: each says every few seconds that it lives, and is dead when it has not for a lease's time."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Collection
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from service.jobs.database.engine import now
+from service.jobs.database.tables import instances, jobs
+
+__all__ = ["beat", "bury", "dead", "forget", "register"]
+
+
+def register(connection: Connection, id: str, place: str, workspace: str) -> None:
+    """This process is the server `id`; its folder is `workspace`, in the cache folder whose mark is `place`."""
+    row = {"id": id, "place": place, "workspace": workspace, "host": platform.node(), "pid": os.getpid()}
+    connection.execute(sa.insert(instances).values(**row, started=time.time(), heartbeat=now()))
+
+
+def beat(connection: Connection, id: str) -> bool:
+    """It lives; False when others have given it up."""
+    return connection.execute(sa.update(instances).where(instances.c.id == id).values(heartbeat=now())).rowcount > 0
+
+
+def forget(connection: Connection, id: str) -> None:
+    """It has ended in order."""
+    connection.execute(sa.delete(instances).where(instances.c.id == id))
+
+
+def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandoned: Callable[[str], bool]) -> list[str]:
+    """The servers that are gone: silent for `lease_s`, or of our cache folder and their own folder held by nobody."""
+    rows = connection.execute(sa.select(instances, (now() - instances.c.heartbeat).label("silent"))).all()
+    return [
+        row.id
+        for row in rows
+        if row.id != me and (row.silent > lease_s or (row.place == place and is_abandoned(row.workspace)))
+    ]
+
+
+def bury(connection: Connection, ids: Collection[str]) -> list[str]:
+    """Removes the dead; returns the ids of jobs that run on no server that there is."""
+    connection.execute(sa.delete(instances).where(instances.c.id.in_(ids)))
+    orphaned = sa.select(jobs.c.id).where(
+        jobs.c.state == "running",
+        sa.or_(jobs.c.instance.is_(None), jobs.c.instance.not_in(sa.select(instances.c.id))),
+    )
+    return list(connection.scalars(orphaned.order_by(jobs.c.number)))

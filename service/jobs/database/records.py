@@ -1,0 +1,39 @@
+"""Who has which record set."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Row
+
+from service.jobs.database.rows import RecordsRow
+from service.jobs.database.tables import record_sets
+from service.jobs.database.upsert import insert_new
+
+__all__ = ["find", "insert", "owned"]
+
+
+def insert(connection: Connection, row: RecordsRow) -> bool:
+    """`row.owner` has the set from now on; False when it did already."""
+    return insert_new(connection, record_sets, **asdict(row))
+
+
+def find(connection: Connection, owner: str | None, digest: str) -> RecordsRow | None:
+    """The owner's record set, or anybody's where None is named."""
+    wanted = sa.select(record_sets).where(record_sets.c.digest == digest).order_by(record_sets.c.created).limit(1)
+    wanted = wanted if owner is None else wanted.where(record_sets.c.owner == owner)
+    row = connection.execute(wanted).one_or_none()
+    return None if row is None else _row(row)
+
+
+def owned(connection: Connection, owner: str | None, limit: int) -> list[RecordsRow]:
+    """The owner's, or everybody's where None is named, the newest first."""
+    wanted = sa.select(record_sets).order_by(record_sets.c.created.desc(), record_sets.c.digest).limit(limit)
+    wanted = wanted if owner is None else wanted.where(record_sets.c.owner == owner)
+    return [_row(row) for row in connection.execute(wanted)]
+
+
+def _row(row: Row[Any]) -> RecordsRow:
+    return RecordsRow(**row._mapping)
