@@ -39,7 +39,8 @@ def submit(request: Mapping[str, Any], idempotency_key: str | None = None) -> St
     body = {name: value for name, value in request.items() if value is not None}
     headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
     answer = yield Call("POST", "/v1/jobs", headers=headers, json=body)
-    return Job.from_dict(answer.json())
+    status = answer.headers.get("cache-status", "")
+    return Job.from_dict(answer.json(), shared="collapsed" in status and "repeated" not in status)
 
 
 def job(id: str) -> Steps[Job]:
@@ -62,7 +63,8 @@ def cancel(id: str) -> Steps[Job]:
 def run(request: Mapping[str, Any], timeout_s: float | None = None) -> Steps[tuple[Job, bool]]:
     """Submits, emits its events, and gives the job that has succeeded, with whether it had when it was asked for.
 
-    Whatever ends the waiting, Ctrl-C too, cancels the job, unless the server is gone. Raises the job's error.
+    Whatever ends the waiting, Ctrl-C too, cancels the job, unless the server is gone or somebody asked for it before.
+    Raises the job's error.
     """
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     submitted = yield from submit(request)
@@ -73,7 +75,8 @@ def run(request: Mapping[str, Any], timeout_s: float | None = None) -> Steps[tup
     except ServerUnreachable:
         raise
     except BaseException:
-        yield from _cancel_quietly(submitted.id)
+        if not submitted.shared:
+            yield from _cancel_quietly(submitted.id)
         raise
     return ended.check(), False
 

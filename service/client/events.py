@@ -50,7 +50,9 @@ def _one_stream(job_id: str, parser: Parser, deadline_s: float | None) -> Steps[
     headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
     if parser.last_id:
         headers["Last-Event-ID"] = parser.last_id
-    yield Call("GET", f"/v1/jobs/{job_id}/events", headers=headers, stream=True, resumes=True)
+    answer = yield Call("GET", f"/v1/jobs/{job_id}/events", headers=headers, stream=True, resumes=True)
+    if answer.status_code == 204:  # there is nothing after the event that we have
+        return Job.from_dict((yield Call("GET", f"/v1/jobs/{job_id}", resumes=True)).json())
     while chunk := (yield Read()):
         for message in _messages(parser, chunk):
             event = _event(message)

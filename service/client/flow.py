@@ -22,7 +22,7 @@ class Call:
 
     With `stream` the body is left for `Read`. `files` are the parts of a form, (field, path), opened when it is sent.
     `repeatable`: doing it twice is doing it once. `resumes`: it goes on with what the server has accepted, so a server
-    that is gone for a while is worth waiting for.
+    that is gone for a while is worth waiting for. `timeout_s`: how long the server may be silent, if not as usual.
     """
 
     method: str
@@ -35,6 +35,7 @@ class Call:
     stream: bool = False
     repeatable: bool = True
     resumes: bool = False
+    timeout_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,10 @@ _ENDED = ("succeeded", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it was when the server said so (docs/service.md); times are RFC 3339 text. `data` is all of its JSON."""
+    """A job as it was when the server said so (docs/service.md); times are RFC 3339 text. `data` is all of its JSON.
+
+    `shared`: this submission was answered with an equal job that was under way.
+    """
 
     id: str
     kind: str
@@ -29,6 +32,7 @@ class Job:
     result: Mapping[str, Any] = field(default_factory=dict)
     error: RelaxcError | None = None
     data: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    shared: bool = False
 
     @property
     def ended(self) -> bool:
@@ -44,7 +48,7 @@ class Job:
         return self
 
     @staticmethod
-    def from_dict(data: Any) -> Job:
+    def from_dict(data: Any, *, shared: bool = False) -> Job:
         """The job that this JSON describes. Raises ServerUnreachable for what is none."""
         try:
             progress = data.get("progress")
@@ -60,6 +64,7 @@ class Job:
                 result=data.get("result") or {},
                 error=RelaxcError.from_dict(data["error"]) if data.get("error") else None,
                 data=data,
+                shared=shared,
             )
         except (AttributeError, KeyError, TypeError) as error:
             raise ServerUnreachable(

@@ -17,7 +17,7 @@ from service.errors import InvalidOption
 __all__ = ["Connection", "told"]
 
 _CONNECT_S = 10.0
-_STREAMED = httpx.Timeout(45.0, connect=_CONNECT_S)
+_STREAM_SILENCE_S = 45.0
 """An event stream has a comment every 15 s."""
 
 
@@ -50,8 +50,11 @@ class Connection:
         headers = {"User-Agent": "relaxc-client", "Accept": "application/json, */*"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        timeout = httpx.Timeout(self.timeout_s, connect=min(_CONNECT_S, self.timeout_s))
-        return {"base_url": self.url, "headers": headers, "timeout": timeout}
+        return {"base_url": self.url, "headers": headers}
+
+    def _timeout(self, call: Call) -> httpx.Timeout:
+        silence_s = _STREAM_SILENCE_S if call.stream else call.timeout_s or self.timeout_s
+        return httpx.Timeout(silence_s, connect=min(_CONNECT_S, self.timeout_s))
 
     @contextmanager
     def request(self, http: httpx.Client | httpx.AsyncClient, call: Call) -> Iterator[httpx.Request]:
@@ -67,7 +70,7 @@ class Connection:
                 json=call.json,
                 content=call.content,
                 files=parts or None,
-                **({"timeout": _STREAMED} if call.stream else {}),  # type: ignore[arg-type]
+                timeout=self._timeout(call),
             )
 
 

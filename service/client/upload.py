@@ -8,18 +8,22 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from service.artifact.entry import sha256_of
-from service.client.flow import Call, Emit, Steps, Work
+from service.client.flow import Call, Emit, Sleep, Steps, Work
 from service.client.job import Event, Model
-from service.errors import ModelNotFound, ModelUnsafe, UploadConflict
+from service.errors import ModelNotFound, ModelUnsafe, ServerUnreachable, UploadConflict
 
-__all__ = ["external_data", "upload"]
+__all__ = ["CHUNK_BYTES", "IDENTIFY_S", "external_data", "upload"]
 
 CHUNK_BYTES = 8 << 20
 """Bytes of one PUT: what is sent again when it is lost, and what both sides hold in memory."""
 
+IDENTIFY_S = 180.0
+"""How long the answer to a model's last byte may take: the server reads it in a process that it gives two minutes."""
+
+_NAME_CHARS = 200
+_PAUSE_S = 0.25
 _CONFLICTS = 16
 """How often the server may have another offset than we think, one after the other."""
 
@@ -59,9 +63,9 @@ def upload(model: Path, data: Iterable[Path] | None = None) -> Steps[Model]:
     sha256: str = yield Work(lambda: sha256_of(model))
     try:
         known = yield Call("GET", f"/v1/models/{sha256}")
-        return Model.from_dict(known.json())
     except ModelNotFound:
         return (yield from _in_parts(model, sha256))
+    return Model.from_dict(known.json())
 
 
 def _as_form(model: Path, beside: list[Path]) -> Steps[Model]:
@@ -69,7 +73,7 @@ def _as_form(model: Path, beside: list[Path]) -> Steps[Model]:
         if not path.is_file():
             raise ModelUnsafe(f"the external data {path} is no file", path=str(path))
     files = (("model", model), *(("data", path) for path in beside))
-    answer = yield Call("POST", "/v1/models", files=files)
+    answer = yield Call("POST", "/v1/models", files=files, timeout_s=IDENTIFY_S)
     return Model.from_dict(answer.json())
 
 
@@ -88,30 +92,36 @@ def _in_parts(model: Path, sha256: str) -> Steps[Model]:
             if conflicts > _CONFLICTS or not isinstance(error.fields.get("offset"), int):
                 raise
             offset = error.fields["offset"]
+            yield Sleep(_PAUSE_S * (conflicts - 1))
             continue
         offset, conflicts = offset + len(content), 0
         if telling:
             yield _told("progress", stage="upload", done=offset, total=total)
         if answer.status_code != 202:
             break
-        offset = int(answer.headers.get("upload-offset", offset))
     if telling:
         yield _told("stage", stage="upload", state="done", seconds=time.monotonic() - started_s)
-    known = yield Call("GET", answer.headers["location"])
-    return Model.from_dict(known.json())
+    return Model.from_dict(answer.json())
 
 
 def _offset(sha256: str) -> Steps[int]:
-    """How much the server has."""
-    answer = yield Call("HEAD", f"/v1/uploads/{sha256}")
+    """How much the server has; 0 where it refuses to say: a HEAD has no body for the reason, the PUT after it has."""
+    try:
+        answer = yield Call("HEAD", f"/v1/uploads/{sha256}")
+    except ServerUnreachable as error:
+        if "status" in error.fields:
+            return 0
+        raise
     return int(answer.headers.get("upload-offset", 0))
 
 
 def _put(name: str, sha256: str, content: bytes, offset: int, total: int) -> Call:
     headers = {"Content-Type": "application/octet-stream"}
-    if offset or len(content) < total:
+    if 0 < len(content) < total:  # without it: the whole, or nothing more of an upload that only has to be finished
         headers["Content-Range"] = f"bytes {offset}-{offset + len(content) - 1}/{total}"
-    return Call("PUT", f"/v1/uploads/{sha256}", params={"name": quote(name)}, headers=headers, content=content)
+    name = name[:_NAME_CHARS] if name.isprintable() else "model"
+    path = f"/v1/uploads/{sha256}"
+    return Call("PUT", path, params={"name": name}, headers=headers, content=content, timeout_s=IDENTIFY_S)
 
 
 def _part(model: Path, offset: int) -> bytes:
