@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from service.api.problems import install
-from service.api.routes import artifacts, compile, health, problems, targets
+from service.api.routes import artifacts, compile, health, page, problems, targets
 from service.api.schemas import Problem
 from service.jobs.backend import Backend
 
@@ -41,7 +41,7 @@ def create_app(open_backend: Callable[[], Backend] = Backend) -> FastAPI:
         docs_url=None,  # its page loads scripts from elsewhere
     )
     install(app)
-    for routes in (compile, artifacts, targets, problems, health):
+    for routes in (compile, artifacts, targets, problems, health, page):
         app.include_router(routes.router)
     app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document
     return app

@@ -1,0 +1,109 @@
+// One job: its state, stages, log and numbers as they come, and what came of it.
+
+import { call, get, jobPath, post, remove } from "./api.js";
+import { announce, el, facts } from "./dom.js";
+import { events } from "./events.js";
+import { clock, elapsed, short } from "./format.js";
+import { badge, isLive } from "./jobs.js";
+import { logPanel } from "./log.js";
+import { problemPanel } from "./problem.js";
+import { resultOf } from "./results.js";
+import { stageStrip } from "./stages.js";
+import { tuningPanel } from "./tuning.js";
+
+export function jobView(signal, id) {
+  const title = el("h1", { tabindex: "-1" }, "Job");
+  const state = el("span");
+  const about = el("div");
+  const actions = el("div", { class: "actions" });
+  const trouble = el("div");
+  const outcome = el("div", { class: "outcome" });
+  const stages = stageStrip();
+  const log = logPanel(() => call(`${jobPath(id)}/logs`).then((response) => response.text()));
+  const tuning = tuningPanel();
+  let job = null;
+
+  const cancel = el("button", { type: "button", class: "danger", click: stop }, "Cancel");
+  const again = el("button", { type: "button", click: repeat }, "Run again");
+
+  function update(now) {
+    const before = job?.state;
+    job = now;
+    title.textContent = job.name || job.id;
+    document.title = `${job.state}: ${title.textContent} · relaxc`;
+    if (job.kind === "tune") tuning.node.hidden = false;
+    state.replaceChildren(badge(job.state));
+    about.replaceChildren(facts([
+      ["Kind", job.kind], ["Target", job.target], ["Options", optionsText(job.options)], ["Model", digest(job.model)],
+      ["Created", clock(job.created)], ["Took", elapsed(job.started || job.created, job.finished)],
+      ["Attempts", job.attempts > 1 ? String(job.attempts) : ""], ["Job", el("code", {}, job.id)],
+    ]));
+    stages.job(job);
+    actions.replaceChildren(...(isLive(job) ? [cancel] : job.model || job.artifact ? [again] : []));
+    if (before !== job.state) announce(`${title.textContent} is ${job.state}`);
+    if (!isLive(job) && (!before || isLive({ state: before }))) ended();
+  }
+  async function ended() {
+    if (job.error) trouble.replaceChildren(problemPanel(job.error));
+    if (job.state !== "succeeded") return;
+    try {
+      const made = await resultOf(job, signal);
+      outcome.replaceChildren(made);
+      if (job.kind === "tune") await tuning.finish(job, signal);
+    } catch (problem) {
+      if (!signal.aborted) outcome.replaceChildren(problemPanel(problem));
+    }
+  }
+  async function stop() {
+    cancel.disabled = true;
+    try {
+      update(await remove(jobPath(id)));
+      title.focus();
+    } catch (problem) {
+      if (problem.code !== "job-ended") trouble.replaceChildren(problemPanel(problem));
+    } finally {
+      cancel.disabled = false;
+    }
+  }
+  async function repeat() {
+    const { kind, model, options } = job;
+    const target = job.kind === "compile" || job.kind === "tune" ? { target: job.target, options } : {};
+    try {
+      const body = { kind, ...(model && { model }), ...target, ...(kind !== "compile" && kind !== "tune" && { artifact: job.artifact }) };
+      location.hash = `#/jobs/${(await post("/v1/jobs", body)).id}`;
+    } catch (problem) {
+      trouble.replaceChildren(problemPanel(problem));
+    }
+  }
+  async function follow() {
+    update(await get(jobPath(id), { signal }));
+    for await (const { event, data } of events(`${jobPath(id)}/events`, signal)) {
+      if (signal.aborted) return;
+      if (event === "stage" || event === "progress") stages.event(event, data);
+      if (event === "log") log.add(data);
+      if (event === "metric") tuning.metric(data);
+      if (event === "state") refresh();
+      if (event === "done") update(data.job || data);
+    }
+  }
+  async function refresh() {
+    if (!signal.aborted) update(await get(jobPath(id), { signal }).catch(() => job));
+  }
+
+  const ticking = setInterval(() => job && isLive(job) && update(job), 1000);
+  signal.addEventListener("abort", () => clearInterval(ticking));
+  follow().catch((problem) => signal.aborted || trouble.replaceChildren(problemPanel(problem)));
+  return el("article", { class: "job" },
+    el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Jobs"), " / "),
+    el("section", { class: "panel" }, el("div", { class: "bar" }, title, state, el("span", { class: "spacer" }), actions), about, stages.node),
+    trouble, tuning.node, outcome, log.node);
+}
+
+function digest(text) {
+  return text ? el("code", { title: text }, short(text)) : "";
+}
+
+function optionsText(options = {}) {
+  const shapes = Object.entries(options.shapes || {}).map(([name, dims]) => `${name}=${dims.join(",")}`);
+  return [options.precision, options.opt_level === undefined ? "" : `-O${options.opt_level}`, ...shapes].filter(Boolean).join(" ");
+}

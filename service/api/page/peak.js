@@ -1,0 +1,36 @@
+// What a machine can do at most: measured by a bench, or nominal by the target's vectors.
+
+const GHZ = 3;
+const MIB = 1 << 20;
+
+/**
+ * A CPU's nominal peak at 3 GHz: two multiply-adds of a whole vector a cycle and core (one of 128 bits), and 32, 8 and 4 bytes
+ * a cycle and core from L2, L3 and memory, as schedules/hardware.py has them. Null for a GPU.
+ */
+export function nominalPeak({ kind, cores, vector_bits: bits }) {
+  if (kind !== "llvm") return null;
+  const rate = (bytesPerCycle) => cores * bytesPerCycle * GHZ;
+  return {
+    nominal: true,
+    gflops: cores * (bits / 32) * 2 * (bits > 128 ? 2 : 1) * GHZ,
+    levels: [
+      { name: "L2", size_bytes: cores * MIB, read_gbps: rate(32) },
+      { name: "L3", size_bytes: 32 * MIB, read_gbps: rate(8) },
+      { name: "memory", size_bytes: null, read_gbps: rate(4) },
+    ],
+  };
+}
+
+/** The least time of one call, {ms, bound}: its arithmetic at the peak, or its bytes from the first level that holds them. */
+export function limitOf(peak, flops, bytes) {
+  if (!peak || typeof flops !== "number" || typeof bytes !== "number") return null;
+  const level = peak.levels.find(({ size_bytes: size }) => size === null || size >= bytes) || peak.levels.at(-1);
+  const [compute, memory] = [flops / peak.gflops / 1e6, bytes / level.read_gbps / 1e6];
+  return compute >= memory ? { ms: compute, bound: "compute" } : { ms: memory, bound: level.name };
+}
+
+/** Where the numbers come from, for people. */
+export function peakText(peak) {
+  if (!peak) return "This machine's peak is not known.";
+  return peak.nominal ? `Nominal peak of the target: its vectors and cores at ${GHZ} GHz.` : `Measured peak of ${peak.machine}, ${peak.threads} threads.`;
+}

@@ -1,0 +1,27 @@
+// An error as people need it: what, what to do, and the details that a report should have.
+
+import { el, facts } from "./dom.js";
+
+const SPOKEN = ["log_tail", "repro"];
+
+/** A panel for a Problem, or for the `error` of a job. */
+export function problemPanel(problem) {
+  const fields = Object.entries(problem.fields || {}).filter(([name]) => !SPOKEN.includes(name));
+  const { log_tail: tail, repro } = problem.fields || {};
+  return el("section", { class: "panel problem", role: "alert" },
+    el("h2", {}, problem.message || "It failed"),
+    problem.remedy && el("p", { class: "remedy" }, problem.remedy),
+    facts([
+      ["Code", el("a", { href: `/problems/${encodeURIComponent(problem.code)}` }, problem.code)],
+      ["Whose fault", problem.fault],
+      ["Node", problem.node],
+      ["Retry", problem.retryable ? "the same request may succeed later" : ""],
+      ...fields.map(([name, value]) => [name, typeof value === "string" ? value : JSON.stringify(value)]),
+    ]),
+    repro && block("The same by hand", repro),
+    tail && block("The end of its log", Array.isArray(tail) ? tail.join("\n") : tail));
+}
+
+function block(title, text) {
+  return el("figure", {}, el("figcaption", {}, title), el("pre", { class: "code", tabindex: "0" }, String(text)));
+}
