@@ -22,15 +22,19 @@ from typing import TYPE_CHECKING, Any
 from service.config import settings
 from service.dump import Dump, DumpFolder, no_dump
 from service.errors import CompileFailed, CompilerOutOfMemory, ModelError, RelaxcError, VerificationFailed
+from service.model_coverage import coverage_of, require_records
 from service.repro import repro_command
 from service.request import CompileOptions, CompileRequest, Signature, canonical_json
 
 if TYPE_CHECKING:
     from service.artifact.manifest import Manifest
+    from service.frontend.model import ImportedModel
+    from service.lowering import Scheduled
+    from service.passes import Optimized
     from service.runtime.compare import Verification
     from service.runtime.session import Session
 
-__all__ = ["STAGES", "Emit", "prepare", "run"]
+__all__ = ["STAGES", "Emit", "Front", "Stages", "cover", "load_and_schedule", "places_read", "prepare", "run"]
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -78,29 +82,21 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | 
 
     Raises a RelaxcError, whose `fields["stage"]` names the stage that failed.
     """
-    from service import artifact, frontend, lowering, passes
+    from service import artifact, lowering, passes
     from service.artifact.packing import table_of
     from service.lowering.target import to_tvm
     from service.runtime.session import Session
 
     stage = Stages(emit)
     dump: Dump = DumpFolder(dump_dir) if dump_dir else no_dump
-    options, target = request.options, to_tvm(request.target)
-    plugins = [passes.load_plugin(Path(path)) for path in options.plugins]
-    with stage("import"):
-        imported = frontend.load(request.model.path, request.model.format, shapes=dict(options.shapes))
-        dump("relax_imported", lambda: imported.module.script(show_meta=False))
-    with stage("optimize"):
-        optimized = passes.optimize(imported.module, target, options, plugins=plugins, dump=dump)
-    with stage("schedule") as progress:
-        scheduled = lowering.schedule(
-            optimized.module, request.target, opt_level=options.opt_level, dump=dump, progress=progress
-        )
+    made = load_and_schedule(request, stage, dump)
+    imported, optimized = made.imported, made.optimized
     with stage("build"):
-        module, memory = passes.finalize(scheduled.module, target, bounds=imported.signature.bounds)
+        target = to_tvm(request.target)
+        module, memory = passes.finalize(made.scheduled.module, target, bounds=imported.signature.bounds)
         library = workdir / "library.so"
         lowering.build(module, request.target, library, dump=dump)
-        manifest = _manifest(request, imported.signature, scheduled.report).with_weights(table_of(optimized.weights))
+        manifest = _manifest(request, made).with_weights(table_of(optimized.weights))
         manifest = replace(manifest, passes={**optimized.report.to_dict(), "memory": memory.to_dict()})
     with stage("verify") as progress:
         session = partial(Session.from_parts, library, optimized.weights, manifest)
@@ -123,27 +119,90 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | 
     emit({"event": "result", "files": [file.name for file in files], "stages": stage.seconds})
 
 
-def _manifest(request: CompileRequest, signature: Signature, schedule: list[dict[str, Any]]) -> Manifest:
+@dataclass(frozen=True)
+class Front:
+    """What the stages before the build leave, and the digest of the records that they used."""
+
+    imported: ImportedModel
+    optimized: Optimized
+    scheduled: Scheduled
+    records: str
+
+
+def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Front:
+    """Everything up to a schedule for each PrimFunc. Raises NotTuned where the request requires records."""
+    from service import frontend, lowering, passes
+    from service.lowering.target import to_tvm
+    from service.tuning.sources import records_for
+
+    options = request.options
+    records = records_for(request.target, options)
+    plugins = [passes.load_plugin(Path(path)) for path in options.plugins]
+    with stage("import"):
+        imported = frontend.load(request.model.path, request.model.format, shapes=dict(options.shapes))
+        dump("relax_imported", lambda: imported.module.script(show_meta=False))
+    with stage("optimize"):
+        optimized = passes.optimize(imported.module, to_tvm(request.target), options, plugins=plugins, dump=dump)
+    with stage("schedule") as progress:
+        scheduled = lowering.schedule(
+            optimized.module,
+            request.target,
+            opt_level=options.opt_level,
+            dump=dump,
+            progress=progress,
+            records=records,
+        )
+        if options.require_tuned is not None:
+            require_records(request, coverage_of(request, imported.signature, optimized, scheduled))
+    return Front(imported, optimized, scheduled, records.digest)
+
+
+def cover(request: CompileRequest, emit: Emit) -> None:
+    """Which kernels of the model have records; the `result` event has the Kernel rows under `kernels`.
+
+    Runs the stages before the build in this process. Raises a RelaxcError, whose `fields["stage"]` names the stage.
+    """
+    request = replace(request, options=replace(request.options, require_tuned=None))
+    made = load_and_schedule(request, Stages(emit), no_dump)
+    found = coverage_of(request, made.imported.signature, made.optimized, made.scheduled)
+    emit({"event": "result", "kernels": [kernel.to_dict() for kernel in found.kernels]})
+
+
+def places_read(request: CompileRequest) -> list[Path]:
+    """The files and folders, beside the model, that a compile of `request` reads: plugins and records."""
+    from service.tuning.sources import places
+
+    return [*map(Path, request.options.plugins), *places(request.options)]
+
+
+def _manifest(request: CompileRequest, made: Front) -> Manifest:
     """All that the artifact says of itself but its numbers; nothing of this build alone, such as a path or a time."""
     from service.artifact.key import key_for
     from service.artifact.manifest import Manifest, Requires
 
     key = dict(key_for(request).entries)
     options = request.options.to_dict()
+    del options["records"]  # their digest says what they are, wherever they were
     return Manifest(
-        signature=signature,
+        signature=made.imported.signature,
         target=request.target,
         requires=Requires.of(request.target, metadata.version("apache-tvm")),
         digests={
             "model": request.model.digest,
             "options": hashlib.sha256(canonical_json(options).encode()).hexdigest(),
-            "tuning": key["tuning.records"],
+            "tuning": made.records,
         },
         versions={name.partition(".")[2]: text for name, text in key.items() if name.startswith(("version.", "tool."))},
         options=options,
-        command=repro_command(request, f"model.{request.model.format}"),
-        schedule=schedule,
+        command=repro_command(_without_places(request), f"model.{request.model.format}"),
+        schedule=made.scheduled.report,
     )
+
+
+def _without_places(request: CompileRequest) -> CompileRequest:
+    """The request with the names of its records alone: the same artifact comes from wherever they are."""
+    names = tuple(Path(place).name for place in request.options.records)
+    return replace(request, options=replace(request.options, records=names))
 
 
 def _verify(

@@ -1,20 +1,49 @@
-"""The command line that asks for the same compile by hand."""
+"""The command lines that ask for the same compile by hand, and for the tuning that it lacks."""
 
 from __future__ import annotations
 
 import shlex
 
+from service.config import settings
 from service.errors import InvalidTarget
 from service.lowering.target import resolve
-from service.request import CompileRequest, TargetSpec, canonical_json
+from service.request import CompileOptions, CompileRequest, TargetSpec, canonical_json
 
-__all__ = ["repro_command"]
+__all__ = ["repro_command", "tune_command"]
 
 
 def repro_command(request: CompileRequest, model: str) -> str:
     """`relaxc compile MODEL …` for a shell, with every option that is not the default."""
     options = request.options
     words = ["relaxc", "compile", model, "-o", "out.so", "--target", _target_text(request.target)]
+    words += _what_is_compiled(options)
+    for place in options.records:
+        words += ["--records", place]
+    if not options.default_records:
+        words += ["--no-records"]
+    if options.require_tuned is not None:
+        words += [f"--require-tuned={options.require_tuned}"]
+    if not options.verify:
+        words += ["--no-verify"]
+    if options.seed:
+        words += ["--seed", str(options.seed)]
+    return shlex.join(words)
+
+
+def tune_command(request: CompileRequest) -> str:
+    """`relaxc tune MODEL …` that makes the records of this compile, where it looks for them first."""
+    options = request.options
+    words = ["relaxc", "tune", str(request.model.path)]
+    if not _means("auto", request.target):
+        words += ["--target", _target_text(request.target)]
+    words += _what_is_compiled(options)
+    words += ["--records", options.records[0] if options.records else str(settings().records or "tuning_logs")]
+    return shlex.join(words)
+
+
+def _what_is_compiled(options: CompileOptions) -> list[str]:
+    """The options that decide which kernels a model has, where they are not the default."""
+    words = []
     if options.opt_level != 2:
         words += ["-O", str(options.opt_level)]
     if options.precision is not None:
@@ -23,18 +52,16 @@ def repro_command(request: CompileRequest, model: str) -> str:
         words += ["--shape", f"{name}={','.join(map(str, shape))}"]
     for plugin in options.plugins:
         words += ["--plugin", plugin]
-    if not options.verify:
-        words += ["--no-verify"]
-    if options.seed:
-        words += ["--seed", str(options.seed)]
-    return shlex.join(words)
+    return words
 
 
 def _target_text(target: TargetSpec) -> str:
     """A name that means exactly this target everywhere, else the target's JSON."""
+    return target.name if _means(target.name, target) else canonical_json(target.to_dict())
+
+
+def _means(text: str, target: TargetSpec) -> bool:
     try:
-        if resolve(target.name) == target:
-            return target.name
+        return resolve(text) == target
     except InvalidTarget:
-        pass
-    return canonical_json(target.to_dict())
+        return False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from service.errors import InvalidOption, InvalidShape, InvalidTarget
 
@@ -212,7 +212,11 @@ class CompileOptions:
 
     `precision` None keeps the model's own dtypes. `shapes` fixes or renames symbolic dims, an input
     at a time. `opt_level` 0 builds without graph optimization, 1 adds folding and fusion, 2 layout
-    and schedules (the default), 3 allows fast math within the verification tolerance.
+    and schedules (the default), 3 allows fast math within the verification tolerance. `records` are files and folders
+    of tuning records, which go before the default ones (relaxc's own, and those of RELAXC_RECORDS) unless
+    `default_records` is False; what they say is part of the key, where they are is not. `require_tuned` refuses a
+    compile where a PrimFunc whose template has parameters (`all`), or one of those that take most of the time (`hot`),
+    has no record.
     """
 
     precision: Precision | None = None
@@ -221,8 +225,13 @@ class CompileOptions:
     plugins: tuple[str, ...] = field(default=())
     verify: bool = True
     seed: int = 0
+    records: tuple[str, ...] = field(default=())
+    default_records: bool = True
+    require_tuned: Literal["hot", "all"] | None = None
 
     def __post_init__(self) -> None:
+        if self.require_tuned not in (None, "hot", "all"):
+            raise InvalidOption(f"require_tuned takes hot or all, not {self.require_tuned!r}", option="require_tuned")
         if self.opt_level not in (0, 1, 2, 3):
             raise InvalidOption(f"-O takes 0, 1, 2 or 3, not {self.opt_level}", option="opt_level")
         if self.precision is not None and not isinstance(self.precision, Precision):
@@ -246,12 +255,15 @@ class CompileOptions:
             "plugins": list(self.plugins),
             "verify": self.verify,
             "seed": self.seed,
+            "records": list(self.records),
+            "default_records": self.default_records,
+            "require_tuned": self.require_tuned,
         }
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> CompileOptions:
         """Options from JSON values, every field optional. Raises InvalidOption for an unknown or ill-typed field."""
-        known = {"precision", "opt_level", "shapes", "plugins", "verify", "seed"}
+        known = {option.name for option in fields(CompileOptions)}
         unknown = sorted(set(data) - known)
         if unknown:
             raise InvalidOption(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
@@ -261,7 +273,7 @@ class CompileOptions:
             raise InvalidOption(
                 f"precision {data['precision']!r} is not one of fp32, fp16, bf16", option="precision"
             ) from error
-        for name, kind in (("opt_level", int), ("shapes", dict), ("plugins", list), ("verify", bool), ("seed", int)):
+        for name, kind in _KINDS.items():
             value = data.get(name)
             if name in data and (not isinstance(value, kind) or (kind is int and isinstance(value, bool))):
                 raise InvalidOption(f"option {name} takes {kind.__name__}, got {value!r}", option=name)
@@ -273,7 +285,22 @@ class CompileOptions:
             plugins=tuple(map(str, data.get("plugins", []))),
             verify=data.get("verify", True),
             seed=data.get("seed", 0),
+            records=tuple(map(str, data.get("records", []))),
+            default_records=data.get("default_records", True),
+            require_tuned=data.get("require_tuned"),
         )
+
+
+_KINDS: dict[str, type] = {
+    "opt_level": int,
+    "shapes": dict,
+    "plugins": list,
+    "verify": bool,
+    "seed": int,
+    "records": list,
+    "default_records": bool,
+}
+"""The JSON type of each option that has only one."""
 
 
 def _shape(name: str, dims: Any) -> tuple[Dim, ...]:

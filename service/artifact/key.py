@@ -16,6 +16,7 @@ from service.config import settings
 from service.errors import PluginError, ToolMissing
 from service.machine import missing_features
 from service.request import CompileRequest, ModelFormat, TargetSpec, canonical_json
+from service.tuning.sources import records_for
 
 __all__ = ["Key", "digest_of_files", "key_for"]
 
@@ -60,10 +61,13 @@ class Key:
 def key_for(request: CompileRequest) -> Key:
     """Everything that the artifact of `request` depends on.
 
-    Imports no framework. Raises PluginError for a plugin file that cannot be read, ToolMissing without a compiler.
+    Imports no framework. Raises PluginError for a plugin file that cannot be read, InvalidRecords for such records,
+    ToolMissing without a compiler.
     """
     options = request.options.to_dict()
     plugins = options.pop("plugins")
+    for name in ("records", "default_records"):  # where records are; what they say is an entry
+        del options[name]
     entries = {
         "model.format": request.model.format.value,
         "model.digest": request.model.digest,
@@ -71,7 +75,7 @@ def key_for(request: CompileRequest) -> Key:
         **{f"plugin.{i}": _plugin_digest(Path(path)) for i, path in enumerate(plugins)},
         **_flat("target", request.target.to_dict()),
         "machine.lacks": canonical_json(missing_features(request.target)),
-        "tuning.records": digest_of_files(_ROOT, ("tuning_logs",)),
+        "tuning.records": records_for(request.target, request.options).digest,
         **_source_digests(),
         **_versions(request.model.format),
         **_tools(request.target),

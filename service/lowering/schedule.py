@@ -4,30 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from service.dump import Dump, no_dump
 from service.errors import CompileFailed
 from service.lowering.apply import SCHEDULED, apply_rule, finish
+from service.lowering.replay import Records, replay
 from service.lowering.target import to_tvm
 from service.request import TargetSpec
+from service.tuning.records import Record, RecordTarget, Workload
 
 if TYPE_CHECKING:
     from schedules.rule import Parameters, Rule
 
-__all__ = ["Records", "Scheduled", "schedule"]
-
-Records = Callable[[str, Any], "tuple[str, Parameters] | None"]
-"""(workload hash, target) → the rule and the parameters that tuning found best, or None."""
+__all__ = ["Scheduled", "points_of", "schedule"]
 
 
 @dataclass(frozen=True)
 class Scheduled:
     """A module whose every PrimFunc is scheduled, and for each of them a row of `report`.
 
-    A row: `function`; `workload` (structural hash: equal programs share it); `rule` and its `version`;
-    `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled); `parameters`; `flops`, `bytes` and of
-    them `written_bytes` (ints, or text in symbolic sizes); `declined`: [[rule, reason], …] of those asked before.
+    A row: `function`; `workload` (a hash that equal programs share), `dtype` and `shapes` as records have them; `rule`
+    and its `version`; `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled); `parameters`;
+    `record`, the one behind it (`digest`, `date`, `seconds`, `untuned_s`) or None; `passed_over`: [[record, reason], …]
+    of records that were found and do not fit; `flops`, `bytes` and of them `written_bytes` (ints, or text in symbolic
+    sizes); `declined`: [[rule, reason], …] of those asked before.
     """
 
     module: Any
@@ -51,14 +53,12 @@ def schedule(
     from tvm import tirx
 
     dump("tir_before_schedule", lambda: module.script(show_meta=False))
-    target = to_tvm(spec)
-    rules = _rules(spec, opt_level)
+    scheduler = _Scheduler(spec, opt_level, records)
     functions = [(var, func) for var, func in module.functions_items() if isinstance(func, tirx.PrimFunc)]
-    done: dict[str, list[tuple[Any, Any, dict[str, Any]]]] = {}
     changed, report = {}, []
     for index, (var, func) in enumerate(functions):
         name = str(var.name_hint)
-        changed[var], row = _schedule_one(name, func, target, rules, records, done)
+        changed[var], row = scheduler.schedule(name, func)
         report.append({"function": name, **row})
         if progress is not None:
             progress(index + 1, len(functions))
@@ -69,6 +69,15 @@ def schedule(
     return Scheduled(module, report)
 
 
+def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
+    """How many points the template `rule_name` has for `func`; 1 where there is nothing to tune, or no such rule."""
+    from schedules.rule import Declined
+
+    rule = next((rule for rule in _rules(spec, 2) if rule.name == rule_name), None)
+    choices = rule.choices(func, to_tvm(spec)) if rule is not None else {}
+    return 1 if isinstance(choices, Declined) else prod(len(values) for values in choices.values())
+
+
 def _rules(spec: TargetSpec, opt_level: int) -> Sequence[Rule]:
     from schedules import cpu, cuda
 
@@ -76,58 +85,79 @@ def _rules(spec: TargetSpec, opt_level: int) -> Sequence[Rule]:
     return rules[-1:] if opt_level == 0 else rules
 
 
-def _schedule_one(
-    name: str,
-    func: Any,
-    target: Any,
-    rules: Sequence[Rule],
-    records: Records | None,
-    done: dict[str, list[tuple[Any, Any, dict[str, Any]]]],
-) -> tuple[Any, dict[str, Any]]:
-    """The scheduled PrimFunc and its row, from `done` where an equal one is there."""
-    import tvm_ffi
+class _Scheduler:
+    """Schedules one PrimFunc after another, and knows those that it has seen."""
 
-    from schedules.analysis import work_of
+    def __init__(self, spec: TargetSpec, opt_level: int, records: Records | None) -> None:
+        self._target = to_tvm(spec)
+        self._record_target = RecordTarget.of(spec)
+        self._rules = _rules(spec, opt_level)
+        self._records = records if opt_level > 0 else None
+        self._done: dict[str, list[tuple[Any, Any, dict[str, Any]]]] = {}
 
-    workload = f"{tvm_ffi.structural_hash(func) & (2**64 - 1):016x}"
-    for seen, result, row in done.setdefault(workload, []):
-        if tvm_ffi.structural_equal(seen, func):
-            return result, row
-    try:
-        result, row = _choose(workload, func, target, rules, records)
-        row = {"workload": workload, **row, **work_of(func).to_dict()}
-    except Exception as error:
-        raise CompileFailed(f"PrimFunc {name} cannot be scheduled: {_first_line(error)}", function=name) from error
-    done[workload].append((func, result, row))
-    return result, row
+    def schedule(self, name: str, func: Any) -> tuple[Any, dict[str, Any]]:
+        """The scheduled PrimFunc and its row, those of an equal one where there was one."""
+        import tvm_ffi
 
+        from schedules.analysis import work_of
+        from service.tuning.workload import describe
 
-def _choose(
-    workload: str, func: Any, target: Any, rules: Sequence[Rule], records: Records | None
-) -> tuple[Any, dict[str, Any]]:
-    if func.attrs is not None and func.attrs.get(SCHEDULED):
-        return func, _row("given", None, {}, [])
-    record = records(workload, target) if records is not None else None
-    declined: list[list[str]] = []
-    for rule in rules if record is None else [r for r in rules if r.name == record[0]]:
-        result = apply_rule(rule, func, target, None if record is None else record[1])
-        if isinstance(result, str):
+        workload = describe(func)
+        for seen, result, row in self._done.setdefault(workload.digest, []):
+            if tvm_ffi.structural_equal(seen, func):
+                return result, row
+        try:
+            result, row = self._choose(workload, func)
+            row = {"workload": workload.digest, "dtype": workload.dtype, "shapes": workload.shapes, **row}
+            row |= work_of(func).to_dict()
+        except Exception as error:
+            raise CompileFailed(f"PrimFunc {name} cannot be scheduled: {_first_line(error)}", function=name) from error
+        self._done[workload.digest].append((func, result, row))
+        return result, row
+
+    def _choose(self, workload: Workload, func: Any) -> tuple[Any, dict[str, Any]]:
+        if func.attrs is not None and func.attrs.get(SCHEDULED):
+            return func, _row("given")
+        found = self._records.lookup(workload, self._record_target) if self._records is not None else ()
+        replayed = replay(found, func, self._target, self._rules)
+        if (won := replayed.schedule) is not None:
+            row = _row("record", replayed.rule, won.parameters, passed_over=replayed.passed_over)
+            return won.func, {**row, "record": _behind(replayed.record)}
+        declined: list[list[str]] = []
+        for rule in self._rules:
+            result = apply_rule(rule, func, self._target, None)
+            if not isinstance(result, str):
+                row = _row("rule", rule, result.parameters, declined=declined, passed_over=replayed.passed_over)
+                return result.func, row
             declined.append([rule.name, result])
-            continue
-        return result.func, _row("rule" if record is None else "record", rule, dict(result.parameters), declined)
-    if record is not None:
-        return _choose(workload, func, target, rules, None)
-    raise ValueError(f"every rule declined: {'; '.join(': '.join(pair) for pair in declined)}")
+        raise ValueError(f"every rule declined: {'; '.join(': '.join(pair) for pair in declined)}")
 
 
-def _row(source: str, rule: Rule | None, parameters: dict[str, int], declined: list[list[str]]) -> dict[str, Any]:
+def _row(
+    source: str,
+    rule: Rule | None = None,
+    parameters: Parameters | None = None,
+    *,
+    declined: Sequence[list[str]] = (),
+    passed_over: Sequence[list[str]] = (),
+) -> dict[str, Any]:
     return {
         "rule": rule.name if rule else "given",
         "version": rule.version if rule else 0,
         "source": source,
-        "parameters": parameters,
-        "declined": declined,
+        "record": None,
+        "parameters": dict(parameters or {}),
+        "declined": list(declined),
+        "passed_over": list(passed_over),
     }
+
+
+def _behind(record: Record | None) -> dict[str, Any] | None:
+    """What a report says of a record: enough to find it again."""
+    if record is None:
+        return None
+    names = ("digest", "date", "seconds", "untuned_s")
+    return {name: getattr(record, name) for name in names}
 
 
 def _first_line(error: BaseException) -> str:

@@ -57,7 +57,7 @@ class RecordTarget:
         """The target of the records that a compile for `spec` may use."""
         if spec.kind == "cuda":
             return RecordTarget("cuda", arch=spec.arch)
-        return RecordTarget("llvm", machine.family_of(spec), _vector(spec))
+        return RecordTarget("llvm", machine.family_of(spec) or spec.triple.partition("-")[0], _vector(spec))
 
     @property
     def name(self) -> str:

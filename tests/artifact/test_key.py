@@ -13,8 +13,12 @@ import pytest
 from service import config
 from service.artifact import key as key_module
 from service.artifact.key import Key, digest_of_files, key_for
-from service.errors import PluginError, ToolMissing
+from service.errors import InvalidRecords, PluginError, ToolMissing
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision, TargetSpec
+from service.tuning import sources
+from service.tuning.record_files import append
+from service.tuning.records import RecordTarget
+from tests.tuning.sample_records import record
 
 REQUEST = CompileRequest(
     ModelRef(ModelFormat.ONNX, "0" * 64, 10, Path("model.onnx")),
@@ -40,6 +44,7 @@ REQUESTS: list[tuple[dict[str, Any], set[str]]] = [
     ({"options": CompileOptions(precision=Precision.BF16)}, {"option.precision"}),
     ({"options": CompileOptions(verify=False)}, {"option.verify"}),
     ({"options": CompileOptions(seed=1)}, {"option.seed"}),
+    ({"options": CompileOptions(require_tuned="hot")}, {"option.require_tuned"}),
     ({"options": CompileOptions(shapes=(("x", (1, 3)),))}, {"option.shapes.x"}),
     ({"target": replace(REQUEST.target, cores=2)}, {"target.cores"}),
     ({"target": replace(REQUEST.target, features=("avx2", "fma"))}, {"target.features"}),
@@ -113,7 +118,6 @@ def test_every_part_of_our_code_is_an_entry_and_a_change_in_it_changes_that_entr
             path = tmp_path / place if place.endswith(".py") else tmp_path / place / "a.py"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("x = 1")
-    (tmp_path / "tuning_logs").mkdir()
     monkeypatch.setattr(key_module, "_ROOT", tmp_path)
     monkeypatch.setattr(key_module, "_source_digests", key_module._source_digests.__wrapped__)
     before = key_for(REQUEST)
@@ -122,8 +126,31 @@ def test_every_part_of_our_code_is_an_entry_and_a_change_in_it_changes_that_entr
         entries = {n for n, places in key_module._SOURCES.items() for p in places if path.is_relative_to(tmp_path / p)}
         assert set(before.differences(key_for(REQUEST))) == entries, path
         path.write_text("x = 1")
-    (tmp_path / "tuning_logs" / "records.json").write_text("[]")
+
+
+def test_records_count_by_what_they_say_of_this_target_and_not_by_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = RecordTarget.of(REQUEST.target)
+    monkeypatch.setattr(sources, "SHIPPED", tmp_path / "shipped")
+    before = key_for(REQUEST)
+    append(tmp_path / "shipped", [record(target=RecordTarget("cuda", arch="sm_90"))])
+    assert key_for(REQUEST) == before
+    append(tmp_path / "a", [record(target=mine)])
+    append(tmp_path / "b", [record(target=mine)])
+    a, b = (replace(REQUEST, options=CompileOptions(records=(str(tmp_path / name),))) for name in "ab")
+    assert key_for(a) == key_for(b)
+    assert changed(a) == {"tuning.records"}
+    append(tmp_path / "b", [record(target=mine, seconds=0.001)])
+    assert set(key_for(a).differences(key_for(b))) == {"tuning.records"}
+    append(tmp_path / "shipped", [record(target=mine)])
     assert set(before.differences(key_for(REQUEST))) == {"tuning.records"}
+    assert key_for(replace(REQUEST, options=CompileOptions(default_records=False))) == before
+
+
+def test_records_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRecords, match="nowhere"):
+        key_for(replace(REQUEST, options=CompileOptions(records=(str(tmp_path / "nowhere"),))))
 
 
 def test_names_and_contents_count_and_compiled_python_does_not(tmp_path: Path) -> None:

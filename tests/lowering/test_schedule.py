@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tvm
 from tvm import relax, s_tir, tirx
 from tvm.script import tirx as T
 
+from schedules.cpu import RULES
 from schedules.rule import Declined, Schedule
 from service.errors import CompileFailed
 from service.lowering import schedule
 from service.lowering import schedule as schedule_function
-from service.lowering.target import resolve
+from service.lowering.schedule import points_of
+from service.lowering.target import resolve, to_tvm
+from service.tuning.records import Record, RecordSet, RecordTarget
 from tests.schedules.harness import legalized, run
+from tests.tuning.sample_records import record_of_row
 
 R = relax.op
 
@@ -71,19 +77,104 @@ def test_progress_and_dumps():
     assert "T.vectorized" in dumped[1][1] and "T.vectorized" not in dumped[0][1]
 
 
+PARAMETERS = {"rows": 2, "vectors": 2, "lanes": 16, "packed": 1, "row_tasks": 1}
+SPEC = resolve("x86-64-v4")
+
+
+def product_row(*records: Record) -> dict[str, Any]:
+    rows = schedule(two_equal_products(), SPEC, records=RecordSet(records)).report
+    return next(row for row in rows if row["function"] == "matmul")
+
+
+def tuned(**fields: Any) -> Record:
+    return record_of_row(product_row(), SPEC, **{"parameters": PARAMETERS, **fields})
+
+
 def test_a_record_wins_and_is_replayed():
-    wanted = {"rows": 2, "vectors": 2, "lanes": 16, "packed": 1, "row_tasks": 1}
-    rows = schedule(
-        two_equal_products(), resolve("x86-64-v4"), records=lambda workload, target: ("cpu.matmul", wanted)
-    ).report
-    row = next(row for row in rows if row["function"] == "matmul")
-    assert (row["source"], row["parameters"]) == ("record", wanted)
+    won = tuned()
+    row = product_row(won)
+    assert (row["rule"], row["source"], row["parameters"]) == ("cpu.matmul", "record", PARAMETERS)
+    behind = {"digest": won.digest, "date": won.date, "seconds": won.seconds, "untuned_s": won.untuned_s}
+    assert row["record"] == behind and row["passed_over"] == []
 
 
-def test_a_record_that_does_not_apply_falls_back_to_the_rules():
-    unfit = ("cpu.depthwise", {"lanes": 8})
-    rows = schedule(two_equal_products(), resolve("x86-64-v4"), records=lambda *_: unfit).report
+def test_a_record_wins_over_a_rule_that_would_have_come_first():
+    """The product is taken by cpu.matmul; the last rule takes everything."""
+    last = RULES[-1]
+    row = product_row(tuned(rule=last.name, version=last.version, parameters={}))
+    assert (row["rule"], row["source"]) == (last.name, "record")
+
+
+OTHER_KEYS = {
+    "another CPU": {"target": RecordTarget("llvm", "znver4", "avx512")},
+    "shorter vectors": {"target": RecordTarget("llvm", "x86-64-v4", "avx512-256")},
+    "a GPU": {"target": RecordTarget("cuda", arch="sm_90")},
+    "another dtype": {"dtype": "float16"},
+    "a colliding hash": {"shapes": "32x32 32x32 32x33"},
+    "another workload": {"workload": "f" * 16},
+}
+
+
+@pytest.mark.parametrize("fields", OTHER_KEYS.values(), ids=OTHER_KEYS)
+def test_a_record_for_something_else_is_never_applied(fields):
+    row = product_row(tuned(**fields))
+    assert (row["source"], row["record"], row["passed_over"]) == ("rule", None, [])
+    assert row["parameters"] != PARAMETERS
+
+
+VERSIONS = {rule.name: rule.version for rule in RULES}
+MATMUL = VERSIONS["cpu.matmul"]
+MISFITS = {
+    "an older template": ({"version": MATMUL - 1}, f"has version {MATMUL}, the record is for {MATMUL - 1}"),
+    "a newer template": ({"version": MATMUL + 1}, f"has version {MATMUL}, the record is for {MATMUL + 1}"),
+    "a rule that is gone": ({"rule": "cpu.forgotten"}, "there is no rule cpu.forgotten for this target"),
+    "a parameter that is gone": ({"parameters": {"rows": 2}}, "no longer takes its parameters: the template's"),
+    "a value that is gone": ({"parameters": {**PARAMETERS, "rows": 999}}, "no longer takes its parameters: rows may"),
+    "a rule that declines": (
+        {"rule": "cpu.depthwise", "version": VERSIONS["cpu.depthwise"]},
+        "cpu.depthwise declines: ",
+    ),
+    "a trace": ({"trace": "[]"}, "cpu.matmul replays no traces"),
+}
+
+
+@pytest.mark.parametrize(("fields", "reason"), MISFITS.values(), ids=MISFITS)
+def test_a_record_that_does_not_fit_any_more_is_passed_over_with_a_reason(fields, reason):
+    old = tuned(**fields)
+    row = product_row(old)
+    assert (row["source"], row["record"]) == ("rule", None)
+    [[digest, said]] = row["passed_over"]
+    assert digest == old.digest and reason in said
+
+
+def test_the_next_record_is_asked_after_one_that_does_not_fit():
+    gone, fits = tuned(rule="cpu.forgotten", seconds=1e-9), tuned()
+    row = product_row(gone, fits)
+    assert row["record"]["digest"] == fits.digest and [over[0] for over in row["passed_over"]] == [gone.digest]
+
+
+def test_no_record_is_used_without_optimization():
+    rows = schedule(two_equal_products(), SPEC, opt_level=0, records=RecordSet([tuned()])).report
     assert {row["source"] for row in rows} == {"rule"}
+
+
+def test_a_replayed_record_computes_the_same():
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((32, 32)).astype("float32") for _ in range(2)]
+    rule = next(rule for rule in RULES if rule.name == "cpu.matmul")
+    func = two_equal_products()["matmul"]
+    made = rule.apply(func, to_tvm(resolve("auto")), PARAMETERS)
+    library = tvm.compile(tvm.IRModule({"main": made.func.with_attr("global_symbol", "main")}), to_tvm(resolve("auto")))
+    out = tvm.runtime.empty((32, 32), "float32")
+    library["main"](*map(tvm.runtime.tensor, arrays), out)
+    np.testing.assert_allclose(out.numpy(), arrays[0] @ arrays[1], rtol=1e-4)
+
+
+def test_the_size_of_a_templates_space():
+    func = two_equal_products()["matmul"]
+    assert points_of(func, "cpu.matmul", SPEC) > 10
+    assert points_of(func, "cpu.fallback", SPEC) == points_of(func, "cpu.forgotten", SPEC) == 1
+    assert points_of(func, "cpu.depthwise", SPEC) == 1
 
 
 class _Breaks:

@@ -1,0 +1,69 @@
+"""What a record found, applied again: the same template with the parameters that won, or why they do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from service.lowering.apply import apply_rule
+
+if TYPE_CHECKING:
+    from schedules.rule import Rule, Schedule
+    from service.tuning.records import Record, RecordTarget, Workload
+
+__all__ = ["Records", "Replay", "replay"]
+
+
+class Records(Protocol):
+    """Where a compile looks records up: those for one workload on one target, the ones to prefer first."""
+
+    def lookup(self, workload: Workload, target: RecordTarget) -> Sequence[Record]:
+        """Any number of them, of any rule and version."""
+        ...
+
+
+@dataclass
+class Replay:
+    """The schedule of the first record that fits, its rule and the record; [record, reason] of those before it."""
+
+    schedule: Schedule | None = None
+    rule: Rule | None = None
+    record: Record | None = None
+    passed_over: list[list[str]] = field(default_factory=list)
+
+
+def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule]) -> Replay:
+    """The first of `found` whose rule is one of `rules`, in the record's version, and still takes its parameters.
+
+    Where the rule stands among `rules` does not matter: the record was measured, their order is a guess.
+    """
+    by_name = {rule.name: rule for rule in rules}
+    result = Replay()
+    for record in found:
+        rule = by_name.get(record.rule)
+        got = _apply(record, rule, func, target)
+        if not isinstance(got, str):
+            result.schedule, result.rule, result.record = got, rule, record
+            return result
+        result.passed_over.append([record.digest, got])
+    return result
+
+
+def _apply(record: Record, rule: Rule | None, func: Any, target: Any) -> Schedule | str:
+    from schedules.rule import Declined, check
+
+    if rule is None:
+        return f"there is no rule {record.rule} for this target"
+    if record.version != rule.version:
+        return f"{record.rule} has version {rule.version}, the record is for {record.version}"
+    if record.trace:
+        return f"{record.rule} replays no traces"
+    allowed = rule.choices(func, target)
+    if isinstance(allowed, Declined):
+        return f"{record.rule} declines: {allowed.reason}"
+    try:
+        check(record.parameters, allowed)
+    except ValueError as error:
+        return f"{record.rule} no longer takes its parameters: {error}"
+    return apply_rule(rule, func, target, record.parameters)

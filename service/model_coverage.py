@@ -1,0 +1,85 @@
+"""Which kernels of a compiled model have tuning records, and the error where one is required and missing."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from service.errors import NotTuned
+from service.repro import tune_command
+from service.request import CompileRequest, Signature
+
+if TYPE_CHECKING:
+    from service.lowering import Scheduled
+    from service.passes import Optimized
+    from service.tuning.coverage import Coverage, Kernel
+
+__all__ = ["coverage_of", "require_records"]
+
+_ASSUMED_SIZE = 64
+"""The size of a symbolic dim without an upper bound, for the estimate of what takes time."""
+_SHOWN = 5
+
+
+def coverage_of(request: CompileRequest, signature: Signature, optimized: Optimized, scheduled: Scheduled) -> Coverage:
+    """The coverage of what `schedule` made of the optimized model."""
+    from service.lowering.schedule import points_of
+    from service.lowering.target import to_tvm
+    from service.tuning.coverage import coverage, estimated_cycles
+
+    target, sizes = to_tvm(request.target), _sizes(signature)
+    calls = Counter(str(name) for name, _ in optimized.report.graph["calls"])
+    once = {str(row["function"]): 1 for row in scheduled.report}  # a branch or a loop body calls what the graph has not
+
+    def cycles(row: Mapping[str, Any]) -> float:
+        return estimated_cycles(_number(row["flops"], sizes), _number(row["bytes"], sizes), target)
+
+    def points(function: str, rule: str) -> int:
+        return points_of(optimized.module[function], rule, request.target)
+
+    return coverage(scheduled.report, once | calls, cycles, points)
+
+
+def _sizes(signature: Signature) -> Mapping[str, int]:
+    known = {
+        name: max(bounds.minimum, min(bounds.maximum or _ASSUMED_SIZE, _ASSUMED_SIZE))
+        for name, bounds in signature.dims
+    }
+    return defaultdict(lambda: _ASSUMED_SIZE, known)
+
+
+def _number(value: Any, sizes: Mapping[str, int]) -> float:
+    """A number of the report, which may be text in symbolic sizes; 0 where they do not determine it."""
+    from service.errors import ArtifactCorrupt
+    from service.runtime.dims import evaluate
+
+    try:
+        return float(evaluate(value, sizes))
+    except (ArtifactCorrupt, ZeroDivisionError):
+        return 0.0
+
+
+def require_records(request: CompileRequest, found: Coverage) -> None:
+    """Raises NotTuned where a kernel that `require_tuned` asks a record for has none, and names each."""
+    which = request.options.require_tuned or "all"
+    missing = found.missing(which)
+    if not missing:
+        return
+    names = "; ".join(map(_named, missing[:_SHOWN]))
+    more = f"; and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    raise NotTuned(
+        f"{len(missing)} of {len(found.required(which))} {'hot ' * (which == 'hot')}workloads have no tuning record "
+        f"that fits {request.target.name}: {names}{more}",
+        remedy=f"`{tune_command(request)}` makes them; or compile without --require-tuned.",
+        workloads=[kernel.to_dict() for kernel in missing],
+        command=tune_command(request),
+    )
+
+
+def _named(kernel: Kernel) -> str:
+    over = f", {kernel.passed_over[0][1]}" if kernel.passed_over else ""
+    return (
+        f"{kernel.workload} ({', '.join(kernel.functions)}; {kernel.rule}; {kernel.shapes}; "
+        f"about {kernel.share:.1%} of the time{over})"
+    )

@@ -1,0 +1,52 @@
+"""Which records a compile uses: those it was given, before those that come with relaxc."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from service.config import settings
+from service.request import CompileOptions, TargetSpec
+from service.tuning.record_files import read
+from service.tuning.records import Record, RecordSet, RecordTarget, Workload
+
+__all__ = ["SHIPPED", "RecordsInForce", "places", "records_for"]
+
+SHIPPED = Path(__file__).resolve().parents[2] / "tuning_logs"
+"""The records that come with relaxc."""
+
+
+@dataclass(frozen=True)
+class RecordsInForce:
+    """Sets of records for one target, asked in order: what was measured for the caller goes before what we ship."""
+
+    layers: tuple[RecordSet, ...]
+
+    def lookup(self, workload: Workload, target: RecordTarget) -> tuple[Record, ...]:
+        """The records for this workload, the ones to prefer first."""
+        return tuple(record for layer in self.layers for record in layer.lookup(workload, target))
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of all that they say: equal records have equal digests, wherever they were read from."""
+        return hashlib.sha256("\n".join(layer.digest for layer in self.layers).encode()).hexdigest()
+
+
+def records_for(spec: TargetSpec, options: CompileOptions) -> RecordsInForce:
+    """The records that a compile for `spec` with these options may use. Raises InvalidRecords. Imports no tvm."""
+    target = RecordTarget.of(spec)
+    shipped = [SHIPPED] if options.default_records and SHIPPED.exists() else []
+    layers = [_merged(places(options), target), _merged(shipped, target)]
+    return RecordsInForce(tuple(layer for layer in layers if len(layer)))
+
+
+def places(options: CompileOptions) -> list[Path]:
+    """The files and folders of records that were given, by the options or by RELAXC_RECORDS."""
+    setting = settings().records if options.default_records else None
+    return [*map(Path, options.records), *([] if setting is None else [setting])]
+
+
+def _merged(places: Sequence[Path], target: RecordTarget) -> RecordSet:
+    return RecordSet(record for place in places for record in read(place)).for_target(target)
