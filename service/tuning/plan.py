@@ -18,6 +18,8 @@ _WINDOW = 24
 _IMPROVED = 0.01
 """The part of the time by which a best point has to be faster to count as an improvement."""
 _HOPED = 0.04
+_WORTH = 1e-3
+"""The part of the time of all tasks under which what a task may save is not worth its trials."""
 _SHARE = 4
 """How many times the average of the trials one task may get."""
 
@@ -122,8 +124,16 @@ class Plan:
         for i in open_:
             if self._tasks[i].trials == 0:
                 return i, 1
-        able = [i for i in open_ if self._tasks[i].trials < self._most]
+        able = [i for i in open_ if self._tasks[i].trials < self._most and self._worth(i)]
         if not able:
             return None
         chosen = max(able, key=lambda i: (self._tasks[i].gain_s(), -i))
         return chosen, min(_BATCH, left, self._most - self._tasks[chosen].trials)
+
+    def _worth(self, index: int) -> bool:
+        """Whether the task may save a notable part of the time of all; if not, it is done."""
+        task = self._tasks[index]
+        whole = sum(one.weight * (one.best_s or 0.0) for one in self._tasks)
+        if task.gain_s() < _WORTH * whole:
+            task.done = "too little to gain"
+        return not task.done

@@ -29,10 +29,13 @@ _NOTABLE = 0.02
 class Measure(Protocol):
     """What a run needs of `service.tuning.measure.Measurer`."""
 
-    noise: Noise
+    @property
+    def noise(self) -> Noise:
+        """What the reference kernel said last."""
+        ...
 
     def measure(
-        self, task: Task, points: Sequence[Parameters], ended: Callable[[Outcome], None] | None = None
+        self, task: Task, points: Sequence[Parameters], ended: Callable[[Outcome], None] = ...
     ) -> list[Outcome]:
         """The outcome of every point, in order; `ended` hears of each as soon as it has come."""
         ...
@@ -93,8 +96,8 @@ class TuningRun:
         self._budget, self._measurer, self._journal = budget, measurer, journal
         self._confirmed, self._report, self._clock = confirmed, report, clock
         self._began = clock()
-        self._new_trials = 0
-        self._measuring_s = 0.0
+        self.new_trials = 0
+        self.measuring_s = 0.0
 
     def run(self) -> list[Candidate]:
         """Spends the budget; then compares what was not compared yet, so that every measured task has a verdict."""
@@ -135,8 +138,8 @@ class TuningRun:
         if new:
             began = self._clock()
             self._measurer.measure(task, new, lambda outcome: self._journal.add_trial(task, outcome))
-            self._measuring_s += self._clock() - began
-            self._new_trials += len(new)
+            self.measuring_s += self._clock() - began
+            self.new_trials += len(new)
         found = [self._journal.trial(task, point) for point in points]
         return [outcome for outcome in found if outcome is not None]
 
@@ -200,9 +203,9 @@ class TuningRun:
     def _eta_s(self) -> float | None:
         """Seconds to the end of the budget, at the pace so far; None before the first trial."""
         left: list[float] = []
-        if self._new_trials:
+        if self.new_trials:
             most = sum(one.progress.done == "" for one in self.candidates) * self.plan.total / len(self.candidates)
-            left.append(min(most, self.plan.total - self.plan.spent) * self._measuring_s / self._new_trials)
+            left.append(min(most, self.plan.total - self.plan.spent) * self.measuring_s / self.new_trials)
         if self._budget.time_s is not None:
             left.append(self._budget.time_s - self.elapsed())
         return max(0.0, min(left)) if left else None

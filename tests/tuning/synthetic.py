@@ -63,14 +63,13 @@ class FakeMeasurer:
         self.compared: list[tuple[str, int]] = []
 
     def measure(
-        self, task: Task, points: Sequence[Any], ended: Callable[[Outcome], None] | None = None
+        self, task: Task, points: Sequence[Any], ended: Callable[[Outcome], None] = lambda outcome: None
     ) -> list[Outcome]:
         outcomes = []
         for point in points:
             self.measured.append((task.name, dict(point)))
             outcomes.append(self._outcome(task, point))
-            if ended is not None:
-                ended(outcomes[-1])
+            ended(outcomes[-1])
         return outcomes
 
     def compare(self, task: Task, points: Sequence[Any], rounds: int) -> list[Outcome]:

@@ -115,7 +115,7 @@ def _killed_after(measurer: FakeMeasurer, trials: int) -> None:
     count = 0
     measure = measurer.measure
 
-    def limited(task: Task, points: Any, ended: Callable[[Outcome], None] | None = None) -> list[Outcome]:
+    def limited(task: Task, points: Any, ended: Callable[[Outcome], None]) -> list[Outcome]:
         nonlocal count
         for point in points:
             if count == trials:

@@ -35,7 +35,7 @@ class Policy:
 class Batch:
     """Points of one task; `run_of` makes the request for a library, `before_runs` is called once before the first.
 
-    With `keep` the libraries stay.
+    `ended` hears of each outcome. With `keep` the libraries stay.
     """
 
     builders: Pool
@@ -46,6 +46,7 @@ class Batch:
     run_of: Callable[[str], Run]
     before_runs: Callable[[], object]
     keep: bool = False
+    ended: Callable[[Outcome], None] = lambda outcome: None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     def go(self, points: Sequence[Parameters], builds: Sequence[Build]) -> list[Outcome]:
@@ -102,6 +103,7 @@ class Batch:
 
     def _end(self, index: int, outcome: Outcome) -> None:
         self.outcomes[index] = outcome
+        self.ended(outcome)
         if not self.keep:
             Path(self._builds[index].out).unlink(missing_ok=True)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from service.config import settings
-from service.errors import InvalidOption
+from service.errors import InvalidOption, ServerUnreachable
 from service.jobs.workspace import Workspace
 from service.request import TargetSpec
 from service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Measurer"]
 
 _LISTEN_S = 30.0
+_REMOTE_ATTEMPTS = 3
+"""Of a run whose server went away: two may have gone for reasons of their own."""
 
 
 class Measurer:
@@ -47,7 +49,10 @@ class Measurer:
         rpc: RpcOptions | None = None,
         rules: Sequence[str] = (),
     ) -> None:
-        """`threads` is what a kernel runs with. Raises InvalidOption where it or `builders` is under 1."""
+        """`threads` is what a kernel runs with; with `rpc`, on servers that are registered there.
+
+        Raises InvalidOption where it or `builders` is under 1, and ServerUnreachable where there is no such server.
+        """
         if threads < 1 or builders < 1:
             raise InvalidOption(f"threads and builders must be at least 1, not {threads} and {builders}")
         self._limits = limits or MeasureLimits()
@@ -62,6 +67,8 @@ class Measurer:
         self._builders = Pool(self._zygote, "builder", builders, building)
         self._runners = Pool(self._zygote, "runner", 1, timed)
         self._policy = Policy(overlap=self._placement.overlap)
+        if rpc is not None:
+            self._use_servers(rpc, {**timed, "cpus": building["cpus"], "rpc": asdict(rpc)})
         self._listener = Listener(self._hear, self._limits.quiet_wait_s)
         self._subjects: dict[str, Subject | Outcome] = {}
         self._best: dict[str, float] = {}
@@ -84,13 +91,21 @@ class Measurer:
         """What the reference kernel said last."""
         return self._listener.noise
 
-    def measure(self, task: Task, points: Sequence[Parameters]) -> list[Outcome]:
-        """The outcome of every point, in order; one that kills, hangs or spoils its worker costs itself alone."""
+    def measure(
+        self, task: Task, points: Sequence[Parameters], ended: Callable[[Outcome], None] = lambda outcome: None
+    ) -> list[Outcome]:
+        """The outcome of every point, in order; one that kills, hangs or spoils its worker costs itself alone.
+
+        `ended` hears of each as soon as it is known, in the order of their ends, before the noise after the batch is.
+        """
         subject = self._prepare(task)
         if isinstance(subject, Outcome):
-            return [replace(subject, point=point) for point in points]
+            failed = [replace(subject, point=point) for point in points]
+            for outcome in failed:
+                ended(outcome)
+            return failed
         builds = [self._build(task, point) for point in points]
-        found = self._batch(task, subject).go(points, builds)
+        found = replace(self._batch(task, subject), ended=ended).go(points, builds)
         return self._judged(task, found)
 
     def compare(self, task: Task, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
@@ -106,6 +121,16 @@ class Measurer:
         if isinstance(subject, Outcome):
             return [replace(subject, point=point) for point in everything]
         return self._judged(task, self._compared(task, subject, everything, rounds))
+
+    def _use_servers(self, rpc: RpcOptions, config: dict[str, Any]) -> None:
+        """A runner for each server that the tracker has now; building and measuring then disturb each other nowhere."""
+        found = run_alone(Pool(self._zygote, "remote", 1, config), Listen(), _LISTEN_S)
+        if not isinstance(found, int) or not found:
+            self.close()
+            why = "it has no server" if found == 0 else getattr(found, "detail", found)
+            raise ServerUnreachable(f"the RPC tracker {rpc.host}:{rpc.port}, key {rpc.key}: {why}")
+        self._runners = Pool(self._zygote, "remote", found, config)
+        self._policy = Policy(overlap=True, lost_attempts=_REMOTE_ATTEMPTS, wrong_attempts=1)
 
     def _prepare(self, task: Task) -> Subject | Outcome:
         """The subject, once the untuned kernel has said what is right; or why it could not."""

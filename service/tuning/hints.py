@@ -1,0 +1,57 @@
+"""What is on record for a task: the very point, or points that won for the same template on the nearest shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import inf, log2
+
+from service.tuning.records import Record, RecordSet, RecordTarget
+from service.tuning.task import Task
+
+__all__ = ["nearest", "standing"]
+
+_MOST = 2
+"""Hints for a task: each costs a trial."""
+_FAR = 4.0
+"""The sum of log2 of the ratios of all dims beyond which shapes have nothing to say to each other."""
+
+
+def standing(task: Task, records: RecordSet, target: RecordTarget) -> Record | None:
+    """The record of exactly this task, if its point is still one of the space."""
+    found = records.get((task.workload, target, task.rule, task.version, task.dtype))
+    if found is None or found.shapes != task.shapes or not _fits(found.parameters, task.space):
+        return None
+    return found
+
+
+def nearest(task: Task, records: RecordSet, target: RecordTarget) -> list[Record]:
+    """Records of the same template, version, dtype and target for other workloads of near shapes, the nearest first."""
+    fitting = [
+        (distance, record.workload, record)
+        for record in records
+        if (record.target, record.rule, record.version, record.dtype) == (target, task.rule, task.version, task.dtype)
+        and record.workload != task.workload
+        and (distance := _distance(record.shapes, task.shapes)) <= _FAR
+    ]
+    return [record for _, _, record in sorted(fitting, key=lambda item: item[:2])[:_MOST]]
+
+
+def _fits(point: Mapping[str, int], space: Mapping[str, tuple[int, ...]]) -> bool:
+    return set(point) == set(space) and all(value in space[name] for name, value in point.items())
+
+
+def _distance(one: str, other: str) -> float:
+    """The sum over the dims of the first two buffers of how far they are apart by ratio; epilogues do not count."""
+    pairs = list(zip(one.split()[:2], other.split()[:2], strict=False))
+    if not pairs:
+        return inf
+    return sum(_apart(first.split("x"), second.split("x")) for first, second in pairs)
+
+
+def _apart(one: list[str], other: list[str]) -> float:
+    if len(one) != len(other):
+        return inf
+    return sum(
+        0.0 if a == b else abs(log2(int(a) / int(b))) if a.isdigit() and b.isdigit() and int(a) and int(b) else inf
+        for a, b in zip(one, other, strict=True)
+    )
