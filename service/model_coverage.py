@@ -13,13 +13,13 @@ from service.request import CompileRequest, Signature
 if TYPE_CHECKING:
     from service.lowering import Scheduled
     from service.passes import Optimized
-    from service.tuning.coverage import Coverage, Kernel
+    from service.tuning.coverage import Coverage
 
 __all__ = ["coverage_of", "require_records"]
 
 _ASSUMED_SIZE = 64
 """The size of a symbolic dim without an upper bound, for the estimate of what takes time."""
-_SHOWN = 5
+_SHOWN = 3
 
 
 def coverage_of(request: CompileRequest, signature: Signature, optimized: Optimized, scheduled: Scheduled) -> Coverage:
@@ -66,20 +66,12 @@ def require_records(request: CompileRequest, found: Coverage) -> None:
     missing = found.missing(which)
     if not missing:
         return
-    names = "; ".join(map(_named, missing[:_SHOWN]))
-    more = f"; and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
+    names = ", ".join(f"{kernel.functions[0]} ({kernel.workload})" for kernel in missing[:_SHOWN])
+    more = f", and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
     raise NotTuned(
         f"{len(missing)} of {len(found.required(which))} {'hot ' * (which == 'hot')}workloads have no tuning record "
         f"that fits {request.target.name}: {names}{more}",
         remedy=f"`{tune_command(request)}` makes them; or compile without --require-tuned.",
         workloads=[kernel.to_dict() for kernel in missing],
         command=tune_command(request),
-    )
-
-
-def _named(kernel: Kernel) -> str:
-    over = f", {kernel.passed_over[0][1]}" if kernel.passed_over else ""
-    return (
-        f"{kernel.workload} ({', '.join(kernel.functions)}; {kernel.rule}; {kernel.shapes}; "
-        f"about {kernel.share:.1%} of the time{over})"
     )

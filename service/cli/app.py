@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from service.cli import bench, cache, compile, inspect, profile, run, serve, targets, version
+from service.cli.optional_value import TakesBareOptions
 from service.cli.options import Verbose
 from service.cli.remote import KeyFile, Remote, Server
 
@@ -48,5 +49,5 @@ for verb in (
     serve.serve,
     version.version,
 ):
-    app.command(help=unwrapped(verb))(verb)
+    app.command(help=unwrapped(verb), cls=TakesBareOptions)(verb)
 app.add_typer(cache.app, name="cache")

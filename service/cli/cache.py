@@ -6,13 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from service.cli.optional_value import TakesBareOptions
 from service.cli.options import (
     Json,
     Model,
+    NoRecords,
     NoVerify,
     OptLevel,
     Plugins,
     PrecisionName,
+    Records,
+    RequireTuned,
     Seed,
     Shapes,
     Target,
@@ -48,7 +52,7 @@ def ls(json: Json = False, verbose: Verbose = False) -> None:
     print(f"{len(entries)} artifacts, {size(total)} of {size(store.max_bytes)} in {store.root}")
 
 
-@app.command()
+@app.command(cls=TakesBareOptions)
 def explain(
     model: Model,
     target: Target = "auto",
@@ -56,21 +60,31 @@ def explain(
     precision: PrecisionName = None,
     opt_level: OptLevel = 2,
     plugin: Plugins = None,
+    records: Records = None,
+    no_records: NoRecords = False,
+    require_tuned: RequireTuned = None,
     no_verify: NoVerify = False,
     seed: Seed = 0,
+    key_only: Annotated[
+        bool, typer.Option("--key", help="Print the key alone, 64 hex digits: the name of the artifact for a CI cache.")
+    ] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Say whether `relaxc compile` with these options would find its artifact in the store, and if not, why not.
 
-    A miss is explained by the nearest key that is stored: what differs between the two.
+    A miss is explained by the nearest key that is stored: what differs between the two. Tuning records count by
+    what they say for the target, not by where they are.
     """
     from service.artifact.key import key_for
     from service.compiler import prepare
 
-    options = options_for(shape, precision, opt_level, plugin, no_verify, seed)
+    options = options_for(shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned)
     request = prepare(model, target=target, options=options)
     key = key_for(request)
+    if key_only:
+        print(key.digest)
+        return
     found = _store().explain(key)
     differences = {name: {"stored": old, "wanted": new} for name, (old, new) in found.differences.items()}
     nearest = found.nearest.artifact if found.nearest else None

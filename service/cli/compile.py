@@ -12,10 +12,13 @@ from service.cli import report
 from service.cli.options import (
     Json,
     Model,
+    NoRecords,
     NoVerify,
     OptLevel,
     Plugins,
     PrecisionName,
+    Records,
+    RequireTuned,
     Seed,
     Shapes,
     Target,
@@ -51,6 +54,9 @@ def compile(
         typer.Option(metavar="DIR", help="Write what each stage saw there, numbered in order; compiles anew."),
     ] = None,
     plugin: Plugins = None,
+    records: Records = None,
+    no_records: NoRecords = False,
+    require_tuned: RequireTuned = None,
     no_verify: NoVerify = False,
     seed: Seed = 0,
     force: Annotated[bool, typer.Option("--force", help="Compile even if the store has the artifact.")] = False,
@@ -64,14 +70,17 @@ def compile(
 
     The artifact comes from the store if an equal request was compiled before. Unless --no-verify is given, an
     artifact whose outputs differ from ONNX Runtime's or torch's on random inputs is an error.
+
+    Kernels with a tuning record that fits use its parameters; the manifest names the record behind each. See
+    `relaxc tune` and `relaxc records`.
     """
     _check_writable(output)
-    options = options_for(shape, precision, opt_level, plugin, no_verify, seed)
+    options = options_for(shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned)
     remote: Remote = context.obj
     if remote.url is None:
         made = _here(model, output, target, options, dump, force)
     else:
-        remote.refuse(dump=dump, plugin=plugin, force=force)
+        remote.refuse(dump=dump, plugin=plugin, force=force, records=records)
         made = _there(remote, model, output, target, options)
     if json:
         print_json(_as_json(made))
@@ -125,6 +134,7 @@ def _print_summary(made: CompiledArtifact) -> None:
             ("stages", ", ".join(f"{name} {seconds(took)}" for name, took in stages.items())),
             ("target", manifest.target.name),
             ("fused", report.fused(manifest)),
+            ("tuned", report.tuned(manifest)),
             *(("verified", line) for line in report.verification(manifest)),
         ]
     )

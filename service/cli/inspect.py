@@ -94,6 +94,7 @@ def _artifact(path: Path, as_json: bool) -> None:
             ("runs here", f"no, it needs {', '.join(missing)}" if missing else "yes"),
             ("weights", f"{len(weights.tensors)} tensors, {size(weights.size_bytes)} in {weights.file or 'this file'}"),
             ("fused", report.fused(manifest)),
+            ("tuned", report.tuned(manifest)),
             ("model", manifest.digests.get("model", "-")),
             ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
             ("rebuild", manifest.command),

@@ -16,7 +16,7 @@ import typer
 
 from service.cli.app import app
 from service.cli.output import print_json
-from service.errors import CompilerCrashed, InvalidOption, RelaxcError, ToolMissing
+from service.errors import CompilerCrashed, InvalidOption, NotTuned, RelaxcError, ToolMissing
 
 __all__ = ["main"]
 
@@ -123,11 +123,21 @@ def _report(error: RelaxcError, wishes: Wishes) -> int:
     elif isinstance(error, CompilerCrashed):
         for line in [*error.fields.get("log_tail", [])[-_LOG_LINES:], *filter(None, [error.fields.get("repro")])]:
             print(f"  | {line}", file=sys.stderr)
+    elif isinstance(error, NotTuned):
+        for row in error.fields.get("workloads", []):
+            print(f"  | {_kernel(row)}", file=sys.stderr)
     print(f"relaxc: error [{error.code}]: {error.message}", file=sys.stderr)
     print(f"remedy: {error.remedy}", file=sys.stderr)
     if wishes.json:
         print_json({"error": error.to_dict()})
     return error.exit_code
+
+
+def _kernel(row: dict[str, Any]) -> str:
+    """`0123456789abcdef  12.5%  cpu.conv2d_blocked  1x64x56x56 …  conv2d, conv2d1`, and a record that does not fit."""
+    unfit = f"  (record {row['passed_over'][0][0]}: {row['passed_over'][0][1]})" if row["passed_over"] else ""
+    words = (row["workload"], f"{row['share']:6.1%}", row["rule"], row["shapes"], ", ".join(row["functions"]))
+    return "  ".join(words) + unfit
 
 
 def _report_bug(error: Exception, wishes: Wishes) -> int:

@@ -17,10 +17,13 @@ __all__ = [
     "Artifact",
     "Json",
     "Model",
+    "NoRecords",
     "NoVerify",
     "OptLevel",
     "Plugins",
     "PrecisionName",
+    "Records",
+    "RequireTuned",
     "Seed",
     "Shapes",
     "Target",
@@ -85,6 +88,30 @@ NoVerify = Annotated[
     ),
 ]
 
+Records = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--records",
+        metavar="DIR",
+        help="Tuning records to use before those that come with relaxc: a folder, or one file. Repeatable; also "
+        "RELAXC_RECORDS.",
+    ),
+]
+NoRecords = Annotated[
+    bool,
+    typer.Option("--no-records", help="Use no tuning records but those of --records."),
+]
+RequireTuned = Annotated[
+    str | None,
+    typer.Option(
+        "--require-tuned",
+        metavar="[=all|hot]",
+        help="Fail before the build where a kernel whose template has parameters has no record; with =hot, only "
+        "where it is one of those that make up 95 % of the estimated time.",
+        show_default=False,
+    ),
+]
+
 _SYMBOL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -95,6 +122,9 @@ def options_for(
     plugins: list[Path] | None,
     no_verify: bool,
     seed: int,
+    records: list[Path] | None = None,
+    no_records: bool = False,
+    require_tuned: str | None = None,
 ) -> CompileOptions:
     """What these options mean, the same that the API and the library take. Raises InvalidOption, InvalidShape."""
     from service.request import CompileOptions
@@ -107,6 +137,9 @@ def options_for(
             "plugins": [str(path.resolve()) for path in plugins or []],
             "verify": not no_verify,
             "seed": seed,
+            "records": [str(path.resolve()) for path in records or []],
+            "default_records": not no_records,
+            "require_tuned": require_tuned,
         }
     )
 

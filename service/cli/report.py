@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from service.artifact.manifest import Manifest
 
-__all__ = ["count", "fused", "heaviest", "prim_funcs", "signature", "verification"]
+__all__ = ["count", "fused", "heaviest", "prim_funcs", "signature", "tuned", "verification"]
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
@@ -63,6 +63,15 @@ def fused(manifest: Manifest) -> str:
     )
     more = f", and {sum(number for number, _ in rows[4:])} of other kinds" if len(rows) > 4 else ""
     return ", ".join(f"{number} {name}" for number, name in rows[:4]) + more or "none"
+
+
+def tuned(manifest: Manifest) -> str:
+    """How many of the PrimFuncs a record is behind, and why records that were found are not: `12 of 20 PrimFuncs`."""
+    from_records = sum(row["source"] == "record" for row in manifest.schedule)
+    unfit = sorted({reason for row in manifest.schedule for _, reason in row.get("passed_over", [])})
+    more = f"; records that do not fit: {unfit[0]}" if unfit else ""
+    others = f", and {len(unfit) - 1} other reasons" if len(unfit) > 1 else ""
+    return f"{from_records} of {len(manifest.schedule)} PrimFuncs by a record{more}{others}"
 
 
 def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
