@@ -48,8 +48,11 @@ class Measurer:
         limits: MeasureLimits | None = None,
         rpc: RpcOptions | None = None,
         rules: Sequence[str] = (),
+        folder: Path | None = None,
     ) -> None:
         """`threads` is what a kernel runs with; with `rpc`, on servers that are registered there.
+
+        Files are below `folder`, by default one of the cache folder.
 
         Raises InvalidOption where it or `builders` is under 1, and ServerUnreachable where there is no such server.
         """
@@ -57,7 +60,7 @@ class Measurer:
             raise InvalidOption(f"threads and builders must be at least 1, not {threads} and {builders}")
         self._limits = limits or MeasureLimits()
         self._rpc = rpc
-        self._workspace = Workspace(settings().cache_dir / "tuning")
+        self._workspace = Workspace(folder or settings().cache_dir / "tuning")
         self._folder = self._workspace.folder("measure")
         self._zygote = Zygote(self._folder)
         self._placement = place(threads)

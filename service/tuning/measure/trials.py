@@ -59,6 +59,10 @@ class Trials:
         self._expected: list[Array] = []
         self._tensors: tuple[Place | None, list[Any]] = (None, [])
 
+    def forget(self) -> None:
+        """Lets go of the tensors, and so of the place that they are in."""
+        self._tensors = (None, [])
+
     def reference(self, request: Reference) -> Ran:
         """Writes what the untuned kernel gives: for normal floats, or for positive ones where it gives NaN else."""
         func = tvm.ir.load_json(request.subject.func_json)

@@ -1,0 +1,86 @@
+"""Rules for tests of the measurer: one that does what it should, and every way in which one may not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+from tvm import te, tirx
+
+from schedules.rule import Choices, Declined, Parameters, Schedule
+
+__all__ = ["FAULTS", "RULES", "SIZE", "plus_one"]
+
+SIZE = 1 << 14
+
+FAULTS = (
+    *("none", "wrong", "segfault", "hang", "exit", "memory", "mismatch"),  # of the kernel
+    *("declined", "no-such-point", "raises", "builder-segfault", "builder-hang"),  # of the rule
+)
+"""What the parameter `fault` numbers."""
+
+_PLENTY_BYTES = 1 << 44
+
+
+def plus_one(size: int = SIZE) -> Any:
+    """y[i] = x[i] + 1"""
+    return _plus(tirx.const(1.0, "float32"), size)
+
+
+def _plus(term: Any, size: int = SIZE) -> Any:
+    x = te.placeholder((size,), name="x")
+    return te.create_prim_func([x, te.compute((size,), lambda i: x[i] + term, name="y")])
+
+
+def _calls(name: str, *arguments: Any) -> Any:
+    """A kernel that calls a function of libc for each element."""
+    return _plus(tirx.call_extern("int32", name, *arguments).astype("float32"))
+
+
+def _exhausting() -> Any:
+    plenty = tirx.const(_PLENTY_BYTES, "int64")
+    return _calls("memset", tirx.call_extern("handle", "malloc", plenty), 1, plenty)
+
+
+_KERNELS = {
+    "wrong": lambda: _plus(tirx.const(1.5, "float32")),
+    "segfault": lambda: _calls("raise", int(signal.SIGSEGV)),
+    "hang": lambda: _calls("sleep", 1000),
+    "exit": lambda: _calls("_exit", 3),
+    "memory": _exhausting,
+    "mismatch": lambda: plus_one(2 * SIZE),
+}
+
+
+class Faulty:
+    """y = x + 1, or the fault that its one parameter numbers."""
+
+    name = "test.faulty"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.rule.Rule`."""
+        del func, target
+        chosen = dict(parameters or {"fault": 0})
+        fault = FAULTS[chosen["fault"]]
+        if fault == "declined":
+            return Declined("it has the fault to decline")
+        if fault == "no-such-point":
+            raise ValueError("that is no point of the space")
+        if fault == "raises":
+            raise RuntimeError("a bug of the rule")
+        if fault == "builder-segfault":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if fault == "builder-hang":
+            time.sleep(1000)
+        return Schedule(_KERNELS.get(fault, plus_one)(), chosen)
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.rule.Rule`."""
+        del func, target
+        return {"fault": tuple(range(len(FAULTS)))}
+
+
+RULES = (Faulty(),)

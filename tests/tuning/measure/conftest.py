@@ -1,0 +1,85 @@
+"""Tasks that are quick to build and to run, and measurers of real processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import tvm
+
+from schedules.rule import Choices, Declined, Parameters, Schedule
+from service.config import settings
+from service.lowering.target import resolve, to_tvm
+from service.tuning.measure import MeasureLimits, Measurer
+from service.tuning.task import Task
+from tests.schedules.test_packed import product
+from tests.tuning.measure.bad_rules import FAULTS, RULES, plus_one
+
+BAD = "tests.tuning.measure.bad_rules"
+
+LIMITS = MeasureLimits(build_s=60, run_s=60, measure_s=0.02, max_runs=10, quiet_wait_s=0)
+"""Generous where a loaded machine could make a test fail, short where only precision is lost."""
+
+
+def make_task(func: Any, rule: Any, workload: str, default: Parameters | None = None) -> Task:
+    """A task of one call."""
+    spec = resolve("auto")
+    space = rule.choices(func, to_tvm(spec))
+    assert not isinstance(space, Declined)
+    if default is None:
+        found = rule.apply(func, to_tvm(spec))
+        assert isinstance(found, Schedule)
+        default = dict(found.parameters)
+    choices: Choices = space
+    text = tvm.ir.save_json(func)
+    return Task(
+        workload, "kernel", text, spec, "float32", rule.name, rule.version, default, choices, 1.0, 1.0, 1, "64x64"
+    )
+
+
+def fault(name: str) -> Parameters:
+    """The point that has a fault."""
+    return {"fault": FAULTS.index(name)}
+
+
+@pytest.fixture(scope="session")
+def faulty() -> Task:
+    """The task of the rule with the faults."""
+    return make_task(plus_one(), RULES[0], "faulty")
+
+
+@pytest.fixture(scope="session")
+def matmul() -> Task:
+    """A small packed matrix product with a residual and a relu."""
+    from schedules.cpu.matmul_packed import MatmulPacked
+
+    return make_task(product(24, 64, 64, 32, 12), MatmulPacked(), "matmul")
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("RELAXC_CACHE_DIR", str(tmp_path))
+    settings.cache_clear()
+    yield tmp_path
+    settings.cache_clear()
+
+
+@pytest.fixture
+def measurer(cache: Path) -> Iterator[Callable[..., Measurer]]:
+    """Makes measurers, closes them, and sees that nothing of them is left."""
+    made: list[Measurer] = []
+
+    def make(*, limits: MeasureLimits = LIMITS, threads: int = 1, **more: Any) -> Measurer:
+        made.append(Measurer(resolve("auto"), threads=threads, builders=2, limits=limits, rules=[BAD], **more))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+    left = [p for p in psutil.Process().children(recursive=True) if p.name().startswith("relaxc-")]
+    assert not left
+    assert not any((cache / "tuning").iterdir())
