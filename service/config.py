@@ -65,6 +65,9 @@ class Settings(BaseSettings):
     queue_max_per_key: int = _setting(
         48, "Jobs of one API key that may wait, so that no key fills the queue for all.", unit="jobs", ge=1
     )
+    tune_timeout_s: float = _setting(
+        24 * 3600.0, "Wall-clock limit of a tuning that was given no time of its own.", unit="s", gt=0
+    )
     tune_workers: int = _setting(
         1, "Tunings that run at the same time in one server, beside the compiles.", unit="processes", ge=0
     )
@@ -97,9 +100,20 @@ class Settings(BaseSettings):
     )
     webhook_private: bool = _setting(False, "Whether webhooks may go to private and loopback addresses.")
 
+    disk_reserve_bytes: int = _setting(
+        1 * GIB, "Free space on the disk of the cache folder below which a server is not ready.", unit="bytes", ge=0
+    )
+    drain_s: float = _setting(
+        30.0, "Time that running jobs have to end after SIGTERM; then they are queued again.", unit="s", ge=0
+    )
+
     # The server
     host: str = _setting("127.0.0.1", "Address that `relaxc serve` listens on.")
     port: int = _setting(8000, "Port that `relaxc serve` listens on; 0 picks a free one.", ge=0, le=65535)
+    trusted_proxies: str = _setting(
+        "127.0.0.1,::1",
+        "Addresses of proxies whose X-Forwarded-For and X-Forwarded-Proto are believed, separated by commas.",
+    )
     max_connections: int = _setting(
         512, "Connections that the server holds open; requests on more are refused with 503.", unit="connections", ge=1
     )
@@ -137,6 +151,9 @@ class Settings(BaseSettings):
     )
 
     # Diagnosis
+    log_format: str = _setting(
+        "console", "Form of a server's log on stderr: console, or json, an object a line.", pattern="^(console|json)$"
+    )
     log_level: str = _setting(
         "warning", "Level of the log on stderr: debug, info, warning or error.", pattern="^(debug|info|warning|error)$"
     )

@@ -112,6 +112,12 @@ class Pool:
         with self._lock:
             return {flavour: zygote.pid for flavour, zygote in self._zygotes.items() if zygote.alive}
 
+    @property
+    def running(self) -> int:
+        """How many tasks run."""
+        with self._lock:
+            return len(self._running)
+
     def ready(self) -> dict[Flavour, dict[str, Any]]:
         """The flavours whose workers could fork a job now, and the walls that it would have (`Walls.to_dict()`)."""
         with self._lock:

@@ -16,9 +16,10 @@ from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
 
+from service.config import settings
 from service.errors import InvalidOption, ServiceError
 
-__all__ = ["Database", "now"]
+__all__ = ["Database", "now", "url_of_settings"]
 
 _BUSY_MS = 30_000
 """How long SQLite waits for another writer; each of our transactions takes milliseconds."""
@@ -105,6 +106,11 @@ class Database:
     def close(self) -> None:
         """Closes every connection."""
         self.engine.dispose()
+
+
+def url_of_settings(root: Path) -> str:
+    """The URL that the settings name, or that of a file in `root`."""
+    return settings().database_url or f"sqlite:///{root / 'service.sqlite3'}"
 
 
 def unavailable(error: Exception) -> ServiceError:

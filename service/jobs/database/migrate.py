@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
+from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from service.jobs.database.tables import metadata
@@ -14,7 +16,7 @@ from service.jobs.database.tables import metadata
 if TYPE_CHECKING:
     from service.jobs.database.engine import Database
 
-__all__ = ["MIGRATION_LOCK", "migrate"]
+__all__ = ["MIGRATION_LOCK", "is_current", "migrate"]
 
 MIGRATION_LOCK = 1
 """The name of the lock that the migrating server holds."""
@@ -22,9 +24,7 @@ MIGRATION_LOCK = 1
 
 def migrate(database: Database, revision: str = "head") -> None:
     """Upgrades to `revision`, in one transaction. Does nothing where the database is there already."""
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
-    script = ScriptDirectory.from_config(config)
+    config, script = _script()
 
     def upgrade(current: Any, _: object) -> Any:
         return script._upgrade_revs(revision, current)  # as `alembic.command.upgrade` does, without its env.py
@@ -34,3 +34,17 @@ def migrate(database: Database, revision: str = "head") -> None:
         database.lock(connection, MIGRATION_LOCK)
         environment.configure(connection=connection, target_metadata=metadata)
         environment.run_migrations()
+
+
+def is_current(database: Database) -> bool:
+    """Whether the tables are those of this version."""
+    with database.read() as connection:
+        current = MigrationContext.configure(connection).get_current_heads()
+    return set(current) == set(_script()[1].get_heads())
+
+
+@lru_cache(maxsize=1)
+def _script() -> tuple[Config, ScriptDirectory]:
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    return config, ScriptDirectory.from_config(config)

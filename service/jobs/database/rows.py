@@ -13,11 +13,13 @@ from service.request import CompileOptions, ModelFormat
 __all__ = [
     "LOCAL_OWNER",
     "SCOPES",
+    "AuditRow",
     "EventRow",
     "JobKind",
     "JobPage",
     "JobRequest",
     "JobRow",
+    "KeyRow",
     "ModelFile",
     "ModelRow",
     "Owner",
@@ -45,6 +47,54 @@ class Owner:
 
 LOCAL_OWNER = Owner("k_local", frozenset(SCOPES))
 """Everybody, where the server has no keys."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    """An API key without its secret. `webhook_secret` signs what is sent to the key's webhooks."""
+
+    id: str
+    name: str
+    scopes: frozenset[str]
+    weight: float
+    webhook_secret: str
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+
+    @property
+    def owner(self) -> Owner:
+        """Who asks with it. The scope `admin` has all the others in it."""
+        return Owner(self.id, frozenset(SCOPES) if "admin" in self.scopes else self.scopes, self.weight)
+
+    def in_force(self, time: float) -> bool:
+        """Whether it is neither revoked nor, at `time`, expired."""
+        return self.revoked is None and (self.expires is None or time < self.expires)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The key as JSON, without what is secret."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "scopes": sorted(self.scopes),
+            "weight": self.weight,
+            "created": iso_time(self.created),
+            "expires": iso_time(self.expires),
+            "revoked": iso_time(self.revoked),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRow:
+    """That `key` called `action` (`POST /v1/jobs`) on `object` from `address`; `outcome` is the answer's status."""
+
+    time: float
+    key: str
+    action: str
+    object: str
+    outcome: str
+    address: str
+    detail: dict[str, Any]
 
 
 class JobKind(StrEnum):
