@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -54,11 +55,11 @@ def run(request: CompileRequest, options: TuneOptions, workdir: Path, emit: Emit
     if options.list_only:
         emit({"event": "result", "files": [], **_listed(found, peak)})
         return
-    session = _Session(request, replace(options, into=options.into or str(workdir / "records")), found, peak, emit)
+    session = _Session(request, options, found, peak, workdir, emit)
     with stage("tune"):
         candidates, report = session.tune()
     with stage("report"):
-        files = session.write(candidates, report, workdir)
+        files = session.write(candidates, report)
     summary = {name: value for name, value in report.items() if name != "tasks"}
     emit({"event": "result", "files": files, "summary": summary, "stages": stage.seconds})
 
@@ -104,6 +105,11 @@ def _threads(options: TuneOptions) -> int:
     return options.threads or default_threads()
 
 
+def _builders() -> int:
+    """As many as there are cores: where candidates are timed on all of them, nothing is built meanwhile."""
+    return len(os.sched_getaffinity(0))
+
+
 def _limit_s(task: Task, found: FoundTasks, peak: Peak | None) -> float:
     """The least seconds that a call can take; 0 where that is not known."""
     from service.runtime.roofline import limit_of
@@ -146,13 +152,14 @@ class _Session:
     options: TuneOptions
     found: FoundTasks
     peak: Peak | None
+    workdir: Path
     emit: Emit
 
     def __post_init__(self) -> None:
         from service.tuning.records import RecordTarget
 
         self.target = RecordTarget.of(self.request.target)
-        self.into = Path(self.options.into)
+        self.into = Path(self.options.into) if self.options.into else self.workdir / "records"
         self.threads = _threads(self.options)
 
     def tune(self) -> tuple[list[Candidate], dict[str, Any]]:
@@ -169,7 +176,13 @@ class _Session:
         with Journal(self.into / ".journal" / self._run_id(), resume=options.resume) as journal:
             tasks, starts, kept = self._starts(journal)
             self.emit({"event": "log", "level": "info", "message": f"{len(tasks)} tasks, {len(kept)} on record"})
-            with Measurer(self.request.target, threads=self.threads, builders=self.threads, rpc=rpc) as measurer:
+            with Measurer(
+                self.request.target,
+                threads=self.threads,
+                builders=_builders(),
+                rpc=rpc,
+                folder=self.workdir / "measure",
+            ) as measurer:
                 tuning = TuningRun(
                     tasks,
                     starts,
@@ -268,6 +281,7 @@ class _Session:
 
     def _about(self) -> dict[str, Any]:
         return {
+            "run": self._run_id(),
             "model": self.request.model.path.name,
             "target": self.target.name,
             "threads": self.threads,
@@ -278,17 +292,19 @@ class _Session:
             **_versions(),
         }
 
-    def write(self, candidates: Sequence[Candidate], report: dict[str, Any], workdir: Path) -> list[str]:
-        """records.jsonl, report.json and curve.png in `workdir`; their names."""
+    def write(self, candidates: Sequence[Candidate], report: dict[str, Any]) -> list[str]:
+        """records.jsonl, report.json and curve.png in the job's folder; their names."""
         from service.tuning.record_files import record_of
         from service.tuning.records import RecordSet
         from service.tuning.summary import draw
 
         made = [self._record_of(one) for one in candidates if one.verdict is not None]
         kept = [record_of(record) for record in report["on_record"]]
-        (workdir / "records.jsonl").write_text(RecordSet([*made, *kept]).to_lines())
-        (workdir / "report.json").write_text(json.dumps(report, indent=1))
-        draw(report, workdir / "curve.png", f"{report['model']} on {report['target']}, {report['threads']} threads")
+        (self.workdir / "records.jsonl").write_text(RecordSet([*made, *kept]).to_lines())
+        (self.workdir / "report.json").write_text(json.dumps(report, indent=1))
+        draw(
+            report, self.workdir / "curve.png", f"{report['model']} on {report['target']}, {report['threads']} threads"
+        )
         return ["records.jsonl", "report.json", "curve.png"]
 
 

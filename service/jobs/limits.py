@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import resource
@@ -54,7 +55,8 @@ class Limits:
             bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
             resource.setrlimit(kind, (bound, bound))
         # Where the machine itself runs out of memory, a compile is what the kernel should take, not the server.
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        with contextlib.suppress(PermissionError):  # behind a job's walls, where it has been written before them
+            Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def die_with_parent(parent_pid: int) -> None:

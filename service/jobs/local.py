@@ -21,7 +21,7 @@ from service.jobs.queue import Origin
 from service.jobs.task import Emit, Flavour, Task
 from service.request import CompileOptions, CompileRequest, ModelFormat
 
-__all__ = ["compile", "compile_local", "inspect_local"]
+__all__ = ["compile", "compile_local", "inspect_local", "local_backend"]
 
 # A program that asks for more than it lets run waits; `busy` is for a server's clients.
 _NO_QUEUE_LIMIT = 1 << 30
@@ -41,7 +41,7 @@ def compile(
     of docs/layout.md, in this thread. Raises a RelaxcError of any family but `InputError`.
     """
     if isinstance(model, bytes):
-        backend = _backend()
+        backend = local_backend()
         folder = backend.workspace.folder("model")
         try:
             path = folder / "model"
@@ -63,7 +63,7 @@ def compile_local(
     """
     if dump_dir is not None:
         _make(dump_dir)
-    submission = _backend().queue.submit(request, dump_dir=dump_dir, force=force)
+    submission = local_backend().queue.submit(request, dump_dir=dump_dir, force=force)
     try:
         entry = _follow(submission.job, on_event or (lambda event: None))
     except BaseException:
@@ -83,7 +83,7 @@ def _make(folder: Path) -> None:
 
 def inspect_local(path: Path, format: ModelFormat) -> dict[str, Any]:
     """`frontend.inspect` in a child, as `ModelInfo.to_dict()`: an importer that crashes takes nobody with it."""
-    backend = _backend()
+    backend = local_backend()
     workdir = backend.workspace.folder("inspect")
     try:
         payload = {"path": str(path.resolve()), "format": format.value}
@@ -112,7 +112,7 @@ def _artifact(entry: Entry, *, cached: bool) -> CompiledArtifact:
     )
 
 
-def _backend() -> LocalBackend:
+def local_backend() -> LocalBackend:
     """This process's own; its workers stay warm until the process ends."""
     return _backend_of(os.getpid())
 

@@ -10,7 +10,7 @@ from typing import Any
 from service.jobs.task import Emit
 from service.request import CompileRequest, ModelFormat, ModelRef
 
-__all__ = ["compile_model", "inspect_model", "refer_to_model"]
+__all__ = ["compile_model", "cover_model", "inspect_model", "refer_to_model", "tune_model", "verify_records"]
 
 
 def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
@@ -19,6 +19,21 @@ def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
     dump_dir = Path(payload["dump_dir"]) if payload.get("dump_dir") else None
     compiler.run(CompileRequest.from_dict(payload["request"]), workdir, emit, dump_dir=dump_dir)
+
+
+def cover_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """`compiler.cover`. Payload: `request`. The result has rows of `Kernel.to_dict` under `kernels`."""
+    from service import compiler
+
+    compiler.cover(CompileRequest.from_dict(payload["request"]), emit)
+
+
+def verify_records(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """`drift.run`. Payload: `request`, `sample` and `seed`."""
+    from service import drift
+
+    request = CompileRequest.from_dict(payload["request"])
+    drift.run(request, workdir, emit, sample=payload["sample"], seed=payload["seed"])
 
 
 def inspect_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
@@ -43,6 +58,15 @@ def refer_to_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     else:
         model = ModelRef(format, payload["sha256"], path.stat().st_size, path)
     emit({"event": "result", "model": {**asdict(model), "path": str(path)}})
+
+
+def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """`tuner.run`. Payload: `request`, and any of TuneOptions. Leaves the files that the result names in `workdir`."""
+    from service import tuner
+    from service.tuning.options import TuneOptions
+
+    options = {name: value for name, value in payload.items() if name != "request"}
+    tuner.run(CompileRequest.from_dict(payload["request"]), TuneOptions.from_dict(options), workdir, emit)
 
 
 def _mentions(path: Path, word: bytes) -> bool:

@@ -39,6 +39,7 @@ class Journal:
         self._known: dict[str, Any] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            (folder.parent / ".gitignore").write_text("*\n")
             self._file = _take(folder)
             if not resume:
                 os.ftruncate(self._file, 0)

@@ -31,7 +31,7 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         settings.cache_clear()
         local._backend_of.cache_clear()
         yield cache
-        local._backend().close()
+        local.local_backend().close()
         local._backend_of.cache_clear()
     settings.cache_clear()
     assert list((cache / "jobs").iterdir()) == []
@@ -101,7 +101,7 @@ def test_an_exception_of_the_listener_comes_through_and_ends_the_compile(model: 
 
     with pytest.raises(ZeroDivisionError):
         service.compile(model, options=CompileOptions(seed=7), on_event=listen)
-    assert local._backend().queue.counts() == (0, 0)
+    assert local.local_backend().queue.counts() == (0, 0)
     assert service.compile(model, options=CompileOptions(seed=7)).manifest.verified
 
 
