@@ -6,7 +6,8 @@ const KEY = "relaxc-key";
 export class Problem extends Error {
   constructor(status, body) {
     super(body.detail || "the server gave no reason");
-    Object.assign(this, { status, code: body.code || `http-${status}`, remedy: body.remedy || "", fields: body.fields || {} });
+    const { code = `http-${status}`, remedy = "", fault = "", node = null, retryable = false, fields = {} } = body;
+    Object.assign(this, { status, code, remedy, fault, node, retryable, fields });
   }
 }
 
@@ -59,8 +60,8 @@ export async function get(path, options) {
 }
 
 export async function post(path, body, headers = {}) {
-  const options = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json", ...headers } };
-  return (await call(path, options)).json();
+  const typed = { "Content-Type": "application/json", ...headers };
+  return (await call(path, { method: "POST", body: JSON.stringify(body), headers: typed })).json();
 }
 
 export async function remove(path) {
@@ -73,12 +74,19 @@ export const artifactPath = (digest) => `/v1/artifacts/${encodeURIComponent(dige
 
 /** Saves what is at `path` as `name`. With a key it goes through memory, for a link cannot carry one. */
 export async function download(path, name) {
-  let href = path;
-  if (key()) href = URL.createObjectURL(await (await call(path)).blob());
-  const link = document.createElement("a");
-  Object.assign(link, { href, download: name });
+  if (key()) saveBlob(await (await call(path)).blob(), name);
+  else follow(path, name);
+}
+
+function saveBlob(blob, name) {
+  const href = URL.createObjectURL(blob);
+  follow(href, name);
+  setTimeout(() => URL.revokeObjectURL(href), 60_000);
+}
+
+function follow(href, name) {
+  const link = Object.assign(document.createElement("a"), { href, download: name });
   document.body.append(link);
   link.click();
   link.remove();
-  if (href !== path) setTimeout(() => URL.revokeObjectURL(href), 60_000);
 }

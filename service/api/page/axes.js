@@ -43,16 +43,29 @@ export function ticks(low, high, wanted = 5) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
   const found = [];
-  for (let at = Math.ceil(low / step) * step; at <= high + step * 1e-6; at += step) found.push(Number(at.toPrecision(6)));
-  return found;
+  for (let at = Math.ceil(low / step); at * step <= high * (1 + 1e-9); at += 1) found.push(at * step);
+  return found.map((tick) => Number(tick.toPrecision(6)));
+}
+
+/** An SVG element of a figure's size, with its name for those who do not see it. */
+export function plot(width, height, name, ...children) {
+  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name }, ...children);
 }
 
 /** Both axes with grid lines; `x` and `y` are {at, ticks, text, title}, `box` the sides of the plot. */
 export function axes(box, x, y) {
-  const middle = (box.top + box.bottom) / 2;
-  return svg("g", { class: "axes" },
-    x.ticks.map((tick) => [svg("line", { x1: x.at(tick), x2: x.at(tick), y1: box.top, y2: box.bottom }), svg("text", { x: x.at(tick), y: box.bottom + 16, "text-anchor": "middle" }, x.text(tick))]),
-    y.ticks.map((tick) => [svg("line", { x1: box.left, x2: box.right, y1: y.at(tick), y2: y.at(tick) }), svg("text", { x: box.left - 6, y: y.at(tick) + 4, "text-anchor": "end" }, y.text(tick))]),
-    svg("text", { x: (box.left + box.right) / 2, y: box.bottom + 36, "text-anchor": "middle", class: "title" }, x.title),
-    svg("text", { transform: `translate(12 ${middle}) rotate(-90)`, "text-anchor": "middle", class: "title" }, y.title));
+  const text = (content, at, anchor = "middle", kind = null) =>
+    svg("text", { ...at, "text-anchor": anchor, class: kind }, content);
+  const down = (tick) => [
+    svg("line", { x1: x.at(tick), x2: x.at(tick), y1: box.top, y2: box.bottom }),
+    text(x.text(tick), { x: x.at(tick), y: box.bottom + 16 }),
+  ];
+  const across = (tick) => [
+    svg("line", { x1: box.left, x2: box.right, y1: y.at(tick), y2: y.at(tick) }),
+    text(y.text(tick), { x: box.left - 6, y: y.at(tick) + 4 }, "end"),
+  ];
+  const turned = { transform: `translate(12 ${(box.top + box.bottom) / 2}) rotate(-90)` };
+  return svg("g", { class: "axes" }, x.ticks.map(down), y.ticks.map(across),
+    text(x.title, { x: (box.left + box.right) / 2, y: box.bottom + 36 }, "middle", "title"),
+    text(y.title, turned, "middle", "title"));
 }

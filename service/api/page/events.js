@@ -4,13 +4,17 @@ import { call } from "./api.js";
 
 const LONGEST_WAIT_MS = 15_000;
 
-/** Yields {id, event, data} of `path` until its `done`; comes back after a cut with Last-Event-ID. Throws a Problem that lasts. */
+/**
+ * Yields {id, event, data} of `path` until its `done`; after a cut it comes back with Last-Event-ID.
+ * Throws the Problem that coming back would not mend.
+ */
 export async function* events(path, signal) {
   let last = "";
   for (let failures = 0; ; failures += 1) {
     try {
       const headers = { Accept: "text/event-stream", ...(last && { "Last-Event-ID": last }) };
       const response = await call(path, { headers, signal, cache: "no-store" });
+      if (response.status === 204) return; // its `done` was told
       for await (const message of messages(response.body)) {
         failures = 0;
         if (message.id) last = message.id;

@@ -1,7 +1,7 @@
 // One job: its state, stages, log and numbers as they come, and what came of it.
 
 import { call, get, jobPath, post, remove } from "./api.js";
-import { announce, el, facts } from "./dom.js";
+import { announce, button, el, facts } from "./dom.js";
 import { events } from "./events.js";
 import { clock, elapsed, short } from "./format.js";
 import { badge, isLive } from "./jobs.js";
@@ -23,8 +23,8 @@ export function jobView(signal, id) {
   const tuning = tuningPanel();
   let job = null;
 
-  const cancel = el("button", { type: "button", class: "danger", click: stop }, "Cancel");
-  const again = el("button", { type: "button", click: repeat }, "Run again");
+  const cancel = button("Cancel", stop, "danger");
+  const again = button("Run again", repeat);
 
   function update(now) {
     const before = job?.state;
@@ -33,11 +33,7 @@ export function jobView(signal, id) {
     document.title = `${job.state}: ${title.textContent} · relaxc`;
     if (job.kind === "tune") tuning.node.hidden = false;
     state.replaceChildren(badge(job.state));
-    about.replaceChildren(facts([
-      ["Kind", job.kind], ["Target", job.target], ["Options", optionsText(job.options)], ["Model", digest(job.model)],
-      ["Created", clock(job.created)], ["Took", elapsed(job.started || job.created, job.finished)],
-      ["Attempts", job.attempts > 1 ? String(job.attempts) : ""], ["Job", el("code", {}, job.id)],
-    ]));
+    about.replaceChildren(factsOf(job));
     stages.job(job);
     actions.replaceChildren(...(isLive(job) ? [cancel] : job.model || job.artifact ? [again] : []));
     if (before !== job.state) announce(`${title.textContent} is ${job.state}`);
@@ -66,11 +62,8 @@ export function jobView(signal, id) {
     }
   }
   async function repeat() {
-    const { kind, model, options } = job;
-    const target = job.kind === "compile" || job.kind === "tune" ? { target: job.target, options } : {};
     try {
-      const body = { kind, ...(model && { model }), ...target, ...(kind !== "compile" && kind !== "tune" && { artifact: job.artifact }) };
-      location.hash = `#/jobs/${(await post("/v1/jobs", body)).id}`;
+      location.hash = `#/jobs/${(await post("/v1/jobs", requestOf(job))).id}`;
     } catch (problem) {
       trouble.replaceChildren(problemPanel(problem));
     }
@@ -95,15 +88,35 @@ export function jobView(signal, id) {
   follow().catch((problem) => signal.aborted || trouble.replaceChildren(problemPanel(problem)));
   return el("article", { class: "job" },
     el("p", { class: "crumbs" }, el("a", { href: "#/" }, "Jobs"), " / "),
-    el("section", { class: "panel" }, el("div", { class: "bar" }, title, state, el("span", { class: "spacer" }), actions), about, stages.node),
+    el("section", { class: "panel" },
+      el("div", { class: "bar" }, title, state, el("span", { class: "spacer" }), actions), about, stages.node),
     trouble, tuning.node, outcome, log.node);
 }
 
-function digest(text) {
-  return text ? el("code", { title: text }, short(text)) : "";
+function factsOf(job) {
+  return facts([
+    ["Kind", job.kind],
+    ["Target", job.target],
+    ["Options", optionsText(job)],
+    ["Model", job.model && el("code", { title: job.model }, short(job.model))],
+    ["Created", clock(job.created)],
+    ["Took", elapsed(job.started || job.created, job.finished)],
+    ["Attempts", job.attempts > 1 && String(job.attempts)],
+    ["Job", el("code", {}, job.id)],
+  ]);
 }
 
-function optionsText(options = {}) {
+const takesOptions = (kind) => kind === "compile" || kind === "tune";
+
+function optionsText({ kind, options = {} }) {
+  if (!takesOptions(kind)) return "";
   const shapes = Object.entries(options.shapes || {}).map(([name, dims]) => `${name}=${dims.join(",")}`);
-  return [options.precision, options.opt_level === undefined ? "" : `-O${options.opt_level}`, ...shapes].filter(Boolean).join(" ");
+  return [options.precision, `-O${options.opt_level}`, options.verify || "unverified", ...shapes]
+    .filter((each) => typeof each === "string" && each).join(" ");
+}
+
+/** What asks for the same again. */
+function requestOf({ kind, model, target, options, artifact }) {
+  if (takesOptions(kind)) return { kind, model, target, options };
+  return kind === "bench" ? { kind, artifact } : { kind, model, artifact };
 }

@@ -1,7 +1,7 @@
 // The list of jobs: a page at a time, filtered, with states that follow the server's.
 
 import { get } from "./api.js";
-import { el, table } from "./dom.js";
+import { button, el, table } from "./dom.js";
 import { clock, elapsed, percent } from "./format.js";
 import { problemPanel } from "./problem.js";
 
@@ -24,8 +24,8 @@ export function jobList(signal) {
   let cursors = [""];
   let timer = 0;
   const body = el("div", { class: "jobs", "aria-busy": "true" });
-  const newer = el("button", { type: "button", disabled: true, click: () => turn(() => cursors.pop()) }, "Newer");
-  const older = el("button", { type: "button", disabled: true, click: () => turn(() => cursors.push(older.dataset.cursor)) }, "Older");
+  const newer = button("Newer", () => turn(() => cursors.pop()));
+  const older = button("Older", () => turn(() => cursors.push(older.dataset.cursor)));
 
   function turn(change) {
     change();
@@ -45,7 +45,8 @@ export function jobList(signal) {
   }
   async function load() {
     const query = new URLSearchParams({ limit: PAGE });
-    for (const [name, value] of [...Object.entries(filter), ["cursor", cursors.at(-1)]]) if (value) query.set(name, value);
+    const wanted = { ...filter, cursor: cursors.at(-1) };
+    for (const [name, value] of Object.entries(wanted)) if (value) query.set(name, value);
     const { jobs, next } = await get(`/v1/jobs?${query}`, { signal });
     if (signal.aborted) return false;
     render(jobs);
@@ -58,7 +59,8 @@ export function jobList(signal) {
     const held = document.activeElement?.closest?.(".jobs a")?.getAttribute("href");
     body.removeAttribute("aria-busy");
     body.replaceChildren(jobs.length ? rowsOf(jobs) : el("p", { class: "empty" }, empty(filter)));
-    if (held) [...body.querySelectorAll("a")].find((link) => link.getAttribute("href") === held)?.focus({ preventScroll: true });
+    const links = held ? [...body.querySelectorAll("a")] : [];
+    links.find((link) => link.getAttribute("href") === held)?.focus({ preventScroll: true });
   }
   function choice(name, label, values) {
     const change = ({ target }) => turn(() => { filter[name] = target.value; cursors = [""]; });
@@ -67,6 +69,7 @@ export function jobList(signal) {
   }
 
   signal.addEventListener("abort", () => clearTimeout(timer));
+  [newer.disabled, older.disabled] = [true, true];
   refresh();
   return el("section", { class: "panel", "aria-labelledby": "jobs-title" },
     el("div", { class: "bar" }, el("h2", { id: "jobs-title" }, "Jobs"), el("span", { class: "spacer" }),

@@ -1,8 +1,10 @@
 // The fused graph: kernels in the order in which they run, and lines from each to those that read its value.
 
-import { el, facts, svg } from "./dom.js";
-import { bytes, count, percent, seconds, shape } from "./format.js";
+import { el, note, panel, svg } from "./dom.js";
+import { bytes, count, shape } from "./format.js";
+import { inspector } from "./inspector.js";
 import { assignLanes } from "./lanes.js";
+import { meter } from "./times.js";
 import { familyOf } from "./work.js";
 
 const ROW = 40;
@@ -10,70 +12,73 @@ const LANE = 14;
 const MOST_LANES = 14;
 const MOST_ROWS = 1500;
 
-/** Rows of inputs, kernels and outputs; an output reads what it comes from. */
+/** Rows of inputs, kernels and outputs; `reads` are the rows whose values one takes. */
 function nodesOf(manifest, work) {
   const { inputs, outputs } = manifest.signature;
   const { calls, results, inputs: taken } = manifest.passes.graph;
   const known = new Map(work.rows.map((row) => [row.function, row]));
-  const tensors = Array.from({ length: taken }, (_, at) => ({ kind: "input", tensor: inputs[at] || { name: `input ${at}` }, reads: [] }));
-  const kernels = calls.map(([name, reads]) => ({ kind: "kernel", row: known.get(name) || { function: name, computes: name, family: familyOf(name) }, reads }));
-  const ends = results.map((reads, at) => ({ kind: "output", tensor: outputs[at] || { name: `output ${at}` }, reads }));
-  return [...tensors, ...kernels, ...ends];
+  const unknown = (name) => ({ function: name, computes: name, family: familyOf(name) });
+  const tensor = (kind, list, at) => ({ kind, tensor: list[at] || { name: `${kind} ${at}` } });
+  return [
+    ...Array.from({ length: taken }, (_, at) => ({ ...tensor("input", inputs, at), reads: [] })),
+    ...calls.map(([name, reads]) => ({ kind: "kernel", row: known.get(name) || unknown(name), reads })),
+    ...results.map((reads, at) => ({ ...tensor("output", outputs, at), reads })),
+  ];
 }
 
 export function kernelPanel(manifest, work) {
   if (!manifest.passes.graph?.calls) return fusionList(manifest.passes.fusions || {});
   const all = nodesOf(manifest, work);
   const nodes = all.slice(0, MOST_ROWS);
-  const about = el("div", { class: "inspector", "aria-live": "polite" }, el("p", { class: "muted" }, "Choose a kernel to see how it is scheduled."));
-  const rows = nodes.map((node, at) => rowOf(node, at, choose));
+  const about = el("div", { class: "inspector", role: "status" }, note("Choose a kernel to see how it is scheduled."));
+  const rows = nodes.map((node, at) => rowOf(node, () => choose(at)));
 
-  function choose(at, focus) {
-    const now = Math.max(0, Math.min(rows.length - 1, at));
+  function choose(at) {
     for (const [index, row] of rows.entries()) {
-      row.firstChild.tabIndex = index === now ? 0 : -1;
-      row.firstChild.toggleAttribute("aria-current", index === now);
+      row.firstChild.tabIndex = index === at ? 0 : -1;
+      row.firstChild.toggleAttribute("aria-current", index === at);
     }
-    if (focus) rows[now].firstChild.focus();
-    about.replaceChildren(inspector(nodes[now], nodes));
+    rows[at].firstChild.focus();
+    about.replaceChildren(inspector(nodes[at], nodes));
   }
-  function keys(event) {
+  function move(event) {
     const at = rows.findIndex((row) => row.contains(event.target));
-    const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1, PageDown: at + 10, PageUp: at - 10 }[event.key];
-    if (to === undefined) return;
+    const steps = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -rows.length, End: rows.length };
+    if (!(event.key in steps)) return;
     event.preventDefault();
-    choose(to, true);
+    choose(Math.max(0, Math.min(rows.length - 1, at + steps[event.key])));
   }
+
   rows[0].firstChild.tabIndex = 0;
-  const list = el("ol", { class: "kernels", keydown: keys, "aria-label": "Kernels in the order in which they run" }, rows);
-  return el("section", { class: "panel" }, el("h2", {}, "Fused graph"),
-    el("p", { class: "muted" }, `${manifest.passes.kernel_calls} kernels in the order in which they run; lines go from a value to what reads it. Arrow keys move.`),
+  const label = "Kernels in the order in which they run";
+  const list = el("ol", { class: "kernels", keydown: move, "aria-label": label }, rows);
+  return panel("Fused graph",
+    note(`${label}; lines go from a value to what reads it. Arrow keys move.`),
     el("div", { class: "graph" }, el("div", { class: "graph-scroll" }, gutter(nodes), list), about),
-    all.length > nodes.length && el("p", { class: "muted" }, `and ${all.length - nodes.length} more`));
+    all.length > nodes.length && note(`and ${all.length - nodes.length} more`));
 }
 
 /** For artifacts of an older relaxc, whose manifest has no graph. */
 function fusionList(fusions) {
-  return el("section", { class: "panel" }, el("h2", {}, "Kernels"), el("ul", { class: "fusions" },
-    Object.entries(fusions).map(([name, times]) => el("li", {}, chips(name), el("span", { class: "muted" }, ` × ${times}`)))));
+  const item = ([name, times]) => el("li", {}, chips(name), ` × ${times}`);
+  return panel("Kernels", el("ul", { class: "fusions" }, Object.entries(fusions).map(item)));
 }
 
 function chips(computes) {
-  return computes.split(" + ").map((name, at) => el("span", { class: "chip", "data-family": at === 0 ? familyOf(computes) : null }, name));
+  const family = familyOf(computes);
+  const chip = (name, at) => el("span", { class: "chip", "data-family": at ? null : family }, name);
+  return computes.split(" + ").map(chip);
 }
 
-function rowOf(node, at, choose) {
-  const press = () => choose(at, false);
-  if (node.kind !== "kernel") {
-    return el("li", { class: node.kind }, el("button", { type: "button", tabindex: "-1", click: press },
-      el("span", { class: "what" }, el("span", { class: "chip tensor" }, node.kind), el("code", {}, node.tensor.name)),
-      el("span", { class: "muted amount" }, `${node.tensor.dtype || ""} ${shape(node.tensor.shape)}`)));
-  }
-  const share = el("span", { class: "meter" }, el("span", { "data-family": node.row.family }));
-  share.firstChild.style.width = `${(node.row.share || 0) * 100}%`;
-  return el("li", {}, el("button", { type: "button", tabindex: "-1", click: press },
-    el("span", { class: "what" }, chips(node.row.computes)),
-    el("span", { class: "muted amount" }, node.row.flops ? `${count(node.row.flops)}FLOP` : bytes(node.row.moved)), share));
+function rowOf(node, press) {
+  const { kind, tensor, row } = node;
+  const what = tensor ? [el("span", { class: "chip tensor" }, kind), el("code", {}, tensor.name)] : chips(row.computes);
+  const amount = tensor
+    ? `${tensor.dtype || ""} ${shape(tensor.shape)}`
+    : row.flops ? `${count(row.flops)}FLOP` : bytes(row.moved);
+  return el("li", { class: kind }, el("button", { type: "button", tabindex: "-1", click: press },
+    el("span", { class: "what" }, what), el("span", { class: "muted amount" }, amount),
+    row && meter(row.share, row.family)));
 }
 
 function gutter(nodes) {
@@ -81,29 +86,15 @@ function gutter(nodes) {
   const x = (at) => 10 + Math.min(lanes[at], MOST_LANES - 1) * LANE;
   const y = (at) => at * ROW + ROW / 2;
   const edges = nodes.flatMap(({ reads }, at) => reads.map((from) => edge(x(from), y(from), x(at), y(at))));
-  const dots = nodes.map(({ kind, row }, at) => svg("circle", { cx: x(at), cy: y(at), r: kind === "kernel" ? 5 : 4, class: kind, "data-family": row?.family }));
-  const wide = 20 + Math.min(width, MOST_LANES) * LANE;
+  const dots = nodes.map(({ kind, row }, at) =>
+    svg("circle", { cx: x(at), cy: y(at), r: row ? 5 : 4, class: kind, "data-family": row?.family }));
+  const wide = 8 + Math.min(width, MOST_LANES) * LANE;
   return svg("svg", { class: "gutter", width: wide, height: nodes.length * ROW, "aria-hidden": "true" }, edges, dots);
 }
 
 /** Down the lane of the value, then over to its reader within the last row. */
 function edge(x1, y1, x2, y2) {
   const turn = y2 - ROW;
-  const over = x1 === x2 ? `V${y2}` : `V${turn}C${x1} ${turn + ROW * 0.6} ${x2} ${turn + ROW * 0.4} ${x2} ${y2}`;
-  return svg("path", { d: `M${x1} ${y1}${over}`, class: "edge" });
-}
-
-function inspector(node, nodes) {
-  const nameOf = (at) => nodes[at].row?.computes || nodes[at].tensor?.name;
-  const reads = node.reads.map(nameOf).join(", ");
-  if (node.kind !== "kernel") return el("div", {}, el("h3", {}, node.tensor.name), facts([["Is", node.kind], ["Dtype", node.tensor.dtype], ["Shape", shape(node.tensor.shape)], ["From", reads]]));
-  const { row } = node;
-  const parameters = Object.entries(row.parameters || {}).map(([name, value]) => `${name}=${value}`).join(" ");
-  const declined = (row.declined || []).map(([rule, why]) => el("li", {}, el("code", {}, rule), `: ${why}`));
-  return el("div", {}, el("h3", {}, row.computes), facts([
-    ["PrimFunc", el("code", {}, row.function)], ["Reads", reads],
-    ["FLOPs", count(row.flops)], ["Bytes", bytes(row.moved)],
-    [row.ms === null ? "At least" : "Takes", row.ms === null ? row.limitMs && `${seconds(row.limitMs / 1e3)} (estimate)` : `${seconds(row.ms / 1e3)} in ${row.calls} calls`], ["Share", percent(row.share)], ["Bound by", row.bound],
-    ["Rule", row.rule && `${row.rule} version ${row.version}`], ["From", row.source], ["Parameters", parameters && el("code", {}, parameters)], ["Workload", row.workload && el("code", {}, row.workload)],
-  ]), declined.length > 0 && el("details", {}, el("summary", {}, `${declined.length} rules declined`), el("ul", { class: "declined" }, declined)));
+  const over = `V${turn}C${x1} ${turn + ROW * 0.6} ${x2} ${turn + ROW * 0.4} ${x2} ${y2}`;
+  return svg("path", { d: `M${x1} ${y1}${x1 === x2 ? `V${y2}` : over}`, class: "edge" });
 }

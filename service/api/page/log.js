@@ -1,6 +1,6 @@
 // What a job said: its log lines as they come, and all that its process printed when asked for.
 
-import { el } from "./dom.js";
+import { button, el, note } from "./dom.js";
 
 const MOST_LINES = 2000;
 
@@ -8,8 +8,8 @@ const MOST_LINES = 2000;
 export function logPanel(fetchAll) {
   const lines = el("div", { class: "code log", role: "log", "aria-label": "Log", tabindex: "0" });
   const whole = el("pre", { class: "code log", tabindex: "0", hidden: true, "aria-label": "All that it printed" });
-  const none = el("p", { class: "muted" }, "It has said nothing.");
-  const show = el("button", { type: "button", class: "quiet", click: fetchWhole }, "All that its process printed");
+  const none = note("It has said nothing.");
+  const show = button("All that its process printed", fetchWhole, "quiet");
 
   async function fetchWhole() {
     try {
@@ -22,7 +22,8 @@ export function logPanel(fetchAll) {
   lines.hidden = true;
 
   return {
-    node: el("details", { class: "panel" }, el("summary", {}, "Log"), none, lines, el("div", { class: "actions" }, show), whole),
+    node: el("details", { class: "panel" }, el("summary", {}, "Log"),
+      none, lines, el("div", { class: "actions" }, show), whole),
     add({ level = "info", message = "" }) {
       const end = lines.scrollHeight - lines.scrollTop - lines.clientHeight < 24;
       [none.hidden, lines.hidden] = [true, false];

@@ -26,8 +26,8 @@ function show({ focus }) {
   leave = new AbortController();
   const main = document.getElementById("main");
   const hash = location.hash;
-  const [view, parameter] = ROUTES.map(([pattern, made]) => [made, pattern.exec(hash)]).find(([, match]) => match) || [];
-  main.replaceChildren(view ? view(leave.signal, parameter[1]) : nothing());
+  const [pattern, view] = ROUTES.find(([each]) => each.test(hash)) || [];
+  main.replaceChildren(view ? view(leave.signal, pattern.exec(hash)[1]) : nothing());
   document.title = `${main.querySelector("h1")?.textContent || "relaxc"} · relaxc`;
   for (const link of document.querySelectorAll(".top nav a")) {
     if (link.getAttribute("href") === (hash || "#/")) link.setAttribute("aria-current", "page");

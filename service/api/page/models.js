@@ -1,7 +1,7 @@
 // The models that were uploaded: compile one again without sending it again, or remove it.
 
 import { get, remove } from "./api.js";
-import { announce, el, table } from "./dom.js";
+import { announce, button, el, note, table } from "./dom.js";
 import { bytes, clock, short } from "./format.js";
 import { problemPanel } from "./problem.js";
 
@@ -19,13 +19,20 @@ export function modelsView(signal) {
   }
   function rowsOf(models) {
     return table("Models, the newest first", [
-      { title: "Model", cell: (model) => el("a", { href: `#/`, class: "name", click: () => sessionStorage.setItem("relaxc-model", model.digest) }, model.name) },
+      { title: "Model", cell: nameOf },
       { title: "Format", cell: (model) => model.format },
       { title: "Size", number: true, cell: (model) => bytes(model.size_bytes) },
       { title: "SHA-256", cell: (model) => el("code", { title: model.digest }, short(model.digest)) },
       { title: "Uploaded", number: true, cell: (model) => clock(model.created) },
-      { title: "", cell: (model) => el("button", { type: "button", class: "quiet", "aria-label": `Remove ${model.name}`, click: () => drop(model) }, "Remove") },
+      { title: "", cell: removal },
     ], models);
+  }
+  function nameOf({ digest, name }) {
+    const choose = () => sessionStorage.setItem("relaxc-model", digest); // the form takes it from there
+    return el("a", { href: "#/", class: "name", click: choose }, name);
+  }
+  function removal(model) {
+    return button(["Remove", el("span", { class: "unseen" }, ` ${model.name}`)], () => drop(model), "quiet");
   }
   async function drop(model) {
     try {
@@ -39,5 +46,5 @@ export function modelsView(signal) {
 
   load();
   return el("section", { class: "panel" }, el("h1", { tabindex: "-1" }, "Models"),
-    el("p", { class: "muted" }, "What was uploaded, by content. Its name starts a new job with it."), body);
+    note("What was uploaded, by content. Its name starts a new job with it."), body);
 }

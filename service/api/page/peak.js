@@ -4,8 +4,8 @@ const GHZ = 3;
 const MIB = 1 << 20;
 
 /**
- * A CPU's nominal peak at 3 GHz: two multiply-adds of a whole vector a cycle and core (one of 128 bits), and 32, 8 and 4 bytes
- * a cycle and core from L2, L3 and memory, as schedules/hardware.py has them. Null for a GPU.
+ * A CPU's nominal peak at 3 GHz, as schedules/hardware.py has it: two multiply-adds of a whole vector a cycle and core
+ * (one of 128 bits), and 32, 8 and 4 bytes a cycle and core from L2, L3 and memory. Null for a GPU.
  */
 export function nominalPeak({ kind, cores, vector_bits: bits }) {
   if (kind !== "llvm") return null;
@@ -21,7 +21,7 @@ export function nominalPeak({ kind, cores, vector_bits: bits }) {
   };
 }
 
-/** The least time of one call, {ms, bound}: its arithmetic at the peak, or its bytes from the first level that holds them. */
+/** The least time of a call, {ms, bound}: its arithmetic at the peak, or its bytes from the first level with room. */
 export function limitOf(peak, flops, bytes) {
   if (!peak || typeof flops !== "number" || typeof bytes !== "number") return null;
   const level = peak.levels.find(({ size_bytes: size }) => size === null || size >= bytes) || peak.levels.at(-1);
@@ -32,5 +32,6 @@ export function limitOf(peak, flops, bytes) {
 /** Where the numbers come from, for people. */
 export function peakText(peak) {
   if (!peak) return "This machine's peak is not known.";
-  return peak.nominal ? `Nominal peak of the target: its vectors and cores at ${GHZ} GHz.` : `Measured peak of ${peak.machine}, ${peak.threads} threads.`;
+  if (peak.nominal) return `Nominal peak of the target: its vectors and cores at ${GHZ} GHz.`;
+  return `Measured peak of ${peak.machine}, ${peak.threads} threads.`;
 }

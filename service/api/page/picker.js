@@ -8,7 +8,8 @@ const MODEL = /\.(onnx|pt2)$/i;
 /** {node, chosen()}: a drop zone that is a file input underneath, and {model, data} of what is in it. */
 export function filePicker() {
   let files = [];
-  const input = el("input", { type: "file", id: "submit-files", multiple: true, class: "unseen", "aria-describedby": "files-list", change: () => take(input.files) });
+  const named = { id: "submit-files", class: "unseen", "aria-describedby": "files-list" };
+  const input = el("input", { type: "file", multiple: true, ...named, change: () => take(input.files) });
   const list = el("ul", { id: "files-list", class: "files", "aria-live": "polite" });
   const zone = el("label", { for: "submit-files", class: "drop", dragover, dragleave: () => lift(false), drop },
     el("strong", {}, "Drop a model here, or choose it"),

@@ -1,6 +1,6 @@
 // An error as people need it: what, what to do, and the details that a report should have.
 
-import { el, facts } from "./dom.js";
+import { code, el, facts } from "./dom.js";
 
 const SPOKEN = ["log_tail", "repro"];
 
@@ -23,5 +23,5 @@ export function problemPanel(problem) {
 }
 
 function block(title, text) {
-  return el("figure", {}, el("figcaption", {}, title), el("pre", { class: "code", tabindex: "0" }, String(text)));
+  return el("figure", {}, el("figcaption", {}, title), code(String(text)));
 }

@@ -1,21 +1,22 @@
 // The roofline: each kernel by its FLOPs a byte and its speed, below what the machine can do.
 
-import { axes, figure, logTicks, scale } from "./axes.js";
-import { el, svg } from "./dom.js";
+import { axes, figure, logTicks, plot, scale } from "./axes.js";
+import { note, panel, svg } from "./dom.js";
 import { count, number, percent } from "./format.js";
 import { peakText } from "./peak.js";
+import { origin } from "./times.js";
 
 /** After Williams, Waterman and Patterson (2009), with a roof for each level of memory. */
 export function rooflinePanel({ rows, peak, measured }) {
-  const points = rows.filter((row) => row.intensity > 0).map((row) => ({ ...row, speed: speedOf(row, measured) })).filter((row) => row.speed > 0);
-  if (!points.length || !peak) {
-    return el("section", { class: "panel" }, el("h2", {}, "Roofline"), el("p", { class: "muted" }, peak ? "No kernel's work is known without the sizes of its inputs; “Measure it” fixes them." : peakText(peak)));
+  if (!peak) return panel("Roofline", note(peakText(peak)));
+  const points = rows.map((row) => ({ ...row, speed: speedOf(row, measured) }))
+    .filter((row) => row.intensity > 0 && row.speed > 0);
+  if (!points.length) {
+    return panel("Roofline", note("The work of kernels depends on the sizes of inputs; “Measure it” fixes them."));
   }
-  const caption = measured ? `A point is a kernel where a bench found it, its area its share of the time. ${peakText(peak)}`
-    : `Nothing was measured: a point is where its kernel could be at best, its area its share of the work. ${peakText(peak)}`;
-  return el("section", { class: "panel" },
-    el("h2", {}, "Roofline ", el("span", { class: "tag", "data-kind": measured ? "measured" : "estimate" }, measured ? "measured" : "estimate")),
-    figure(caption, (width) => draw(points, peak, width)));
+  const what = measured ? "A point is a kernel as it was measured" : "A point is where a kernel could be at best";
+  const caption = `${what}; its area is its share of the time. ${peakText(peak)}`;
+  return panel(["Roofline ", origin(measured)], figure(caption, (width) => draw(points, peak, width)));
 }
 
 /** GFLOP/s over one run's calls. */
@@ -30,36 +31,45 @@ function draw(points, peak, width) {
   const roofs = peak.levels.map((level) => ({ ...level, ridge: peak.gflops / level.read_gbps }));
   const xs = [...points.map((row) => row.intensity), ...roofs.map((roof) => roof.ridge)];
   const [low, high] = [Math.min(...xs) / 2, Math.max(...xs) * 3];
-  const ys = [...points.map((row) => row.speed), peak.gflops, ...roofs.map((roof) => Math.min(peak.gflops, low * roof.read_gbps))];
-  const [bottom, top] = [Math.min(...ys) / 1.5, peak.gflops * 1.8];
-  const [x, y] = [scale([low, high], [box.left, box.right], true), scale([bottom, top], [box.bottom, box.top], true)];
-  const name = `Roofline of ${points.length} kernels; the table of times has the same numbers.`;
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": name, class: "roofline" },
-    axes(box, { at: x, ticks: logTicks(low, high), text: number, title: "FLOPs a byte" }, { at: y, ticks: logTicks(bottom, top), text: count, title: "GFLOP/s" }),
-    roofLines(roofs, peak, { x, y, low, high, bottom }),
-    points.map((row) => point(row, x, y)));
+  const lowest = roofs.map((roof) => Math.min(peak.gflops, low * roof.read_gbps));
+  const [bottom, top] = [Math.min(...points.map((row) => row.speed), ...lowest) / 1.5, peak.gflops * 1.8];
+  const x = scale([low, high], [box.left, box.right], true);
+  const y = scale([bottom, top], [box.bottom, box.top], true);
+  return plot(width, height, `Roofline of ${points.length} kernels; the table of times has the same numbers.`,
+    axes(box,
+      { at: x, ticks: logTicks(low, high), text: number, title: "FLOPs a byte" },
+      { at: y, ticks: logTicks(bottom, top), text: count, title: "GFLOP/s" }),
+    roofs.map((roof) => slope(roof, peak, x, y, low)),
+    flat(roofs, peak, x, y, high),
+    svg("g", { class: "points" }, points.map((row) => point(row, x, y))));
 }
 
-function roofLines(roofs, peak, { x, y, low, high, bottom }) {
-  const slopes = roofs.map((roof) => {
-    const from = Math.max(low, bottom / roof.read_gbps);
-    const label = { x: x(from) + 8, y: y(from * roof.read_gbps) - 8 };
-    return [svg("line", { class: "roof", x1: x(from), y1: y(from * roof.read_gbps), x2: x(roof.ridge), y2: y(peak.gflops) }),
-      svg("text", { ...label, class: "roof-name", transform: slant(x, y, from, roof, label) }, `${roof.name} ${number(roof.read_gbps)} GB/s`)];
-  });
-  const ridge = Math.min(...roofs.map((roof) => roof.ridge));
-  return svg("g", {}, slopes, svg("line", { class: "roof", x1: x(ridge), x2: x(high), y1: y(peak.gflops), y2: y(peak.gflops) }),
-    svg("text", { x: x(high), y: y(peak.gflops) - 7, "text-anchor": "end", class: "roof-name" }, `${number(peak.gflops)} GFLOP/s`));
+/** A level's roof up to the peak, and its name along it. */
+function slope(roof, peak, x, y, low) {
+  const [x1, y1] = [x(low), y(low * roof.read_gbps)];
+  const [x2, y2] = [x(roof.ridge), y(peak.gflops)];
+  if (x2 <= x1) return null;
+  const angle = (Math.atan2(y2 - y1, x2 - x1) * 180) / Math.PI;
+  const turn = `translate(${x1} ${y1}) rotate(${angle}) translate(12 -6)`;
+  return [
+    svg("line", { class: "roof", x1, y1, x2, y2 }),
+    svg("text", { class: "roof-name", transform: turn }, `${roof.name} ${number(roof.read_gbps)} GB/s`),
+  ];
 }
 
-/** Along the roof that it names. */
-function slant(x, y, from, roof, label) {
-  const run = x(from * 10) - x(from);
-  const rise = y(from * 10 * roof.read_gbps) - y(from * roof.read_gbps);
-  return `rotate(${(Math.atan2(rise, run) * 180) / Math.PI} ${label.x} ${label.y})`;
+function flat(roofs, peak, x, y, high) {
+  const from = x(Math.min(...roofs.map((roof) => roof.ridge)));
+  const level = y(peak.gflops);
+  const name = { class: "roof-name", x: x(high), y: level - 7, "text-anchor": "end" };
+  return [
+    svg("line", { class: "roof", x1: from, y1: level, x2: x(high), y2: level }),
+    svg("text", name, `${number(peak.gflops)} GFLOP/s`),
+  ];
 }
 
 function point(row, x, y) {
-  const title = `${row.computes} (${row.function}): ${count(row.speed * 1e9)}FLOP/s at ${number(row.intensity)} FLOPs a byte, ${percent(row.share)} of the time`;
-  return svg("circle", { cx: x(row.intensity), cy: y(row.speed), r: 4 + 12 * Math.sqrt(row.share), "data-family": row.family }, svg("title", {}, title));
+  const where = `${count(row.speed * 1e9)}FLOP/s at ${number(row.intensity)} FLOPs a byte`;
+  const title = `${row.computes} (${row.function}): ${where}, ${percent(row.share)} of the time`;
+  const at = { cx: x(row.intensity), cy: y(row.speed), r: 4 + 12 * Math.sqrt(row.share) };
+  return svg("circle", { ...at, "data-family": row.family }, svg("title", {}, title));
 }

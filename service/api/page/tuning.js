@@ -1,10 +1,9 @@
 // A search as it goes: the best of each task so far against its untuned kernel, and a table of the tasks.
 
 import { get, jobPath } from "./api.js";
-import { axes, figure, scale, ticks } from "./axes.js";
+import { axes, figure, plot, scale, ticks } from "./axes.js";
 import { el, svg, table } from "./dom.js";
 import { number, percent, seconds } from "./format.js";
-import { badge } from "./jobs.js";
 
 const DRAWN = 6;
 
@@ -13,14 +12,16 @@ export function tuningPanel() {
   const tasks = new Map();
   const status = el("p", { class: "muted", role: "status" });
   const list = el("div");
-  const curve = figure("Speed-up over the untuned kernel by trials, of the tasks that gained most.", (width) => draw(ranked(tasks).slice(0, DRAWN), width));
+  const caption = "Speed-up over the untuned kernel by trials, of the tasks that gained most.";
+  const curve = figure(caption, (width) => draw(ranked(tasks).slice(0, DRAWN), width));
   let drawing = 0;
 
   function metric(data) {
     const task = tasks.get(data.task) || { points: [] };
     tasks.set(data.task, Object.assign(task, data));
     if (data.best_s && data.untuned_s) task.points.push([data.trials, data.untuned_s / data.best_s]);
-    status.textContent = [data.eta_s === null || data.eta_s === undefined ? "" : `at most ${seconds(data.eta_s)} left`, data.loud ? "the machine is too noisy to trust now" : ""].filter(Boolean).join("; ");
+    const left = typeof data.eta_s === "number" ? `at most ${seconds(data.eta_s)} left` : "";
+    status.textContent = data.loud ? `${left} · other work disturbs the clock` : left;
     cancelAnimationFrame(drawing);
     drawing = requestAnimationFrame(show);
   }
@@ -30,18 +31,21 @@ export function tuningPanel() {
   }
   async function finish(job, signal) {
     status.textContent = "";
-    const report = await get(`${jobPath(job.id)}/report`, { signal }).catch(() => null);
-    for (const [at, row] of (report?.tasks || []).entries()) takeReport(tasks, row, row.task ?? at);
+    const report = await get(`${jobPath(job.id)}/report`, { signal });
+    for (const [at, row] of (report.tasks || []).entries()) takeReport(tasks, row, at);
     if (tasks.size) show();
   }
 
-  return { node: el("section", { class: "panel", hidden: true }, el("h2", {}, "Tuning"), status, curve, list), metric, finish };
+  const node = el("section", { class: "panel", hidden: true }, el("h2", {}, "Tuning"), status, curve, list);
+  return { node, metric, finish };
 }
 
 /** A row of the report has the whole curve: (trials, seconds into the run, best seconds). */
 function takeReport(tasks, row, at) {
   const task = Object.assign(tasks.get(at) || { points: [] }, row);
-  if (Array.isArray(row.curve) && row.untuned_s) task.points = row.curve.map(([trials, , best]) => [trials, row.untuned_s / best]);
+  if (Array.isArray(row.curve) && row.untuned_s) {
+    task.points = row.curve.map(([trials, , best]) => [trials, row.untuned_s / best]);
+  }
   tasks.set(at, task);
 }
 
@@ -52,15 +56,17 @@ function ranked(tasks) {
 }
 
 function taskTable(rows) {
+  const swatch = (row) => el("span", { class: "swatch", "data-line": Math.min(rows.indexOf(row), DRAWN) });
+  const numbers = (title, cell) => ({ title, number: true, cell });
   return table("Tasks", [
-    { title: "Kernel", cell: (row) => [el("span", { class: "swatch", "data-line": rows.indexOf(row) < DRAWN ? rows.indexOf(row) : null }), el("code", {}, row.name)] },
-    { title: "Trials", number: true, cell: (row) => String(row.trials) },
-    { title: "Failed", number: true, cell: (row) => String(row.failed ?? 0) },
-    { title: "Untuned", number: true, cell: (row) => seconds(row.untuned_s) },
-    { title: "Best", number: true, cell: (row) => seconds(row.best_s) },
-    { title: "Speed-up", number: true, cell: (row) => `${number(gainOf(row))}×` },
-    { title: "Of roofline", number: true, cell: (row) => percent(row.roofline) },
-    { title: "", cell: (row) => (row.done ? row.done : badge("running")) },
+    { title: "Kernel", cell: (row) => [swatch(row), el("code", {}, row.name)] },
+    numbers("Trials", (row) => String(row.trials)),
+    numbers("Failed", (row) => String(row.failed ?? 0)),
+    numbers("Untuned", (row) => seconds(row.untuned_s)),
+    numbers("Best", (row) => seconds(row.best_s)),
+    numbers("Speed-up", (row) => `${number(gainOf(row))}×`),
+    numbers("Of roofline", (row) => percent(row.roofline)),
+    { title: "", cell: (row) => row.done || "" },
   ], rows);
 }
 
@@ -71,15 +77,20 @@ function draw(tasks, width) {
   const last = Math.max(8, ...points.map(([trials]) => trials));
   const top = Math.max(1.1, ...points.map(([, gain]) => gain * 1.05));
   const low = Math.min(1, ...points.map(([, gain]) => gain));
-  const [x, y] = [scale([0, last], [box.left, box.right]), scale([low, top], [box.bottom, box.top])];
-  const lines = tasks.map((task, at) => svg("path", { class: "line", "data-line": at, d: steps(task.points, last, x, y) }, svg("title", {}, `${task.name}: ${number(gainOf(task))} times as fast`)));
-  return svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Tuning curve; the table of tasks has the same numbers.", class: "curve" },
-    axes(box, { at: x, ticks: ticks(0, last, Math.max(3, width / 110)), text: String, title: "Trials of the task" }, { at: y, ticks: ticks(low, top), text: (tick) => `${number(tick)}×`, title: "Speed-up" }), lines);
+  const x = scale([0, last], [box.left, box.right]);
+  const y = scale([low, top], [box.bottom, box.top]);
+  const line = (task, at) => svg("path", { class: "line", "data-line": at, d: steps(task.points, x, y) },
+    svg("title", {}, `${task.name}: ${number(gainOf(task))} times as fast`));
+  return plot(width, height, "Tuning curve; the table of tasks has the same numbers.",
+    axes(box,
+      { at: x, ticks: ticks(0, last, Math.max(3, width / 110)), text: number, title: "Trials of the task" },
+      { at: y, ticks: ticks(low, top), text: (tick) => `${number(tick)}×`, title: "Speed-up" }),
+    tasks.map(line));
 }
 
 /** A best stays until a better one. */
-function steps(points, last, x, y) {
+function steps(points, x, y) {
   if (!points.length) return "";
   const [[first, gain], ...rest] = points;
-  return `M${x(first)} ${y(gain)}${rest.map(([trials, better]) => `H${x(trials)}V${y(better)}`).join("")}H${x(Math.min(last, points.at(-1)[0]))}`;
+  return `M${x(first)} ${y(gain)}${rest.map(([trials, better]) => `H${x(trials)}V${y(better)}`).join("")}`;
 }

@@ -6,9 +6,9 @@ const PART_BYTES = 8 << 20;
 const MOST_HASHED_BYTES = 1 << 30; // crypto.subtle wants the file whole in memory
 const ATTEMPTS = 5;
 
-/** Uploads a model and its external data; `tell(phase, done, total)` hears how far. Gives the model as the server describes it. */
+/** Uploads a model and its external data, and gives what the server says of it. `tell(phase, done, total)` hears. */
 export async function upload(model, data, tell, signal) {
-  const hashed = !data.length && window.isSecureContext && crypto.subtle && model.size > 0 && model.size <= MOST_HASHED_BYTES;
+  const hashed = !data.length && window.isSecureContext && model.size > 0 && model.size <= MOST_HASHED_BYTES;
   const location = hashed ? await byDigest(model, tell, signal) : await asForm(model, data, tell, signal);
   return get(location);
 }
@@ -41,7 +41,8 @@ async function goOn(path, file, tell, signal) {
   while (!location) {
     tell(offset);
     const end = Math.min(offset + PART_BYTES, file.size);
-    const headers = { "Content-Range": `bytes ${offset}-${end - 1}/${file.size}`, "Content-Type": "application/octet-stream" };
+    const range = `bytes ${offset}-${end - 1}/${file.size}`;
+    const headers = { "Content-Range": range, "Content-Type": "application/octet-stream" };
     const response = await call(path, { method: "PUT", headers, body: file.slice(offset, end), signal });
     location = response.headers.get("Location");
     offset = Number(response.headers.get("Upload-Offset") ?? end);
@@ -61,7 +62,8 @@ function asForm(model, data, tell, signal) {
     for (const [name, value] of Object.entries(authorization())) request.setRequestHeader(name, value);
     request.upload.addEventListener("progress", ({ loaded, total }) => tell("upload", loaded, total));
     request.addEventListener("error", () => reject(unreachable()));
-    request.addEventListener("abort", () => reject(new Problem(0, { code: "stopped", detail: "the upload was stopped" })));
+    const stopped = new Problem(0, { code: "stopped", detail: "the upload was stopped" });
+    request.addEventListener("abort", () => reject(stopped));
     request.addEventListener("load", async () => {
       if (request.status < 300) resolve(request.getResponseHeader("Location"));
       else reject(await problemOf(request.status, request.responseText));

@@ -23,7 +23,8 @@ export function rowsOf(manifest, profile) {
   const calls = new Map();
   for (const [name] of manifest.passes.graph?.calls || []) calls.set(name, (calls.get(name) || 0) + 1);
   const measured = new Map((profile?.functions || []).map((row) => [row.function, row]));
-  const rows = manifest.schedule.map((row) => rowOf(row, manifest.passes, calls.get(row.function) ?? 1, measured.get(row.function), peak));
+  const rows = manifest.schedule.map((row) =>
+    rowOf(row, manifest.passes, calls.get(row.function) ?? 1, measured.get(row.function), peak));
   const key = profile ? "ms" : "limitMs";
   const total = rows.reduce((sum, row) => sum + (row[key] || 0), 0);
   for (const row of rows) row.share = total ? (row[key] || 0) / total : 0;
