@@ -6,11 +6,14 @@ import logging
 import uuid
 from typing import Any, NamedTuple
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
+from service.api.bodies import body_of
+from service.api.refusal import EarlyAnswer
 from service.api.schemas import Problem
 from service.errors import Fault, RateLimited, RelaxcError, ServiceError, Unauthorized, UploadConflict, by_code
 
@@ -67,8 +70,8 @@ _OF_STATUS = {kind.status: code for code, kind in OF_HTTP.items()}
 _RETRY_AFTER_S = 10
 
 
-def problem(error: RelaxcError, kind: type[JSONResponse] = JSONResponse) -> JSONResponse:
-    """The response for one of our errors."""
+def problem(error: RelaxcError, request: Request | None = None) -> JSONResponse:
+    """The response for one of our errors; with `request`, one that its sender gets who still sends."""
     body = Problem(
         type=f"/problems/{error.code}",
         title=title_of(error.code),
@@ -81,7 +84,7 @@ def problem(error: RelaxcError, kind: type[JSONResponse] = JSONResponse) -> JSON
         retryable=error.retryable,
         fields=error.fields,
     )
-    return _response(body, _headers(error), kind)
+    return _response(body, _headers(error), request)
 
 
 def _headers(error: RelaxcError) -> dict[str, str]:
@@ -96,9 +99,14 @@ def _headers(error: RelaxcError) -> dict[str, str]:
 
 
 def of_http(
-    code: str, *, detail: str | None = None, headers: dict[str, str] | None = None, **fields: Any
+    code: str,
+    request: Request | None = None,
+    *,
+    detail: str | None = None,
+    headers: dict[str, str] | None = None,
+    **fields: Any,
 ) -> JSONResponse:
-    """The response for a code that only HTTP has."""
+    """The response for a code that only HTTP has; `request` as for `problem`."""
     status, meaning, remedy, fault, retryable = OF_HTTP[code]
     body = Problem(
         type=f"/problems/{code}",
@@ -112,7 +120,7 @@ def of_http(
         retryable=retryable,
         fields=fields,
     )
-    return _response(body, headers or {})
+    return _response(body, headers or {}, request)
 
 
 def title_of(code: str) -> str:
@@ -120,7 +128,8 @@ def title_of(code: str) -> str:
     return code.replace("-", " ").capitalize()
 
 
-def _response(body: Problem, headers: dict[str, str], kind: type[JSONResponse] = JSONResponse) -> JSONResponse:
+def _response(body: Problem, headers: dict[str, str], request: Request | None) -> JSONResponse:
+    kind = EarlyAnswer if request is not None and body_of(request).unread else JSONResponse
     return kind(body.model_dump(mode="json"), body.status, headers=headers, media_type=MEDIA_TYPE)
 
 
@@ -129,24 +138,28 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RelaxcError)
     async def ours(request: Request, error: RelaxcError) -> JSONResponse:
-        return problem(error)
+        return problem(error, request)
 
     @app.exception_handler(HTTPException)
     async def of_framework(request: Request, error: HTTPException) -> JSONResponse:
         code = _OF_STATUS.get(error.status_code, "bad-request" if error.status_code < 500 else "internal-error")
         detail = f"{request.method} {request.url.path}: {error.detail}"
-        return of_http(code, detail=detail, headers=dict(error.headers or {}))
+        return of_http(code, request, detail=detail, headers=dict(error.headers or {}))
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         wrong = [{"where": list(map(str, row["loc"])), "what": row["msg"]} for row in error.errors()]
-        return of_http("invalid-request", detail=_said(wrong), errors=wrong)
+        return of_http("invalid-request", request, detail=_said(wrong), errors=wrong)
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return Response(status_code=400)  # nobody reads it
 
     @app.exception_handler(Exception)
     async def bug(request: Request, error: Exception) -> JSONResponse:
         incident = uuid.uuid4().hex
         _LOG.error("incident %s: %s %s", incident, request.method, request.url.path)
-        return of_http("internal-error", incident=incident)
+        return of_http("internal-error", request, incident=incident)
 
 
 def _said(wrong: list[dict[str, Any]]) -> str | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 
 from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
 from starlette.types import Receive, Scope, Send
 
-__all__ = ["Refusal"]
+__all__ = ["EarlyAnswer"]
 
 _DRAIN_S = 2.0
 _DRAIN_BYTES = 256 << 20
 
 
-class Refusal(JSONResponse):
+class EarlyAnswer(JSONResponse):
     """An answer given before the request's body was read.
 
     A server that closes a connection with unread data resets it, and a client that is still sending may never
@@ -31,6 +32,6 @@ class Refusal(JSONResponse):
             async with asyncio.timeout(_DRAIN_S):
                 while drained < _DRAIN_BYTES and (message := await receive()).get("more_body"):
                     drained += len(message.get("body", b""))
-        except TimeoutError:
+        except (TimeoutError, HTTPException):  # the second: it is too slow or too large, which has been answered
             pass
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field
 
 from service.errors import Fault
 
-__all__ = ["Health", "Problem", "ProblemType", "Target", "Targets"]
+__all__ = ["Health", "Problem", "ProblemType", "Ready", "Target", "Targets"]
 
 
 class Problem(BaseModel):
@@ -64,5 +64,11 @@ class Health(BaseModel):
 
     status: str = Field(examples=["ok"])
     version: str = Field(examples=["0.1.0"])
-    running: int = Field(description="Compiles that run now.")
-    waiting: int = Field(description="Compiles that wait for a worker.")
+    running: int = Field(description="Jobs that run now.")
+    waiting: int = Field(description="Jobs that wait for a worker.")
+
+
+class Ready(BaseModel):
+    """That requests are taken."""
+
+    ready: bool

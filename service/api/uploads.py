@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -18,7 +18,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from service.errors import InvalidOption, ModelTooLarge, ModelUnsafe
 
-__all__ = ["OVERHEAD_BYTES", "FormReader", "Upload", "receive"]
+__all__ = ["OVERHEAD_BYTES", "FormReader", "Upload", "pump", "receive"]
 
 OVERHEAD_BYTES = 1 << 20
 """What a body may have besides the model: boundaries, headers, options."""
@@ -26,7 +26,9 @@ OVERHEAD_BYTES = 1 << 20
 _BATCH_BYTES = 1 << 20
 _FIELD_BYTES = 64 << 10
 _MAX_PARTS = 1024
-_FIELDS = ("options", "target")
+FIELDS = ("options", "target")
+"""The parts with text that a compile takes."""
+
 _PLAIN_NAME = re.compile(r"[^/\\\x00-\x1f\x7f]{1,255}")
 _REMEDY = "Send it as curl does: curl -F model=@model.onnx http://HOST/v1/compile"
 
@@ -42,40 +44,50 @@ class Upload:
     fields: dict[str, str] = field(default_factory=dict)
 
 
-async def receive(chunks: AsyncIterator[bytes], content_type: str, folder: Path, max_bytes: int) -> Upload:
-    """Reads a whole body into `folder`. Disk and hash are worked on in a thread, a mebibyte at a time.
+async def receive(
+    chunks: AsyncIterator[bytes], content_type: str, folder: Path, max_bytes: int, fields: Collection[str] = FIELDS
+) -> Upload:
+    """Reads a whole body into `folder`; beside files it may have the parts `fields`.
 
     Raises InvalidOption for a body that is not what a form should be, ModelTooLarge as soon as the files have over
     `max_bytes`, ModelUnsafe for a file name that is a path.
     """
-    reader = FormReader(content_type, folder, max_bytes)
+    reader = FormReader(content_type, folder, max_bytes, fields)
+    try:
+        await pump(chunks, reader.feed)
+        return reader.finish()
+    finally:
+        reader.close()
+
+
+async def pump(chunks: AsyncIterator[bytes], take: Callable[[bytes], object]) -> None:
+    """Hands everything to `take` in a thread, a mebibyte at a time; while it works on one, the next comes in."""
     batch = bytearray()
-    working = asyncio.create_task(asyncio.to_thread(reader.feed, b""))
+    working = asyncio.create_task(asyncio.to_thread(take, b""))
     try:
         async for chunk in chunks:
             batch += chunk
             if len(batch) >= _BATCH_BYTES:
-                await working  # while a batch is worked on, the next one comes in
-                working = asyncio.create_task(asyncio.to_thread(reader.feed, bytes(batch)))
+                await working
+                working = asyncio.create_task(asyncio.to_thread(take, bytes(batch)))
                 batch.clear()
         await working
-        await asyncio.to_thread(reader.feed, bytes(batch))
-        return reader.finish()
+        await asyncio.to_thread(take, bytes(batch))
     finally:
         await asyncio.gather(working, return_exceptions=True)
-        reader.close()
 
 
 class FormReader:
     """A push parser: `feed` it the body, then `finish`."""
 
-    def __init__(self, content_type: str, folder: Path, max_bytes: int) -> None:
+    def __init__(self, content_type: str, folder: Path, max_bytes: int, fields: Collection[str] = FIELDS) -> None:
         kind, parameters = parse_options_header(content_type)
         boundary = parameters.get(b"boundary", b"")
         if kind != b"multipart/form-data" or not boundary:
             raise InvalidOption("the body must be multipart/form-data with a boundary", remedy=_REMEDY)
         self.upload = Upload(folder)
         self._max_bytes = max_bytes
+        self._fields = tuple(fields)
         self._parts = 0
         self._complete = False
         self._header: dict[bytes, bytes] = {}
@@ -148,12 +160,13 @@ class FormReader:
             self.upload.model = self._create(_model_name(filename))
         elif name == "data":
             self._create(_data_name(filename))
-        elif name in _FIELDS:
+        elif name in self._fields:
             if name in self.upload.fields:
                 raise InvalidOption(f"the form has two parts named {name}")
             self._field = name
         else:
-            raise InvalidOption(f"the form has a part named {name[:80]!r}; there are model, data, options, target")
+            there = ", ".join(("model", "data", *self._fields))
+            raise InvalidOption(f"the form has a part named {name[:80]!r}; there are {there}")
 
     def _create(self, name: str) -> Path:
         path = self.upload.folder / name

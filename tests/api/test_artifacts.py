@@ -25,7 +25,7 @@ def test_get_and_head(server: RunningServer, digest: str) -> None:
     got, head = server.client.get(f"/v1/artifacts/{digest}"), server.client.head(f"/v1/artifacts/{digest}")
     assert hashlib.sha256(got.content).hexdigest() == digest
     assert got.headers["etag"] == f'"{digest}"'
-    assert got.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert got.headers["cache-control"] == "private, max-age=31536000, immutable"
     assert head.status_code == 200
     assert head.headers["content-length"] == str(len(got.content))
     assert head.content == b""
@@ -51,7 +51,18 @@ def test_ranges(server: RunningServer, digest: str) -> None:
     tail = server.client.get(f"/v1/artifacts/{digest}", headers={"Range": f"bytes={len(whole) - 100}-"})
     assert (tail.status_code, tail.content) == (206, whole[-100:])
     outside = server.client.get(f"/v1/artifacts/{digest}", headers={"Range": f"bytes={len(whole)}-"})
-    assert outside.status_code == 416
+    assert (outside.status_code, problem_of(outside)["code"]) == (416, "range-not-satisfiable")
+    assert outside.headers["content-range"] == f"bytes */{len(whole)}"
+    for nonsense in ("bytes=", "bytes=b-a", "lines=0-1", "bytes=5-2"):  # RFC 9110, 14.2: ignored
+        answer = server.client.get(f"/v1/artifacts/{digest}", headers={"Range": nonsense})
+        assert (answer.status_code, len(answer.content)) == (200, len(whole))
+
+
+def test_the_report_has_what_people_want_of_the_manifest(server: RunningServer, digest: str) -> None:
+    report = server.client.get(f"/v1/artifacts/{digest}/report").json()
+    assert report["artifact"] == digest
+    assert report["files"][0]["sha256"] == digest
+    assert {"target", "signature", "passes", "schedule", "verification"} <= set(report)
 
 
 @pytest.mark.parametrize("path", ["0" * 64, "ABC", "..%2f..%2fetc%2fpasswd", "a" * 5000, "%00", "*"])

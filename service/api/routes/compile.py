@@ -1,86 +1,37 @@
-"""`POST /v1/compile`: a model in the body, the compiled library in the answer."""
+"""`POST /v1/compile`: a model in the body, the compiled library in the answer, or the job that makes it."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-from collections.abc import AsyncIterator
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from anyio import CapacityLimiter, to_thread
-from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse, JSONResponse
-from starlette.requests import ClientDisconnect
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi.responses import FileResponse
 
+from service.api.auth import require
+from service.api.calls import answer
+from service.api.files import artifact_response
+from service.api.forms import compile_form
+from service.api.intake import IDENTIFYING, taken_form
+from service.api.options import parsed_options
+from service.api.prefer import Preference, preference_of
 from service.api.problems import problem, responses
-from service.api.refusal import Refusal
-from service.api.routes.artifacts import artifact_response
 from service.api.routes.backend import backend_of
-from service.api.uploads import OVERHEAD_BYTES, Upload, receive
-from service.config import settings
-from service.errors import InvalidOption, ModelTooLarge, RelaxcError, StoreUnwritable
+from service.api.routes.jobs import ACCEPTED, CACHE_STATUS
+from service.api.uploads import FIELDS, Upload
+from service.errors import RelaxcError
 from service.jobs.backend import Backend
-from service.jobs.intake import refer
-from service.jobs.job import Job
-from service.jobs.queue import Origin, Submission
+from service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
+from service.jobs.desk import Submitted
 from service.lowering.target import resolve
-from service.request import CompileOptions, CompileRequest
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1", tags=["compile"])
 
-# Uploads that are identified at the same time: each may take the memory of a parsed model.
-_INTAKE = CapacityLimiter(4)
-
-_CACHE_STATUS = {  # RFC 9211
-    Origin.HIT: "relaxc; hit",
-    Origin.MISS: "relaxc; fwd=miss; stored",
-    Origin.JOINED: "relaxc; fwd=miss; stored; collapsed",
-}
-
-_OPTIONS_EXAMPLE = '{"precision": "fp32", "opt_level": 2, "shapes": {"x": [1, 3, 224, 224]}, "verify": true, "seed": 0}'
-_BODY = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "multipart/form-data": {
-                "schema": {
-                    "type": "object",
-                    "required": ["model"],
-                    "properties": {
-                        "model": {
-                            "type": "string",
-                            "format": "binary",
-                            "description": "An ONNX file, or a .pt2 of torch.export.save.",
-                        },
-                        "data": {
-                            "type": "array",
-                            "items": {"type": "string", "format": "binary"},
-                            "description": "ONNX external data, each under its plain file name.",
-                        },
-                        "options": {
-                            "type": "string",
-                            "description": "JSON with any of precision, opt_level, shapes, verify, seed.",
-                            "example": _OPTIONS_EXAMPLE,
-                        },
-                        "target": {
-                            "type": "string",
-                            "description": "auto, a name that /v1/targets lists, or target JSON.",
-                            "default": "auto",
-                            "example": "x86-64-v4",
-                        },
-                    },
-                },
-                "encoding": {"model": {"contentType": "application/octet-stream"}},
-            }
-        },
-    }
-}
-_LIBRARY: dict[int | str, dict[str, Any]] = {
+_APPLIED = {"Preference-Applied": {"description": "RFC 7240.", "schema": {"type": "string"}}}
+_ANSWERS: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The compiled library. Cache-Status tells whether it was compiled for this request.",
         "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
@@ -88,117 +39,71 @@ _LIBRARY: dict[int | str, dict[str, Any]] = {
             "ETag": {"description": "The SHA-256 of the file, quoted.", "schema": {"type": "string"}},
             "Link": {"description": "describedby: the manifest.", "schema": {"type": "string"}},
             "Cache-Status": {"description": "RFC 9211.", "schema": {"type": "string"}},
+            "Relaxc-Job": {"description": "The job that made it.", "schema": {"type": "string"}},
+            **_APPLIED,
         },
-    }
+    },
+    202: {**ACCEPTED, "headers": ACCEPTED["headers"] | _APPLIED},
+    **responses(
+        *("invalid-option", "invalid-target", "invalid-shape"),
+        *("unknown-format", "model-malformed", "model-too-large", "model-unsafe", "unsupported-model"),
+        *("compile-failed", "compiler-crashed", "compiler-timeout", "compiler-out-of-memory", "tool-missing"),
+        *("server-died", "cancelled", "verification-failed", "busy", "service-error", "store-unwritable"),
+    ),
 }
-_ERRORS = responses(
-    *("invalid-option", "invalid-target", "invalid-shape"),
-    *("unknown-format", "model-malformed", "model-too-large", "model-unsafe", "unsupported-model"),
-    *("compile-failed", "compiler-crashed", "compiler-timeout", "compiler-out-of-memory", "tool-missing", "cancelled"),
-    *("verification-failed", "busy", "service-error", "store-unwritable"),
-)
 
 
 @router.post(
     "/compile",
     response_class=FileResponse,
-    responses={**_LIBRARY, **_ERRORS},
-    openapi_extra=_BODY,
+    responses=_ANSWERS,
+    openapi_extra=compile_form(),
     summary="Compile a model",
 )
-async def compile_model(request: Request) -> Response:
+async def compile_model(
+    request: Request,
+    owner: Annotated[Owner, Depends(require("compile"))],
+    prefer: Annotated[
+        str, Header(description="wait=SECONDS, or respond-async.", examples=["wait=10", "respond-async"])
+    ] = "",
+) -> Response:
     """Compiles the uploaded model, or finds it compiled, and sends the `.so`.
 
     Equal requests are compiled once. When the sender goes away the compile goes on, and its result is kept: asking
-    again finds it, or joins it.
+    again finds it, or joins it. `Prefer: wait=10` gives the job (202) when ten seconds were not enough, and
+    `Prefer: respond-async` gives it at once.
     """
-    backend = backend_of(request)
-    folder = await to_thread.run_sync(backend.workspace.folder, "upload")
-    body = _Body(request)
-    try:
-        upload = await _receive(request, body, folder)
-    except BaseException as error:
-        await to_thread.run_sync(backend.workspace.remove, folder)
-        if isinstance(error, RelaxcError):
-            return problem(error, JSONResponse if body.whole else Refusal)
-        if isinstance(error, OSError):
-            full = StoreUnwritable(f"the upload cannot be kept: {error.strerror}")
-            return problem(full, JSONResponse if body.whole else Refusal)
-        if isinstance(error, ClientDisconnect):
-            return Response(status_code=400)  # nobody reads it
-        raise
-    submission = await to_thread.run_sync(_submit, backend, upload, limiter=_INTAKE)
-    return await _answer(backend, submission, upload, request)
+    backend, preference = backend_of(request), preference_of(prefer)
+    async with taken_form(request, FIELDS) as form:
+        submitted = await to_thread.run_sync(_submit, backend, owner, form, limiter=IDENTIFYING)
+    assert form.model is not None
+    job = submitted.job
+    if not job.ended and preference.wait_s != 0:
+        job = await backend.jobs.wait(owner, job.id, preference.wait_s)
+    headers = {"Cache-Status": CACHE_STATUS[submitted.origin], **preference.headers}
+    if not job.ended or preference.wait_s == 0:
+        return answer(request, job.to_dict(), 202, headers | {"Location": f"/v1/jobs/{job.id}"})
+    return await _result(backend, owner, job, request, f"{form.model.stem}.so", headers)
 
 
-class _Body:
-    """The chunks of a request's body, and whether all have come."""
-
-    def __init__(self, request: Request) -> None:
-        self._request = request
-        self.whole = False
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for chunk in self._request.stream():
-            yield chunk
-        self.whole = True
+def _submit(backend: Backend, owner: Owner, form: Upload) -> Submitted:
+    options = parsed_options(form.fields.get("options", "{}"))
+    target = form.fields.get("target", "auto")
+    resolve(target)  # refused before the model is looked at
+    assert form.model is not None
+    model, _ = backend.models.add(owner, form.folder, form.model, form.sha256, name=form.model.name)
+    asked = JobRequest(JobKind.COMPILE, model.digest, target=target, options=options, name=form.model.name)
+    return backend.jobs.submit(owner, asked)
 
 
-async def _receive(request: Request, body: _Body, folder: Path) -> Upload:
-    limit = settings().max_model_bytes
-    if int(request.headers.get("content-length", 0)) > limit + OVERHEAD_BYTES:
-        raise ModelTooLarge(f"the upload is over RELAXC_MAX_MODEL_BYTES, {limit} bytes", limit_bytes=limit)
-    return await receive(aiter(body), request.headers.get("content-type", ""), folder, limit)
-
-
-def _submit(backend: Backend, upload: Upload) -> Submission:
-    release = partial(backend.workspace.remove, upload.folder)
-    assert upload.model is not None
-    try:
-        options = _options(upload.fields.get("options", "{}"))
-        target = resolve(upload.fields.get("target", "auto"))
-        model = refer(backend.pool, backend.workspace, upload.model, upload.sha256)
-        request = CompileRequest(model, target, options)
-    except BaseException:
-        release()
-        raise
-    return backend.queue.submit(request, release=release, name=upload.model.name)
-
-
-def _options(text: str) -> CompileOptions:
-    try:
-        data: Any = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidOption(f"the part options is not JSON: {error}", option="options") from error
-    if not isinstance(data, dict):
-        raise InvalidOption(f"the part options must be a JSON object, not {type(data).__name__}", option="options")
-    if data.get("plugins"):
-        raise InvalidOption(
-            "plugins are code, and are not taken over HTTP",
-            option="plugins",
-            remedy="Compile with `relaxc compile --plugin FILE` on a machine of yours.",
-        )
-    return CompileOptions.from_dict(data)
-
-
-async def _end_of(job: Job) -> None:
-    loop, ended = asyncio.get_running_loop(), asyncio.Event()
-
-    def tell(_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the server has gone
-            loop.call_soon_threadsafe(ended.set)
-
-    job.done.add_done_callback(tell)
-    await ended.wait()
-
-
-async def _answer(backend: Backend, submission: Submission, upload: Upload, request: Request) -> Response:
-    job = submission.job
-    await _end_of(job)
+async def _result(
+    backend: Backend, owner: Owner, job: JobRow, request: Request, filename: str, headers: dict[str, str]
+) -> Response:
+    headers = headers | {"Relaxc-Job": f"/v1/jobs/{job.id}"}
     if job.error is not None:
-        return problem(job.error)
+        refused = problem(RelaxcError.from_dict(job.error))
+        refused.headers.update(headers)
+        return refused
     assert job.artifact is not None
-    opened = await to_thread.run_sync(backend.store.open, job.artifact.digest)
-    assert upload.model is not None
-    headers = {"Cache-Status": _CACHE_STATUS[submission.origin], "Cache-Control": "no-store"}
-    return artifact_response(opened, request, filename=f"{upload.model.stem}.so", headers=headers)
+    opened = await to_thread.run_sync(partial(backend.artifacts.open, owner, job.artifact))
+    return artifact_response(opened, request, filename=filename, headers=headers | {"Cache-Control": "no-store"})

@@ -1,11 +1,14 @@
-"""`GET /healthz`: that the server answers."""
+"""`GET /healthz` and `/readyz`: that the server answers, and that it takes requests."""
 
 from __future__ import annotations
 
+from anyio import to_thread
 from fastapi import APIRouter, Request
 
+from service.api.problems import responses
 from service.api.routes.backend import backend_of
-from service.api.schemas import Health
+from service.api.schemas import Health, Ready
+from service.errors import ServiceError
 
 __all__ = ["router"]
 
@@ -14,6 +17,14 @@ router = APIRouter(tags=["service"])
 
 @router.get("/healthz", summary="Whether the server answers, and what it does")
 async def healthz(request: Request) -> Health:
-    """Answers at once, also while compiles run."""
-    running, waiting = backend_of(request).queue.counts()
-    return Health(status="ok", version=request.app.version, running=running, waiting=waiting)
+    """Answers at once, also while jobs run."""
+    counts = await to_thread.run_sync(backend_of(request).counts)
+    return Health(status="ok", version=request.app.version, running=counts.running, waiting=counts.waiting)
+
+
+@router.get("/readyz", responses=responses("service-error"), summary="Whether the server takes requests")
+def readyz(request: Request) -> Ready:
+    """503 while it drains, or cannot reach its database or write its folders: a proxy should go elsewhere."""
+    if reasons := backend_of(request).ready():
+        raise ServiceError(f"the server takes no requests: {'; '.join(reasons)}", reasons=reasons)
+    return Ready(ready=True)

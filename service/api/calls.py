@@ -1,0 +1,98 @@
+"""What calls have in common: parameters that must be known, bodies that must be JSON, ids that must look like ids."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from fastapi import Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
+
+from service.api.bodies import body_of
+from service.api.refusal import EarlyAnswer
+from service.artifact.entry import is_digest
+from service.errors import InvalidOption, JobNotFound, ModelNotFound, RecordsNotFound
+from service.request import canonical_json
+
+__all__ = [
+    "NAME",
+    "answer",
+    "canonical_body",
+    "json_only",
+    "known_job",
+    "known_model",
+    "known_parameters",
+    "known_records",
+]
+
+NAME = Query(
+    max_length=200,
+    pattern=r"^[^\x00-\x1f\x7f]+$",
+    description="What you call it.",
+    openapi_examples={"a file": {"value": "resnet.onnx"}},
+)
+
+_JOB_ID = re.compile(r"j_[0-9A-Za-z]{22}")
+
+
+async def known_parameters(request: Request) -> None:
+    """Refuses query parameters that the call does not have: a misspelled filter would be no filter."""
+    route: APIRoute = request.scope["route"]
+    unknown = sorted(set(request.query_params) - {field.alias for field in route.dependant.query_params})
+    if unknown:
+        raise RequestValidationError(
+            [
+                {"loc": ("query", name[:80]), "msg": "there is no such parameter", "type": "extra_forbidden"}
+                for name in unknown
+            ]
+        )
+
+
+async def json_only(request: Request) -> None:
+    """Refuses a body that does not say that it is JSON."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPException(415, f"this call takes application/json, not {kind[:80] or 'a body without a type'}")
+
+
+def canonical_body(body: Any) -> str:
+    """Equal JSON bodies as equal texts. Raises InvalidOption for text that no database takes: NUL, half a surrogate."""
+    text = canonical_json(body)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidOption("the body has a text that is not Unicode: half of a surrogate pair") from error
+    if "\\u0000" in json.dumps(body):
+        raise InvalidOption("the body has a text with a NUL character")
+    return text
+
+
+def answer(request: Request, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
+    """JSON, which also reaches a client that is still sending its body."""
+    kind = EarlyAnswer if body_of(request).unread else JSONResponse
+    return kind(content, status, headers=headers)
+
+
+def known_job(id: str) -> str:
+    """The id. Raises JobNotFound for what cannot be one."""
+    if not _JOB_ID.fullmatch(id):
+        raise JobNotFound(f"there is no job {id[:80]}")
+    return id
+
+
+def known_model(digest: str) -> str:
+    """The digest. Raises ModelNotFound for what is none."""
+    if not is_digest(digest):
+        raise ModelNotFound(f"there is no model {digest[:80]}")
+    return digest
+
+
+def known_records(digest: str) -> str:
+    """The digest. Raises RecordsNotFound for what is none."""
+    if not is_digest(digest):
+        raise RecordsNotFound(f"there is no record set {digest[:80]}")
+    return digest

@@ -1,0 +1,85 @@
+"""uvicorn's HTTP/1.1 connections, with limits on what a client may hold: headers, unread answers, connections."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from starlette.types import Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from service.api.problems import of_http
+from service.config import settings
+
+__all__ = ["Connection"]
+
+_WRITE_STALL_S = 60.0
+"""How long the client may take for what was written to go below asyncio's low-water mark; at most a mebibyte waits."""
+
+
+class Connection(H11Protocol):
+    """One client. It is closed when a request's header is not whole `header_timeout_s` after its first byte (or after
+    the connection was made), and broken off when the client reads nothing of an answer for a minute.
+
+    Over `max_connections` a request is answered with 503 and the connection closed.
+    """
+
+    _header_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Starts the clock for the first request."""
+        super().connection_made(transport)
+        if len(self.connections) > settings().max_connections:
+            self.app = _too_many
+        self._expect_header()
+
+    def data_received(self, data: bytes) -> None:
+        """Takes bytes; the clock runs from the first byte of a header to its last."""
+        if self._header_timer is None and self._between_requests:
+            self._expect_header()
+        super().data_received(data)
+        if not self._between_requests:
+            self._stop("_header_timer")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the clocks."""
+        self._stop("_header_timer")
+        self._stop("_write_timer")
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """The client reads more slowly than we write."""
+        super().pause_writing()
+        if self._write_timer is None:
+            self._write_timer = self.loop.call_later(_WRITE_STALL_S, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """The client has read."""
+        self._stop("_write_timer")
+        super().resume_writing()
+
+    def send_400_response(self, msg: str) -> None:
+        """What is not HTTP gets a problem too."""
+        answer = of_http("bad-request", headers={"Connection": "close"})
+        head = b"".join(b"%s: %s\r\n" % pair for pair in answer.raw_headers)
+        self.transport.write(b"HTTP/1.1 400 %s\r\n%s\r\n%s" % (STATUS_PHRASES[400], head, bytes(answer.body)))
+        self.transport.close()
+
+    @property
+    def _between_requests(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _expect_header(self) -> None:
+        self._header_timer = self.loop.call_later(settings().header_timeout_s, self.transport.close)
+
+    def _stop(self, name: str) -> None:
+        timer: asyncio.TimerHandle | None = getattr(self, name)
+        if timer is not None:
+            timer.cancel()
+            setattr(self, name, None)
+
+
+async def _too_many(scope: Scope, receive: Receive, send: Send) -> Any:
+    answer = of_http("too-many-connections", headers={"Connection": "close", "Retry-After": "10"})
+    await answer(scope, receive, send)

@@ -1,0 +1,175 @@
+"""The objects of docs/service.md as JSON: what calls take and give, for checks and for OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from service.jobs.database.rows import JobKind
+from service.jobs.job import State
+
+__all__ = [
+    "Job",
+    "JobError",
+    "JobPage",
+    "JobSubmission",
+    "Model",
+    "Models",
+    "RecordSet",
+    "RecordSets",
+    "UploadProgress",
+]
+
+DIGEST = "^[0-9a-f]{64}$"
+_A_DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+_A_JOB = "j_4fUqk0ZtX1aWc9LmPr7sYe"
+_A_TIME = "2026-11-21T08:00:00.000Z"
+
+Digest = Annotated[str, Field(pattern=DIGEST, examples=[_A_DIGEST])]
+Time = Annotated[str, Field(examples=[_A_TIME])]
+
+
+class Links(BaseModel):
+    """Where to go from here."""
+
+    model_config = ConfigDict(extra="allow", json_schema_extra={"additionalProperties": {"type": "string"}})
+
+    self: str
+
+
+class JobError(BaseModel):
+    """Why a job has not succeeded: the same as a problem, without what is HTTP's."""
+
+    code: str = Field(examples=["unsupported-model"])
+    message: str = Field(examples=["2 operators are not supported: Frob (2 nodes)"])
+    remedy: str
+    fault: str = Field(description="request, model, compiler or service: who has to change something.")
+    node: str | None
+    retryable: bool
+    fields: dict[str, Any]
+
+
+class Progress(BaseModel):
+    """How far the stage is."""
+
+    done: int
+    total: int
+
+
+class Job(BaseModel):
+    """A job as it is now."""
+
+    id: str = Field(examples=[_A_JOB])
+    kind: JobKind
+    state: State
+    stage: str | None = Field(examples=["schedule"])
+    progress: Progress | None
+    model: Digest | None
+    name: str = Field(examples=["resnet.onnx"])
+    target: str | None = Field(examples=["x86-64-v4"])
+    options: dict[str, Any]
+    priority: int
+    attempts: int = Field(description="How often a server has begun it.")
+    artifact: Digest | None
+    records: Digest | None
+    result: dict[str, Any] | None
+    error: JobError | None
+    request_key: str = Field(description="Equal requests have equal ones.")
+    created: Time
+    started: Time | None
+    finished: Time | None
+    links: Links
+
+
+class JobPage(BaseModel):
+    """Some jobs, the newest first; `next` is the `cursor` of what follows."""
+
+    jobs: list[Job]
+    next: str | None = Field(description="Absent at the end: null.")
+
+
+class JobSubmission(BaseModel):
+    """What is asked for. `compile` and `tune` need `model`, `bench` needs `artifact`, `verify` both."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: JobKind = JobKind.COMPILE
+    model: Digest | None = None
+    artifact: Digest | None = None
+    records: Digest | None = Field(
+        None, description="Tuned schedules, to compile with or to start a search from.", examples=[None]
+    )
+    target: str | dict[str, Any] = Field(
+        "auto",
+        description="auto, a name that /v1/targets lists, or a target as JSON.",
+        examples=["auto"],
+        max_length=16 << 10,
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Any of precision, opt_level, shapes, verify, seed.",
+        examples=[{"opt_level": 2}],
+    )
+    priority: int = Field(0, ge=-100, le=100, description="Higher goes first among the key's own jobs.")
+    webhook: str | None = Field(
+        None, max_length=2048, description="Where the end of the job is told with a POST.", examples=[None]
+    )
+    trials: int | None = Field(None, ge=1, le=1_000_000, description="tune: measurements at most.", examples=[None])
+    time_s: float | None = Field(
+        None,
+        gt=0,
+        le=7 * 86400,
+        allow_inf_nan=False,
+        description="tune: seconds at most. bench: seconds of measuring.",
+        examples=[None],
+    )
+    name: str | None = Field(
+        None,
+        pattern=r"^[^\x00-\x1f\x7f]{1,200}$",
+        description="What you call it; the model's name if not given.",
+        examples=["resnet.onnx"],
+    )
+
+
+class Model(BaseModel):
+    """An uploaded model."""
+
+    digest: Digest
+    name: str = Field(examples=["resnet.onnx"])
+    format: str = Field(examples=["onnx"])
+    size_bytes: int
+    created: Time
+    links: Links
+
+
+class Models(BaseModel):
+    """The key's models, the newest first."""
+
+    models: list[Model]
+
+
+class UploadProgress(BaseModel):
+    """How much of an upload has come."""
+
+    sha256: Digest
+    offset: int = Field(description="The byte to go on with.")
+    total: int
+
+
+class RecordSet(BaseModel):
+    """Tuning records in the form of docs/tuning.md."""
+
+    digest: Digest
+    name: str
+    count: int = Field(description="How many records.")
+    size_bytes: int
+    created: Time
+    job: str | None = Field(description="The tuning that made it.", examples=[_A_JOB])
+    links: Links
+
+
+class RecordSets(BaseModel):
+    """The key's record sets, the newest first."""
+
+    records: list[RecordSet]

@@ -1,0 +1,79 @@
+"""`/v1/jobs/{id}/logs` and `/report`: what a job's process printed, and what a tuning found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
+
+from service.api.auth import require
+from service.api.calls import known_job
+from service.api.problems import responses
+from service.api.routes.backend import backend_of
+from service.errors import JobNotFound
+from service.jobs.database.rows import Owner
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+_CHUNK_BYTES = 256 << 10
+_LOG: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "What was printed up to now.",
+        "content": {"text/plain": {"schema": {"type": "string"}, "example": "import: 152 nodes\n"}},
+    },
+    **responses("job-not-found"),
+}
+_REPORT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The report.", "content": {"application/json": {"schema": {"type": "object"}}}},
+    **responses("job-not-found"),
+}
+_CURVE: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The best time over the trials.",
+        "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
+    },
+    **responses("job-not-found"),
+}
+
+
+@router.get("/{id}/logs", response_class=PlainTextResponse, responses=_LOG, summary="A job's log")
+def logs(id: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+    """What its process printed, also while it runs; empty where it printed nothing."""
+    path = backend_of(request).jobs.log(owner, known_job(id))
+    headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+    if path is None:
+        return PlainTextResponse("", headers=headers)
+    return StreamingResponse(_content(path), headers=headers, media_type="text/plain")
+
+
+def _content(path: Path) -> Iterator[bytes]:
+    """What the file has now; a log that grows has no length to announce, and none without end is sent."""
+    with path.open("rb") as file:
+        left = path.stat().st_size
+        while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+            left -= len(chunk)
+            yield chunk
+
+
+@router.get("/{id}/report", response_class=FileResponse, responses=_REPORT, summary="A tuning's report")
+def report(id: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+    """JSON: what was tried, what won, and by how much."""
+    return FileResponse(_file(request, owner, id, "report.json"), media_type="application/json")
+
+
+@router.get("/{id}/report/curve.png", response_class=FileResponse, responses=_CURVE, summary="A tuning's curve")
+def curve(id: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+    """The picture of the report."""
+    return FileResponse(_file(request, owner, id, "curve.png"), media_type="image/png")
+
+
+def _file(request: Request, owner: Owner, id: str, name: str) -> Path:
+    path = backend_of(request).jobs.file(owner, known_job(id), name)
+    if not path.is_file():
+        raise JobNotFound(f"job {id} has no {name}", remedy="Only a tuning that has succeeded has a report.")
+    return path

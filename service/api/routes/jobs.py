@@ -1,0 +1,140 @@
+"""`/v1/jobs`: what is to be done, what is being done, what was done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.api import objects
+from service.api.auth import require
+from service.api.calls import canonical_body, json_only, known_job
+from service.api.options import compile_options
+from service.api.problems import responses
+from service.api.routes.backend import backend_of
+from service.errors import Forbidden
+from service.jobs.database.rows import JobKind, JobRequest, Owner
+from service.jobs.desk import Submitted
+from service.jobs.job import State
+
+__all__ = ["ACCEPTED", "CACHE_STATUS", "router"]
+
+router = APIRouter(prefix="/v1/jobs", tags=["jobs"])
+
+CACHE_STATUS = {  # RFC 9211
+    "hit": "relaxc; hit",
+    "miss": "relaxc; fwd=miss; stored",
+    "joined": "relaxc; fwd=miss; stored; collapsed",
+    "repeated": "relaxc; fwd=miss; stored; collapsed; detail=repeated",
+}
+
+ACCEPTED: dict[str, Any] = {
+    "model": objects.Job,
+    "description": "The job; Cache-Status tells whether it is new.",
+    "headers": {
+        "Location": {"description": "The job.", "schema": {"type": "string"}},
+        "Cache-Status": {"description": "RFC 9211.", "schema": {"type": "string"}},
+    },
+}
+_SUBMIT: dict[int | str, dict[str, Any]] = {
+    202: ACCEPTED,
+    **responses(
+        *("invalid-option", "invalid-target", "invalid-shape", "unsupported-media-type", "content-too-large"),
+        *("model-not-found", "artifact-not-found", "records-not-found", "idempotency-conflict", "invalid-request"),
+        *("busy", "service-error", "store-unwritable"),
+    ),
+}
+_EXAMPLES: dict[str, Any] = {
+    "compile": {"value": {"kind": "compile", "model": "9f" * 32, "target": "auto", "options": {"opt_level": 2}}},
+    "tune": {"value": {"kind": "tune", "model": "9f" * 32, "trials": 256, "time_s": 600}},
+    "bench": {"value": {"kind": "bench", "artifact": "9f" * 32, "time_s": 5}},
+    "verify": {"value": {"kind": "verify", "model": "9f" * 32, "artifact": "9f" * 32}},
+}
+
+
+@router.post("", status_code=202, responses=_SUBMIT, dependencies=[Depends(json_only)], summary="Have something done")
+async def submit_job(
+    request: Request,
+    wanted: Annotated[objects.JobSubmission, Body(openapi_examples=_EXAMPLES)],
+    owner: Annotated[Owner, Depends(require("compile", "tune"))],
+    idempotency_key: Annotated[
+        str | None,
+        Header(
+            description="Repeats the first answer to the same body.",
+            pattern=r"^[\x21-\x7e]{1,255}$",
+            examples=["8e03978e-40d5-43e8-bc93-6894a57f9324"],
+        ),
+    ] = None,
+) -> Response:
+    """The job is on the server's disk when the answer comes. An equal one of yours that lives is shared.
+
+    `tune` needs the scope tune, the other kinds compile.
+    """
+    needed = "tune" if wanted.kind is JobKind.TUNE else "compile"
+    if needed not in owner.scopes:
+        raise Forbidden(f"a job of kind {wanted.kind} needs the scope {needed}", scope=needed)
+    submitted = await to_thread.run_sync(_submit, request, wanted, owner, idempotency_key)
+    headers = {"Location": f"/v1/jobs/{submitted.job.id}", "Cache-Status": CACHE_STATUS[submitted.origin]}
+    return JSONResponse(submitted.job.to_dict(), 202, headers=headers)
+
+
+def _submit(request: Request, wanted: objects.JobSubmission, owner: Owner, idempotency_key: str | None) -> Submitted:
+    body = wanted.model_dump(mode="json", exclude_unset=True)
+    digest = hashlib.sha256(canonical_body(body).encode()).hexdigest()
+    target = wanted.target if isinstance(wanted.target, str) else json.dumps(wanted.target)
+    asked = JobRequest(
+        kind=wanted.kind,
+        model=wanted.model,
+        artifact=wanted.artifact,
+        target=target,
+        options=compile_options(wanted.options),
+        priority=wanted.priority,
+        webhook=wanted.webhook,
+        records=wanted.records,
+        trials=wanted.trials,
+        time_s=wanted.time_s,
+        name=wanted.name,
+    )
+    return backend_of(request).jobs.submit(owner, asked, idempotency_key=idempotency_key, body_digest=digest)
+
+
+@router.get(
+    "", response_model=objects.JobPage, responses=responses("invalid-option", "invalid-request"), summary="Your jobs"
+)
+def list_jobs(
+    request: Request,
+    owner: Annotated[Owner, Depends(require("read"))],
+    state: Annotated[State | None, Query(description="Only those in this state.")] = None,
+    kind: Annotated[JobKind | None, Query(description="Only those of this kind.")] = None,
+    model: Annotated[str | None, Query(pattern=objects.DIGEST, description="Only those of this model.")] = None,
+    limit: Annotated[int, Query(ge=1, le=500, description="At most so many.")] = 50,
+    cursor: Annotated[
+        str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before.")
+    ] = None,
+) -> Response:
+    """The newest first, a page at a time."""
+    page = backend_of(request).jobs.list(owner, state=state, kind=kind, model=model, limit=limit, cursor=cursor)
+    return JSONResponse({"jobs": [row.to_dict() for row in page.jobs], "next": page.next})
+
+
+@router.get("/{id}", response_model=objects.Job, responses=responses("job-not-found"), summary="One job")
+def get_job(id: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+    """Its state, its stage and what came of it."""
+    row = backend_of(request).jobs.get(owner, known_job(id))
+    return JSONResponse(row.to_dict(), headers={"Cache-Control": "no-store"})
+
+
+@router.delete(
+    "/{id}",
+    status_code=202,
+    response_model=objects.Job,
+    responses=responses("job-not-found", "job-ended"),
+    summary="Cancel a job",
+)
+def cancel_job(id: str, request: Request, owner: Annotated[Owner, Depends(require("compile", "tune"))]) -> Response:
+    """Its processes are gone in under two seconds."""
+    return JSONResponse(backend_of(request).jobs.cancel(owner, known_job(id)).to_dict(), 202)

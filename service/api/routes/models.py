@@ -1,0 +1,64 @@
+"""`/v1/models`: uploaded models, by the digest of their content."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.api.auth import require
+from service.api.calls import answer, known_model
+from service.api.forms import model_form
+from service.api.intake import IDENTIFYING, taken_form
+from service.api.objects import Model, Models
+from service.api.problems import responses
+from service.api.routes.backend import backend_of
+from service.jobs.database.rows import Owner
+
+__all__ = ["UPLOADED", "router"]
+
+router = APIRouter(prefix="/v1/models", tags=["models"])
+
+_LOCATION = {"Location": {"description": "The model.", "schema": {"type": "string"}}}
+UPLOADED: dict[int | str, dict[str, Any]] = {
+    200: {"model": Model, "description": "It was there.", "headers": _LOCATION},
+    201: {"model": Model, "description": "It is kept.", "headers": _LOCATION},
+    **responses(
+        *("invalid-option", "model-too-large", "unknown-format", "model-malformed", "model-unsafe"),
+        *("compiler-crashed", "compiler-timeout", "compiler-out-of-memory", "service-error", "store-unwritable"),
+    ),
+}
+
+
+@router.post("", status_code=201, responses=UPLOADED, openapi_extra=model_form(), summary="Upload a model")
+async def add_model(request: Request, owner: Annotated[Owner, Depends(require("compile"))]) -> Response:
+    """Keeps a model, to have jobs of it: the same form as `POST /v1/compile` takes, without options."""
+    models = backend_of(request).models
+    async with taken_form(request, fields=()) as form:
+        assert form.model is not None
+        add = partial(models.add, owner, form.folder, form.model, form.sha256, name=form.model.name)
+        row, is_new = await to_thread.run_sync(add, limiter=IDENTIFYING)
+    headers = {"Location": f"/v1/models/{row.digest}"}
+    return answer(request, row.to_dict(), 201 if is_new else 200, headers)
+
+
+@router.get("", response_model=Models, summary="Your models")
+def list_models(request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+    """The thousand newest."""
+    return JSONResponse({"models": [row.to_dict() for row in backend_of(request).models.list(owner)]})
+
+
+@router.get("/{digest}", response_model=Model, responses=responses("model-not-found"), summary="One model")
+def get_model(digest: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+    """What is known of it without compiling it."""
+    return JSONResponse(backend_of(request).models.get(owner, known_model(digest)).to_dict())
+
+
+@router.delete("/{digest}", status_code=204, responses=responses("model-not-found"), summary="Forget a model")
+def remove_model(digest: str, request: Request, owner: Annotated[Owner, Depends(require("compile"))]) -> Response:
+    """Jobs that were accepted still run."""
+    backend_of(request).models.remove(owner, known_model(digest))
+    return Response(status_code=204)

@@ -1,0 +1,72 @@
+"""`/v1/records`: sets of tuning records, by the digest of their text."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.api.auth import require
+from service.api.bodies import body_of
+from service.api.calls import NAME, known_records
+from service.api.conditional import IMMUTABLE, has_it
+from service.api.objects import RecordSet, RecordSets
+from service.api.problems import responses
+from service.api.routes.backend import backend_of
+from service.jobs.database.rows import Owner
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/records", tags=["records"])
+
+_MEDIA_TYPE = "application/jsonl"
+_MAX_BYTES = 16 << 20
+_EXAMPLE = '{"rule": "matmul_packed", "workload": "0123456789abcdef", "seconds": 0.00151, "…": "docs/tuning.md"}\n'
+_TEXT: dict[str, Any] = {_MEDIA_TYPE: {"schema": {"type": "string"}, "example": _EXAMPLE}}
+_LOCATION = {"Location": {"description": "The record set.", "schema": {"type": "string"}}}
+_ADDED: dict[int | str, dict[str, Any]] = {
+    200: {"model": RecordSet, "description": "It was there.", "headers": _LOCATION},
+    201: {"model": RecordSet, "description": "It is kept.", "headers": _LOCATION},
+    **responses("invalid-option", "invalid-records", "content-too-large", "invalid-request", "store-unwritable"),
+}
+_GOT: dict[int | str, dict[str, Any]] = {
+    200: {"description": "The records, a line each.", "content": _TEXT},
+    304: {"description": "The sender has it already."},
+    **responses("records-not-found"),
+}
+
+
+@router.post(
+    "",
+    status_code=201,
+    responses=_ADDED,
+    openapi_extra={"requestBody": {"required": True, "content": _TEXT}},
+    summary="Send tuning records in",
+)
+async def add_records(
+    request: Request, owner: Annotated[Owner, Depends(require("tune"))], name: Annotated[str, NAME] = "records"
+) -> Response:
+    """Records as `relaxc records` writes them, to compile with or to start a search from; 16 MiB at most."""
+    body_of(request).max_bytes = _MAX_BYTES
+    text = await request.body()
+    row, is_new = await to_thread.run_sync(partial(backend_of(request).records.add, owner, text, name=name))
+    return JSONResponse(row.to_dict(), 201 if is_new else 200, headers={"Location": f"/v1/records/{row.digest}"})
+
+
+@router.get("", response_model=RecordSets, summary="Your record sets")
+def list_records(request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+    """The thousand newest."""
+    return JSONResponse({"records": [row.to_dict() for row in backend_of(request).records.list(owner)]})
+
+
+@router.get("/{digest}", response_class=Response, responses=_GOT, summary="One record set")
+def get_records(digest: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+    """Its text, which never changes."""
+    text = backend_of(request).records.read(owner, known_records(digest))
+    headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
+    if has_it(request, digest):
+        return Response(status_code=304, headers=headers)
+    return Response(text, media_type=_MEDIA_TYPE, headers=headers)

@@ -1,0 +1,140 @@
+"""`/v1/uploads/{sha256}`: a model in one piece or in parts, gone on with after any interruption."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Depends, Header, Request, Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from service.api.auth import require
+from service.api.bodies import body_of
+from service.api.calls import NAME, answer
+from service.api.intake import IDENTIFYING
+from service.api.objects import UploadProgress
+from service.api.problems import responses
+from service.api.ranges import Span, span_of
+from service.api.routes.backend import backend_of
+from service.api.routes.models import UPLOADED
+from service.api.uploads import pump
+from service.artifact.entry import is_digest
+from service.errors import InvalidOption, ModelNotFound
+from service.jobs.backend import Backend
+from service.jobs.database.rows import ModelRow, Owner, UploadState
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/uploads", tags=["models"])
+
+_OFFSET = {
+    "Upload-Offset": {"description": "The byte to go on with.", "schema": {"type": "integer"}},
+    "Upload-Length": {"description": "The bytes of the whole, once known.", "schema": {"type": "integer"}},
+}
+_PUT: dict[int | str, dict[str, Any]] = {
+    **UPLOADED,
+    202: {"model": UploadProgress, "description": "It came, and more is to come.", "headers": _OFFSET},
+    **responses("upload-conflict"),
+}
+_PUT[422] = responses("digest-mismatch", "model-malformed", "model-unsafe")[422]
+_HEAD: dict[int | str, dict[str, Any]] = {
+    200: {"description": "How much has come; Location where the model is complete.", "headers": _OFFSET},
+    400: {"description": "`invalid-option`: no SHA-256."},
+}
+_BODY = {
+    "requestBody": {
+        "required": True,
+        "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+    }
+}
+
+
+@router.put("/{sha256}", status_code=201, responses=_PUT, openapi_extra=_BODY, summary="Upload a model by its digest")
+async def put_upload(
+    sha256: str,
+    request: Request,
+    owner: Annotated[Owner, Depends(require("compile"))],
+    name: Annotated[str, NAME] = "model",
+    content_range: Annotated[
+        str | None, Header(description="bytes FIRST-LAST/TOTAL of a part.", examples=["bytes 0-1048575/4194304"])
+    ] = None,
+) -> Response:
+    """The bytes of a model file, whole or from where the upload stands; the last part makes it a model.
+
+    What came before a connection broke is kept, and dropped when nobody goes on with it.
+    """
+    backend, body = backend_of(request), body_of(request)
+    span = span_of(content_range, body.announced_bytes)
+    here = await to_thread.run_sync(_standing, backend, owner, _checked(sha256))
+    if isinstance(here, ModelRow):
+        return answer(request, here.to_dict(), 200, {"Location": f"/v1/models/{here.digest}"})
+    if here is None or not here.complete:  # a complete one was cut off while it was identified
+        body.max_bytes = None  # the span bounds it
+        here = await _keep(backend, owner, sha256, span, request)
+    if not here.complete:
+        progress = {"sha256": sha256, "offset": here.offset, "total": here.total}
+        return answer(request, progress, 202, _headers(here.offset, here.total))
+    finish = partial(backend.uploads.finish, owner, sha256, name=name)
+    row, is_new = await to_thread.run_sync(finish, limiter=IDENTIFYING)
+    return answer(request, row.to_dict(), 201 if is_new else 200, {"Location": f"/v1/models/{row.digest}"})
+
+
+@router.head("/{sha256}", responses=_HEAD, summary="How much of an upload has come")
+def head_upload(sha256: str, request: Request, owner: Annotated[Owner, Depends(require("compile"))]) -> Response:
+    """`Upload-Offset` is 0 where nothing has come, and the size where the model is complete."""
+    here = _standing(backend_of(request), owner, _checked(sha256))
+    if isinstance(here, ModelRow):
+        complete = _headers(here.size_bytes, here.size_bytes) | {"Location": f"/v1/models/{here.digest}"}
+        return Response(headers=complete)
+    return Response(headers=_headers(here.offset, here.total) if here else {"Upload-Offset": "0"})
+
+
+def _checked(sha256: str) -> str:
+    if not is_digest(sha256):
+        raise InvalidOption("an upload is named by 64 hex digits in lower case, the SHA-256 of its content")
+    return sha256
+
+
+def _standing(backend: Backend, owner: Owner, sha256: str) -> ModelRow | UploadState | None:
+    try:
+        return backend.models.get(owner, sha256)
+    except ModelNotFound:
+        return backend.uploads.state(owner, sha256)
+
+
+def _headers(offset: int, total: int) -> dict[str, str]:
+    return {"Upload-Offset": str(offset), "Upload-Length": str(total), "Cache-Control": "no-store"}
+
+
+async def _keep(backend: Backend, owner: Owner, sha256: str, span: Span, request: Request) -> UploadState:
+    """Writes what comes, also what came before the sender broke off."""
+    chunks = _Chunks(request, span.size)
+    part = await to_thread.run_sync(partial(backend.uploads.open, owner, sha256, offset=span.offset, total=span.total))
+    with part:
+        await pump(aiter(chunks), part.write)
+    if chunks.broken is not None:
+        raise chunks.broken
+    return part.state
+
+
+class _Chunks:
+    """The body, at most `size` bytes of it; how it broke off is told afterwards, so that what came can be kept."""
+
+    def __init__(self, request: Request, size: int) -> None:
+        self._request = request
+        self._left = size
+        self.broken: Exception | None = None
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            async for chunk in self._request.stream():
+                self._left -= len(chunk)
+                if self._left < 0:
+                    self.broken = InvalidOption("the body is longer than its Content-Range")
+                    return
+                yield chunk
+        except (ClientDisconnect, HTTPException) as error:
+            self.broken = error
