@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import typer
 
-from service.cli import bench, cache, compile, inspect, profile, records, run, serve, targets, tune, version
+from service.cli import bench, cache, compile, inspect, keys, profile, records, run, serve, targets, tune, version
 from service.cli.optional_value import TakesBareOptions
 from service.cli.options import Verbose
 from service.cli.remote import KeyFile, Remote, Server
@@ -53,3 +53,4 @@ for verb in (
     app.command(help=unwrapped(verb), cls=TakesBareOptions)(verb)
 app.add_typer(records.app, name="records")
 app.add_typer(cache.app, name="cache")
+app.add_typer(keys.app, name="keys")

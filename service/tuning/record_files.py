@@ -10,6 +10,7 @@ is taken for a torn one: it counts as not written, and is set aside when the fil
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -25,7 +26,7 @@ import filelock
 from service.errors import InvalidRecords, StoreUnwritable
 from service.tuning.records import Record, RecordSet, RecordTarget
 
-__all__ = ["SUFFIX", "append", "read", "record_of", "remove", "torn_copy"]
+__all__ = ["SUFFIX", "append", "parse", "read", "record_of", "remove", "torn_copy"]
 
 SUFFIX = ".jsonl"
 
@@ -48,6 +49,11 @@ def read(path: Path) -> RecordSet:
     with a warning.
     """
     return RecordSet(record for file in _files(path) for record in _parse(file)[0])
+
+
+def parse(data: bytes, name: str) -> RecordSet:
+    """The records of one file's content, which messages call `name`; raises as `read` does."""
+    return RecordSet(_records_of(data, name)[0])
 
 
 def append(root: Path, records: Iterable[Record]) -> None:
@@ -121,7 +127,8 @@ def torn_copy(file: Path) -> Path:
 
 def _files(path: Path) -> list[Path]:
     if path.is_dir():
-        return sorted(found for found in path.rglob(f"*{SUFFIX}") if found.is_file())
+        below = (found for found in path.rglob(f"*{SUFFIX}") if found.is_file())
+        return sorted(file for file in below if not any(part[0] == "." for part in file.relative_to(path).parts))
     if not path.exists():
         raise InvalidRecords(f"there are no records at {path}", path=str(path))
     return [path]
@@ -129,27 +136,28 @@ def _files(path: Path) -> list[Path]:
 
 def _parse(file: Path) -> tuple[list[Record], str]:
     """The records of a file, and its last line if that is torn."""
+    try:
+        if file.stat().st_size > _MAX_BYTES:
+            raise InvalidRecords(f"{file} is over {_MAX_BYTES} bytes", path=str(file))
+        return _records_of(file.read_bytes(), str(file))
+    except OSError as error:
+        raise InvalidRecords(f"cannot read {file}: {error.strerror}", path=str(file)) from error
+
+
+def _records_of(data: bytes, name: str) -> tuple[list[Record], str]:
     found: list[Record] = []
-    for number, line in enumerate(lines := _lines(file), start=1):
+    lines = list(io.StringIO(data.decode(errors="replace")))  # unlike splitlines, at \n alone
+    for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
             found.append(record_of(json.loads(line)))
         except (ValueError, RecursionError) as error:
             if number == len(lines) and not line.endswith("\n"):
-                _LOG.warning("%s:%d breaks off: its last record is taken as not written", file, number)
+                _LOG.warning("%s:%d breaks off: its last record is taken as not written", name, number)
                 return found, line
-            raise InvalidRecords(f"{file}:{number} is no record: {error}", path=str(file), line=number) from error
+            raise InvalidRecords(f"{name}:{number} is no record: {error}", path=name, line=number) from error
     return found, ""
-
-
-def _lines(file: Path) -> list[str]:
-    try:
-        if file.stat().st_size > _MAX_BYTES:
-            raise InvalidRecords(f"{file} is over {_MAX_BYTES} bytes", path=str(file))
-        return file.read_bytes().decode(errors="replace").splitlines(keepends=True)
-    except OSError as error:
-        raise InvalidRecords(f"cannot read {file}: {error.strerror}", path=str(file)) from error
 
 
 @contextmanager

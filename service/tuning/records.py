@@ -116,7 +116,7 @@ class Record:
         wrong = {
             "workload": not _HASH.fullmatch(self.workload),
             "rule": not _WORD.fullmatch(self.rule),
-            "version": self.version < 0,
+            "counts": min(self.version, self.flops, self.bytes, self.threads, self.trials, self.seed) < 0,
             "seconds": not (isfinite(self.seconds) and self.seconds > 0),
             "untuned_s": self.untuned_s is not None and not (isfinite(self.untuned_s) and self.untuned_s > 0),
             "roofline": self.roofline is not None and not (isfinite(self.roofline) and self.roofline >= 0),
