@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from service.jobs.limits import Limits, die_with_parent, name_process
+from service.tuning.measure.zygote import CLOSE
 
 __all__ = ["main"]
 
@@ -65,16 +66,17 @@ def main() -> None:
             shutil.rmtree(arguments.folder, ignore_errors=True)
             return
         workers: set[int] = set()
+        closed = False
         try:
-            _serve(control, tuner, workers)
+            closed = _serve(control, tuner, workers)
         finally:
             _end(workers)
-            if select.select([tuner], [], [], _LAST_BREATH_S)[0]:  # it did not close: it was killed
+            if not closed and select.select([tuner], [], [], _LAST_BREATH_S)[0]:
                 shutil.rmtree(arguments.folder, ignore_errors=True)
 
 
-def _serve(control: socket.socket, tuner: int, workers: set[int]) -> None:
-    """Forks a worker for each request, and tells of each that has ended."""
+def _serve(control: socket.socket, tuner: int, workers: set[int]) -> bool:
+    """Forks a worker for each request, and tells of each that has ended; whether the tuner closed in good order."""
     woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -82,28 +84,27 @@ def _serve(control: socket.socket, tuner: int, workers: set[int]) -> None:
     while True:
         ready, _, _ = select.select([channel, woken, tuner], [], [])
         if tuner in ready:
-            return
+            return False
         if woken in ready:
             os.read(woken, 1 << 12)
             _reap(control, workers)
-        if channel in ready and not _fork_one(control, workers):
-            return
+        if channel not in ready:
+            continue
+        message, channels, _, _ = socket.recv_fds(control, 1 << 16, 1)
+        if not channels:
+            return message == CLOSE
+        _fork_one(control, workers, json.loads(message), channels[0])
 
 
-def _fork_one(control: socket.socket, workers: set[int]) -> bool:
-    """Whether there was a request; the worker's pid is the answer."""
-    message, channels, _, _ = socket.recv_fds(control, 1 << 16, 1)
-    if not message:
-        return False
+def _fork_one(control: socket.socket, workers: set[int], config: dict[str, Any], channel: int) -> None:
+    """A worker at the other end of `channel`; its pid is the answer."""
     zygote = os.getpid()
     pid = os.fork()
     if pid == 0:
-        _become(json.loads(message), channels[0], zygote, control)
-    for channel in channels:
-        os.close(channel)
+        _become(config, channel, zygote, control)
+    os.close(channel)
     workers.add(pid)
     control.send(json.dumps({"pid": pid}).encode())
-    return True
 
 
 def _reap(control: socket.socket, workers: set[int]) -> None:

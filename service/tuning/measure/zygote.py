@@ -18,7 +18,10 @@ from typing import Any
 import service
 from service.errors import CompilerCrashed
 
-__all__ = ["Worker", "Zygote"]
+__all__ = ["CLOSE", "Worker", "Zygote"]
+
+CLOSE = b"close"
+"""The last message of a tuner that ends in good order."""
 
 _START_LIMIT_S = 120.0
 _END_LIMIT_S = 10.0
@@ -28,11 +31,11 @@ _TAIL_BYTES = 2000
 class Worker:
     """A forked process with one end of a connection; `log` is where its stderr goes."""
 
-    def __init__(self, pid: int, connection: Connection, log: Path, zygote: Zygote) -> None:
+    def __init__(self, pid: int, connection: Connection, log: Path, zygote: Zygote, generation: int) -> None:
         self.pid = pid
         self.connection = connection
         self.log = log
-        self._zygote = zygote
+        self._zygote, self._generation = zygote, generation
         try:
             self._handle: int | None = os.pidfd_open(pid)
         except ProcessLookupError:  # it has ended already
@@ -46,7 +49,7 @@ class Worker:
             os.close(self._handle)
             self._handle = None
         self.connection.close()
-        how = _described(self._zygote.status_of(self.pid))
+        how = _described(self._zygote.status_of(self.pid, self._generation))
         said = _last_words(self.log)
         self.log.unlink(missing_ok=True)
         return f"{how}: {said}" if said else how
@@ -61,7 +64,7 @@ class Zygote:
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._ended: dict[int, int] = {}
-        self._count = 0
+        self._count = self._generation = 0
         self._lock = threading.RLock()
 
     def start(self) -> None:
@@ -82,11 +85,13 @@ class Zygote:
                     self._stop()
             raise CompilerCrashed("no worker can be started for tuning", log_tail=self._tail())
 
-    def status_of(self, pid: int) -> int | None:
-        """The wait status of a worker that has ended or was killed; None where the zygote is gone too."""
+    def status_of(self, pid: int, generation: int) -> int | None:
+        """The wait status of a worker that has ended or was killed; None where the zygote that forked it is gone."""
         with self._lock:
             deadline = time.monotonic() + _END_LIMIT_S
-            while pid not in self._ended and self._control is not None and time.monotonic() < deadline:
+            while pid not in self._ended and time.monotonic() < deadline:
+                if self._control is None or generation != self._generation:
+                    return None
                 try:
                     self._receive(deadline)
                 except (OSError, EOFError):
@@ -99,6 +104,7 @@ class Zygote:
             self._stop()
 
     def _start(self) -> None:
+        self._generation += 1
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs, (self._folder / "zygote.log").open("ab") as log:
             self._process = subprocess.Popen(  # our own module
@@ -129,7 +135,7 @@ class Zygote:
             except BaseException:
                 ours.close()
                 raise
-        return Worker(pid, Connection(ours.detach()), log, self)
+        return Worker(pid, Connection(ours.detach()), log, self, self._generation)
 
     def _receive(self, deadline: float) -> int | None:
         """The pid in a message about a new worker; an ending is noted."""
@@ -146,6 +152,8 @@ class Zygote:
 
     def _stop(self) -> None:
         if self._control is not None:
+            with contextlib.suppress(OSError):  # it was killed
+                self._control.send(CLOSE)
             self._control.close()
             self._control = None
         if self._process is not None:
