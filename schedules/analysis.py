@@ -248,7 +248,19 @@ def _bytes_moved(func: Any, buffer: Any) -> Any:
 
 
 def _operations(value: Any) -> int:
-    """Operators outside of index expressions."""
+    """Operators outside of index expressions; of a Select by an index, such as of a matrix's row, the longer branch."""
+    count = _written_operations(value)
+    chosen = [select for select in tir.collect(value, tirx.Select) if not tir.loads(select.condition)]
+    while chosen:
+        outer = chosen.pop()  # children come first, so this one is inside of no other
+        inside = [select for select in tir.collect(outer, tirx.Select) if not tir.loads(select.condition)]
+        del chosen[len(chosen) - len(inside) + 1 :]
+        longer = max(_operations(outer.true_value), _operations(outer.false_value))
+        count -= _written_operations(outer) - longer
+    return count
+
+
+def _written_operations(value: Any) -> int:
     inside = sum(_all_operations(index) for load in tir.loads(value) for index in load.indices)
     return max(0, _all_operations(value) - inside)
 
