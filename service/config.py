@@ -98,6 +98,9 @@ class Settings(BaseSettings):
     job_expiry_s: float = _setting(
         30 * 24 * 3600.0, "Age after which a job that has ended is forgotten, with its events and log.", unit="s", gt=0
     )
+    webhook_secret: str = _setting(
+        "", "Secret that signs the webhooks of a server without keys; empty leaves them unsigned."
+    )
     webhook_private: bool = _setting(False, "Whether webhooks may go to private and loopback addresses.")
 
     disk_reserve_bytes: int = _setting(

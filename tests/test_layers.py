@@ -55,7 +55,7 @@ EXCEPTIONS = {
     ("service.artifact.key", "service.tuning.sources"),
     ("service.runtime.session", "service.artifact.manifest"),
     ("service.cli.serve", "service.api"),
-    ("service.jobs.zygote", "service"),  # for the folder that it is in
+    ("service.jobs.scrubbed", "service"),  # for the folder that it is in
     ("service.tuning.measure", "service"),  # likewise
     ("service.tuning.measure", "service.lowering"),  # a candidate is built by the code that compiles
     ("service.tuning.measure", "service.runtime"),  # and run, judged and timed as an artifact is
@@ -113,7 +113,7 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "alembic": (("service.jobs.database",), ()),
     "boto3": ((), ("service.jobs.blobs",)),
     "botocore": ((), ("service.jobs.blobs",)),
-    "httpcore": (("service.jobs.webhooks",), ()),
+    "httpcore": (("service.jobs.webhooks", "service.jobs.public_network"), ()),
 }
 
 # These are imported where tvm and the frameworks must not be: help, the API process, an ONNX compile's parent.

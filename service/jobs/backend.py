@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from service.config import settings
+from service.errors import ServiceError
 from service.jobs.artifacts import Artifacts
 from service.jobs.blobs.mirrored import open_blobs
+from service.jobs.budget import Budget
+from service.jobs.database import deliveries, idempotency, jobs, keys
 from service.jobs.database.engine import Database
+from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.desk import Jobs
+from service.jobs.executor import Executor
+from service.jobs.hub import Hub
+from service.jobs.job import State
+from service.jobs.keeper import Keeper, Periodic
+from service.jobs.keys import Keys
+from service.jobs.kinds import ENTRIES, TUNE_FILES, Kinds
 from service.jobs.limits import Limits
 from service.jobs.local_backend import LocalBackend
 from service.jobs.models import Models
+from service.jobs.once import CompileOnce
 from service.jobs.queue import COMPILE_ENTRY
 from service.jobs.recordsets import RecordSets
+from service.jobs.running import Running, log_name
+from service.jobs.scheduler import Scheduler
+from service.jobs.submission import Submission
 from service.jobs.uploads import Uploads
+from service.jobs.webhooks import Webhooks
 
 __all__ = ["Backend", "Counts"]
+
+_BEATS_A_LEASE = 4
+_SWEEP_S = 600.0
+_LEAST_FREE_BYTES = 256 << 20
+_DELIVERIES_KEPT_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,31 +66,151 @@ class Backend(LocalBackend):
         queue_max: int | None = None,
         limits: Limits | None = None,
         entry: str = COMPILE_ENTRY,
+        entries: Mapping[JobKind, str] = ENTRIES,
         database_url: str | None = None,
         blobs_url: str | None = None,
     ) -> None:
-        """What is None is as the settings say; `entry` is what a child of a `compile` job runs."""
-        super().__init__(cache_dir, workers=workers, queue_max=queue_max, limits=limits, entry=entry)
-        root = self.store.root
-        self.database = Database(database_url or settings().database_url or f"sqlite:///{root / 'service.sqlite3'}")
-        self.blobs = open_blobs(
-            settings().blobs_url if blobs_url is None else blobs_url, root / "blobs", settings().s3_endpoint_url or None
-        )
-        self.models = Models(self.database, self.blobs, self.pool, self.workspace)
-        self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
-        self.jobs = Jobs()
-        self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
-        self.records = RecordSets(self.database, self.blobs)
+        """What is None is as the settings say; `entry` is what a child of a `compile` runs, `entries` the others'.
 
-    def close(self) -> None:
-        super().close()
-        self.database.close()
-        self.blobs.close()
+        Raises InvalidOption for settings that cannot be used, ServiceError where the database does not answer.
+        """
+        super().__init__(cache_dir, workers=workers, queue_max=queue_max, limits=limits, entry=entry)
+        with ExitStack() as on_failure:
+            on_failure.callback(super().close)
+            values, root, limits = settings(), self.store.root, limits or Limits.of_settings()
+            self.database = Database(database_url or values.database_url or f"sqlite:///{root / 'service.sqlite3'}")
+            on_failure.callback(self.database.close)
+            chosen = values.blobs_url if blobs_url is None else blobs_url
+            self.blobs = open_blobs(chosen, root / "blobs", values.s3_endpoint_url or None)
+            on_failure.callback(self.blobs.close)
+            self.keys = Keys(self.database)
+            self.models = Models(self.database, self.blobs, self.pool, self.workspace)
+            self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
+            self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
+            self.records = RecordSets(self.database, self.blobs)
+            self._keeper = Keeper(self.database, self.workspace, root, values.server_lease_s)
+            self._keeper.recover()
+            on_failure.pop_all()
+        self._stopped = False
+        self._start(
+            Kinds(
+                CompileOnce(self.store, self.pool, self.workspace, limits, entry),
+                self.pool,
+                self.workspace,
+                limits,
+                self.blobs,
+                self.models,
+                self.artifacts,
+                self.records,
+                entries,
+            ),
+            {False: workers or values.workers, True: values.tune_workers},
+            values.queue_max if queue_max is None else queue_max,
+        )
+
+    def _start(self, kinds: Kinds, slots: dict[bool, int], queue_max: int) -> None:
+        """The threads: from here on jobs run."""
+        self._hub = Hub(self.database)
+        self._webhooks = Webhooks(self.database, self._webhook_secret)
+        self._executor = Executor(self.database, kinds, self._told_of_end)
+        budget = Budget(settings().memory_budget_bytes)
+        self._scheduler = Scheduler(self.database, self._keeper.id, slots, budget, self._begin, self._executor)
+        submission = Submission(
+            self.database,
+            self.models,
+            self.artifacts,
+            self.records,
+            queue_max=queue_max,
+            queue_max_per_key=settings().queue_max_per_key,
+        )
+        self.jobs = Jobs(self.database, self.blobs, self._hub, submission, self._changed, self._scheduler.find)
+        beat_s = settings().server_lease_s / _BEATS_A_LEASE
+        self._periodic = [
+            Periodic("heartbeat", beat_s, self._keeper.beat),
+            Periodic("recovery", beat_s, self._recover),
+            Periodic("sweep", _SWEEP_S, self.sweep),
+        ]
+        self._scheduler.start()
 
     def counts(self) -> Counts:
-        """How many jobs run and wait."""
-        return Counts(*self.queue.counts())
+        """How many jobs run and wait. Raises ServiceError where the database does not answer."""
+        with self.database.read() as connection:
+            found = jobs.count(connection)
+        return Counts(found.get(State.RUNNING, 0), found.get(State.QUEUED, 0))
 
     def ready(self) -> list[str]:
         """Why requests cannot be taken now; empty when they can."""
-        return []
+        reasons = ["the service is shutting down"] if self._stopped else []
+        if (why := self.database.ping()) is not None:
+            reasons.append(why)
+        free = shutil.disk_usage(self.store.root).free
+        if free < _LEAST_FREE_BYTES:
+            reasons.append(f"only {free >> 20} MiB are free in {self.store.root}")
+        return reasons
+
+    def sweep(self) -> None:
+        """Removes what is old: unfinished uploads, models that nobody has, jobs that ended long ago."""
+        values, now = settings(), time.time()
+        self.uploads.sweep(values.upload_expiry_s)
+        self.blobs.local.sweep()
+        while True:
+            with self.database.begin() as connection:
+                gone = jobs.remove_ended(connection, now - values.job_expiry_s)
+                deliveries.remove_old(connection, now - _DELIVERIES_KEPT_S)
+                idempotency.remove_old(connection)
+            for id in gone:
+                for name in (log_name(id), *(f"jobs/{id}/{name}" for name in TUNE_FILES)):
+                    self.blobs.remove(name)
+            if not gone:
+                break
+        self.models.sweep()
+
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Starts no more jobs, gives those that run `drain_s` seconds, and queues the others for the next server.
+
+        Who follows a job is told that the service stops. May be called twice.
+        """
+        if not self._stopped:
+            self._stopped = True
+            self._scheduler.stop(drain_s)
+            super().stop()  # wakes the jobs that wait for a worker's imports
+            self._scheduler.join()
+            self._hub.close()
+
+    def close(self) -> None:
+        """Stops, and removes the folders. May be called twice."""
+        self.stop()
+        for periodic in self._periodic:
+            periodic.close()
+        self._periodic = []
+        self._webhooks.close()
+        self._executor.close()
+        try:
+            self._keeper.close()
+        except ServiceError:  # the database has gone: the next server sees that our folder is held by nobody
+            pass
+        finally:
+            super().close()
+            self.blobs.close()
+            self.database.close()
+
+    def _begin(self, job: JobRow, memory_bytes: int) -> Running:
+        self._hub.notify(job.id)
+        return Running(job, memory_bytes, self.database, self.blobs, self._hub.notify)
+
+    def _changed(self) -> None:
+        self._scheduler.wake()
+        self._webhooks.wake()
+
+    def _told_of_end(self, id: str) -> None:
+        self._hub.notify(id)
+        self._webhooks.wake()
+
+    def _recover(self) -> None:
+        if self._keeper.recover():
+            self._changed()
+
+    def _webhook_secret(self, owner: str) -> str | None:
+        with self.database.read() as connection:
+            key = keys.find(connection, owner)
+        return settings().webhook_secret or None if key is None else key.webhook_secret

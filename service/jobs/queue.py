@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import stat
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
 
 from service.artifact.entry import Entry
 from service.artifact.key import Key, key_for
 from service.artifact.store import Store
+from service.compiler import places_read
 from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
 from service.jobs.confinement import Confinement, folders_of
 from service.jobs.job import Job, State
 from service.jobs.limits import Limits
+from service.jobs.once import Ask, CompileOnce
 from service.jobs.pool import Pool
-from service.jobs.task import Flavour, Task
 from service.jobs.workspace import Workspace
-from service.repro import repro_command
 from service.request import CompileRequest
 
 __all__ = ["COMPILE_ENTRY", "CompileQueue", "Origin", "Submission"]
@@ -34,7 +30,6 @@ __all__ = ["COMPILE_ENTRY", "CompileQueue", "Origin", "Submission"]
 COMPILE_ENTRY = "service.jobs.tasks:compile_model"
 
 _LOG = logging.getLogger("relaxc.jobs")
-_LOCK_POLL_S = 0.5
 
 
 class Origin(StrEnum):
@@ -71,11 +66,8 @@ class CompileQueue:
         entry: str = COMPILE_ENTRY,
     ) -> None:
         self.store = store
-        self._pool = pool
-        self._workspace = workspace
+        self._compile = CompileOnce(store, pool, workspace, limits or Limits.of_settings(), entry)
         self._queue_max = settings().queue_max if queue_max is None else queue_max
-        self._limits = limits or Limits.of_settings()
-        self._entry = entry
         self._threads = ThreadPoolExecutor(workers or settings().workers, thread_name_prefix="compile")
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
@@ -152,7 +144,9 @@ class CompileQueue:
         if not job.start():
             return
         try:
-            job.succeed(self._compile_once(job, key, dump_dir, name))
+            allowed = _confinement(job.request, dump_dir)
+            ask = Ask(job.request, key, name, allowed, _waited_s(job), dump_dir=dump_dir, anew=job.anew)
+            job.succeed(self._compile(ask, job.take, job.cancellation))
         except Cancelled as error:
             job.fail(job.cancel_reason or error)
         except RelaxcError as error:
@@ -163,42 +157,10 @@ class CompileQueue:
             _LOG.exception("job %s", job.id)
             job.fail(CompileFailed(f"{type(error).__name__}: {error}", stage=job.stage))
 
-    def _compile_once(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Entry:
-        """Compiles unless another process that shares the store has done so meanwhile."""
-        with ExitStack() as held:
-            while True:
-                try:
-                    held.enter_context(self.store.lock(key, timeout_s=_LOCK_POLL_S))
-                    break
-                except Busy:
-                    if job.cancellation.cancelled:
-                        raise Cancelled("the compile was cancelled while another process ran it") from None
-            found = None if job.anew else self.store.lookup(key)
-            return found or self._compile(job, key, dump_dir, name)
-
-    def _compile(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Entry:
-        workdir = self._workspace.folder("job")
-        try:
-            task = Task(
-                self._entry,
-                {"request": job.request.to_dict(), "dump_dir": str(dump_dir.absolute()) if dump_dir else None},
-                workdir,
-                Flavour(job.request.model.format),
-                self._limits,
-                repro_command(job.request, name),
-                _confinement(job.request, dump_dir),
-            )
-            result = self._pool.run(task, job.take, cancellation=job.cancellation)
-            files = [_plain_file(workdir, name) for name in result["files"]]
-            record = json.loads(_plain_file(workdir, "build.json").read_bytes())
-            return self.store.put(key, files, {**record, "waited_s": _waited_s(job)})
-        finally:
-            self._workspace.remove(workdir)
-
 
 def _confinement(request: CompileRequest, dump_dir: Path | None) -> Confinement:
-    """A compile of whoever runs this process may read what they may: their model, in its folder, and their plugins."""
-    reads = folders_of(request.model.path, *map(Path, request.options.plugins))
+    """A compile of whoever runs this process may read what they may: their model, plugins and records, in folders."""
+    reads = folders_of(request.model.path, *places_read(request))
     return Confinement(reads, (dump_dir.absolute(),) if dump_dir else (), own_user=False)
 
 
@@ -210,11 +172,3 @@ def _finished(request: CompileRequest, key: Key, release: Callable[[], None], fo
     job = Job(request, key.digest, release)
     job.succeed(found)
     return job
-
-
-def _plain_file(workdir: Path, name: Any) -> Path:
-    """A file that the child left under its plain name: no path out of the folder, no link to something else."""
-    path = workdir / str(name)
-    if path.parent != workdir or not stat.S_ISREG(path.lstat().st_mode) or path.lstat().st_nlink != 1:
-        raise CompileFailed(f"the compile left no regular file {name!r}")
-    return path

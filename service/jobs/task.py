@@ -14,7 +14,7 @@ from service.jobs.confinement import Confinement
 from service.jobs.limits import Limits
 from service.request import ModelFormat
 
-__all__ = ["MAX_LINE_BYTES", "Emit", "Flavour", "Lines", "Task", "send"]
+__all__ = ["MAX_LINE_BYTES", "Emit", "Flavour", "Lines", "Task", "finite", "send"]
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -61,15 +61,16 @@ def send(channel: socket.socket, message: dict[str, Any]) -> None:
     try:
         line = json.dumps(message, allow_nan=False, default=str)
     except ValueError:
-        line = json.dumps(_finite(message), default=str)
+        line = json.dumps(finite(message), default=str)
     channel.sendall(line.encode() + b"\n")
 
 
-def _finite(value: Any) -> Any:
+def finite(value: Any) -> Any:
+    """`value` with NaN and infinities, which JSON does not have, as text."""
     if isinstance(value, dict):
-        return {str(name): _finite(inner) for name, inner in value.items()}
+        return {str(name): finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(inner) for inner in value]
+        return [finite(inner) for inner in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 

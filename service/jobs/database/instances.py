@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from service.jobs.database.engine import now
 from service.jobs.database.tables import instances, jobs
 
-__all__ = ["beat", "bury", "dead", "forget", "register"]
+__all__ = ["beat", "bury", "dead", "forget", "register", "suspicious"]
 
 
 def register(connection: Connection, id: str, place: str, workspace: str) -> None:
@@ -32,6 +32,17 @@ def forget(connection: Connection, id: str) -> None:
     connection.execute(sa.delete(instances).where(instances.c.id == id))
 
 
+def suspicious(connection: Connection, me: str) -> bool:
+    """Whether there is another server, or a job without one: something that `dead` and `bury` should look at."""
+    other = connection.scalar(sa.select(sa.literal(1)).where(instances.c.id != me).limit(1))
+    return other is not None or bool(connection.scalars(_orphaned().limit(1)).all())
+
+
+def _orphaned() -> sa.Select[tuple[str]]:
+    nobody = sa.or_(jobs.c.instance.is_(None), jobs.c.instance.not_in(sa.select(instances.c.id)))
+    return sa.select(jobs.c.id).where(jobs.c.state == "running", nobody).order_by(jobs.c.number)
+
+
 def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandoned: Callable[[str], bool]) -> list[str]:
     """The servers that are gone: silent for `lease_s`, or of our cache folder and their own folder held by nobody."""
     rows = connection.execute(sa.select(instances, (now() - instances.c.heartbeat).label("silent"))).all()
@@ -45,8 +56,4 @@ def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandon
 def bury(connection: Connection, ids: Collection[str]) -> list[str]:
     """Removes the dead; returns the ids of jobs that run on no server that there is."""
     connection.execute(sa.delete(instances).where(instances.c.id.in_(ids)))
-    orphaned = sa.select(jobs.c.id).where(
-        jobs.c.state == "running",
-        sa.or_(jobs.c.instance.is_(None), jobs.c.instance.not_in(sa.select(instances.c.id))),
-    )
-    return list(connection.scalars(orphaned.order_by(jobs.c.number)))
+    return list(connection.scalars(_orphaned()))

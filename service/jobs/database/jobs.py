@@ -16,7 +16,20 @@ from service.jobs.database.tables import job_events, jobs
 from service.jobs.database.upsert import insert_new
 from service.jobs.job import State
 
-__all__ = ["count", "find", "find_live", "insert", "new_id", "page", "remove_ended", "row_of", "waiting"]
+__all__ = [
+    "any_queued",
+    "count",
+    "find",
+    "find_live",
+    "get",
+    "insert",
+    "new_id",
+    "page",
+    "remove_ended",
+    "row_of",
+    "running_on",
+    "waiting",
+]
 
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LETTERS = 22  # 131 bits
@@ -49,6 +62,13 @@ def find(connection: Connection, id: str, owner: str | None = None) -> JobRow | 
     wanted = sa.select(jobs).where(jobs.c.id == id)
     row = connection.execute(wanted if owner is None else wanted.where(jobs.c.owner == owner)).one_or_none()
     return None if row is None else row_of(row)
+
+
+def get(connection: Connection, id: str) -> JobRow:
+    """The job that this transaction has put in or changed."""
+    row = find(connection, id)
+    assert row is not None
+    return row
 
 
 def find_live(connection: Connection, owner: str, request_key: str) -> JobRow | None:
@@ -118,3 +138,15 @@ def remove_ended(connection: Connection, before: float, limit: int = 500) -> lis
         connection.execute(sa.delete(job_events).where(job_events.c.job.in_(ids)))
         connection.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
     return ids
+
+
+def any_queued(connection: Connection) -> bool:
+    """Whether a job waits."""
+    return connection.scalar(sa.select(sa.literal(1)).where(jobs.c.state == State.QUEUED).limit(1)) is not None
+
+
+def running_on(connection: Connection, instance: str) -> dict[tuple[str, int], bool]:
+    """The jobs, by id and attempt, that this server runs, and whether they are to be cancelled."""
+    mine = sa.select(jobs.c.id, jobs.c.attempts, jobs.c.cancelling)
+    rows = connection.execute(mine.where(jobs.c.state == State.RUNNING, jobs.c.instance == instance))
+    return {(row.id, row.attempts): row.cancelling for row in rows}

@@ -17,12 +17,24 @@ from sqlalchemy.engine import Connection
 
 from service.errors import Cancelled, RelaxcError, ServerDied
 from service.jobs.database import artifacts, deliveries, events, shares
-from service.jobs.database.jobs import find
+from service.jobs.database.jobs import get
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.tables import jobs
 from service.jobs.job import State
 
-__all__ = ["MAX_ATTEMPTS", "Candidate", "Lane", "Outcome", "claim", "end", "finish_now", "give_back", "recover", "stop"]
+__all__ = [
+    "MAX_ATTEMPTS",
+    "Candidate",
+    "Lane",
+    "Outcome",
+    "claim",
+    "end",
+    "finish_now",
+    "give_back",
+    "held",
+    "recover",
+    "stop",
+]
 
 MAX_ATTEMPTS = 2
 """A job whose server died is tried once more."""
@@ -79,7 +91,7 @@ def claim(
     if not events.append(connection, chosen.id, told, jobs.c.state == State.QUEUED, **columns):
         return None
     shares.start(connection, chosen.owner, chosen.weight, chosen.tag)
-    return _found(connection, chosen.id), chosen.memory_bytes
+    return get(connection, chosen.id), chosen.memory_bytes
 
 
 def _next(connection: Connection, lane: Lane) -> Candidate | None:
@@ -106,17 +118,17 @@ def _next(connection: Connection, lane: Lane) -> Candidate | None:
 def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
     """Ends a job that runs here; None when it is no longer this server's, and nothing has changed."""
     seconds = time.time() - (job.started or time.time())
-    if not _end(connection, job.id, outcome, *_held(job)):
+    if not _end(connection, job.id, outcome, *held(job)):
         return None
     weight = connection.scalar(sa.select(jobs.c.weight).where(jobs.c.id == job.id))
     shares.charge(connection, job.owner, float(weight or 1.0), seconds)
-    return _found(connection, job.id)
+    return get(connection, job.id)
 
 
 def finish_now(connection: Connection, id: str, outcome: Outcome) -> JobRow:
     """Ends a job that has just been put in and that nobody has to run."""
     _end(connection, id, outcome, jobs.c.state == State.QUEUED)
-    return _found(connection, id)
+    return get(connection, id)
 
 
 def stop(connection: Connection, id: str, error: Cancelled) -> State | None:
@@ -129,12 +141,12 @@ def stop(connection: Connection, id: str, error: Cancelled) -> State | None:
 
 def give_back(connection: Connection, job: JobRow) -> bool:
     """Queues a job again that this server starts no more, or stops in the middle in order: that is no attempt."""
-    return _queue_again(connection, job.id, "the server stops", job.attempts - 1, *_held(job))
+    return _queue_again(connection, job.id, "the server stops", job.attempts - 1, *held(job))
 
 
 def recover(connection: Connection, id: str) -> JobRow:
     """Settles a running job whose server is gone: cancelled if that was wished, queued again, or failed."""
-    job = _found(connection, id)
+    job = get(connection, id)
     still = jobs.c.state == State.RUNNING
     if job.cancelling:
         _end(connection, id, Outcome(error=Cancelled("the job was cancelled")), still)
@@ -143,10 +155,11 @@ def recover(connection: Connection, id: str) -> JobRow:
     else:
         died = ServerDied(f"the server died {job.attempts} times while it ran this job", stage=job.stage)
         _end(connection, id, Outcome(error=died), still)
-    return _found(connection, id)
+    return get(connection, id)
 
 
-def _held(job: JobRow) -> tuple[Any, ...]:
+def held(job: JobRow) -> tuple[Any, ...]:
+    """The condition that `job`, as this server started it, is still its own."""
     return jobs.c.state == State.RUNNING, jobs.c.instance == job.instance, jobs.c.attempts == job.attempts
 
 
@@ -164,15 +177,9 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
     columns = {**columns, "state": outcome.state, "finished": finished, "instance": None}
     if not events.append(connection, id, [(finished, last)], *where, **columns):
         return False
-    job = _found(connection, id)
+    job = get(connection, id)
     if outcome.artifact is not None:
         artifacts.own(connection, job.owner, outcome.artifact)
     if job.webhook is not None:
         deliveries.insert(connection, job)
     return True
-
-
-def _found(connection: Connection, id: str) -> JobRow:
-    job = find(connection, id)
-    assert job is not None  # this transaction has changed it
-    return job

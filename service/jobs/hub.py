@@ -1,0 +1,154 @@
+"""Events as they come, for any number of listeners: the database is asked once for each job that somebody follows.
+
+What this server writes is told to the hub at once; what other servers of the same database write is seen by polling.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from service.errors import ServiceError
+from service.jobs.database import events
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import EventRow
+
+__all__ = ["Hub", "Subscription"]
+
+_LOG = logging.getLogger("relaxc.events")
+_POLL_S = 0.4
+_BATCH = 1000
+
+
+@dataclass
+class _Story:
+    """What is known of one job that somebody follows."""
+
+    events: list[EventRow] = field(default_factory=list)
+    listeners: dict[int, Callable[[], None]] = field(default_factory=dict)
+
+
+class Subscription:
+    """One listener's place in a job's story."""
+
+    def __init__(self, hub: Hub, job: str, after: int, on_change: Callable[[], None]) -> None:
+        self._hub = hub
+        self._job = job
+        self._after = after
+        self._number = hub._enter(job, on_change)
+
+    def take(self) -> tuple[EventRow, ...]:
+        """The events that have come since the last call, in order."""
+        found = self._hub._after(self._job, self._after)
+        if found:
+            self._after = found[-1].seq
+        return found
+
+    @property
+    def stopped(self) -> bool:
+        """Whether nothing will come any more, as the server stops."""
+        return self._hub.stopped
+
+    def close(self) -> None:
+        """Listens no more. May be called twice."""
+        self._hub._leave(self._job, self._number)
+
+
+class Hub:
+    """A thread that reads the events of the jobs that are followed, and wakes who follows them."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._stories: dict[str, _Story] = {}
+        self._changed: set[str] = set()
+        self._number = 0
+        self._condition = threading.Condition()
+        self.stopped = False
+        self._thread = threading.Thread(target=self._work, name="events", daemon=True)
+        self._thread.start()
+
+    def notify(self, job: str) -> None:
+        """The job may have new events."""
+        with self._condition:
+            if job in self._stories:
+                self._changed.add(job)
+                self._condition.notify()
+
+    def subscribe(self, job: str, after: int, on_change: Callable[[], None]) -> Subscription:
+        """Calls `on_change`, from a thread of the hub's, whenever `take` may give something, and at the stop."""
+        return Subscription(self, job, after, on_change)
+
+    def close(self) -> None:
+        """Stops; every listener is woken a last time."""
+        with self._condition:
+            self.stopped = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _enter(self, job: str, on_change: Callable[[], None]) -> int:
+        with self._condition:
+            self._number += 1
+            self._stories.setdefault(job, _Story()).listeners[self._number] = on_change
+            self._changed.add(job)
+            self._condition.notify()
+            return self._number
+
+    def _leave(self, job: str, number: int) -> None:
+        with self._condition:
+            story = self._stories.get(job)
+            if story is not None:
+                story.listeners.pop(number, None)
+                if not story.listeners:
+                    del self._stories[job]
+
+    def _after(self, job: str, seq: int) -> tuple[EventRow, ...]:
+        with self._condition:
+            story = self._stories.get(job)
+            return tuple(story.events[seq:]) if story is not None else ()
+
+    def _work(self) -> None:
+        polled = 0.0
+        while not self.stopped:
+            with self._condition:
+                if not self._changed:
+                    self._condition.wait(_POLL_S if self._stories else None)
+                changed, self._changed = self._changed, set()
+                known = {job: len(story.events) for job, story in self._stories.items()}
+            try:
+                if time.monotonic() - polled >= _POLL_S and known:
+                    polled = time.monotonic()
+                    changed |= self._grown(known)
+                for job in changed & known.keys():
+                    self._read(job, known[job])
+            except ServiceError as error:
+                _LOG.warning("events: %s", error)
+                time.sleep(_POLL_S)
+        with self._condition:
+            listeners = [each for story in self._stories.values() for each in story.listeners.values()]
+        for listener in listeners:
+            listener()
+
+    def _grown(self, known: dict[str, int]) -> set[str]:
+        with self._database.read() as connection:
+            counts = events.counts(connection, known)
+        return {job for job, count in counts.items() if count > known[job]}
+
+    def _read(self, job: str, after: int) -> None:
+        while True:
+            with self._database.read() as connection:
+                found = events.read(connection, job, after, _BATCH)
+            with self._condition:
+                story = self._stories.get(job)
+                if story is None:
+                    return
+                if len(story.events) == after:  # else somebody left and came again meanwhile
+                    story.events.extend(found)
+                listeners = list(story.listeners.values())
+            for listener in listeners:
+                listener()
+            after += len(found)
+            if len(found) < _BATCH:
+                return

@@ -1,0 +1,118 @@
+"""One compile for all who ask for the same: under the key's lock, in a child, into the store."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from service.artifact.entry import Entry
+from service.artifact.key import Key
+from service.artifact.store import Store
+from service.errors import Busy, Cancelled, CompileFailed
+from service.jobs.confinement import Confinement
+from service.jobs.limits import Limits
+from service.jobs.pool import Cancellation, Pool
+from service.jobs.task import Emit, Flavour, Task
+from service.jobs.workspace import Workspace
+from service.repro import repro_command
+from service.request import CompileRequest
+
+__all__ = ["Ask", "CompileOnce", "plain_file"]
+
+_LOCK_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A compile that somebody waits for; `name` is what they call the model, `waited_s` how long it was queued.
+
+    With `anew` the store is not asked first; each stage writes into `dump_dir` what it saw.
+    """
+
+    request: CompileRequest
+    key: Key
+    name: str
+    confinement: Confinement
+    waited_s: float
+    dump_dir: Path | None = None
+    anew: bool = False
+
+
+class CompileOnce:
+    """Runs compiles, for any number of threads. `entry` is what a child runs (docs/layout.md says what it leaves)."""
+
+    def __init__(self, store: Store, pool: Pool, workspace: Workspace, limits: Limits, entry: str) -> None:
+        self.store = store
+        self._pool = pool
+        self._workspace = workspace
+        self._limits = limits
+        self._entry = entry
+
+    def __call__(
+        self,
+        ask: Ask,
+        on_event: Emit,
+        cancellation: Cancellation,
+        *,
+        lookup: Callable[[Key], Entry | None] | None = None,
+        around: Callable[[Path], AbstractContextManager[object]] = nullcontext,
+    ) -> Entry:
+        """Compiles unless another process that shares the store has done so meanwhile.
+
+        `lookup` is where that is asked, the store if None; `around` is entered while the job's folder is there. Raises
+        what `Pool.run` and `Store.put` raise.
+        """
+        with ExitStack() as held:
+            while True:
+                try:
+                    held.enter_context(self.store.lock(ask.key, timeout_s=_LOCK_POLL_S))
+                    break
+                except Busy:
+                    if cancellation.cancelled:
+                        raise Cancelled("the compile was cancelled while another process ran it") from None
+            found = None if ask.anew else (lookup or self.store.lookup)(ask.key)
+            return found or self._compile(ask, on_event, cancellation, around)
+
+    def _compile(
+        self,
+        ask: Ask,
+        on_event: Emit,
+        cancellation: Cancellation,
+        around: Callable[[Path], AbstractContextManager[object]],
+    ) -> Entry:
+        workdir = self._workspace.folder("job")
+        try:
+            task = Task(
+                self._entry,
+                {"request": ask.request.to_dict(), "dump_dir": str(ask.dump_dir.absolute()) if ask.dump_dir else None},
+                workdir,
+                Flavour(ask.request.model.format),
+                self._limits,
+                repro_command(ask.request, ask.name),
+                ask.confinement,
+            )
+            with around(workdir):
+                result = self._pool.run(task, on_event, cancellation=cancellation)
+                files = [plain_file(workdir, name) for name in result["files"]]
+                record = json.loads(plain_file(workdir, "build.json").read_bytes())
+                return self.store.put(ask.key, files, {**record, "waited_s": ask.waited_s})
+        finally:
+            self._workspace.remove(workdir)
+
+
+def plain_file(workdir: Path, name: Any) -> Path:
+    """A file that the child left under its plain name: no path out of the folder, no link to something else.
+
+    Raises CompileFailed where there is none.
+    """
+    path = workdir / str(name)
+    with suppress(OSError, ValueError):
+        facts = path.lstat()
+        if path.parent == workdir and stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1:
+            return path
+    raise CompileFailed(f"the job left no regular file {name!r}")

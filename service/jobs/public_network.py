@@ -1,0 +1,102 @@
+"""Connections to public addresses only: the name is looked up once, checked, and that very address connected to.
+
+So a name that leads elsewhere on a second look (DNS rebinding) gains nothing. All of a call has one deadline.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from collections.abc import Iterable
+from ssl import SSLContext
+from typing import Any
+
+import httpcore
+
+__all__ = ["PublicNetwork", "Refused", "is_public"]
+
+_NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
+
+
+class Refused(Exception):
+    """The address is not one that we call."""
+
+
+def is_public(host: str) -> bool | None:
+    """Whether an IP address is one of the Internet's; None for a name."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False if host == "localhost" or host.endswith(".localhost") else None
+    if isinstance(address, ipaddress.IPv6Address):
+        inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
+        if address in _NAT64:
+            inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+        if inner is not None:
+            return is_public(str(inner))
+    return address.is_global and not address.is_multicast
+
+
+class PublicNetwork(httpcore.NetworkBackend):
+    """For one call, until `deadline` (of time.monotonic); `private` allows every address."""
+
+    def __init__(self, deadline: float, *, private: bool = False) -> None:
+        self._deadline = deadline
+        self._private = private
+        self._inner = httpcore.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        """Raises Refused, or httpcore's errors."""
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise httpcore.ConnectError(f"{host} is not known: {error}") from error
+        addresses = [str(address[0]) for *_, address in found]
+        if not self._private and not all(is_public(address.partition("%")[0]) for address in addresses):
+            raise Refused(f"{host} is no public address")
+        stream = self._inner.connect_tcp(addresses[0], port, self._left(timeout), local_address, socket_options)
+        return _Until(stream, self._deadline)
+
+    def _left(self, timeout: float | None) -> float:
+        return _left(self._deadline, timeout)
+
+
+class _Until(httpcore.NetworkStream):
+    """A stream whose every wait ends at the deadline."""
+
+    def __init__(self, inner: httpcore.NetworkStream, deadline: float) -> None:
+        self._inner = inner
+        self._deadline = deadline
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        return self._inner.read(max_bytes, _left(self._deadline, timeout))
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        self._inner.write(buffer, _left(self._deadline, timeout))
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def start_tls(
+        self, ssl_context: SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        stream = self._inner.start_tls(ssl_context, server_hostname, _left(self._deadline, timeout))
+        return _Until(stream, self._deadline)
+
+    def get_extra_info(self, info: str) -> Any:
+        return self._inner.get_extra_info(info)
+
+
+def _left(deadline: float, timeout: float | None) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise httpcore.ReadTimeout("the call took too long")
+    return left if timeout is None else min(left, timeout)

@@ -1,0 +1,58 @@
+"""Both databases, and backends over them whose children do what `tests.jobs.entries` says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from service.jobs.backend import Backend
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import JobKind
+from service.jobs.limits import Limits
+from tests.postgres import postgres, postgres_server
+
+__all__ = ["postgres", "postgres_server"]
+
+LIMITS = Limits(timeout_s=120.0, memory_bytes=2 << 30, file_bytes=1 << 30)
+BY_SEED = "tests.jobs.entries:by_seed"
+ENTRIES = {
+    JobKind.TUNE: "tests.jobs.durable_entries:tune",
+    JobKind.BENCH: "tests.jobs.durable_entries:report",
+    JobKind.VERIFY: "tests.jobs.durable_entries:report",
+}
+
+OpenBackend = Callable[..., Backend]
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'service.sqlite3'}"
+    url: str = request.getfixturevalue("postgres")
+    return url
+
+
+@pytest.fixture
+def database(database_url: str) -> Iterator[Database]:
+    """An empty database with all tables."""
+    opened = Database(database_url)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def open_backend(database_url: str, tmp_path: Path) -> Iterator[OpenBackend]:
+    """Backends over one database, by default in one cache folder; all closed at the end."""
+    opened: list[Backend] = []
+
+    def make(cache: str = "cache", **options: object) -> Backend:
+        given = {"database_url": database_url, "limits": LIMITS, "entry": BY_SEED, "entries": ENTRIES, **options}
+        opened.append(Backend(tmp_path / cache, **given))  # type: ignore[arg-type]  # as the test says
+        return opened[-1]
+
+    yield make
+    for backend in opened:
+        backend.close()

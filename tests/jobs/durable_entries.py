@@ -1,0 +1,28 @@
+"""What children of `tune`, `bench` and `verify` jobs do in tests: like the real ones in form, and quick."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+from service.jobs.task import Emit
+
+
+def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Tells progress for `time_s` seconds, then leaves a report and a curve."""
+    emit({"event": "stage", "stage": "tune", "state": "start"})
+    total = int(payload.get("time_s", 0.1) * 100)
+    for done in range(total):
+        emit({"event": "progress", "stage": "tune", "done": done + 1, "total": total})
+        time.sleep(0.01)
+    (workdir / "report.json").write_text('{"tasks": []}')
+    (workdir / "curve.png").write_bytes(b"\x89PNG")
+    emit({"event": "result", "files": ["report.json", "curve.png"], "summary": {"gain": 1.5}})
+
+
+def report(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Gives back what it was asked, once it has seen the files."""
+    print("looking at", payload["artifact"], flush=True)
+    size = Path(payload["artifact"]).stat().st_size
+    emit({"event": "result", "report": {"bytes": size, "asked": sorted(payload)}})
