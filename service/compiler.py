@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from service.runtime.compare import Verification
     from service.runtime.session import Session
 
-__all__ = ["STAGES", "Emit", "Front", "Stages", "cover", "load_and_schedule", "places_read", "prepare", "run"]
+__all__ = ["STAGES", "Emit", "Front", "Stages", "cover", "load_and_schedule", "places_read", "prepare", "run", "verify"]
 
 Emit = Callable[[dict[str, Any]], None]
 
@@ -100,7 +100,7 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | 
         manifest = replace(manifest, passes={**optimized.report.to_dict(), "memory": memory.to_dict()})
     with stage("verify") as progress:
         session = partial(Session.from_parts, library, optimized.weights, manifest)
-        manifest = manifest.with_verification(_verify(request, imported.signature, session, progress))
+        manifest = manifest.with_verification(verify(request, imported.signature, session, progress))
     with stage("pack"):
         files = artifact.pack(
             library,
@@ -205,7 +205,7 @@ def _without_places(request: CompileRequest) -> CompileRequest:
     return replace(request, options=replace(request.options, records=names))
 
 
-def _verify(
+def verify(
     request: CompileRequest, signature: Signature, load: Callable[[], Session], progress: Callable[[int, int], None]
 ) -> Verification | str:
     """The comparison with the reference, over several sizes of symbolic dims, or why there is none.

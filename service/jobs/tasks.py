@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from service.errors import InvalidOption
 from service.jobs.task import Emit
 from service.request import CompileRequest, ModelFormat, ModelRef
 
-__all__ = ["compile_model", "cover_model", "inspect_model", "refer_to_model", "tune_model", "verify_records"]
+__all__ = [
+    "bench_artifact",
+    "compile_model",
+    "cover_model",
+    "inspect_model",
+    "refer_to_model",
+    "tune_model",
+    "verify_artifact",
+    "verify_records",
+]
+
+_BENCH_S = 3.0
 
 
 def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
@@ -67,6 +80,48 @@ def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
     options = {name: value for name, value in payload.items() if name != "request"}
     tuner.run(CompileRequest.from_dict(payload["request"]), TuneOptions.from_dict(options), workdir, emit)
+
+
+def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Times an artifact on random inputs. Payload: `artifact`, `seconds` or None, `seed`.
+
+    The result has BenchReport's fields, and `threads`, under `report`. Raises MachineMismatch where it cannot run here.
+    """
+    from service.runtime import load
+    from service.runtime.bench import bench
+    from service.runtime.inputs import random_inputs
+
+    emit({"event": "stage", "stage": "bench", "state": "start"})
+    start = time.perf_counter()
+    session = load(payload["artifact"])
+    values = random_inputs(session.signature, seed=payload["seed"])
+    report = bench({"relaxc": lambda: session(values)}, measure_s=payload["seconds"] or _BENCH_S)
+    seconds = round(time.perf_counter() - start, 4)
+    emit({"event": "stage", "stage": "bench", "state": "done", "seconds": seconds})
+    emit({"event": "result", "report": {"threads": session.threads, **report.to_dict()}})
+
+
+def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Compares an artifact with the model that it was compiled from. Payload: `artifact`, and `model` as a ModelRef's
+    fields. The result has Verification's fields, or `reason` where nothing could be compared, under `report`.
+
+    Raises InvalidOption for another model, VerificationFailed where the numbers differ.
+    """
+    from service import compiler
+    from service.runtime import load
+
+    session = load(payload["artifact"])
+    manifest = session.manifest
+    model = CompileRequest.from_dict(
+        {"model": payload["model"], "target": manifest.target.to_dict(), "options": {**manifest.options, "plugins": []}}
+    )
+    if manifest.digests["model"] != model.model.digest:
+        raise InvalidOption("the artifact was not compiled from this model: their digests differ", option="model")
+    request = replace(model, options=replace(model.options, verify=True))
+    with compiler.Stages(emit)("verify") as progress:
+        found = compiler.verify(request, session.signature, lambda: session, progress)
+    report = {"passed": None, "reason": found} if isinstance(found, str) else found.to_dict()
+    emit({"event": "result", "report": report})
 
 
 def _mentions(path: Path, word: bytes) -> bool:
