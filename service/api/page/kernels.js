@@ -30,16 +30,21 @@ export function kernelPanel(manifest, work) {
   if (!manifest.passes.graph?.calls) return fusionList(manifest.passes.fusions || {});
   const all = nodesOf(manifest, work);
   const nodes = all.slice(0, MOST_ROWS);
-  const about = el("div", { class: "inspector", role: "status" }, note("Choose a kernel to see how it is scheduled."));
+  const about = el("div", { class: "inspector", role: "region", "aria-label": "The chosen kernel", tabindex: "0" });
   const rows = nodes.map((node, at) => rowOf(node, () => choose(at)));
+  let chosen = 0;
 
-  function choose(at) {
-    for (const [index, row] of rows.entries()) {
-      row.firstChild.tabIndex = index === at ? 0 : -1;
-      row.firstChild.toggleAttribute("aria-current", index === at);
-    }
-    rows[at].firstChild.focus();
+  function show(at) {
+    rows[chosen].firstChild.tabIndex = -1;
+    rows[chosen].firstChild.removeAttribute("aria-current");
+    chosen = at;
+    rows[at].firstChild.tabIndex = 0;
+    rows[at].firstChild.setAttribute("aria-current", "true");
     about.replaceChildren(inspector(nodes[at], nodes));
+  }
+  function choose(at) {
+    show(at);
+    rows[at].firstChild.focus();
   }
   function move(event) {
     const at = rows.findIndex((row) => row.contains(event.target));
@@ -49,13 +54,18 @@ export function kernelPanel(manifest, work) {
     choose(Math.max(0, Math.min(rows.length - 1, at + steps[event.key])));
   }
 
-  rows[0].firstChild.tabIndex = 0;
+  if (rows.length) show(heaviest(nodes));
   const label = "Kernels in the order in which they run";
   const list = el("ol", { class: "kernels", keydown: move, "aria-label": label }, rows);
   return panel("Fused graph",
     note(`${label}; lines go from a value to what reads it. Arrow keys move.`),
     el("div", { class: "graph" }, el("div", { class: "graph-scroll" }, gutter(nodes), list), about),
     all.length > nodes.length && note(`and ${all.length - nodes.length} more`));
+}
+
+function heaviest(nodes) {
+  const shares = nodes.map(({ row }) => row?.share || 0);
+  return shares.indexOf(Math.max(...shares));
 }
 
 /** For artifacts of an older relaxc, whose manifest has no graph. */

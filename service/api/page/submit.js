@@ -43,7 +43,7 @@ export function submitForm(signal) {
   function busy(now) {
     sending = now ? new AbortController() : null;
     [send.disabled, stop.hidden] = [now, !now];
-    form.toggleAttribute("aria-busy", now);
+    form.setAttribute("aria-busy", String(now));
   }
   async function start(event) {
     event.preventDefault();

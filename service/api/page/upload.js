@@ -17,7 +17,7 @@ async function byDigest(file, tell, signal) {
   tell("hash", 0, file.size);
   const hash = new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()));
   const digest = Array.from(hash, (byte) => byte.toString(16).padStart(2, "0")).join("");
-  const path = `/v1/uploads/${digest}?name=${encodeURIComponent(file.name)}`;
+  const path = `/v1/uploads/${digest}`;
   for (let failures = 0; ; failures += 1) {
     try {
       return await goOn(path, file, (done) => {
@@ -43,7 +43,8 @@ async function goOn(path, file, tell, signal) {
     const end = Math.min(offset + PART_BYTES, file.size);
     const range = `bytes ${offset}-${end - 1}/${file.size}`;
     const headers = { "Content-Range": range, "Content-Type": "application/octet-stream" };
-    const response = await call(path, { method: "PUT", headers, body: file.slice(offset, end), signal });
+    const named = `${path}?name=${encodeURIComponent(file.name)}`;
+    const response = await call(named, { method: "PUT", headers, body: file.slice(offset, end), signal });
     location = response.headers.get("Location");
     offset = Number(response.headers.get("Upload-Offset") ?? end);
   }
