@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "KeyFile", "Remote", "Server"]
 
-VERBS = ("compile", "targets")
+VERBS = ("compile", "targets", "tune")
 """The verbs that take --server."""
 
 Server = Annotated[
@@ -66,9 +66,9 @@ class Remote:
         for name, value in given.items():
             if value:
                 raise InvalidOption(
-                    f"--{name} works on this machine only, not on the server {self.url}",
-                    remedy=f"Leave --{name} out, or --server (and RELAXC_SERVER unset).",
-                    option=name,
+                    f"--{_dashed(name)} works on this machine only, not on the server {self.url}",
+                    remedy=f"Leave --{_dashed(name)} out, or --server (and RELAXC_SERVER unset).",
+                    option=_dashed(name),
                 )
 
     def client(self) -> Client:
@@ -88,3 +88,7 @@ class Remote:
         if not key.isprintable() or not key:
             raise InvalidOption(f"{self.key_file} has no key, which is one line", option="key-file")
         return key
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")

@@ -22,10 +22,12 @@ from service.cli.options import (
     options_for,
 )
 from service.cli.output import console, facts, print_json, seconds, table
+from service.cli.remote import Remote
 from service.cli.tune_table import TuneProgress, duration, part, ratio
 from service.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from service.client.tune import TuneWishes
     from service.jobs.local_tune import TuneResult
     from service.request import CompileRequest
     from service.tuning.options import TuneOptions
@@ -37,6 +39,7 @@ _SECONDS = {"s": 1, "": 1, "m": 60, "h": 3600}
 
 
 def tune(
+    context: typer.Context,
     model: Model,
     target: Target = "auto",
     trials: Annotated[
@@ -79,12 +82,22 @@ def tune(
     Kernels that take most of the time and are far from their limit are searched most; one that reaches 90 % of it is
     left. What wins was timed in turns with the untuned kernel and gives its numbers. Records are added as they are won;
     Ctrl-C or a crash loses the trial in flight, and --resume goes on from there.
+
+    `relaxc --server URL tune …` searches on a server, for its CPU, and adds what wins there to the records here.
     """
     from service.config import settings
     from service.tuning.options import TuneOptions
 
-    request = _request(model, target, shape, precision, opt_level, plugin)
     into = records or settings().records or Path("tuning_logs")
+    remote: Remote = context.obj
+    if remote.url is not None:
+        remote.refuse(tasks=tasks != "all", resume=resume, again=again, seed=seed, threads=threads, plugin=plugin)
+        remote.refuse(rpc_tracker=rpc_tracker, rpc_key=rpc_key)
+        compiling = options_for(shape, precision, opt_level, None, True, 0)
+        wishes: TuneWishes = {"target": target, "options": compiling, "trials": trials, "time_s": parse_time(time)}
+        _end(_there(remote, model, into, wishes), json)
+        return
+    request = _request(model, target, shape, precision, opt_level, plugin)
     listing = tasks == "list"
     options = TuneOptions(
         trials=trials,
@@ -150,6 +163,21 @@ def _tune(request: CompileRequest, options: TuneOptions, json: bool) -> None:
 
     with TuneProgress() as progress:
         result = tune_local(request, options, progress)
+    _end(result, json)
+
+
+def _there(remote: Remote, model: Path, into: Path, wishes: TuneWishes) -> TuneResult:
+    """On the server; what wins there is added to the records here."""
+    from service.jobs.local_tune import TuneResult
+    from service.tuning import record_files
+
+    with remote.client() as client, TuneProgress() as progress:
+        found = client.tune(model, on_event=progress, **wishes)
+    record_files.append(into, record_files.parse(found.records.encode(), "the server's records"))
+    return TuneResult({**found.report, "records": str(into)}, ())
+
+
+def _end(result: TuneResult, json: bool) -> None:
     if json:
         print_json({**result.report, "files": [str(file) for file in result.files]})
     else:

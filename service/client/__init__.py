@@ -10,5 +10,6 @@ from service.client.asynchronous import AsyncClient
 from service.client.job import Event, Job, JobPage, Model
 from service.client.retry import Patience
 from service.client.sync import Client
+from service.client.tune import Tuned
 
-__all__ = ["AsyncClient", "Client", "Event", "Job", "JobPage", "Model", "Patience"]
+__all__ = ["AsyncClient", "Client", "Event", "Job", "JobPage", "Model", "Patience", "Tuned"]

@@ -21,6 +21,7 @@ from service.client.events import follow
 from service.client.flow import Action, Call, Emit, Flow, Read, Sleep, Steps, Work
 from service.client.job import Event, Job, JobPage, Model
 from service.client.transport import Connection, told
+from service.client.tune import Tuned, TuneWishes, tune
 from service.client.upload import upload
 
 __all__ = ["AsyncClient"]
@@ -46,6 +47,16 @@ class AsyncClient:
     ) -> CompiledArtifact:
         """As `Client.compile`; `on_event` is a plain function."""
         return await self._run(calls.compile(Path(model), Path(output), wishes), on_event)
+
+    async def tune(
+        self,
+        model: Path | str,
+        *,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        **wishes: Unpack[TuneWishes],
+    ) -> Tuned:
+        """As `Client.tune`; `on_event` is a plain function."""
+        return await self._run(tune(Path(model), wishes), on_event)
 
     async def upload(self, model: Path | str, data: Iterable[Path] | None = None) -> Model:
         """As `Client.upload`."""

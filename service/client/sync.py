@@ -19,6 +19,7 @@ from service.client.events import follow
 from service.client.flow import Action, Call, Emit, Flow, Read, Sleep, Steps, Work
 from service.client.job import Event, Job, JobPage, Model
 from service.client.transport import Connection, told
+from service.client.tune import Tuned, TuneWishes, tune
 from service.client.upload import upload
 
 __all__ = ["Client"]
@@ -51,6 +52,16 @@ class Client:
         `on_event` gets the events of docs/layout.md. Ctrl-C, and an exception of `on_event`, cancel the job.
         """
         return self._run(calls.compile(Path(model), Path(output), wishes), on_event)
+
+    def tune(
+        self,
+        model: Path | str,
+        *,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        **wishes: Unpack[TuneWishes],
+    ) -> Tuned:
+        """Has the server search for better kernels; `on_event` gets the events of docs/tuning.md. Ctrl-C cancels it."""
+        return self._run(tune(Path(model), wishes), on_event)
 
     def upload(self, model: Path | str, data: Iterable[Path] | None = None) -> Model:
         """Sends what the server lacks of a model; `data` are files of external data, found by themselves if None."""
