@@ -204,7 +204,7 @@ class _Session:
 
         They are noted: a run that is resumed starts from what it started from, not from its own first records.
         """
-        from service.tuning.hints import standing
+        from service.tuning.hints import is_finished, standing
         from service.tuning.journal import name_of
         from service.tuning.run import Start
 
@@ -215,7 +215,7 @@ class _Session:
             name = f"start {name_of(task)}"
             if journal.noted(name) is None:
                 record = standing(task, known, self.target)
-                if record is not None and not self.options.again:
+                if record is not None and is_finished(record, task) and not self.options.again:
                     kept.append(record)
                     continue
                 journal.note(name, self._start(task, known, record))

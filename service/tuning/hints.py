@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf, log2
+from math import inf, log2, prod
 
+from service.tuning.plan import AT_ROOFLINE, ENOUGH_TRIALS
 from service.tuning.records import Record, RecordSet, RecordTarget
 from service.tuning.task import Task
 
-__all__ = ["nearest", "standing"]
+__all__ = ["is_finished", "nearest", "standing"]
 
 _MOST = 2
 """Hints for a task: each costs a trial."""
@@ -22,6 +23,12 @@ def standing(task: Task, records: RecordSet, target: RecordTarget) -> Record | N
     if found is None or found.shapes != task.shapes or not _fits(found.parameters, task.space):
         return None
     return found
+
+
+def is_finished(record: Record, task: Task) -> bool:
+    """Whether the search behind a record came to its end, and was not cut short by its budget."""
+    points = prod(map(len, task.space.values()))
+    return record.trials >= min(ENOUGH_TRIALS, points) or (record.roofline or 0.0) >= AT_ROOFLINE
 
 
 def nearest(task: Task, records: RecordSet, target: RecordTarget) -> list[Record]:

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from service.tuning.search import Search
 
-__all__ = ["AT_ROOFLINE", "Budget", "Plan", "Progress"]
+__all__ = ["AT_ROOFLINE", "ENOUGH_TRIALS", "Budget", "Plan", "Progress"]
 
 AT_ROOFLINE = 0.9
 """The part of the roofline from which on a task is done: what is left is less than a machine's noise."""
 
 _BATCH = 8
-_WINDOW = 24
+ENOUGH_TRIALS = 24
 """Trials without an improvement after which a task is done, if the model hopes for none; twice as many if it does."""
 _IMPROVED = 0.01
 """The part of the time by which a best point has to be faster to count as an improvement."""
@@ -80,7 +80,7 @@ class Progress:
         """
         if self.best_s is None:
             return 0.0
-        hope = max(self.improvement(_WINDOW), 2.0 / (8 + self.trials))
+        hope = max(self.improvement(ENOUGH_TRIALS), 2.0 / (8 + self.trials))
         return self.weight * self.best_s * min(1 - self.roofline, hope)
 
     def finish(self) -> None:
@@ -95,11 +95,11 @@ class Progress:
             self.done = "nothing more expected"
 
     def _settled(self) -> bool:
-        if self.best_s is None or self.trials < _WINDOW or self.improvement(_WINDOW) >= _IMPROVED:
+        if self.best_s is None or self.trials < ENOUGH_TRIALS or self.improvement(ENOUGH_TRIALS) >= _IMPROVED:
             return False
         expected = self.search.expected
         hopeless = expected is None or expected > self.best_s * (1 - _HOPED)
-        return hopeless or (self.trials >= 2 * _WINDOW and self.improvement(2 * _WINDOW) < _IMPROVED)
+        return hopeless or (self.trials >= 2 * ENOUGH_TRIALS and self.improvement(2 * ENOUGH_TRIALS) < _IMPROVED)
 
 
 class Plan:

@@ -1,0 +1,198 @@
+"""A small model tuned for real: found, measured, recorded, compiled from the records, killed and resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.compiler import Stages, prepare
+from service.errors import InvalidOption, MachineMismatch
+from service.request import CompileOptions, CompileRequest
+from service.tuner import find_tasks, run
+from service.tuning import measure
+from service.tuning.options import TuneOptions, select
+from service.tuning.record_files import read
+from tests.zoo import export
+
+
+@pytest.fixture(scope="module")
+def request_() -> CompileRequest:
+    """A convolution, a pooling and a matrix product of fixed sizes."""
+    return prepare(export("cnn", "onnx"))
+
+
+@pytest.fixture(autouse=True)
+def no_wait_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times decide nothing here, and other tests make noise."""
+    quick = partial(measure.MeasureLimits, quiet_wait_s=0.0, measure_s=0.01)
+    monkeypatch.setattr("service.tuning.measure.measurer.MeasureLimits", quick)
+
+
+@pytest.fixture
+def workdir(tmp_path: Path) -> Path:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return folder
+
+
+class Events(list[dict[str, Any]]):
+    """What a run emits."""
+
+    def __call__(self, event: dict[str, Any]) -> None:
+        self.append(event)
+
+    def of(self, kind: str) -> list[dict[str, Any]]:
+        return [event for event in self if event["event"] == kind]
+
+
+def tuned(request: CompileRequest, workdir: Path, **options: Any) -> Events:
+    events = Events()
+    run(request, TuneOptions(**{"trials": 3, "into": str(workdir.parent / "records"), **options}), workdir, events)
+    return events
+
+
+def test_tasks_are_the_prim_funcs_that_have_parameters(request_: CompileRequest) -> None:
+    found = find_tasks(request_, Stages(lambda event: None))
+    rules = [task.rule for task in found.tasks]
+    assert "cpu.conv2d_blocked" in rules
+    assert all(len(task.space) > 0 and task.weight >= 1 for task in found.tasks)
+    assert all(task.default.keys() == task.space.keys() for task in found.tasks)
+    assert all(one.reason for one in found.untunable)
+    again = find_tasks(request_, Stages(lambda event: None))
+    assert [task.workload for task in again.tasks] == [task.workload for task in found.tasks]
+
+
+def test_symbolic_sizes_are_no_tasks_and_say_so() -> None:
+    symbolic = prepare(export("mlp", "onnx", dynamic=True))
+    found = find_tasks(symbolic, Stages(lambda event: None))
+    assert any("--shape" in one.reason for one in found.untunable)
+    name, shape = _first_input(symbolic)
+    fixed = replace(
+        symbolic, options=CompileOptions(shapes=((name, tuple(8 if isinstance(d, str) else d for d in shape)),))
+    )
+    assert len(find_tasks(fixed, Stages(lambda event: None)).tasks) > len(found.tasks)
+
+
+def _first_input(request: CompileRequest) -> tuple[str, tuple[Any, ...]]:
+    from service import frontend
+
+    info = frontend.inspect(request.model.path, request.model.format)
+    return info.signature.inputs[0].name, info.signature.inputs[0].shape
+
+
+def test_a_run_leaves_records_a_report_and_a_curve(request_: CompileRequest, workdir: Path) -> None:
+    events = tuned(request_, workdir)
+    result = events[-1]
+    assert result["event"] == "result"
+    assert result["files"] == ["records.jsonl", "report.json", "curve.png"]
+    assert (workdir / "curve.png").read_bytes().startswith(b"\x89PNG")
+    report = json.loads((workdir / "report.json").read_text())
+    assert all(row["best_s"] is not None for row in report["tasks"])
+    records = read(workdir.parent / "records")
+    assert {record.workload for record in records} == {row["workload"] for row in report["tasks"]}
+    assert records == read(workdir / "records.jsonl")
+    assert all(record.seconds <= (record.untuned_s or 0.0) for record in records)
+    metrics = events.of("metric")
+    assert {metric["task"] for metric in metrics} == set(range(len(report["tasks"])))
+    assert events.of("progress")[-1]["done"] == report["trials"]
+
+
+def test_a_compile_uses_what_was_found(request_: CompileRequest, workdir: Path) -> None:
+    from service import compiler
+
+    tuned(request_, workdir, trials=1)
+    options = CompileOptions(records=(str(workdir.parent / "records"),), default_records=False, require_tuned="all")
+    events = Events()
+    compiler.run(replace(request_, options=options), workdir, events)
+    assert events[-1]["event"] == "result"
+
+
+def test_what_is_on_record_is_left_alone_unless_asked(request_: CompileRequest, workdir: Path) -> None:
+    tuned(request_, workdir, trials=64, tasks="0")
+    task = json.loads((workdir / "report.json").read_text())["tasks"][0]
+    assert task["done"] in (
+        "every point was measured",
+        "nothing more expected",
+        "at the roofline",
+        "too little to gain",
+    )
+    tuned(request_, workdir, tasks="0")
+    second = json.loads((workdir / "report.json").read_text())
+    if task["trials"] > 1:
+        assert second["tasks"] == []
+        assert [record["workload"] for record in second["on_record"]] == [task["workload"]]
+    tuned(request_, workdir, tasks="0", again=True)
+    assert len(json.loads((workdir / "report.json").read_text())["tasks"]) == 1
+
+
+class Killed(BaseException):
+    """Stands for `kill -9` of the tuner."""
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """The points that were measured; the run dies at the fifth."""
+    points: list[str] = []
+    whole = measure.Measurer.measure
+
+    def noted(self: Any, task: Any, asked: Any, ended: Any) -> Any:
+        def end(outcome: Any) -> None:
+            ended(outcome)
+            points.append(f"{task.workload} {sorted(outcome.point.items())}")
+            if len(points) == 5:
+                raise Killed
+
+        return whole(self, task, asked, end)
+
+    monkeypatch.setattr(measure.Measurer, "measure", noted)
+    yield points
+
+
+def test_a_killed_run_resumes_where_it_was(request_: CompileRequest, workdir: Path, measured: list[str]) -> None:
+    with pytest.raises(Killed):
+        tuned(request_, workdir)
+    tuned(request_, workdir, resume=True)
+    assert len(measured) == len(set(measured))
+    report = json.loads((workdir / "report.json").read_text())
+    assert report["trials"] == len(measured)
+    assert report["new_trials"] == len(measured) - 5
+
+
+def test_a_machine_of_another_kind_measures_nothing(request_: CompileRequest, workdir: Path) -> None:
+    from service.lowering.target import resolve
+
+    foreign = replace(request_, target=resolve("aarch64"))
+    with pytest.raises(MachineMismatch, match="cannot measure"):
+        tuned(foreign, workdir)
+
+
+def test_tasks_are_selected_by_number() -> None:
+    assert select("0,3-5,4", 6) == [0, 3, 4, 5]
+    with pytest.raises(InvalidOption, match="0 to 5"):
+        select("6", 6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"trials": 0}, {"time_s": -1.0}, {"tasks": "x"}, {"rpc_tracker": "host:1"}, {"rpc_key": "k"}, {"seed": -1}],
+    ids=str,
+)
+def test_options_outside_their_domain_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOption):
+        TuneOptions(**wrong)
+
+
+def test_options_survive_json() -> None:
+    options = TuneOptions(time_s=60.0, records=("a",), rpc_tracker="[::1]:9190", rpc_key="board")
+    assert TuneOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options
+    assert options.tracker == ("::1", 9190)
+    with pytest.raises(InvalidOption, match="wrong type"):
+        TuneOptions.from_dict({"trials": "many"})
+    with pytest.raises(InvalidOption, match="unknown"):
+        TuneOptions.from_dict({"trails": 3})
