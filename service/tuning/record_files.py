@@ -18,6 +18,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def read(path: Path) -> RecordSet:
     Raises InvalidRecords where there is no such path, and for a line that is no record; a torn last line is left out
     with a warning.
     """
-    return RecordSet(record for file in _files(path) for record in _parse(file)[0])
+    return RecordSet(record for file in _files(path) for record in _known(file))
 
 
 def parse(data: bytes, name: str) -> RecordSet:
@@ -134,6 +135,20 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
+def _known(file: Path) -> tuple[Record, ...]:
+    """The records of a file, parsed once for each version of it: every request that a server takes asks for them."""
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise InvalidRecords(f"cannot read {file}: {error.strerror}", path=str(file)) from error
+    return _of_version(file, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _of_version(file: Path, *_version: int) -> tuple[Record, ...]:
+    return tuple(_parse(file)[0])
+
+
 def _parse(file: Path) -> tuple[list[Record], str]:
     """The records of a file, and its last line if that is torn."""
     try:
@@ -182,6 +197,8 @@ def _replace(file: Path, records: RecordSet, torn: str) -> None:
     if len(records) == 0:
         file.unlink(missing_ok=True)
         return
+    for left in file.parent.glob(f".{file.name}.*"):  # by a writer that was killed: we hold the lock
+        left.unlink(missing_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as new:
