@@ -86,8 +86,7 @@ class Kinds:
         return Outcome(artifact=entry.digest)
 
     def _tune(self, running: Running) -> Outcome:
-        job, peak = running.job, settings().cache_dir / "peak"
-        peak.mkdir(parents=True, exist_ok=True)
+        job, peak = running.job, _peak_folder()
         with self._model(job) as model:
             request = compile_request(job, model, self.records)
             reads = (*folders_of(model.path), *places_read(request))
@@ -107,10 +106,10 @@ class Kinds:
         return Outcome(records=digest, result=result.get("summary"))
 
     def _bench(self, running: Running) -> Outcome:
-        job = running.job
+        job, peak = running.job, _peak_folder()
         with self.artifacts.open(_owner_of(job), job.extras["artifact"]) as opened:
             payload = {"artifact": str(opened.path), "seconds": job.extras.get("time_s"), "seed": job.options["seed"]}
-            allowed = Confinement(reads=folders_of(*opened.entry.paths))
+            allowed = Confinement(folders_of(*opened.entry.paths), (peak,))
             return self._run(running, payload, Flavour.ONNX, allowed, self.limits, _result)
 
     def _verify(self, running: Running) -> Outcome:
@@ -165,6 +164,13 @@ def _tune_options(job: JobRow) -> dict[str, Any]:
     """What of `service.tuning.options.TuneOptions` a request may say; records found are in the job's own folder."""
     asked = {name: job.extras[name] for name in ("trials", "time_s") if job.extras.get(name) is not None}
     return {**asked, "seed": job.options["seed"]}
+
+
+def _peak_folder() -> Path:
+    """Where a child finds this machine's peak, or keeps it once measured."""
+    folder = settings().cache_dir / "peak"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def _tune_limit_s(job: JobRow) -> float:

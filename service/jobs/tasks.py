@@ -85,11 +85,13 @@ def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Times an artifact on random inputs. Payload: `artifact`, `seconds` or None, `seed`.
 
-    The result has BenchReport's fields, and `threads`, under `report`. Raises MachineMismatch where it cannot run here.
+    The result has BenchReport's fields, `threads`, and a `profile` by PrimFunc (a ProfileReport's fields), under
+    `report`. Raises MachineMismatch where it cannot run here.
     """
     from service.runtime import load
     from service.runtime.bench import bench
     from service.runtime.inputs import random_inputs
+    from service.runtime.profile import profile
 
     emit({"event": "stage", "stage": "bench", "state": "start"})
     start = time.perf_counter()
@@ -98,7 +100,13 @@ def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     report = bench({"relaxc": lambda: session(values)}, measure_s=payload["seconds"] or _BENCH_S)
     seconds = round(time.perf_counter() - start, 4)
     emit({"event": "stage", "stage": "bench", "state": "done", "seconds": seconds})
-    emit({"event": "result", "report": {"threads": session.threads, **report.to_dict()}})
+    emit({"event": "stage", "stage": "profile", "state": "start"})
+    start = time.perf_counter()
+    by_function = profile(session, values)
+    seconds = round(time.perf_counter() - start, 4)
+    emit({"event": "stage", "stage": "profile", "state": "done", "seconds": seconds})
+    found = {"threads": session.threads, **report.to_dict(), "profile": by_function.to_dict()}
+    emit({"event": "result", "report": found})
 
 
 def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -321,3 +321,24 @@ def test_a_model_that_is_there_is_compiled_again_and_removed(tab: Tab) -> None:
     tab.open("/#/models")
     tab.page.get_by_role("button", name="Remove kept.onnx").click()
     tab.page.locator(".models a", has_text="kept.onnx").wait_for(state="detached")
+
+
+def test_what_is_measured_replaces_the_estimate(tab: Tab) -> None:
+    tab.open()
+    tab.submit("timed.onnx", net())
+    tab.state("succeeded")
+    tab.page.get_by_role("button", name="Measure it").click()
+    tab.see(".job dd", "bench")
+    tab.state("succeeded")
+    tab.see("h2", "Time of a run")
+    tab.see(".tag[data-kind=measured]")
+    assert tab.page.locator(".tag[data-kind=estimate]").count() == 0
+    assert tab.page.locator(".points circle").count() >= 2
+    tab.screenshot("bench")
+    tab.page.go_back()
+    tab.see("h2", "Result")
+    assert tab.see(".tag").get_attribute("data-kind") == "measured"
+    tab.page.get_by_role("button", name="Verify again").click()
+    tab.see(".job dd", "verify")
+    tab.state("succeeded")
+    tab.see("h2 .badge[data-state=passed]")

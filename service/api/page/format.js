@@ -24,6 +24,11 @@ export function count(value) {
   return number(value);
 }
 
+/** 594 000 → 594 kFLOP. */
+export function flops(value) {
+  return `${count(value)}${value < 1e3 ? " " : ""}FLOP`;
+}
+
 /** Bytes in binary units. */
 export function bytes(value) {
   if (!isNumber(value)) return typeof value === "string" ? value : dash;
@@ -35,6 +40,7 @@ export function bytes(value) {
 /** Seconds as 12 ms, 3.4 s or 2 min 5 s. */
 export function seconds(value) {
   if (!isNumber(value)) return dash;
+  if (value > 0 && value < 1e-6) return `${number(value * 1e9)} ns`;
   if (value < 1e-3) return `${number(value * 1e6)} µs`;
   if (value < 1) return `${number(value * 1e3)} ms`;
   if (value < 90) return `${number(value)} s`;

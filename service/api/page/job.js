@@ -99,6 +99,7 @@ function factsOf(job) {
     ["Target", job.target],
     ["Options", optionsText(job)],
     ["Model", job.model && el("code", { title: job.model }, short(job.model))],
+    ["Artifact", job.artifact && el("a", { href: `#/artifacts/${job.artifact}` }, short(job.artifact))],
     ["Created", clock(job.created)],
     ["Took", elapsed(job.started || job.created, job.finished)],
     ["Attempts", job.attempts > 1 && String(job.attempts)],

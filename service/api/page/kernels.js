@@ -1,7 +1,7 @@
 // The fused graph: kernels in the order in which they run, and lines from each to those that read its value.
 
 import { el, note, panel, svg } from "./dom.js";
-import { bytes, count, shape } from "./format.js";
+import { bytes, flops, shape } from "./format.js";
 import { inspector } from "./inspector.js";
 import { assignLanes } from "./lanes.js";
 import { meter } from "./times.js";
@@ -85,7 +85,7 @@ function rowOf(node, press) {
   const what = tensor ? [el("span", { class: "chip tensor" }, kind), el("code", {}, tensor.name)] : chips(row.computes);
   const amount = tensor
     ? `${tensor.dtype || ""} ${shape(tensor.shape)}`
-    : row.flops ? `${count(row.flops)}FLOP` : bytes(row.moved);
+    : row.flops ? flops(row.flops) : bytes(row.moved);
   return el("li", { class: kind }, el("button", { type: "button", tabindex: "-1", click: press },
     el("span", { class: "what" }, what), el("span", { class: "muted amount" }, amount),
     row && meter(row.share, row.family)));

@@ -2,7 +2,7 @@
 
 import { axes, figure, logTicks, plot, scale } from "./axes.js";
 import { note, panel, svg } from "./dom.js";
-import { count, number, percent } from "./format.js";
+import { count, flops, number, percent } from "./format.js";
 import { peakText } from "./peak.js";
 import { origin } from "./times.js";
 
@@ -32,7 +32,7 @@ function draw(points, peak, width) {
   const xs = [...points.map((row) => row.intensity), ...roofs.map((roof) => roof.ridge)];
   const [low, high] = [Math.min(...xs) / 2, Math.max(...xs) * 3];
   const lowest = roofs.map((roof) => Math.min(peak.gflops, low * roof.read_gbps));
-  const [bottom, top] = [Math.min(...points.map((row) => row.speed), ...lowest) / 1.5, peak.gflops * 1.8];
+  const [bottom, top] = [Math.min(...points.map((row) => row.speed), ...lowest) / 1.5, peak.gflops * 2.5];
   const x = scale([low, high], [box.left, box.right], true);
   const y = scale([bottom, top], [box.bottom, box.top], true);
   return plot(width, height, `Roofline of ${points.length} kernels; the table of times has the same numbers.`,
@@ -60,7 +60,7 @@ function slope(roof, peak, x, y, low) {
 function flat(roofs, peak, x, y, high) {
   const from = x(Math.min(...roofs.map((roof) => roof.ridge)));
   const level = y(peak.gflops);
-  const name = { class: "roof-name", x: x(high), y: level - 7, "text-anchor": "end" };
+  const name = { class: "roof-name", x: x(high), y: level - 20, "text-anchor": "end" };
   return [
     svg("line", { class: "roof", x1: from, y1: level, x2: x(high), y2: level }),
     svg("text", name, `${number(peak.gflops)} GFLOP/s`),
@@ -68,7 +68,7 @@ function flat(roofs, peak, x, y, high) {
 }
 
 function point(row, x, y) {
-  const where = `${count(row.speed * 1e9)}FLOP/s at ${number(row.intensity)} FLOPs a byte`;
+  const where = `${flops(row.speed * 1e9)}/s at ${number(row.intensity)} FLOPs a byte`;
   const title = `${row.computes} (${row.function}): ${where}, ${percent(row.share)} of the time`;
   const at = { cx: x(row.intensity), cy: y(row.speed), r: 4 + 12 * Math.sqrt(row.share) };
   return svg("circle", { ...at, "data-family": row.family }, svg("title", {}, title));

@@ -13,6 +13,7 @@ export function stageStrip() {
   const cells = new Map();
   let running = "";
   let ended = false;
+  let heard = false;
 
   function cell(name) {
     if (!cells.has(name)) {
@@ -38,7 +39,7 @@ export function stageStrip() {
   function finish(state) {
     ended = true;
     [bar.max, bar.value] = [1, state === "succeeded" ? 1 : 0];
-    text.textContent = "";
+    text.textContent = state === "succeeded" && !heard ? "the store had it: nothing was to be done" : "";
     for (const { node } of cells.values()) {
       if (node.dataset.state === "running") node.dataset.state = state === "succeeded" ? "done" : "broken";
       else if (node.dataset.state === "waiting") node.dataset.state = "skipped";
@@ -57,6 +58,8 @@ export function stageStrip() {
       if (job.finished) finish(job.state);
     },
     event(kind, data) {
+      heard = true;
+      if (text.textContent.startsWith("the store")) text.textContent = "";
       if (kind === "progress") progress(data);
       else if (data.state === "start") start(data.stage);
       else {

@@ -13,13 +13,12 @@ export function origin(measured) {
     : el("span", { class: "tag", "data-kind": "estimate" }, "estimate");
 }
 
-export function timesPanel({ rows, peak, measured, total, whole }) {
+export function timesPanel({ rows, peak, measured, total }) {
   const time = measured ? (row) => row.ms : (row) => row.limitMs;
   const known = rows.some((row) => time(row) > 0);
-  const run = whole ? `: ${seconds(whole / 1e3)} a run` : "";
   return panel(["Time by kernel ", origin(measured)],
     measured
-      ? note(`Medians of a bench on the server${run}. ${peakText(peak)}`)
+      ? note(`Medians of a bench on the server. ${peakText(peak)}`)
       : note(`Nothing was measured: these are the least times that the roofline allows. ${peakText(peak)} `,
         "“Measure it” times each kernel."),
     known && families(rows, time, total),

@@ -6,7 +6,7 @@ const KINDS = [
   ["attention", /attention/],
   ["contraction", /matmul|conv\dd|conv|dense|einsum|lstm|gru/],
   ["norm", /norm|softmax/],
-  ["reduction", /pool|sum|mean|(^|_)(max|min|prod)$|argmax|argmin|reduce|topk|cumsum|sort/],
+  ["reduction", /pool|avg|sum|mean|(^|_)(max|min|prod)$|argmax|argmin|reduce|topk|cumsum|sort/],
   ["movement", /transpose|reshape|concat|split|pack|take|gather|scatter|slice|pad|resize|tile|broadcast|cast|flip/],
 ];
 
@@ -29,7 +29,7 @@ export function rowsOf(manifest, profile) {
   const total = rows.reduce((sum, row) => sum + (row[key] || 0), 0);
   for (const row of rows) row.share = total ? (row[key] || 0) / total : 0;
   rows.sort((one, other) => other.share - one.share || (other.flops || 0) - (one.flops || 0));
-  return { rows, peak, measured: Boolean(profile), total, whole: profile?.total_ms ?? null };
+  return { rows, peak, measured: Boolean(profile), total };
 }
 
 function rowOf(row, passes, planned, timed, peak) {

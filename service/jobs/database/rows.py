@@ -176,12 +176,16 @@ class JobRow:
         return self.state not in (State.QUEUED, State.RUNNING)
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as JSON, the same over HTTP and in a webhook (docs/service.md)."""
+        """The job as JSON, the same over HTTP and in a webhook (docs/service.md).
+
+        A bench's or a verify's `artifact` is the one that it was asked about.
+        """
         done_of = {"done": self.progress[0], "total": self.progress[1]} if self.progress else None
         here = f"/v1/jobs/{self.id}"
         links = {"self": here, "events": f"{here}/events", "logs": f"{here}/logs"}
-        if self.artifact is not None:
-            links["artifact"] = f"/v1/artifacts/{self.artifact}"
+        artifact = self.artifact or self.extras.get("artifact")
+        if artifact is not None:
+            links["artifact"] = f"/v1/artifacts/{artifact}"
         if self.records is not None:
             links["records"] = f"/v1/records/{self.records}"
         return {
@@ -196,7 +200,7 @@ class JobRow:
             "options": self.options,
             "priority": self.priority,
             "attempts": self.attempts,
-            "artifact": self.artifact,
+            "artifact": artifact,
             "records": self.records,
             "result": self.result,
             "error": self.error,
