@@ -106,7 +106,7 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "pydantic_settings": (("service.config",), ()),
     "elftools": (("service.artifact",), ()),
     "platformdirs": (("service.config",), ()),
-    "structlog": (("service.api.logs", "service.api.observe"), ()),
+    "structlog": (("service.api.logs", "service.api.observe", "service.jobs.executor"), ()),
     "prometheus_client": (("service.api.metrics",), ()),
     "opentelemetry": ((), ("service.api.tracing",)),
     "sqlalchemy": (("service.jobs.database",), ()),

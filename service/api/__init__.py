@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 __all__ = ["serve"]
 
 
-def serve(host: str, port: int) -> None:
-    """Serves on `host` and `port` until SIGTERM or SIGINT; port 0 picks a free one, which the first line tells."""
+def serve(
+    host: str,
+    port: int,
+    *,
+    tls: tuple[Path, Path] | None = None,
+    no_auth: bool = False,
+    log_level: str | None = None,
+) -> None:
+    """Serves on `host` and `port` until SIGTERM or SIGINT; port 0 picks a free one, which the first line tells.
+
+    `tls` is a certificate and its key (PEM files). Raises InvalidOption as `server.run` does.
+    """
+    from service.api.listening import Tls
     from service.api.server import run
 
-    run(host, port)
+    run(host, port, tls=Tls(*tls) if tls else None, no_auth=no_auth, log_level=log_level)

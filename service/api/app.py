@@ -3,15 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from importlib import metadata
-from typing import Any
 
-from fastapi import FastAPI
+from anyio import to_thread
+from fastapi import Depends, FastAPI
 
+from service.api.audit import AuditLog
+from service.api.auth import Anonymous, Gate
+from service.api.bodies import Bodies
+from service.api.calls import known_parameters
+from service.api.document import document_of
+from service.api.drain import Drain, RefuseWork
+from service.api.metrics import Metrics
+from service.api.observe import Observe
 from service.api.problems import install
-from service.api.routes import artifacts, compile, health, page, problems, targets
-from service.api.schemas import Problem
+from service.api.routes import (
+    artifacts,
+    compile,
+    events,
+    health,
+    job_files,
+    jobs,
+    keys,
+    metrics,
+    models,
+    page,
+    problems,
+    records,
+    targets,
+    uploads,
+)
+from service.api.tracing import open_traces
 from service.jobs.backend import Backend
 
 __all__ = ["create_app"]
@@ -19,18 +42,44 @@ __all__ = ["create_app"]
 _DESCRIPTION = """A model in, one verified `.so` out.
 
 Errors are RFC 9457 `application/problem+json` with the codes of the command line; `GET /problems/{code}` explains one.
+Any call may also answer 503 `too-many-connections`.
 """
 
+_CALLS = (
+    compile,
+    models,
+    uploads,
+    jobs,
+    events,
+    job_files,
+    artifacts,
+    records,
+    targets,
+    keys,
+    problems,
+    health,
+    metrics,
+)
 
-def create_app(open_backend: Callable[[], Backend] = Backend) -> FastAPI:
+
+def create_app(
+    open_backend: Callable[[], Backend] = Backend, *, anonymous: Anonymous = Anonymous.WITHOUT_KEYS
+) -> FastAPI:
     """The API over a backend that is opened when the server starts, its workers warm, and closed when it stops."""
+    numbers = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with open_backend() as backend:
+        with open_backend() as backend, closing(AuditLog(backend.database)) as audit:
             backend.warm()
-            app.state.backend = backend
+            app.state.backend, app.state.audit = backend, audit
+            app.state.gate = Gate(backend.keys, anonymous)
+            numbers.watch(backend)
+            traces = open_traces(app)
+            backend.watchers += [numbers.watch_job, *([traces.watch] if traces else [])]
             yield
+            if traces:
+                await to_thread.run_sync(traces.close)
 
     app = FastAPI(
         title="relaxc",
@@ -40,26 +89,16 @@ def create_app(open_backend: Callable[[], Backend] = Backend) -> FastAPI:
         redoc_url=None,
         docs_url=None,  # its page loads scripts from elsewhere
     )
+    app.state.drain, app.state.metrics = Drain(), numbers
     install(app)
-    for routes in (compile, artifacts, targets, problems, health, page):
-        app.include_router(routes.router)
-    app.openapi = lambda: _openapi(app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document
+    app.add_middleware(RefuseWork)
+    app.add_middleware(Bodies)
+    app.add_middleware(Observe, metrics=numbers)
+    for routes in _CALLS:
+        app.include_router(routes.router, dependencies=[Depends(known_parameters)])
+    app.include_router(page.router)
+    app.openapi = lambda: document_of(app)  # type: ignore[method-assign]  # FastAPI's own way to extend the document
     return app
-
-
-def _openapi(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with our problems where it has its own form of a 422."""
-    if app.openapi_schema is not None:
-        return app.openapi_schema
-    document = FastAPI.openapi(app)
-    schemas = document["components"]["schemas"]
-    for name in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(name, None)
-    schemas["Problem"] = Problem.model_json_schema()
-    for call in [call for calls in document["paths"].values() for call in calls.values()]:
-        if "HTTPValidationError" in str(call["responses"].get("422")):
-            del call["responses"]["422"]  # a path parameter of ours is any text
-    return document
 
 
 def _version() -> str:

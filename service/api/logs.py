@@ -1,4 +1,4 @@
-"""The server's log: every line of ours, uvicorn's and the libraries', for people or as JSON, with the ids it is about."""
+"""The server's log: our lines, uvicorn's and the libraries', for people or as JSON, with the ids they are about."""
 
 from __future__ import annotations
 

@@ -3,26 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from types import FrameType
 
 import uvicorn
+from fastapi import FastAPI
 
 from service.api.app import create_app
+from service.api.auth import Anonymous
+from service.api.connections import Connection
+from service.api.drain import Drain
+from service.api.listening import Tls, is_loopback, listen
+from service.api.logs import open_log
 from service.config import settings
 from service.errors import InvalidOption
 from service.jobs.backend import Backend
+from service.jobs.keys import open_keys
 
 __all__ = ["run"]
 
-_DRAIN_S = 10
-"""How long an answer that is being sent may take after the server was told to stop."""
+_LAST_ANSWERS_S = 10
+"""How long an answer that is being sent may take after the jobs have ended."""
 
 
 class Server(uvicorn.Server):
-    """uvicorn that says where it listens, and that ends the compiles before it waits for those who wait for them."""
+    """uvicorn that says where it listens, and that on SIGTERM lets running jobs end before it stops.
+
+    SIGINT stops at once: what runs is queued again.
+    """
+
+    def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
+        super().__init__(config)
+        self._app = app
+        self._drain: Drain = app.state.drain
+        self._stopping: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Starts, then tells the address."""
@@ -31,44 +48,82 @@ class Server(uvicorn.Server):
             for listening in server.sockets:
                 host, port = listening.getsockname()[:2]
                 shown = f"[{host}]" if ":" in host else host
-                print(f"listening on http://{shown}:{port}", flush=True)
+                print(f"listening on {'https' if self.config.is_ssl else 'http'}://{shown}:{port}", flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Begins to drain, or stops."""
+        if sig == signal.SIGTERM and self._drain.since is None and self.started:
+            self._captured_signals.append(sig)  # raised again at the end, as uvicorn does with every signal
+            self._drain.begin()
+        else:
+            super().handle_exit(sig, frame)
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ten times a second: stops when no job runs any more, or their time is over."""
+        if self._drain.since is not None:
+            if self._stopping is None:
+                self._stopping = asyncio.create_task(self._stop_jobs(settings().drain_s))
+            self.should_exit = self.should_exit or self._stopping.done()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops: running compiles end as cancelled, their callers get that answer, then connections close."""
-        backend: Backend | None = getattr(self.config.app.state, "backend", None)  # type: ignore[union-attr]
-        if backend is not None:
-            await asyncio.to_thread(backend.stop)
+        """Stops: what still runs ends, who listens to it is told, then connections close."""
+        await (self._stopping or self._stop_jobs(0.0))
         await super().shutdown(sockets=sockets)
 
+    async def _stop_jobs(self, drain_s: float) -> None:
+        backend: Backend | None = getattr(self._app.state, "backend", None)
+        if backend is not None:
+            await asyncio.to_thread(backend.stop, drain_s)
 
-def run(host: str, port: int, *, open_backend: Callable[[], Backend] = Backend) -> None:
-    """Serves on `host` and `port` until SIGTERM or SIGINT. Raises InvalidOption when it cannot listen there."""
-    with _listen(host, port) as listening:
+
+def run(
+    host: str,
+    port: int,
+    *,
+    open_backend: Callable[[], Backend] = Backend,
+    tls: Tls | None = None,
+    no_auth: bool = False,
+    log_level: str | None = None,
+) -> None:
+    """Serves on `host` and `port` until SIGTERM or SIGINT.
+
+    Raises InvalidOption when it cannot listen there, when `tls` cannot be used, and when others than this machine
+    could ask although there are no keys (`no_auth` serves them all the same). `log_level` None is the setting's.
+    """
+    open_log(log_level or settings().log_level, settings().log_format)
+    if tls is not None:
+        tls.check()
+    with listen(host, port) as listening:
+        app = create_app(open_backend, anonymous=_anonymous(listening, no_auth=no_auth))
         config = uvicorn.Config(
-            create_app(open_backend),
-            log_level=settings().log_level,
+            app,
+            http=Connection,
+            ws="none",
+            log_config=None,
             access_log=False,
             server_header=False,
-            timeout_graceful_shutdown=_DRAIN_S,
+            forwarded_allow_ips=settings().trusted_proxies,
+            ssl_certfile=None if tls is None else tls.certificate,
+            ssl_keyfile=None if tls is None else tls.key,
+            timeout_graceful_shutdown=_LAST_ANSWERS_S,
         )
-        server = Server(config)
+        server = Server(config, app)
         server.run(sockets=[listening])
     if not server.started:
         sys.exit(1)
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with ExitStack() as on_failure:
-            listening = on_failure.enter_context(socket.socket(family, kind, protocol))
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.listen(512)
-            on_failure.pop_all()
-    except OSError as error:
-        raise InvalidOption(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            remedy="Choose another --port (0 picks a free one), or another --host.",
-        ) from error
-    return listening
+def _anonymous(listening: socket.socket, *, no_auth: bool) -> Anonymous:
+    if no_auth:
+        return Anonymous.ALWAYS
+    if is_loopback(listening):
+        return Anonymous.WITHOUT_KEYS
+    with open_keys() as keys:
+        if not keys.any_usable():
+            raise InvalidOption(
+                f"{listening.getsockname()[0]} can be reached by others, and there is no key that they would need",
+                remedy="Make one: relaxc keys create NAME --scope admin. Or say --no-auth, and let everybody in.",
+                option="--host",
+            )
+    return Anonymous.NEVER

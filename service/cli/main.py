@@ -31,6 +31,9 @@ _LOG_LINES = 8
 _EXTRAS = {
     "fastapi": "server",
     "uvicorn": "server",
+    "sqlalchemy": "server",
+    "alembic": "server",
+    "structlog": "server",
     "httpx": "client",
     "tenacity": "client",
     "onnx": "onnx",

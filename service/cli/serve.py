@@ -3,32 +3,58 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from service.cli.options import Verbose
+from service.errors import InvalidOption
 
 __all__ = ["serve"]
 
 
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address to listen on; RELAXC_HOST if not given.")] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Address to listen on, 0.0.0.0 or :: for all; RELAXC_HOST if not given (127.0.0.1)."),
+    ] = None,
     port: Annotated[
         int | None,
-        typer.Option(min=0, max=65535, help="Port to listen on, 0 for a free one; RELAXC_PORT if not given."),
+        typer.Option(min=0, max=65535, help="Port to listen on, 0 for a free one; RELAXC_PORT if not given (8000)."),
     ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(help="PEM file with the certificate and what signed it: serve HTTPS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM file with the certificate's key.")] = None,
+    no_auth: Annotated[
+        bool, typer.Option("--no-auth", help="Serve everybody who can reach the address, with every right.")
+    ] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Serve the HTTP API until Ctrl-C or SIGTERM, which is success; the first line says where.
+    """Serve the HTTP API and its web page until Ctrl-C or SIGTERM; the first line says where.
 
-    POST /v1/compile takes a model and returns the .so: see README.md.
+    On loopback it needs no keys until the first is made. For a network, make one (`relaxc keys create NAME --scope
+    admin`), then `relaxc serve --host 0.0.0.0 --tls-cert CERT.pem --tls-key KEY.pem`, or leave TLS to a proxy before
+    it: docs/deploying.md has both, with a systemd unit.
+
+    SIGTERM drains: no new work is taken, running jobs have RELAXC_DRAIN_S to end, the others wait in the database for
+    the next start. /healthz, /readyz and /metrics are for what watches it; RELAXC_LOG_FORMAT=json for what collects
+    its log; docs/settings.md lists every setting, docs/api.md every call.
     """
     from service import api
     from service.config import settings
 
+    if (tls_cert is None) != (tls_key is None):
+        raise InvalidOption("--tls-cert and --tls-key go together", option="--tls-key" if tls_cert else "--tls-cert")
     try:
-        api.serve(settings().host if host is None else host, settings().port if port is None else port)
+        api.serve(
+            settings().host if host is None else host,
+            settings().port if port is None else port,
+            tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
+            no_auth=no_auth,
+            log_level="debug" if verbose else None,
+        )
     except KeyboardInterrupt:  # uvicorn raises a signal again once it has stopped in order
         pass
     except SystemExit as stop:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from service.config import settings
 from service.errors import ServiceError
@@ -15,7 +15,7 @@ from service.jobs.artifacts import Artifacts
 from service.jobs.blobs.mirrored import open_blobs
 from service.jobs.budget import Budget
 from service.jobs.database import deliveries, idempotency, jobs, keys
-from service.jobs.database.engine import Database
+from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.desk import Jobs
 from service.jobs.executor import Executor
@@ -29,8 +29,9 @@ from service.jobs.local_backend import LocalBackend
 from service.jobs.models import Models
 from service.jobs.once import CompileOnce
 from service.jobs.queue import COMPILE_ENTRY
+from service.jobs.readiness import reasons
 from service.jobs.recordsets import RecordSets
-from service.jobs.running import Running, log_name
+from service.jobs.running import Running, Watch, log_name
 from service.jobs.scheduler import Scheduler
 from service.jobs.submission import Submission
 from service.jobs.uploads import Uploads
@@ -40,7 +41,6 @@ __all__ = ["Backend", "Counts"]
 
 _BEATS_A_LEASE = 4
 _SWEEP_S = 600.0
-_LEAST_FREE_BYTES = 256 << 20
 _DELIVERIES_KEPT_S = 7 * 24 * 3600.0
 
 
@@ -78,7 +78,7 @@ class Backend(LocalBackend):
         with ExitStack() as on_failure:
             on_failure.callback(super().close)
             values, root, limits = settings(), self.store.root, limits or Limits.of_settings()
-            self.database = Database(database_url or values.database_url or f"sqlite:///{root / 'service.sqlite3'}")
+            self.database = Database(database_url or url_of_settings(root))
             on_failure.callback(self.database.close)
             chosen = values.blobs_url if blobs_url is None else blobs_url
             self.blobs = open_blobs(chosen, root / "blobs", values.s3_endpoint_url or None)
@@ -92,6 +92,7 @@ class Backend(LocalBackend):
             self._keeper.recover()
             on_failure.pop_all()
         self._stopped = False
+        self.watchers: list[Watch] = []
         self._start(
             Kinds(
                 CompileOnce(self.store, self.pool, self.workspace, limits, entry),
@@ -140,13 +141,8 @@ class Backend(LocalBackend):
 
     def ready(self) -> list[str]:
         """Why requests cannot be taken now; empty when they can."""
-        reasons = ["the service is shutting down"] if self._stopped else []
-        if (why := self.database.ping()) is not None:
-            reasons.append(why)
-        free = shutil.disk_usage(self.store.root).free
-        if free < _LEAST_FREE_BYTES:
-            reasons.append(f"only {free >> 20} MiB are free in {self.store.root}")
-        return reasons
+        stopped = ["the server is shutting down"] if self._stopped else []
+        return [*stopped, *reasons(self.database, self.pool, self.store.root)]
 
     def sweep(self) -> None:
         """Removes what is old: unfinished uploads, models that nobody has, jobs that ended long ago."""
@@ -196,7 +192,11 @@ class Backend(LocalBackend):
 
     def _begin(self, job: JobRow, memory_bytes: int) -> Running:
         self._hub.notify(job.id)
-        return Running(job, memory_bytes, self.database, self.blobs, self._hub.notify)
+        return Running(job, memory_bytes, self.database, self.blobs, self._hub.notify, self._watch)
+
+    def _watch(self, job: JobRow, data: dict[str, Any]) -> None:
+        for watch in self.watchers:
+            watch(job, data)
 
     def _changed(self) -> None:
         self._scheduler.wake()

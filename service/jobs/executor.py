@@ -6,10 +6,13 @@ import logging
 import threading
 from collections.abc import Callable
 
+import structlog
+
 from service.errors import Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
 from service.jobs.database import transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.transitions import Outcome
+from service.jobs.job import State
 from service.jobs.running import Running
 
 __all__ = ["Executor"]
@@ -33,11 +36,13 @@ class Executor:
 
     def __call__(self, running: Running) -> None:
         """Whatever happens, the job ends, is queued again, or was no longer ours."""
-        outcome = self._outcome(running)
-        while not self._settled(running, outcome):
-            if self._closed.wait(_AGAIN_S):
-                _LOG.error("job %s: how it ended could not be written down", running.job.id)
-                return
+        with structlog.contextvars.bound_contextvars(job=running.job.id, key=running.job.owner):
+            running.is_in(State.RUNNING)
+            outcome = self._outcome(running)
+            while not self._settled(running, outcome):
+                if self._closed.wait(_AGAIN_S):
+                    _LOG.error("job %s: how it ended could not be written down", running.job.id)
+                    return
         self._told(running.job.id)
 
     def _outcome(self, running: Running) -> Outcome:
@@ -56,13 +61,21 @@ class Executor:
 
     def _settled(self, running: Running, outcome: Outcome) -> bool:
         running.flush()
+        ended = None
+        again = running.give_back and outcome.error is not None
         try:
             with self._database.begin() as connection:
-                if running.give_back and outcome.error is not None:
+                if again:
                     transitions.give_back(connection, running.job)
-                elif transitions.end(connection, running.job, outcome) is None:
-                    _LOG.warning("job %s has been taken by another server", running.job.id)
+                else:
+                    ended = transitions.end(connection, running.job, outcome)
         except ServiceError as error:
             _LOG.warning("job %s: %s", running.job.id, error)
             return False
+        if ended is None:
+            _LOG.warning("job %s %s", running.job.id, "waits again" if again else "has been taken by another server")
+            running.is_in(State.QUEUED)
+        else:
+            _LOG.info("job %s %s", ended.id, ended.state)
+            running.is_in(ended.state, ended.error)
         return True

@@ -14,11 +14,15 @@ from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.eventlog import EventLog
+from service.jobs.job import State
 from service.jobs.pool import Cancellation
 
-__all__ = ["LOG_BYTES", "Running", "log_name"]
+__all__ = ["LOG_BYTES", "Running", "Watch", "log_name"]
 
 _LOG = logging.getLogger("relaxc.jobs")
+
+Watch = Callable[[JobRow, dict[str, Any]], None]
+"""Is told of each event of a job while it runs, and of its state at both ends; it must not fail, nor wait."""
 
 LOG_BYTES = 4 << 20
 """Of a longer log the first and the last half are kept."""
@@ -28,7 +32,13 @@ class Running:
     """What the scheduler holds of a job that it started. `memory_bytes` is what the job is expected to take."""
 
     def __init__(
-        self, job: JobRow, memory_bytes: int, database: Database, blobs: Blobs, tell: Callable[[str], None]
+        self,
+        job: JobRow,
+        memory_bytes: int,
+        database: Database,
+        blobs: Blobs,
+        tell: Callable[[str], None],
+        watch: Watch,
     ) -> None:
         self.job = job
         self.memory_bytes = memory_bytes
@@ -39,6 +49,7 @@ class Running:
         self.events = EventLog(database, job)
         self._blobs = blobs
         self._tell = tell
+        self._watch = watch
 
     @property
     def tunes(self) -> bool:
@@ -58,8 +69,13 @@ class Running:
 
     def take(self, data: dict[str, Any]) -> None:
         """An event of its process."""
+        self._watch(self.job, data)
         if self.events.take(data):
             self._tell(self.job.id)
+
+    def is_in(self, state: State, error: dict[str, Any] | None = None) -> None:
+        """Tells who watches that it has begun to run, that it is queued again, or how it ended."""
+        self._watch(self.job, {"event": "state", "state": state, "error": error})
 
     def flush(self) -> None:
         """Writes what it has told."""

@@ -117,7 +117,10 @@ def _become_nobody(workdir: Path, allowed: Confinement, paths: list[Path]) -> No
         os.chown(path, user, FIRST_USER, follow_symlinks=False)
     for root in allowed.reads:
         for path in _tree(root):
-            _lend(path)
+            _lend(path, stat.S_IROTH)
+    for root in allowed.writes:
+        for path in _tree(root):
+            _lend(path, stat.S_IROTH | stat.S_IWOTH)
     os.setgroups([])
     os.setresgid(FIRST_USER, FIRST_USER, FIRST_USER)
     os.setresuid(user, user, user)
@@ -135,10 +138,10 @@ def _tree(root: Path) -> Iterator[Path]:
             yield from (Path(folder, name) for name in (*folders, *files))
 
 
-def _lend(path: Path) -> None:
-    """Lets the group of all jobs read `path`, where not everybody may."""
+def _lend(path: Path, needed: int) -> None:
+    """Lets the group of all jobs do with `path` what `needed` would let everybody do, where not everybody may."""
     mode = path.lstat().st_mode
-    needed = stat.S_IROTH | (stat.S_IXOTH if stat.S_ISDIR(mode) else 0)
+    needed |= stat.S_IXOTH if stat.S_ISDIR(mode) else 0
     if not stat.S_ISLNK(mode) and mode & needed != needed:
         os.chown(path, -1, FIRST_USER)
         path.chmod(stat.S_IMODE(mode) | needed << 3)

@@ -27,7 +27,7 @@ class RunningServer:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.api.serve", entry],
             cwd=ROOT,
-            env={**os.environ, "RELAXC_CACHE_DIR": str(cache), **environment},
+            env={**os.environ, "RELAXC_CACHE_DIR": str(cache), "RELAXC_DRAIN_S": "0.5", **environment},
             stdout=subprocess.PIPE,
             text=True,
         )

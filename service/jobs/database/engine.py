@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,10 @@ class Database:
         except ServiceError as error:
             return error.message
         return None
+
+    def on_error(self, told: Callable[[], None]) -> None:
+        """Calls `told` whenever a statement fails, whatever becomes of it."""
+        event.listen(self.engine, "handle_error", lambda context: told())
 
     def close(self) -> None:
         """Closes every connection."""

@@ -1,0 +1,119 @@
+"""What /metrics tells: requests, jobs, stages, caches, workers. A label has few values, none that a sender chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from service.errors import ServiceError
+from service.jobs.backend import Backend
+from service.jobs.database import jobs
+from service.jobs.database.rows import JobKind, JobRow
+from service.jobs.job import State
+
+__all__ = ["Metrics"]
+
+_REQUEST_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_STAGE_S = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300, 1000, 3000)
+_STAGES = frozenset(
+    ["import", "optimize", "schedule", "build", "verify", "pack", "tune", "measure", "compare", "bench"]
+)
+OTHER = "other"
+_FOREVER_S = 1e9
+_ENDS = frozenset([State.SUCCEEDED, State.FAILED, State.CANCELLED])
+
+
+class Metrics:
+    """The numbers of one application, in a registry of its own. Methods may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry(auto_describe=True)
+        self.requests = Histogram(
+            "relaxc_http_request_seconds",
+            "Time from a request's header to the end of its answer, by route.",
+            ("method", "route", "status"),
+            buckets=_REQUEST_S,
+            registry=self._registry,
+        )
+        self.received = self._counter("relaxc_http_received_bytes", "Bytes of requests' bodies.")
+        self.sent = self._counter("relaxc_http_sent_bytes", "Bytes of answers' bodies.")
+        self._stages = Histogram(
+            "relaxc_stage_seconds",
+            "Time of a job's stage.",
+            ("kind", "stage"),
+            buckets=_STAGE_S,
+            registry=self._registry,
+        )
+        self._ended = self._counter("relaxc_jobs_ended", "Jobs that ended on this server.", "kind", "state")
+        self._cache = self._counter("relaxc_cache_requests", "How submitted jobs were answered.", "origin")
+        self.database_errors = self._counter("relaxc_database_errors", "Statements that the database failed.")
+
+    def watch(self, backend: Backend) -> None:
+        """Adds what is asked of the backend when /metrics is, and counts its database's failures."""
+        self._registry.register(_OfBackend(backend))
+        backend.database.on_error(self.database_errors.inc)
+
+    def watch_job(self, job: JobRow, data: dict[str, Any]) -> None:
+        """An event of a job that runs here: ends of stages, whose names are the child's word, and its own end."""
+        seconds = data.get("seconds")
+        if data.get("event") == "stage" and isinstance(seconds, int | float) and 0 <= seconds < _FOREVER_S:
+            stage = str(data.get("stage"))
+            self._stages.labels(job.kind.value, stage if stage in _STAGES else OTHER).observe(seconds)
+        elif data.get("event") == "state" and data.get("state") in _ENDS:
+            self._ended.labels(job.kind.value, data["state"]).inc()
+
+    def submitted(self, origin: str) -> None:
+        """A job was asked for and answered by `hit`, `miss`, `joined` or `repeated`."""
+        self._cache.labels(origin).inc()
+
+    def text(self) -> bytes:
+        """All of it, in Prometheus's text format 0.0.4."""
+        return generate_latest(self._registry)
+
+    def _counter(self, name: str, help: str, *labels: str) -> Counter:
+        return Counter(name, help, labels, registry=self._registry)
+
+
+class _OfBackend(Collector):
+    """Read when asked: the queue, what runs, the store."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the queue is not read before somebody asks."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """The numbers now; without the queue's where the database does not answer."""
+        children = GaugeMetricFamily("relaxc_children", "Tasks that run in child processes of this server.")
+        children.add_metric([], self._backend.pool.running)
+        yield children
+        workers = GaugeMetricFamily(
+            "relaxc_workers_ready", "Warm workers, by what they have imported.", labels=["flavour"]
+        )
+        for flavour in self._backend.pool.ready():
+            workers.add_metric([flavour.value], 1)
+        yield workers
+        up = GaugeMetricFamily("relaxc_database_up", "Whether the database answers.")
+        try:
+            depth = self._depth()
+        except ServiceError:
+            up.add_metric([], 0)
+        else:
+            up.add_metric([], 1)
+            queue = GaugeMetricFamily(
+                "relaxc_jobs", "Jobs of all servers of the database that have not ended.", labels=["kind", "state"]
+            )
+            for (kind, state), count in depth.items():
+                queue.add_metric([kind.value, state.value], count)
+            yield queue
+        yield up
+
+    def _depth(self) -> dict[tuple[JobKind, State], int]:
+        with self._backend.database.read() as connection:
+            return jobs.depth(connection)
