@@ -68,6 +68,9 @@ class Settings(BaseSettings):
     tune_timeout_s: float = _setting(
         24 * 3600.0, "Wall-clock limit of a tuning that was given no time of its own.", unit="s", gt=0
     )
+    tune_quiet_wait_s: float = _setting(
+        20.0, "Longest time that a batch of tuning's trials waits for a noisy machine to be quiet.", unit="s", ge=0
+    )
     tune_workers: int = _setting(
         1, "Tunings that run at the same time in one server, beside the compiles.", unit="processes", ge=0
     )

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from service import machine
 from service.compiler import Emit, Stages, load_and_schedule
+from service.config import settings
 from service.dump import no_dump
 from service.errors import MachineMismatch, ToolMissing
 from service.request import CompileRequest, TargetSpec, canonical_json
@@ -166,7 +167,7 @@ class _Session:
         """Searches for the tasks that were chosen and have no record, or all chosen ones with `again`."""
         from service.tuning.journal import Journal
         from service.tuning.measure.measurer import Measurer
-        from service.tuning.measure.outcome import RpcOptions
+        from service.tuning.measure.outcome import MeasureLimits, RpcOptions
         from service.tuning.plan import Budget
         from service.tuning.run import TuningRun
         from service.tuning.summary import summarize
@@ -180,6 +181,7 @@ class _Session:
                 self.request.target,
                 threads=self.threads,
                 builders=_builders(),
+                limits=MeasureLimits(quiet_wait_s=settings().tune_quiet_wait_s),
                 rpc=rpc,
                 folder=self.workdir / "measure",
             ) as measurer:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from service.compiler import Stages, prepare
+from service.config import settings
 from service.errors import InvalidOption, MachineMismatch
 from service.request import CompileOptions, CompileRequest
 from service.tuner import find_tasks, run
@@ -28,10 +28,12 @@ def request_() -> CompileRequest:
 
 
 @pytest.fixture(autouse=True)
-def no_wait_for_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_wait_for_quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Times decide nothing here, and other tests make noise."""
-    quick = partial(measure.MeasureLimits, quiet_wait_s=0.0, measure_s=0.01)
-    monkeypatch.setattr("service.tuning.measure.measurer.MeasureLimits", quick)
+    monkeypatch.setenv("RELAXC_TUNE_QUIET_WAIT_S", "0")
+    settings.cache_clear()
+    yield
+    settings.cache_clear()
 
 
 @pytest.fixture
