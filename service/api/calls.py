@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from service.api.bodies import body_of
 from service.api.refusal import EarlyAnswer
 from service.artifact.entry import is_digest
-from service.errors import InvalidOption, JobNotFound, ModelNotFound, RecordsNotFound
+from service.errors import InvalidOption, JobNotFound, KeyNotFound, ModelNotFound, RecordsNotFound
 from service.request import canonical_json
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "canonical_body",
     "json_only",
     "known_job",
+    "known_key",
     "known_model",
     "known_parameters",
     "known_records",
@@ -37,6 +38,7 @@ NAME = Query(
 )
 
 _JOB_ID = re.compile(r"j_[0-9A-Za-z]{22}")
+_KEY_ID = re.compile(r"k_[0-9A-Za-z]{1,40}")
 
 
 async def known_parameters(request: Request) -> None:
@@ -81,6 +83,13 @@ def known_job(id: str) -> str:
     """The id. Raises JobNotFound for what cannot be one."""
     if not _JOB_ID.fullmatch(id):
         raise JobNotFound(f"there is no job {id[:80]}")
+    return id
+
+
+def known_key(id: str) -> str:
+    """The id. Raises KeyNotFound for what cannot be one."""
+    if not _KEY_ID.fullmatch(id):
+        raise KeyNotFound(f"there is no key {id[:80]}")
     return id
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -10,24 +10,32 @@ from service.jobs.database.rows import JobKind
 from service.jobs.job import State
 
 __all__ = [
+    "DIGEST",
+    "LINE",
     "Job",
     "JobError",
     "JobPage",
     "JobSubmission",
+    "Key",
+    "KeyWish",
+    "Keys",
     "Model",
     "Models",
+    "NewKey",
     "RecordSet",
     "RecordSets",
     "UploadProgress",
 ]
 
 DIGEST = "^[0-9a-f]{64}$"
+LINE = r"^[^\x00-\x1f\x7f-\x9f]+$"
 _A_DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _A_JOB = "j_4fUqk0ZtX1aWc9LmPr7sYe"
 _A_TIME = "2026-11-21T08:00:00.000Z"
 
 Digest = Annotated[str, Field(pattern=DIGEST, examples=[_A_DIGEST])]
 Time = Annotated[str, Field(examples=[_A_TIME])]
+Scope = Literal["read", "compile", "tune", "admin"]
 
 
 class Links(BaseModel):
@@ -126,7 +134,8 @@ class JobSubmission(BaseModel):
     )
     name: str | None = Field(
         None,
-        pattern=r"^[^\x00-\x1f\x7f]{1,200}$",
+        pattern=LINE,
+        max_length=200,
         description="What you call it; the model's name if not given.",
         examples=["resnet.onnx"],
     )
@@ -173,3 +182,48 @@ class RecordSets(BaseModel):
     """The key's record sets, the newest first."""
 
     records: list[RecordSet]
+
+
+class KeyWish(BaseModel):
+    """A key to be made."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    name: str = Field(pattern=LINE, max_length=200, description="Whose it is.", examples=["build farm"])
+    scopes: list[Scope] = Field(min_length=1, max_length=4, examples=[["read", "compile"]])
+    expires_s: float | None = Field(
+        None,
+        gt=0,
+        le=100 * 365 * 86400,
+        allow_inf_nan=False,
+        description="Seconds from now; null is never.",
+        examples=[None],
+    )
+    weight: float = Field(
+        1.0, gt=0, le=1000, allow_inf_nan=False, description="Its share of the workers when several keys want them."
+    )
+
+
+class Key(BaseModel):
+    """A key without its secret."""
+
+    id: str = Field(examples=["k_4fUqk0ZtX1aW"])
+    name: str
+    scopes: list[Scope]
+    weight: float
+    created: Time
+    expires: Time | None
+    revoked: Time | None
+
+
+class NewKey(Key):
+    """A key with what is never shown again."""
+
+    secret: str = Field(examples=["rk_…"])
+    webhook_secret: str = Field(description="Signs what is sent to the key's webhooks.", examples=["whsec_…"])
+
+
+class Keys(BaseModel):
+    """Every key, the newest first."""
+
+    keys: list[Key]

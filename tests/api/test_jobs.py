@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import time
 import uuid
 from typing import Any
@@ -137,14 +138,20 @@ def test_wrong_filters_are_refused(server: RunningServer, query: str, code: str)
         ({"model": "0" * 64, "options": {"plugins": ["/etc/passwd"]}}, 400, "invalid-option"),
         ({"model": "0" * 64, "options": {"shapes": {"x\0": [1]}}}, 400, "invalid-option"),
         ({"model": "0" * 64, "options": {"shapes": {"x": ["\ud800"]}}}, 400, "invalid-option"),
-        ({"model": "0" * 64, "target": "z80"}, 400, "invalid-target"),
         ({"model": "0" * 64, "webhook": "file:///etc/passwd"}, 400, "invalid-option"),
         ([], 422, "invalid-request"),
     ],
 )
 def test_wrong_requests_are_refused(server: RunningServer, body: Any, status: int, code: str) -> None:
-    answer = server.client.post("/v1/jobs", json=body)
+    content, headers = json.dumps(body), {"Content-Type": "application/json"}
+    answer = server.client.post("/v1/jobs", content=content, headers=headers)
     assert (answer.status_code, problem_of(answer)["code"]) == (status, code), answer.text
+
+
+@pytest.mark.parametrize("target", ["z80", {"kind": "llvm", "mcpu": "; rm -rf /"}, {"kind": "cuda"}, {}])
+def test_wrong_targets_are_refused(server: RunningServer, model: str, target: Any) -> None:
+    answer = submit(server, model, target=target)
+    assert (answer.status_code, problem_of(answer)["code"]) == (400, "invalid-target")
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,9 @@ def test_a_caller_that_breaks_off_leaves_no_file(server: RunningServer) -> None:
     address = urlsplit(server.url)
     assert address.hostname is not None
     with socket.create_connection((address.hostname, address.port or 0)) as connection:
-        head = f"POST /v1/compile HTTP/1.1\r\nHost: x\r\nContent-Type: {TYPE}\r\nContent-Length: 5000000\r\n\r\n"
+        head = (
+            f"POST /v1/compile HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {TYPE}\r\nContent-Length: 5000000\r\n\r\n"
+        )
         connection.sendall(head.encode() + part("model", bytes(2 << 20), "m"))
         until(lambda: uploads(server) == 1)
     until(lambda: not uploads(server))

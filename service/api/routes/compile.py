@@ -15,7 +15,7 @@ from service.api.files import artifact_response
 from service.api.forms import compile_form
 from service.api.intake import IDENTIFYING, taken_form
 from service.api.options import parsed_options
-from service.api.prefer import Preference, preference_of
+from service.api.prefer import preference_of
 from service.api.problems import problem, responses
 from service.api.routes.backend import backend_of
 from service.api.routes.jobs import ACCEPTED, CACHE_STATUS

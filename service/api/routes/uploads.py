@@ -42,7 +42,7 @@ _PUT: dict[int | str, dict[str, Any]] = {
 _PUT[422] = responses("digest-mismatch", "model-malformed", "model-unsafe")[422]
 _HEAD: dict[int | str, dict[str, Any]] = {
     200: {"description": "How much has come; Location where the model is complete.", "headers": _OFFSET},
-    400: {"description": "`invalid-option`: no SHA-256."},
+    **responses("invalid-option"),
 }
 _BODY = {
     "requestBody": {

@@ -1,0 +1,148 @@
+"""What a client may hold: a header that does not end, a body that drips, too many connections, what is no HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.api.conftest import RunningServer, make_onnx
+from tests.api.test_compile import post, until
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture(scope="module")
+def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server that waits for nobody for long."""
+    running = RunningServer(
+        tmp_path_factory.mktemp("cache"),
+        "tests.jobs.entries:by_seed",
+        header_timeout_s=1,
+        body_timeout_s=1,
+        max_connections=20,
+    )
+    yield running
+    running.stop()
+
+
+def connect(server: RunningServer) -> socket.socket:
+    """A bare connection."""
+    address = urlsplit(server.url)
+    return socket.create_connection((address.hostname or "", address.port or 0), timeout=20)
+
+
+def answered(connection: socket.socket) -> bytes:
+    """All that comes until the server closes."""
+    found = b""
+    with contextlib.suppress(ConnectionError):
+        while chunk := connection.recv(1 << 16):
+            found += chunk
+    return found
+
+
+def problem_in(answer: bytes) -> tuple[int, str]:
+    """Status and code of a raw answer."""
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head
+    return int(head.split()[1]), json.loads(body)["code"]
+
+
+def drip(connection: socket.socket, data: bytes, every_s: float = 0.1) -> None:
+    """Sends a byte at a time, until the server has had enough."""
+    with contextlib.suppress(ConnectionError):
+        for byte in data:
+            connection.sendall(bytes([byte]))
+            time.sleep(every_s)
+
+
+def test_a_header_that_drips_is_cut_off(hurried: RunningServer) -> None:
+    with connect(hurried) as connection:
+        begun = time.monotonic()
+        drip(connection, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 200)
+        assert answered(connection) == b""
+        assert time.monotonic() - begun < 10
+    assert hurried.client.get("/healthz").status_code == 200
+
+
+def test_a_second_header_that_drips_is_cut_off(hurried: RunningServer) -> None:
+    with connect(hurried) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        assert b"200 OK" in connection.recv(1 << 16)
+        begun = time.monotonic()
+        drip(connection, b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 200)
+        answered(connection)
+        assert time.monotonic() - begun < 10
+
+
+def test_a_connection_that_says_nothing_is_closed(hurried: RunningServer) -> None:
+    with connect(hurried) as connection:
+        assert answered(connection) == b""
+
+
+@pytest.mark.parametrize("path", ["/v1/jobs", "/v1/compile", "/v1/models", f"/v1/uploads/{'0' * 64}"])
+def test_a_body_that_drips_is_answered_with_408(hurried: RunningServer, path: str) -> None:
+    method = "PUT" if "uploads" in path else "POST"
+    kind = "application/json" if "jobs" in path else "multipart/form-data; boundary=BB"
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\nContent-Length: 1000\r\n\r\n"
+    with connect(hurried) as connection:
+        connection.sendall(head.encode())
+        drip(connection, b"-" * 30)
+        assert problem_in(answered(connection)) == (408, "request-timeout")
+    assert not list(hurried.cache.glob("jobs/*/upload-*"))
+
+
+def test_what_is_no_http_gets_a_problem(hurried: RunningServer) -> None:
+    for nonsense in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n", b"GET / HTTP/1.1\r\nbad header\r\n\r\n"):
+        with connect(hurried) as connection:
+            connection.sendall(nonsense)
+            assert problem_in(answered(connection)) == (400, "bad-request")
+
+
+def test_a_header_over_the_limit_gets_a_problem(hurried: RunningServer) -> None:
+    with connect(hurried) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 100_000)
+        assert problem_in(answered(connection)) == (400, "bad-request")
+
+
+def test_more_connections_than_the_server_holds(hurried: RunningServer) -> None:
+    request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+    with contextlib.ExitStack() as held:
+        for _ in range(20):
+            held.enter_context(connect(hurried))
+        with connect(hurried) as connection:
+            connection.sendall(request)
+            assert problem_in(answered(connection)) == (503, "too-many-connections")
+    until(lambda: _status(hurried, request) == 200)
+
+
+def _status(server: RunningServer, request: bytes) -> int:
+    with connect(server) as connection:
+        connection.sendall(request)
+        return int(connection.recv(100).split()[1])
+
+
+def test_good_work_goes_on_beside_slow_senders(start: Callable[..., RunningServer]) -> None:
+    server = start(header_timeout_s=5, max_connections=100)
+    with contextlib.ExitStack() as held:
+        for _ in range(60):
+            connection = held.enter_context(connect(server))
+            connection.sendall(b"POST /v1/compile HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+        assert post(server, make_onnx(4, seed=60)).status_code == 200
+
+
+def test_a_client_that_reads_nothing_holds_little(server: RunningServer) -> None:
+    big = post(server, make_onnx(4, seed=61), shapes={"weights_mib": 64})
+    digest = big.headers["etag"].strip('"')
+    with contextlib.ExitStack() as held:
+        for _ in range(16):
+            connection = held.enter_context(connect(server))
+            connection.sendall(f"GET /v1/artifacts/{digest} HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n".encode())
+        assert server.client.get("/healthz").status_code == 200
+        assert server.client.get(f"/v1/artifacts/{digest}").content == big.content
