@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from service import errors
     from service.artifact.compiled import CompiledArtifact
     from service.jobs.local import compile
+    from service.jobs.local_tune import TuneResult, tune
     from service.request import (
         CompileOptions,
         CompileRequest,
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         TensorSpec,
     )
     from service.runtime.session import Session, load
+    from service.tuning.options import TuneOptions
 
 __all__ = [
     "CompileOptions",
@@ -32,16 +34,22 @@ __all__ = [
     "Signature",
     "TargetSpec",
     "TensorSpec",
+    "TuneOptions",
+    "TuneResult",
     "compile",
     "errors",
     "load",
+    "tune",
 ]
 
 _HOME = {
     "CompiledArtifact": "service.artifact.compiled",
     "Session": "service.runtime.session",
+    "TuneOptions": "service.tuning.options",
+    "TuneResult": "service.jobs.local_tune",
     "compile": "service.jobs.local",
     "load": "service.runtime.session",
+    "tune": "service.jobs.local_tune",
     "errors": "service.errors",
 }
 

@@ -37,9 +37,12 @@ def test_the_public_surface() -> None:
         "Signature",
         "TargetSpec",
         "TensorSpec",
+        "TuneOptions",
+        "TuneResult",
         "compile",
         "errors",
         "load",
+        "tune",
     ]
 
 
