@@ -13,6 +13,7 @@ from service.jobs.database import events
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobRow
 from service.jobs.database.transitions import held
+from service.jobs.task import finite
 
 __all__ = ["EventLog"]
 
@@ -48,6 +49,7 @@ class EventLog:
     def take(self, data: dict[str, Any]) -> bool:
         """Adds an event of the job's process; says whether it was written, with those before it."""
         with self._lock:
+            data = finite(data)
             kind = data.get("event")
             self._note(data, kind)
             if not self._replace_progress(data, kind):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -24,7 +23,7 @@ from service.jobs.once import Ask, CompileOnce, plain_file
 from service.jobs.pool import Pool
 from service.jobs.recordsets import RecordSets
 from service.jobs.running import Running
-from service.jobs.task import Flavour, Task
+from service.jobs.task import Flavour, Task, finite
 from service.jobs.workspace import Workspace
 from service.request import CompileOptions, CompileRequest, ModelRef, TargetSpec
 
@@ -103,7 +102,7 @@ class Kinds:
         if "records.jsonl" in files and (text := _read(plain_file(workdir, "records.jsonl"))).strip():
             owner = Owner(job.owner, frozenset())
             digest = self.records.add(owner, text, name=f"{job.name} ({job.id})", job=job.id)[0].digest
-        return Outcome(records=digest, result=result.get("summary"))
+        return Outcome(records=digest, result=finite(result.get("summary")))
 
     def _bench(self, running: Running) -> Outcome:
         job, peak = running.job, _peak_folder()
@@ -184,7 +183,7 @@ def _owner_of(job: JobRow) -> Owner:
 
 
 def _result(job: JobRow, workdir: Path, result: dict[str, Any]) -> Outcome:
-    return Outcome(result=json.loads(json.dumps(result.get("report"), default=str)))
+    return Outcome(result=finite(result.get("report")))
 
 
 def _read(file: Path) -> bytes:

@@ -121,13 +121,13 @@ def _number_of(cursor: str) -> int:
 def count(connection: Connection) -> dict[State, int]:
     """How many jobs are queued, and how many run."""
     live = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.state.in_([State.QUEUED, State.RUNNING]))
-    return {State(state): number for state, number in connection.execute(live.group_by(jobs.c.state)).tuples()}
+    return {State(state): number for state, number in connection.execute(live.group_by(jobs.c.state))}
 
 
 def depth(connection: Connection) -> dict[tuple[JobKind, State], int]:
     """How many jobs of each kind are queued, and how many run."""
     live = sa.select(jobs.c.kind, jobs.c.state, sa.func.count()).where(jobs.c.state.in_([State.QUEUED, State.RUNNING]))
-    rows = connection.execute(live.group_by(jobs.c.kind, jobs.c.state)).tuples()
+    rows = connection.execute(live.group_by(jobs.c.kind, jobs.c.state))
     return {(JobKind(kind), State(state)): number for kind, state, number in rows}
 
 

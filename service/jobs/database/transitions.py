@@ -21,6 +21,7 @@ from service.jobs.database.jobs import get
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.tables import jobs
 from service.jobs.job import State
+from service.jobs.task import finite
 
 __all__ = [
     "MAX_ATTEMPTS",
@@ -61,7 +62,7 @@ class Outcome:
 
     def columns(self) -> dict[str, Any]:
         """What the job's row keeps of it."""
-        error = None if self.error is None else json.loads(json.dumps(self.error.to_dict(), default=str))
+        error = None if self.error is None else finite(json.loads(json.dumps(self.error.to_dict(), default=str)))
         return {"artifact": self.artifact, "records": self.records, "result": self.result, "error": error}
 
 

@@ -14,7 +14,8 @@ __all__ = ["insert_new", "insert_or_update"]
 def insert_new(connection: Connection, table: Table, **values: Any) -> bool:
     """Inserts the row unless one with an equal key is there; says whether it did."""
     statement = _insert(connection)(table).values(**values).on_conflict_do_nothing()
-    return connection.execute(statement).rowcount > 0
+    returned = statement.returning(*table.primary_key.columns)  # rowcount does not tell in PostgreSQL
+    return connection.execute(returned).first() is not None
 
 
 def insert_or_update(connection: Connection, table: Table, keys: tuple[str, ...], **values: Any) -> None:
