@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from multiprocessing.connection import Connection
@@ -21,8 +22,12 @@ from service.tuning.measure.trials import Trials
 __all__ = ["serve"]
 
 _AFFINITY_BIG = 1  # threading::ThreadGroup::AffinityMode::kBig, the default
+_REACH_S = 10.0
 _FLUSH = "cache_flush_cpu_non_first_arg"
 """TVM's own, which every server has: evicts all arguments but the first from every cache."""
+
+_OVER = "RPCSessionTimeoutError"
+"""What a server says when it ends a session because its time is over."""
 
 
 def serve(connection: Connection, config: dict[str, Any]) -> None:
@@ -52,7 +57,7 @@ def _answer(trials: Trials, request: Reference | Run | Compare) -> Ran | list[Ra
             return trials.reference(request)
         return trials.run(request) if isinstance(request, Run) else trials.compare(request)
     except Exception as error:  # noqa: BLE001  # TVM raises whatever the other side or the socket said
-        lost = Ran("unreachable", detail=_first_line(error))
+        lost = Ran("hung" if _OVER in str(error) else "unreachable", detail=_first_line(error))
     finally:
         trials.forget()  # a server serves nobody else while a tensor of ours lives there
         gc.collect()
@@ -67,6 +72,7 @@ class _Servers:
 
     def count(self) -> int:
         """How many servers the tracker has under the key. Raises OSError where there is no tracker."""
+        socket.create_connection((self._options.host, self._options.port), _REACH_S).close()  # TVM tries for a minute
         with closing(rpc.connect_tracker(self._options.host, self._options.port)) as tracker:
             return self._registered(tracker)
 
