@@ -68,6 +68,10 @@ Action = Call | Read | Sleep | Work | Emit
 Steps = Generator[Action, Any, T]
 
 
+class _Left(BaseException):
+    """Who ran the steps has gone. GeneratorExit itself would close nested generators, which still have to act."""
+
+
 class Flow(Generic[T]):
     """Steps under way: what they want next, and at the end their result."""
 
@@ -85,12 +89,15 @@ class Flow(Generic[T]):
         return self._advance(lambda: self._steps.send(reply))
 
     def throw(self, error: BaseException) -> Action | None:
-        """The next action, after this one raised `error`. Raises what the steps do not handle."""
-        return self._advance(lambda: self._steps.throw(error))
+        """The next action, after this one raised `error`. Raises what the steps do not handle, but GeneratorExit."""
+        raised = _Left() if isinstance(error, GeneratorExit) else error
+        return self._advance(lambda: self._steps.throw(raised))
 
     def _advance(self, step: Callable[[], Action]) -> Action | None:
         try:
             return step()
         except StopIteration as end:
             self.result = end.value
-            return None
+        except _Left:
+            pass
+        return None

@@ -25,13 +25,17 @@ class Message:
 
 @dataclass
 class Parser:
-    """`feed` it what comes, in pieces of any size."""
+    """`feed` it what comes, in pieces of any size. `last_id` is that of the last event which was complete."""
 
     last_id: str = ""
     _decoder: codecs.IncrementalDecoder = field(default_factory=lambda: _UTF_8("replace"))
+    _id: str = field(default="", init=False)
     _rest: str = ""
     _event: str = ""
     _data: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._id = self.last_id
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
         """The events that are complete now. Raises ValueError for one of over MAX_EVENT_CHARS."""
@@ -56,10 +60,11 @@ class Parser:
         elif name == "data":
             self._data.append(value)
         elif name == "id" and "\0" not in value:
-            self.last_id = value
+            self._id = value
         return None  # a comment has no name; `retry` is ours to decide
 
     def _end(self) -> Message | None:
+        self.last_id = self._id  # not before its event is whole: what was cut off has to come again
         event, data = self._event or "message", self._data
         self._event, self._data = "", []
         return Message(event, "\n".join(data), self.last_id) if data else None

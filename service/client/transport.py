@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -35,7 +36,8 @@ class Connection:
 
     def __post_init__(self) -> None:
         try:
-            known = httpx.URL(self.url).scheme in ("http", "https") and bool(httpx.URL(self.url).host)
+            address = httpx.URL(self.url)
+            known = address.scheme in ("http", "https") and re.fullmatch(r"[^\s/%]+", address.host) is not None
         except httpx.InvalidURL:
             known = False
         if not known:

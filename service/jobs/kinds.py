@@ -82,7 +82,7 @@ class Kinds:
                 around=running.at,
             )
         self.artifacts.mirror(entry)
-        return Outcome(artifact=entry.digest)
+        return Outcome.of(entry)
 
     def _tune(self, running: Running) -> Outcome:
         job, peak = running.job, _peak_folder()

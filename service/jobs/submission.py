@@ -9,6 +9,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from service.artifact.entry import Entry
 from service.artifact.key import Key, key_for
 from service.errors import ArtifactNotFound, Busy, IdempotencyConflict, InvalidOption
 from service.jobs.artifacts import Artifacts
@@ -59,7 +60,7 @@ class _Checked:
     """A request that can be done: the columns of its job, and the artifact that is in the store already."""
 
     columns: dict[str, Any]
-    artifact: str | None = None
+    artifact: Entry | None = None
 
 
 class _Again(Exception):
@@ -126,7 +127,7 @@ class Submission:
                 if id is None:
                     raise _Again
                 if checked.artifact is not None:
-                    job = transitions.finish_now(connection, id, Outcome(artifact=checked.artifact))
+                    job = transitions.finish_now(connection, id, Outcome.of(checked.artifact))
                     submitted = Submitted(job, Origin.HIT)
                 else:
                     job = jobs.get(connection, id)
@@ -171,8 +172,7 @@ class Submission:
         }
         if asked.kind is JobKind.COMPILE and model is not None and target is not None:
             found = self._look_up(asked, ModelRef(model.format, model.digest, model.size_bytes, Path("model")), target)
-            entry = self._artifacts.lookup(found)
-            return _Checked({**columns, "request_key": found.digest}, None if entry is None else entry.digest)
+            return _Checked({**columns, "request_key": found.digest}, self._artifacts.lookup(found))
         same = {name: columns[name] for name in ("kind", "model", "target", "options", "extras")}
         return _Checked({**columns, "request_key": hashlib.sha256(canonical_json(same).encode()).hexdigest()})
 

@@ -50,6 +50,14 @@ def test_pieces_do_not_matter(data: st.DataObject) -> None:
     ]
 
 
+def test_an_event_that_was_cut_off_has_no_id_yet() -> None:
+    parser = Parser(last_id="3")
+    assert list(parser.feed(b"id: 4\ndata: x\n")) == []
+    assert parser.last_id == "3"
+    assert list(parser.feed(b"\n")) == [Message("message", "x", "4")]
+    assert parser.last_id == "4"
+
+
 def test_an_event_without_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "MAX_EVENT_CHARS", 100)
     with pytest.raises(ValueError, match="over 100"):

@@ -15,6 +15,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from service.artifact.entry import Entry
 from service.errors import Cancelled, RelaxcError, ServerDied
 from service.jobs.database import artifacts, deliveries, events, shares
 from service.jobs.database.jobs import get
@@ -52,6 +53,11 @@ class Outcome:
     records: str | None = None
     result: dict[str, Any] | None = None
     error: RelaxcError | None = None
+
+    @staticmethod
+    def of(entry: Entry) -> Outcome:
+        """The end of a compile; its result is the record of the build, as a local compile has it."""
+        return Outcome(artifact=entry.digest, result={"build": finite(dict(entry.build))})
 
     @property
     def state(self) -> State:
