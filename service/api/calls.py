@@ -1,9 +1,8 @@
-"""What calls have in common: parameters that must be known, bodies that must be JSON, ids that must look like ids."""
+"""What calls have in common: parameters that must be known, bodies that must be JSON, answers that arrive."""
 
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 from fastapi import Query, Request
@@ -14,21 +13,10 @@ from starlette.exceptions import HTTPException
 
 from service.api.bodies import body_of
 from service.api.refusal import EarlyAnswer
-from service.artifact.entry import is_digest
-from service.errors import InvalidOption, JobNotFound, KeyNotFound, ModelNotFound, RecordsNotFound
+from service.errors import InvalidOption
 from service.request import canonical_json
 
-__all__ = [
-    "NAME",
-    "answer",
-    "canonical_body",
-    "json_only",
-    "known_job",
-    "known_key",
-    "known_model",
-    "known_parameters",
-    "known_records",
-]
+__all__ = ["NAME", "answer", "canonical_body", "json_only", "known_parameters"]
 
 NAME = Query(
     max_length=200,
@@ -36,9 +24,6 @@ NAME = Query(
     description="What you call it.",
     openapi_examples={"a file": {"value": "resnet.onnx"}},
 )
-
-_JOB_ID = re.compile(r"j_[0-9A-Za-z]{22}")
-_KEY_ID = re.compile(r"k_[0-9A-Za-z]{1,40}")
 
 
 async def known_parameters(request: Request) -> None:
@@ -77,31 +62,3 @@ def answer(request: Request, content: Any, status: int = 200, headers: dict[str,
     """JSON, which also reaches a client that is still sending its body."""
     kind = EarlyAnswer if body_of(request).unread else JSONResponse
     return kind(content, status, headers=headers)
-
-
-def known_job(id: str) -> str:
-    """The id. Raises JobNotFound for what cannot be one."""
-    if not _JOB_ID.fullmatch(id):
-        raise JobNotFound(f"there is no job {id[:80]}")
-    return id
-
-
-def known_key(id: str) -> str:
-    """The id. Raises KeyNotFound for what cannot be one."""
-    if not _KEY_ID.fullmatch(id):
-        raise KeyNotFound(f"there is no key {id[:80]}")
-    return id
-
-
-def known_model(digest: str) -> str:
-    """The digest. Raises ModelNotFound for what is none."""
-    if not is_digest(digest):
-        raise ModelNotFound(f"there is no model {digest[:80]}")
-    return digest
-
-
-def known_records(digest: str) -> str:
-    """The digest. Raises RecordsNotFound for what is none."""
-    if not is_digest(digest):
-        raise RecordsNotFound(f"there is no record set {digest[:80]}")
-    return digest

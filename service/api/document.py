@@ -42,11 +42,21 @@ def _complete(call: dict[str, Any], *, keyed: bool) -> None:
     """Adds the answers that any call of its sort can give."""
     if "HTTPValidationError" in str(call["responses"].get("422")):
         del call["responses"]["422"]  # FastAPI's own form of it
+    for parameter in call.get("parameters", ()):
+        _require_a_value(parameter["schema"])
     codes = (*_OF_ALL, *(_OF_KEYS if keyed else ()), *(_OF_BODIES if "requestBody" in call else ()))
     for status, more in responses(*codes).items():
         _merge(call["responses"].setdefault(str(status), {"description": "", "content": {}}), more)
     if keyed:
         call["security"] = [{"key": []}]
+
+
+def _require_a_value(schema: dict[str, Any]) -> None:
+    """What may be absent is null in Python; no header or query parameter can be null."""
+    kinds = [kind for kind in schema.get("anyOf", ()) if kind != {"type": "null"}]
+    if len(kinds) == 1:
+        del schema["anyOf"]
+        schema |= kinds[0]
 
 
 def _merge(answer: dict[str, Any], more: dict[str, Any]) -> None:

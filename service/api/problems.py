@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from service.api.bodies import body_of
 from service.api.refusal import EarlyAnswer
@@ -68,6 +69,7 @@ OF_HTTP = {
 
 _OF_STATUS = {kind.status: code for code, kind in OF_HTTP.items()}
 _RETRY_AFTER_S = 10
+_METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 def problem(error: RelaxcError, request: Request | None = None) -> JSONResponse:
@@ -144,7 +146,8 @@ def install(app: FastAPI) -> None:
     async def of_framework(request: Request, error: HTTPException) -> JSONResponse:
         code = _OF_STATUS.get(error.status_code, "bad-request" if error.status_code < 500 else "internal-error")
         detail = f"{request.method} {request.url.path}: {error.detail}"
-        return of_http(code, request, detail=detail, headers=dict(error.headers or {}))
+        headers = dict(error.headers or {}) | ({"Allow": _allowed(request)} if code == "method-not-allowed" else {})
+        return of_http(code, request, detail=detail, headers=headers)
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
@@ -160,6 +163,13 @@ def install(app: FastAPI) -> None:
         incident = uuid.uuid4().hex
         _LOG.error("incident %s: %s %s", incident, request.method, request.url.path)
         return of_http("internal-error", request, incident=incident)
+
+
+def _allowed(request: Request) -> str:
+    """The methods of the path; a router's own Allow has those of the first route that fits, where several do."""
+    routes = request.app.routes
+    found = [m for m in _METHODS if any(r.matches({**request.scope, "method": m})[0] is Match.FULL for r in routes)]
+    return ", ".join(found)
 
 
 def _said(wrong: list[dict[str, Any]]) -> str | None:

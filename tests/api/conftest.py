@@ -21,11 +21,11 @@ BY_SEED = "tests.jobs.entries:by_seed"
 class RunningServer:
     """A server process, and a client of it."""
 
-    def __init__(self, cache: Path, entry: str, **settings: object) -> None:
+    def __init__(self, cache: Path, entry: str, *, no_auth: bool = False, **settings: object) -> None:
         environment = {f"RELAXC_{name.upper()}": str(value) for name, value in settings.items()}
         self.cache = cache
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.api.serve", entry],
+            [sys.executable, "-m", "tests.api.serve", entry, *(["--no-auth"] if no_auth else [])],
             cwd=ROOT,
             env={**os.environ, "RELAXC_CACHE_DIR": str(cache), "RELAXC_DRAIN_S": "0.5", **environment},
             stdout=subprocess.PIPE,

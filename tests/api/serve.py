@@ -22,4 +22,4 @@ class WithoutTorch(Backend):
 if __name__ == "__main__":
     entry = sys.argv[1]
     kind = Backend if entry == COMPILE_ENTRY else WithoutTorch
-    run("127.0.0.1", 0, open_backend=partial(kind, entry=entry))
+    run("127.0.0.1", 0, open_backend=partial(kind, entry=entry), no_auth="--no-auth" in sys.argv)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, JSONResponse
 
-from service.api.auth import require
 from service.api.conditional import IMMUTABLE, has_it
 from service.api.files import ArtifactFile, artifact_response
+from service.api.ids import ArtifactDigest
+from service.api.owners import Reader
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
 from service.artifact.entry import Opened
@@ -43,12 +44,10 @@ _JSON: dict[int | str, dict[str, Any]] = {
 }
 _REPORTED = ("target", "signature", "options", "passes", "schedule", "verification", "versions", "command")
 
-Reader = Annotated[Owner, Depends(require("read"))]
-
 
 @router.head("/{digest}", include_in_schema=False)
 @router.get("/{digest}", response_class=FileResponse, responses=_FILE, summary="The compiled library")
-def artifact(digest: str, request: Request, owner: Reader) -> Response:
+def artifact(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
     """The `.so` with this SHA-256, whole or in ranges; `Link` names its manifest, and its weights if they are apart."""
     opened = _open(request, owner, digest)
     return artifact_response(opened, request, filename=f"{digest[:12]}.so", headers={"Cache-Control": IMMUTABLE})
@@ -56,7 +55,7 @@ def artifact(digest: str, request: Request, owner: Reader) -> Response:
 
 @router.head("/{digest}/weights", include_in_schema=False)
 @router.get("/{digest}/weights", response_class=FileResponse, responses=_FILE, summary="The weights beside the library")
-def weights(digest: str, request: Request, owner: Reader) -> Response:
+def weights(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
     """The safetensors file of an artifact whose weights are too large for the library; 404 when they are inside it."""
     opened = _open(request, owner, digest)
     if len(opened.entry.files) < 2:
@@ -71,7 +70,7 @@ def weights(digest: str, request: Request, owner: Reader) -> Response:
 
 
 @router.get("/{digest}/manifest", responses=_JSON, summary="What the artifact says of itself")
-def manifest(digest: str, request: Request, owner: Reader) -> Response:
+def manifest(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
     """The manifest inside the library: signature, target, versions, schedule report, verification (docs/layout.md)."""
     with _open(request, owner, digest) as opened:
         headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
@@ -82,7 +81,7 @@ def manifest(digest: str, request: Request, owner: Reader) -> Response:
 
 
 @router.get("/{digest}/report", responses=_JSON, summary="How the artifact was made")
-def report(digest: str, request: Request, owner: Reader) -> Response:
+def report(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
     """What people want of the manifest: files, kernels and how they were scheduled, fusions, verification."""
     with _open(request, owner, digest) as opened:
         headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}

@@ -6,15 +6,15 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from fastapi.responses import FileResponse
 
-from service.api.auth import require
 from service.api.calls import answer
 from service.api.files import artifact_response
 from service.api.forms import compile_form
 from service.api.intake import IDENTIFYING, taken_form
 from service.api.options import parsed_options
+from service.api.owners import Compiler
 from service.api.prefer import preference_of
 from service.api.problems import problem, responses
 from service.api.routes.backend import backend_of
@@ -62,7 +62,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
 )
 async def compile_model(
     request: Request,
-    owner: Annotated[Owner, Depends(require("compile"))],
+    owner: Compiler,
     prefer: Annotated[
         str, Header(description="wait=SECONDS, or respond-async.", examples=["wait=10", "respond-async"])
     ] = "",

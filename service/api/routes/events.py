@@ -9,12 +9,12 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from sse_starlette.event import ServerSentEvent
 from sse_starlette.sse import AppStatus, EventSourceResponse
 
-from service.api.auth import require
-from service.api.calls import known_job
+from service.api.ids import JobId
+from service.api.owners import Reader
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
 from service.jobs.backend import Backend
@@ -50,18 +50,18 @@ _RESPONSES: dict[int | str, dict[str, Any]] = {
 
 @router.get("/{id}/events", response_class=EventSourceResponse, responses=_RESPONSES, summary="A job's events")
 async def events(
-    id: str,
+    id: JobId,
     request: Request,
-    owner: Annotated[Owner, Depends(require("read"))],
+    owner: Reader,
     last_event_id: Annotated[
-        int | None, Header(ge=0, le=2**31 - 1, description="The last event that you have.", examples=[3])
-    ] = None,
+        int, Header(ge=0, le=2**31 - 1, description="The last event that you have.", examples=[3])
+    ] = 0,
 ) -> Response:
     """Past events first, then each as it comes. `event:` is stage, progress, log, metric, state or done, `id:` the
     event's number; after `Last-Event-ID` it goes on. A comment comes every 15 s when nothing else does.
     """
-    backend, after = backend_of(request), last_event_id or 0
-    job = await to_thread.run_sync(backend.jobs.get, owner, known_job(id))
+    backend, after = backend_of(request), last_event_id
+    job = await to_thread.run_sync(backend.jobs.get, owner, id)
     if job.ended and after > job.events:
         return Response(status_code=204)
     rows = None

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 
-from service.api.auth import require
-from service.api.calls import known_job
+from service.api.ids import JobId
+from service.api.owners import Reader
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
 from service.errors import JobNotFound
@@ -42,9 +42,9 @@ _CURVE: dict[int | str, dict[str, Any]] = {
 
 
 @router.get("/{id}/logs", response_class=PlainTextResponse, responses=_LOG, summary="A job's log")
-def logs(id: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+def logs(id: JobId, request: Request, owner: Reader) -> Response:
     """What its process printed, also while it runs; empty where it printed nothing."""
-    path = backend_of(request).jobs.log(owner, known_job(id))
+    path = backend_of(request).jobs.log(owner, id)
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     if path is None:
         return PlainTextResponse("", headers=headers)
@@ -61,19 +61,19 @@ def _content(path: Path) -> Iterator[bytes]:
 
 
 @router.get("/{id}/report", response_class=FileResponse, responses=_REPORT, summary="A tuning's report")
-def report(id: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+def report(id: JobId, request: Request, owner: Reader) -> Response:
     """JSON: what was tried, what won, and by how much."""
     return FileResponse(_file(request, owner, id, "report.json"), media_type="application/json")
 
 
 @router.get("/{id}/report/curve.png", response_class=FileResponse, responses=_CURVE, summary="A tuning's curve")
-def curve(id: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+def curve(id: JobId, request: Request, owner: Reader) -> Response:
     """The picture of the report."""
     return FileResponse(_file(request, owner, id, "curve.png"), media_type="image/png")
 
 
 def _file(request: Request, owner: Owner, id: str, name: str) -> Path:
-    path = backend_of(request).jobs.file(owner, known_job(id), name)
+    path = backend_of(request).jobs.file(owner, id, name)
     if not path.is_file():
         raise JobNotFound(f"job {id} has no {name}", remedy="Only a tuning that has succeeded has a report.")
     return path

@@ -11,9 +11,10 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.api import objects
-from service.api.auth import require
-from service.api.calls import canonical_body, json_only, known_job
+from service.api.calls import canonical_body, json_only
+from service.api.ids import JobId
 from service.api.options import compile_options
+from service.api.owners import Reader, Worker
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
 from service.errors import Forbidden
@@ -60,7 +61,7 @@ _EXAMPLES: dict[str, Any] = {
 async def submit_job(
     request: Request,
     wanted: Annotated[objects.JobSubmission, Body(openapi_examples=_EXAMPLES)],
-    owner: Annotated[Owner, Depends(require("compile", "tune"))],
+    owner: Worker,
     idempotency_key: Annotated[
         str | None,
         Header(
@@ -107,7 +108,7 @@ def _submit(request: Request, wanted: objects.JobSubmission, owner: Owner, idemp
 )
 def list_jobs(
     request: Request,
-    owner: Annotated[Owner, Depends(require("read"))],
+    owner: Reader,
     state: Annotated[State | None, Query(description="Only those in this state.")] = None,
     kind: Annotated[JobKind | None, Query(description="Only those of this kind.")] = None,
     model: Annotated[str | None, Query(pattern=objects.DIGEST, description="Only those of this model.")] = None,
@@ -122,9 +123,9 @@ def list_jobs(
 
 
 @router.get("/{id}", response_model=objects.Job, responses=responses("job-not-found"), summary="One job")
-def get_job(id: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+def get_job(id: JobId, request: Request, owner: Reader) -> Response:
     """Its state, its stage and what came of it."""
-    row = backend_of(request).jobs.get(owner, known_job(id))
+    row = backend_of(request).jobs.get(owner, id)
     return JSONResponse(row.to_dict(), headers={"Cache-Control": "no-store"})
 
 
@@ -135,6 +136,6 @@ def get_job(id: str, request: Request, owner: Annotated[Owner, Depends(require("
     responses=responses("job-not-found", "job-ended"),
     summary="Cancel a job",
 )
-def cancel_job(id: str, request: Request, owner: Annotated[Owner, Depends(require("compile", "tune"))]) -> Response:
+def cancel_job(id: JobId, request: Request, owner: Worker) -> Response:
     """Its processes are gone in under two seconds."""
-    return JSONResponse(backend_of(request).jobs.cancel(owner, known_job(id)).to_dict(), 202)
+    return JSONResponse(backend_of(request).jobs.cancel(owner, id).to_dict(), 202)

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api.auth import require
-from service.api.calls import json_only, known_key
+from service.api.calls import json_only
+from service.api.ids import KeyId
 from service.api.objects import Key, Keys, KeyWish, NewKey
+from service.api.owners import Admin
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
-from service.jobs.database.rows import Owner
 
 __all__ = ["router"]
 
 router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
-Admin = Annotated[Owner, Depends(require("admin"))]
 _MADE: dict[int | str, dict[str, Any]] = {
     201: {"description": "The key, with its secrets: they are not shown again."},
     **responses("invalid-option", "unsupported-media-type"),
@@ -50,6 +49,6 @@ def list_keys(request: Request, owner: Admin) -> Response:
 
 
 @router.delete("/{id}", response_model=Key, responses=responses("key-not-found"), summary="Revoke a key")
-def revoke_key(id: str, request: Request, owner: Admin) -> Response:
+def revoke_key(id: KeyId, request: Request, owner: Admin) -> Response:
     """Every server of the database refuses it within a second. What it made stays."""
-    return JSONResponse(backend_of(request).keys.revoke(known_key(id)).to_dict())
+    return JSONResponse(backend_of(request).keys.revoke(id).to_dict())

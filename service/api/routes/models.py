@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api.auth import require
-from service.api.calls import answer, known_model
+from service.api.calls import answer
 from service.api.forms import model_form
+from service.api.ids import ModelDigest
 from service.api.intake import IDENTIFYING, taken_form
 from service.api.objects import Model, Models
+from service.api.owners import Compiler, Reader
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
-from service.jobs.database.rows import Owner
 
 __all__ = ["UPLOADED", "router"]
 
@@ -34,7 +34,7 @@ UPLOADED: dict[int | str, dict[str, Any]] = {
 
 
 @router.post("", status_code=201, responses=UPLOADED, openapi_extra=model_form(), summary="Upload a model")
-async def add_model(request: Request, owner: Annotated[Owner, Depends(require("compile"))]) -> Response:
+async def add_model(request: Request, owner: Compiler) -> Response:
     """Keeps a model, to have jobs of it: the same form as `POST /v1/compile` takes, without options."""
     models = backend_of(request).models
     async with taken_form(request, fields=()) as form:
@@ -46,19 +46,19 @@ async def add_model(request: Request, owner: Annotated[Owner, Depends(require("c
 
 
 @router.get("", response_model=Models, summary="Your models")
-def list_models(request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+def list_models(request: Request, owner: Reader) -> Response:
     """The thousand newest."""
     return JSONResponse({"models": [row.to_dict() for row in backend_of(request).models.list(owner)]})
 
 
 @router.get("/{digest}", response_model=Model, responses=responses("model-not-found"), summary="One model")
-def get_model(digest: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+def get_model(digest: ModelDigest, request: Request, owner: Reader) -> Response:
     """What is known of it without compiling it."""
-    return JSONResponse(backend_of(request).models.get(owner, known_model(digest)).to_dict())
+    return JSONResponse(backend_of(request).models.get(owner, digest).to_dict())
 
 
 @router.delete("/{digest}", status_code=204, responses=responses("model-not-found"), summary="Forget a model")
-def remove_model(digest: str, request: Request, owner: Annotated[Owner, Depends(require("compile"))]) -> Response:
+def remove_model(digest: ModelDigest, request: Request, owner: Compiler) -> Response:
     """Jobs that were accepted still run."""
-    backend_of(request).models.remove(owner, known_model(digest))
+    backend_of(request).models.remove(owner, digest)
     return Response(status_code=204)

@@ -6,17 +6,17 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from service.api.auth import require
 from service.api.bodies import body_of
-from service.api.calls import NAME, known_records
+from service.api.calls import NAME
 from service.api.conditional import IMMUTABLE, has_it
+from service.api.ids import RecordsDigest
 from service.api.objects import RecordSet, RecordSets
+from service.api.owners import Reader, Tuner
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
-from service.jobs.database.rows import Owner
 
 __all__ = ["router"]
 
@@ -43,12 +43,10 @@ _GOT: dict[int | str, dict[str, Any]] = {
     "",
     status_code=201,
     responses=_ADDED,
-    openapi_extra={"requestBody": {"required": True, "content": _TEXT}},
+    openapi_extra={"requestBody": {"required": True, "content": {**_TEXT, "text/plain": _TEXT[_MEDIA_TYPE]}}},
     summary="Send tuning records in",
 )
-async def add_records(
-    request: Request, owner: Annotated[Owner, Depends(require("tune"))], name: Annotated[str, NAME] = "records"
-) -> Response:
+async def add_records(request: Request, owner: Tuner, name: Annotated[str, NAME] = "records") -> Response:
     """Records as `relaxc records` writes them, to compile with or to start a search from; 16 MiB at most."""
     body_of(request).max_bytes = _MAX_BYTES
     text = await request.body()
@@ -57,15 +55,15 @@ async def add_records(
 
 
 @router.get("", response_model=RecordSets, summary="Your record sets")
-def list_records(request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+def list_records(request: Request, owner: Reader) -> Response:
     """The thousand newest."""
     return JSONResponse({"records": [row.to_dict() for row in backend_of(request).records.list(owner)]})
 
 
 @router.get("/{digest}", response_class=Response, responses=_GOT, summary="One record set")
-def get_records(digest: str, request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
+def get_records(digest: RecordsDigest, request: Request, owner: Reader) -> Response:
     """Its text, which never changes."""
-    text = backend_of(request).records.read(owner, known_records(digest))
+    text = backend_of(request).records.read(owner, digest)
     headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
     if has_it(request, digest):
         return Response(status_code=304, headers=headers)

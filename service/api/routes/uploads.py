@@ -7,21 +7,21 @@ from functools import partial
 from typing import Annotated, Any
 
 from anyio import to_thread
-from fastapi import APIRouter, Depends, Header, Request, Response
+from fastapi import APIRouter, Header, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from service.api.auth import require
 from service.api.bodies import body_of
 from service.api.calls import NAME, answer
+from service.api.ids import UploadDigest
 from service.api.intake import IDENTIFYING
 from service.api.objects import UploadProgress
+from service.api.owners import Compiler
 from service.api.problems import responses
 from service.api.ranges import Span, span_of
 from service.api.routes.backend import backend_of
 from service.api.routes.models import UPLOADED
 from service.api.uploads import pump
-from service.artifact.entry import is_digest
 from service.errors import InvalidOption, ModelNotFound
 from service.jobs.backend import Backend
 from service.jobs.database.rows import ModelRow, Owner, UploadState
@@ -54,9 +54,9 @@ _BODY = {
 
 @router.put("/{sha256}", status_code=201, responses=_PUT, openapi_extra=_BODY, summary="Upload a model by its digest")
 async def put_upload(
-    sha256: str,
+    sha256: UploadDigest,
     request: Request,
-    owner: Annotated[Owner, Depends(require("compile"))],
+    owner: Compiler,
     name: Annotated[str, NAME] = "model",
     content_range: Annotated[
         str | None, Header(description="bytes FIRST-LAST/TOTAL of a part.", examples=["bytes 0-1048575/4194304"])
@@ -68,7 +68,7 @@ async def put_upload(
     """
     backend, body = backend_of(request), body_of(request)
     span = span_of(content_range, body.announced_bytes)
-    here = await to_thread.run_sync(_standing, backend, owner, _checked(sha256))
+    here = await to_thread.run_sync(_standing, backend, owner, sha256)
     if isinstance(here, ModelRow):
         return answer(request, here.to_dict(), 200, {"Location": f"/v1/models/{here.digest}"})
     if here is None or not here.complete:  # a complete one was cut off while it was identified
@@ -83,19 +83,13 @@ async def put_upload(
 
 
 @router.head("/{sha256}", responses=_HEAD, summary="How much of an upload has come")
-def head_upload(sha256: str, request: Request, owner: Annotated[Owner, Depends(require("compile"))]) -> Response:
+def head_upload(sha256: UploadDigest, request: Request, owner: Compiler) -> Response:
     """`Upload-Offset` is 0 where nothing has come, and the size where the model is complete."""
-    here = _standing(backend_of(request), owner, _checked(sha256))
+    here = _standing(backend_of(request), owner, sha256)
     if isinstance(here, ModelRow):
         complete = _headers(here.size_bytes, here.size_bytes) | {"Location": f"/v1/models/{here.digest}"}
         return Response(headers=complete)
     return Response(headers=_headers(here.offset, here.total) if here else {"Upload-Offset": "0"})
-
-
-def _checked(sha256: str) -> str:
-    if not is_digest(sha256):
-        raise InvalidOption("an upload is named by 64 hex digits in lower case, the SHA-256 of its content")
-    return sha256
 
 
 def _standing(backend: Backend, owner: Owner, sha256: str) -> ModelRow | UploadState | None:

@@ -1,0 +1,20 @@
+"""The owner behind a request, by the scope that a call needs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends
+
+from service.api.auth import require
+from service.jobs.database.rows import Owner
+
+__all__ = ["Admin", "Compiler", "Reader", "Tuner", "Worker"]
+
+Reader = Annotated[Owner, Depends(require("read"))]
+Compiler = Annotated[Owner, Depends(require("compile"))]
+Tuner = Annotated[Owner, Depends(require("tune"))]
+Worker = Annotated[Owner, Depends(require("compile", "tune"))]
+"""Either of the two: which one depends on the kind of the job."""
+
+Admin = Annotated[Owner, Depends(require("admin"))]
