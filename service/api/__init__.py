@@ -17,9 +17,15 @@ def serve(
 ) -> None:
     """Serves on `host` and `port` until SIGTERM or SIGINT; port 0 picks a free one, which the first line tells.
 
-    `tls` is a certificate and its key (PEM files). Raises InvalidOption as `server.run` does.
+    `tls` is a certificate and its key (PEM files); `log_level` None is the setting's. Raises InvalidOption as
+    `server.run` does.
     """
-    from service.api.listening import Tls
-    from service.api.server import run
+    from service.api.logs import open_log
+    from service.config import settings
 
-    run(host, port, tls=Tls(*tls) if tls else None, no_auth=no_auth, log_level=log_level)
+    open_log(log_level or settings().log_level, settings().log_format)
+
+    from service.api.listening import Tls
+    from service.api.server import run  # what it imports may have something to say
+
+    run(host, port, tls=Tls(*tls) if tls else None, no_auth=no_auth)

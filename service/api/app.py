@@ -34,7 +34,7 @@ from service.api.routes import (
     targets,
     uploads,
 )
-from service.api.tracing import open_traces
+from service.api.tracing import of_requests, open_traces
 from service.jobs.backend import Backend
 
 __all__ = ["create_app"]
@@ -66,7 +66,7 @@ def create_app(
     open_backend: Callable[[], Backend] = Backend, *, anonymous: Anonymous = Anonymous.WITHOUT_KEYS
 ) -> FastAPI:
     """The API over a backend that is opened when the server starts, its workers warm, and closed when it stops."""
-    numbers = Metrics()
+    numbers, traces = Metrics(), open_traces()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -75,7 +75,6 @@ def create_app(
             app.state.backend, app.state.audit = backend, audit
             app.state.gate = Gate(backend.keys, anonymous)
             numbers.watch(backend)
-            traces = open_traces(app)
             backend.watchers += [numbers.watch_job, *([traces.watch] if traces else [])]
             yield
             if traces:
@@ -86,6 +85,7 @@ def create_app(
         description=_DESCRIPTION,
         version=_version(),
         lifespan=lifespan,
+        telemetry=of_requests(traces),
         redoc_url=None,
         docs_url=None,  # its page loads scripts from elsewhere
     )

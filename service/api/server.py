@@ -17,7 +17,6 @@ from service.api.auth import Anonymous
 from service.api.connections import Connection
 from service.api.drain import Drain
 from service.api.listening import Tls, is_loopback, listen
-from service.api.logs import open_log
 from service.config import settings
 from service.errors import InvalidOption
 from service.jobs.backend import Backend
@@ -84,14 +83,12 @@ def run(
     open_backend: Callable[[], Backend] = Backend,
     tls: Tls | None = None,
     no_auth: bool = False,
-    log_level: str | None = None,
 ) -> None:
     """Serves on `host` and `port` until SIGTERM or SIGINT.
 
     Raises InvalidOption when it cannot listen there, when `tls` cannot be used, and when others than this machine
-    could ask although there are no keys (`no_auth` serves them all the same). `log_level` None is the setting's.
+    could ask although there are no keys (`no_auth` serves them all the same).
     """
-    open_log(log_level or settings().log_level, settings().log_format)
     if tls is not None:
         tls.check()
     with listen(host, port) as listening:

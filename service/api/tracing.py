@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 
 from service.jobs.database.rows import JobRow
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span
 
-__all__ = ["Traces", "open_traces"]
+__all__ = ["Traces", "of_requests", "open_traces"]
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_NOT_TRACED = "healthz,readyz,metrics"
+_NOT_TRACED = ("/healthz", "/readyz", "/metrics")
 _NAME_CHARS = 64
 
 
@@ -30,7 +30,7 @@ class Traces:
     """The spans of one server's jobs. Methods may be called from any thread."""
 
     def __init__(self, provider: TracerProvider) -> None:
-        self._provider = provider
+        self.provider = provider
         self._tracer = provider.get_tracer("relaxc")
         self._jobs: dict[str, Span] = {}
         self._stages: dict[str, Span] = {}
@@ -49,7 +49,7 @@ class Traces:
 
     def close(self) -> None:
         """Sends what has not been sent."""
-        self._provider.shutdown()
+        self.provider.shutdown()
 
     def _state(self, job: JobRow, data: dict[str, Any]) -> None:
         from opentelemetry.trace import Status, StatusCode
@@ -79,12 +79,20 @@ class Traces:
         return set_span_in_context(self._jobs[job])
 
 
-def open_traces(app: FastAPI) -> Traces | None:
-    """Traces `app`'s requests, and gives what traces its jobs; None where no endpoint is set."""
+def of_requests(traces: Traces | None) -> TelemetryConfig:
+    """What FastAPI is to trace by itself: each request, where there is somewhere to send it."""
+    config: TelemetryConfig = {"tracing": traces is not None, "metrics": False, "logs": False, "operation_spans": False}
+    if traces is not None:
+        config["tracer_provider"] = traces.provider
+        config["exclude"] = lambda scope: scope.get("path") in _NOT_TRACED
+    return config
+
+
+def open_traces() -> Traces | None:
+    """Sends traces to the endpoint that the environment names; None where it names none."""
     if not any(os.environ.get(name) for name in _ENDPOINTS):
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-    from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor
     from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -92,5 +100,4 @@ def open_traces(app: FastAPI) -> Traces | None:
     resource = Resource.create({SERVICE_NAME: os.environ.get("OTEL_SERVICE_NAME", "relaxc")})
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    FastAPIInstrumentor.instrument_app(app, tracer_provider=provider, excluded_urls=_NOT_TRACED)
     return Traces(provider)

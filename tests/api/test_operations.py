@@ -1,0 +1,226 @@
+"""A server as its operators have it: TLS, who may listen, readiness, logs, traces, and how it stops."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import httpx
+import pytest
+
+from service.jobs.database.engine import Database
+from service.jobs.keys import Keys
+from tests.api.conftest import ROOT, RunningServer, make_onnx
+from tests.api.jobs import ended, parsed, submit, uploaded
+
+pytestmark = pytest.mark.timeout(180)
+
+Start = Callable[..., RunningServer]
+
+
+@contextmanager
+def serving(cache: Path, *arguments: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`relaxc serve ARGUMENTS` and its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "service", "serve", "--port", "0", *arguments],
+        cwd=ROOT,
+        env={**os.environ, "RELAXC_CACHE_DIR": str(cache), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        line = process.stdout.readline()
+        yield line.removeprefix("listening on ").strip(), process
+        process.send_signal(signal.SIGINT)
+        process.wait(30)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+        process.stderr.close()
+
+
+def test_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
+    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    subprocess.run([*command, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    with serving(tmp_path / "cache", "--tls-cert", str(certificate), "--tls-key", str(key)) as (url, _):
+        assert url.startswith("https://127.0.0.1:")
+        with httpx.Client(verify=ssl.create_default_context(cafile=str(certificate))) as client:
+            assert client.get(f"{url}/healthz").json()["status"] == "ok"
+        with pytest.raises(httpx.ConnectError):
+            httpx.get(f"{url}/healthz")  # nobody that it trusts has signed it
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--tls-cert", "none.pem"), "go together"),
+        (("--tls-cert", "none.pem", "--tls-key", "none.pem"), "there is no file"),
+        (("--tls-cert", "README.md", "--tls-key", "README.md"), "no certificate"),
+        (("--host", "0.0.0.0"), "no key"),
+        (("--host", "::"), "no key"),
+    ],
+)
+def test_what_cannot_be_served_is_refused_before_it_starts(
+    tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    command = [sys.executable, "-m", "service", "serve", "--port", "0", *arguments]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        env={**os.environ, "RELAXC_CACHE_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "[invalid-option]" in done.stderr
+    assert says in done.stderr
+
+
+def test_a_network_is_served_with_keys_or_when_told_to_be_open(tmp_path: Path) -> None:
+    with serving(tmp_path, "--host", "0.0.0.0", "--no-auth") as (url, _):
+        here = url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(f"{here}/v1/models").status_code == 200
+        assert httpx.get(f"{here}/v1/models", headers={"Origin": "https://evil.example"}).status_code == 403
+    with closing(Database(f"sqlite:///{tmp_path / 'service.sqlite3'}")) as database:
+        secret = Keys(database).create("ci", ["read"]).secret
+    with serving(tmp_path, "--host", "0.0.0.0") as (url, _):
+        here = url.replace("0.0.0.0", "127.0.0.1")
+        assert httpx.get(f"{here}/v1/models").status_code == 401
+        assert httpx.get(f"{here}/v1/models", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+
+
+def test_it_is_ready_when_a_worker_is_warm_and_not_on_a_full_disk(start: Start, tmp_path: Path) -> None:
+    server = start()
+    deadline = time.monotonic() + 60
+    while (answer := server.client.get("/readyz")).status_code == 503 and time.monotonic() < deadline:
+        assert answer.json()["fields"]["reasons"] == ["no worker is warm yet"]
+        time.sleep(0.1)
+    assert answer.status_code == 200
+    server.stop()
+    full = start(disk_reserve_bytes=1 << 60)
+    reasons = full.client.get("/readyz").json()["fields"]["reasons"]
+    assert any("RELAXC_DISK_RESERVE_BYTES" in reason for reason in reasons)
+
+
+def test_a_drain_refuses_new_work_lets_what_runs_end_and_tells_who_listens(start: Start) -> None:
+    server = start(drain_s=60)
+    digest = uploaded(server, make_onnx(4, seed=80))
+    job = submit(server, digest, "made", shapes={"sleep_s": 4}).json()["id"]
+    waiting = submit(server, digest, "made", shapes={"sleep_s": 1}).json()["id"]
+    while server.client.get(f"/v1/jobs/{job}").json()["state"] == "queued":
+        time.sleep(0.05)
+    with httpx.stream("GET", f"{server.url}/v1/jobs/{job}/events", timeout=60) as stream:
+        lines = stream.iter_lines()
+        server.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + 20
+        while (ready := server.client.get("/readyz")).status_code == 200 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert any("shutting down" in reason for reason in ready.json()["fields"]["reasons"])
+        refused = submit(server, digest)
+        assert (refused.status_code, refused.json()["code"]) == (503, "service-error")
+        assert int(refused.headers["retry-after"]) > 0
+        assert server.client.get(f"/v1/jobs/{job}").json()["state"] == "running"
+        events = list(parsed(lines))
+    assert events[-1][1] == "done"
+    assert events[-1][2]["state"] == "succeeded"
+    assert server.process.wait(30) in (0, -signal.SIGTERM)
+    server.close()
+    again = start()
+    assert again.client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"
+    assert ended(again, waiting)["state"] == "succeeded"
+
+
+def test_what_does_not_end_in_time_is_queued_again_for_the_next_start(start: Start) -> None:
+    server = start(drain_s=0.3)
+    job = submit(server, uploaded(server, make_onnx(4, seed=81)), "made", shapes={"sleep_s": 3}).json()["id"]
+    while server.client.get(f"/v1/jobs/{job}").json()["state"] == "queued":
+        time.sleep(0.05)
+    server.stop()
+    again = start()
+    found = ended(again, job)
+    assert found["state"] == "succeeded"
+
+
+def test_log_lines_are_json_with_the_ids_they_are_about(tmp_path: Path) -> None:
+    with serving(tmp_path, RELAXC_LOG_FORMAT="json", RELAXC_LOG_LEVEL="info") as (url, process):
+        headers = {"X-Request-Id": "mine-2"}
+        model = {"model": ("m.onnx", make_onnx(4, seed=82))}
+        digest = httpx.post(f"{url}/v1/models", files=model, headers=headers, timeout=60).json()["digest"]
+        body = {"kind": "compile", "model": digest, "options": {"opt_level": 0}}
+        job = httpx.post(f"{url}/v1/jobs", json=body, timeout=60).json()["id"]
+        while httpx.get(f"{url}/v1/jobs/{job}").json()["state"] in ("queued", "running"):
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    lines = [json.loads(line) for line in errors.splitlines()]
+    [request] = [line for line in lines if line["logger"] == "relaxc.requests" and line.get("request") == "mine-2"]
+    assert (request["method"], request["path"], request["status"], request["key"]) == (
+        "POST", "/v1/models", 201, "k_local",
+    )  # fmt: skip
+    assert {"level", "timestamp", "message", "ms", "address", "bytes_in", "bytes_out"} <= set(request)
+    assert any(line.get("job") == job and line["logger"] == "relaxc.jobs" for line in lines)
+    assert any(line["logger"] == "relaxc.audit" for line in lines)
+
+
+class _Collector(BaseHTTPRequestHandler):
+    """What an OpenTelemetry collector is to a client: something that takes POSTs."""
+
+    taken: list[bytes]
+
+    def do_POST(self) -> None:
+        """Keeps the body."""
+        self.taken.append(self.rfile.read(int(self.headers["Content-Length"])))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+def test_traces_go_to_the_endpoint_that_is_set(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    _Collector.taken = []
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Collector) as collector:
+        thread = threading.Thread(target=collector.serve_forever)
+        thread.start()
+        try:
+            monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_address[1]}")
+            server = start()
+            job = submit(server, uploaded(server, make_onnx(4, seed=83))).json()["id"]
+            ended(server, job)
+            server.stop()
+        finally:
+            collector.shutdown()
+            thread.join()
+    spans = b"".join(_Collector.taken)
+    for text in (b"job compile", b"stage build", job.encode(), b"POST /v1/jobs", b"relaxc"):
+        assert text in spans
+
+
+def test_the_api_imports_neither_tracing_nor_frameworks() -> None:
+    code = """
+import sys
+import service.api.app, service.api.server
+names = ("tvm", "torch", "onnx", "numpy", "opentelemetry.sdk", "opentelemetry.exporter", "boto3", "matplotlib")
+heavy = [name for name in names if name in sys.modules]
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
