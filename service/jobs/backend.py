@@ -28,6 +28,7 @@ from service.jobs.limits import Limits
 from service.jobs.local_backend import LocalBackend
 from service.jobs.models import Models
 from service.jobs.once import CompileOnce
+from service.jobs.orphans import remove_orphans
 from service.jobs.queue import COMPILE_ENTRY
 from service.jobs.readiness import reasons
 from service.jobs.recordsets import RecordSets
@@ -160,6 +161,7 @@ class Backend(LocalBackend):
             if not gone:
                 break
         self.models.sweep()
+        remove_orphans(self.database, self.blobs.local)
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Starts no more jobs, gives those that run `drain_s` seconds, and queues the others for the next server.
@@ -170,6 +172,7 @@ class Backend(LocalBackend):
             self._stopped = True
             self._scheduler.stop(drain_s)
             super().stop()  # wakes the jobs that wait for a worker's imports
+            self._executor.close()
             self._scheduler.join()
             self._hub.close()
 
@@ -180,7 +183,6 @@ class Backend(LocalBackend):
             periodic.close()
         self._periodic = []
         self._webhooks.close()
-        self._executor.close()
         try:
             self._keeper.close()
         except ServiceError:  # the database has gone: the next server sees that our folder is held by nobody

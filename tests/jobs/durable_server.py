@@ -1,0 +1,32 @@
+"""A server without HTTP, to be killed: `python -m tests.jobs.durable_server CACHE DATABASE_URL ENTRY [SEED…]`.
+
+It submits a compile for each seed, tells its job's id, and serves until it is told to stop.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from pathlib import Path
+
+from service.jobs.backend import Backend
+from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest
+from service.request import CompileOptions
+from tests.api.conftest import make_onnx
+
+if __name__ == "__main__":
+    cache, url, entry, *seeds = sys.argv[1:]
+    with Backend(Path(cache), database_url=url, entry=entry) as backend:
+        data = make_onnx(4)
+        sha256 = hashlib.sha256(data).hexdigest()
+        if seeds:
+            with backend.uploads.open(LOCAL_OWNER, sha256, offset=0, total=len(data)) as part:
+                part.write(data)
+            backend.uploads.finish(LOCAL_OWNER, sha256)
+        for seed in seeds:
+            asked = JobRequest(
+                JobKind.COMPILE, model=sha256, target="x86-64-v3", options=CompileOptions(seed=int(seed))
+            )
+            print(backend.jobs.submit(LOCAL_OWNER, asked).job.id, flush=True)
+        print("ready", flush=True)
+        sys.stdin.read()
