@@ -67,7 +67,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What the reference kernel said last: its time, its spread, and its drift from the fastest it ever was here.
+    """What the reference kernel said last: its time, its spread, and its drift from the fastest of late.
 
     `loud` says that the machine cannot be trusted now. Before the first measurement all is zero.
     """

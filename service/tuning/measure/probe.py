@@ -15,9 +15,10 @@ from service.tuning.measure.timing import Timing, summary
 
 __all__ = ["Probe"]
 
-_FMAS = 40_000
-"""Multiply-adds of each of the 12 chains: about 0.1 ms."""
-_LISTEN_RUNS = 15
+_FMAS = 200_000
+"""Multiply-adds of each of the 12 chains: about half a millisecond."""
+_WARM_UP_RUNS, _LISTEN_RUNS = 3, 15
+_COPIES = 4
 _USUAL_L2_BYTES = 2 << 20
 
 
@@ -47,14 +48,19 @@ class Probe:
         self._copy(self._from, self._to)
 
     def listen(self) -> Timing:
-        """The time of arithmetic and of copying together, which is the same whenever the machine is quiet."""
-        self._reference()
-        return summary([self._reference() for _ in range(_LISTEN_RUNS)])
+        """The time of arithmetic and of copying together, which is the same whenever the machine is quiet.
+
+        The spread is that of the middle half: one interruption is no noisy machine.
+        """
+        for _ in range(_WARM_UP_RUNS):
+            self._reference()
+        return summary([self._reference() for _ in range(_LISTEN_RUNS)], tail=0.25)
 
     def _reference(self) -> float:
         start = time.perf_counter()
         self._fma(self._scale, self._sums)
-        self._copy(self._from, self._to)
+        for _ in range(_COPIES):
+            self._copy(self._from, self._to)
         return time.perf_counter() - start
 
 

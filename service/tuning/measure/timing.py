@@ -34,10 +34,10 @@ def time_until_steady(run: Callable[[], float], limits: MeasureLimits, hopeless_
     return summary(seconds)
 
 
-def summary(seconds: Sequence[float]) -> Timing:
-    """What the repeats say; percentiles by the nearest rank."""
+def summary(seconds: Sequence[float], tail: float = 0.1) -> Timing:
+    """What the repeats say; the spread leaves out a share `tail` of them at each end, by the nearest rank."""
     ordered = sorted(seconds)
     middle = median(ordered)
     last = len(ordered) - 1
-    spread = (ordered[round(0.9 * last)] - ordered[round(0.1 * last)]) / middle if middle else 0.0
+    spread = (ordered[round((1 - tail) * last)] - ordered[round(tail * last)]) / middle if middle else 0.0
     return Timing(middle, spread, len(ordered))
