@@ -123,8 +123,6 @@ class Scheduler:
     def _end_unwanted(self) -> None:
         """Ends what is to be cancelled, and what others have given up as this server did not say that it lives."""
         held = self._by_key()
-        if not held:
-            return
         with self._database.read() as connection:
             mine = jobs.running_on(connection, self._instance)
         for key, running in held.items():
@@ -132,6 +130,10 @@ class Scheduler:
                 running.cancel(Cancelled("the job was cancelled"))
             elif key not in mine or running.events.lost:
                 running.cancel(Cancelled("another server has taken the job"))
+        for id, _ in mine.keys() - held.keys():
+            # Started in the database, and then not here: there was no thread to be had, or a bug.
+            with self._database.begin() as connection:
+                _LOG.error("job %s is run by nobody; it is now %s", id, transitions.recover(connection, id).state)
 
     def _by_key(self) -> dict[tuple[str, int], Running]:
         with self._condition:
@@ -167,8 +169,9 @@ class Scheduler:
         with self._condition:
             tuning = [running for running, _ in self._running.values() if running.tunes]
             freed = sum(running.memory_bytes for running in tuning)
-            if lane:  # half of the memory stays for what tuning must not hold up
-                return freed + job.memory_bytes <= self._budget.limit_bytes // 2 and self._budget.fits(job.memory_bytes)
+            if lane:  # half of the memory stays for what tuning must not hold up, unless there is nothing
+                spare = freed + job.memory_bytes <= self._budget.limit_bytes // 2 or not self._running
+                return spare and self._budget.fits(job.memory_bytes)
             if self._budget.fits(job.memory_bytes):
                 return True
             if tuning and self._budget.fits(job.memory_bytes, freed=freed):
