@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-__all__ = ["Choices", "Declined", "Parameters", "Rule", "Schedule", "check"]
+__all__ = ["Choices", "Declined", "Parameters", "Rule", "Schedule", "check", "including"]
 
 Parameters = Mapping[str, int]
 """The values of a template's parameters by name: tile sizes, unroll factors, and 0 or 1 for a switch."""
@@ -61,3 +61,8 @@ def check(parameters: Parameters, allowed: Choices) -> None:
     for name, value in parameters.items():
         if value not in allowed[name]:
             raise ValueError(f"{name} may be one of {allowed[name]} here, not {value}")
+
+
+def including(choices: Choices, parameters: Parameters) -> Choices:
+    """The space with this point in it: a template's arithmetic may give its default beyond where a search looks."""
+    return {name: tuple(sorted({*values, parameters[name]})) for name, values in choices.items()}

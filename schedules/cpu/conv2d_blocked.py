@@ -19,7 +19,7 @@ from schedules.cpu.register_tile import (
     tile_of,
 )
 from schedules.hardware import Cpu, cpu_of
-from schedules.rule import Choices, Declined, Parameters, Schedule, check
+from schedules.rule import Choices, Declined, Parameters, Schedule, check, including
 
 __all__ = ["Conv2dBlocked"]
 
@@ -122,7 +122,7 @@ def _bytes_read(block: Any, height: int, width: int) -> int:
 
 
 def _choices(shape: _Shape, cpu: Cpu) -> Choices:
-    return {
+    searched = {
         "rows": divisors(shape.columns, cpu.vector_registers - 4),
         "vectors": divisors(shape.blocks, 4),
         "height": divisors(shape.parts(2), 64),
@@ -130,6 +130,7 @@ def _choices(shape: _Shape, cpu: Cpu) -> Choices:
         "unroll": divisors(shape.in_lanes, 4),
         "prefetch": (0, 1),
     }
+    return including(searched, _default(shape, cpu))
 
 
 def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:

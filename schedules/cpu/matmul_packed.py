@@ -12,7 +12,7 @@ from tvm import s_tir, tirx
 from schedules import analysis, moves, tir
 from schedules.cpu.register_tile import blocks_around, divisors, tile_of, unrolled_steps
 from schedules.hardware import Cpu, cpu_of
-from schedules.rule import Choices, Declined, Parameters, Schedule, check
+from schedules.rule import Choices, Declined, Parameters, Schedule, check, including
 
 __all__ = ["MatmulPacked"]
 
@@ -74,13 +74,13 @@ class MatmulPacked:
             return shape
         chosen = _default(shape, cpu) if parameters is None else dict(parameters)
         if parameters is not None:
-            check(chosen, _choices(shape))
+            check(chosen, _choices(shape, cpu))
         return Schedule(_schedule(func, shape, cpu, chosen), chosen)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.rule.Rule`."""
         shape = _match(func)
-        return shape if isinstance(shape, Declined) else _choices(shape)
+        return shape if isinstance(shape, Declined) else _choices(shape, cpu_of(target))
 
 
 def _match(func: Any) -> _Shape | Declined:
@@ -105,14 +105,15 @@ def _match(func: Any) -> _Shape | Declined:
     return _Shape(rows, columns, depth, width)
 
 
-def _choices(shape: _Shape) -> Choices:
-    return {
+def _choices(shape: _Shape, cpu: Cpu) -> Choices:
+    searched = {
         "rows": divisors(shape.rows, 14),
         "tiles": divisors(shape.rows, _MOST_TILES),
         "panels": divisors(shape.panels, 64),
         "depth": tuple(d for d in divisors(shape.depth, shape.depth) if d >= min(_LEAST_DEPTH, shape.depth)),
         "unroll": divisors(shape.depth, 8),
     }
+    return including(searched, _default(shape, cpu))
 
 
 def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:

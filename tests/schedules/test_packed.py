@@ -162,6 +162,21 @@ def test_a_depth_in_parts(rows: int, tile: int, columns: int, panels: int) -> No
     agree(MatmulPacked(), func, name, {"rows": tile, "tiles": 1, "panels": panels, "depth": 128, "unroll": 4})
 
 
+@pytest.mark.parametrize("cores", [2, 48])
+@pytest.mark.parametrize("size", [(1, 3136), (56, 56), (112, 112)])
+def test_the_default_is_a_point_of_the_space(cores: int, size: tuple[int, int]) -> None:
+    """A record of the default must be taken again: tasks of 112 tiles, and chunks for 48 cores, once were not."""
+    target = to_tvm(replace(resolve("x86-64-v4"), cores=cores))
+    rules: list[tuple[Rule, Any]] = [
+        (Conv2dBlocked(), convolution(16, {}, 16, 1024, 1, size)),
+        (MatmulPacked(), product(size[0], 64, 64 * size[1], 16, 1)),
+    ]
+    for rule, func in rules:
+        found = rule.apply(func, target)
+        assert isinstance(found, Schedule)
+        assert isinstance(rule.apply(func, target, found.parameters), Schedule)
+
+
 def test_a_prime_number_of_tiles_is_rounded_up() -> None:
     func = product(1500, 384, 1536, 48, 9)  # 167 tiles of 9 rows
     found = MatmulPacked().apply(func, to_tvm(resolve("x86-64-v4")))
