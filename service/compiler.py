@@ -21,7 +21,14 @@ from typing import TYPE_CHECKING, Any
 
 from service.config import settings
 from service.dump import Dump, DumpFolder, no_dump
-from service.errors import CompileFailed, CompilerOutOfMemory, ModelError, RelaxcError, VerificationFailed
+from service.errors import (
+    CompileFailed,
+    CompilerOutOfMemory,
+    InvalidRecords,
+    ModelError,
+    RelaxcError,
+    VerificationFailed,
+)
 from service.model_coverage import coverage_of, require_records
 from service.repro import repro_command
 from service.request import CompileOptions, CompileRequest, Signature, canonical_json
@@ -77,9 +84,12 @@ class Stages:
         self.emit({"event": "stage", "stage": name, "state": "done", "seconds": self.seconds[name]})
 
 
-def run(request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | None = None) -> None:
+def run(
+    request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | None = None, records: str | None = None
+) -> None:
     """Compile `request` in this process; leaves the files that the `result` event names, and build.json, in `workdir`.
 
+    `records` is the digest of the tuning records that were meant, None for any: a tuner may have written since.
     Raises a RelaxcError, whose `fields["stage"]` names the stage that failed.
     """
     from service import artifact, lowering, passes
@@ -90,6 +100,8 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | 
     stage = Stages(emit)
     dump: Dump = DumpFolder(dump_dir) if dump_dir else no_dump
     made = load_and_schedule(request, stage, dump)
+    if records not in (None, made.records):
+        raise InvalidRecords("the tuning records changed while the compile waited", remedy="Compile again.")
     imported, optimized = made.imported, made.optimized
     with stage("build"):
         target = to_tvm(request.target)

@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 
 import service
-from service import config, frontend
+from service import compiler, config, frontend
+from service.errors import InvalidRecords
 from service.jobs import local
 from service.runtime.inputs import random_inputs
+from service.tuning.record_files import append
 from tests import zoo
+from tests.tuning.sample_records import record_of_row
 
 FAST = [("cnn", "onnx"), ("resnet18", "onnx"), ("bert", "onnx"), ("bert", "pt2"), ("llama", "pt2"), ("lstm", "pt2")]
 
@@ -102,3 +105,28 @@ def _can_link_aarch64() -> bool:
 
 def _has_nvcc() -> bool:
     return shutil.which("nvcc") is not None
+
+
+def test_a_symbolic_model_is_right_with_the_records_of_its_kernels(tmp_path: Path) -> None:
+    """The same records serve every size, and a compile is as right with them as without."""
+    path = zoo.export("mlp", "onnx", dynamic=True)
+    untuned = service.compile(path, options=service.CompileOptions(default_records=False)).manifest
+    made = [
+        record_of_row({**row, "parameters": {**row["parameters"], "rows": 1}}, untuned.target)
+        for row in untuned.schedule
+        if "rows" in row["parameters"]
+    ]
+    append(tmp_path, made)
+    options = service.CompileOptions(records=(str(tmp_path),), default_records=False, require_tuned="all")
+    tuned = service.compile(path, options=options).manifest
+    behind = {row["record"]["digest"] for row in tuned.schedule if row["source"] == "record"}
+    assert made and behind == {one.digest for one in made}
+    assert tuned.verified is True, tuned.verification
+    assert tuned.digests["tuning"] != untuned.digests["tuning"]
+
+
+def test_records_that_changed_while_a_compile_waited_are_not_used(tmp_path: Path) -> None:
+    """The artifact would be kept under the key of the records that were there before."""
+    request = compiler.prepare(zoo.export("mlp", "onnx"))
+    with pytest.raises(InvalidRecords, match="changed while the compile waited"):
+        compiler.run(request, tmp_path, lambda event: None, records="0" * 64)

@@ -89,7 +89,11 @@ class CompileOnce:
         try:
             task = Task(
                 self._entry,
-                {"request": ask.request.to_dict(), "dump_dir": str(ask.dump_dir.absolute()) if ask.dump_dir else None},
+                {
+                    "request": ask.request.to_dict(),
+                    "dump_dir": str(ask.dump_dir.absolute()) if ask.dump_dir else None,
+                    "records": dict(ask.key.entries).get("tuning.records"),
+                },
                 workdir,
                 Flavour(ask.request.model.format),
                 self._limits,

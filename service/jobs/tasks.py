@@ -27,11 +27,15 @@ _BENCH_S = 3.0
 
 
 def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Every stage. Payload: `request`, and `dump_dir` or None. Leaves the files that the result names in `workdir`."""
+    """Every stage. Leaves the files that the result names in `workdir`.
+
+    Payload: `request`; `dump_dir` or None; `records`, the digest of the records that the request's key is for, or None.
+    """
     from service import compiler
 
     dump_dir = Path(payload["dump_dir"]) if payload.get("dump_dir") else None
-    compiler.run(CompileRequest.from_dict(payload["request"]), workdir, emit, dump_dir=dump_dir)
+    request = CompileRequest.from_dict(payload["request"])
+    compiler.run(request, workdir, emit, dump_dir=dump_dir, records=payload.get("records"))
 
 
 def cover_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
