@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.api.browser import Tab, chromium
+from service.jobs.database.engine import Database
+from service.jobs.keys import Keys
+from tests.api.browser import WAIT_MS, Tab, chromium
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.page_entry import LOUD, MADE, SLEEP
 
@@ -323,6 +326,39 @@ def test_a_model_that_is_there_is_compiled_again_and_removed(tab: Tab) -> None:
     tab.page.locator(".models a", has_text="kept.onnx").wait_for(state="detached")
 
 
+def test_a_server_with_keys_asks_for_one_and_keeps_it_for_the_tab(
+    browser: Any, start: Callable[..., RunningServer], tmp_path: Path
+) -> None:
+    server = start("tests.api.page_entry:page")
+    with closing(Database(f"sqlite:///{server.cache / 'service.sqlite3'}")) as database:
+        secret = Keys(database).create("page", ["read", "compile"]).secret
+    tab = Tab(browser, server.url)
+    tab.expected = {"401"}
+    tab.open()
+    dialog = tab.see("#key-dialog[open]")
+    tab.screenshot("key")
+    tab.page.get_by_label("Key", exact=True).fill("rk_" + "x" * 43)
+    tab.page.keyboard.press("Enter")
+    tab.see("#key-dialog[open]", "unknown, expired or revoked")
+    tab.page.get_by_label("Key", exact=True).fill(secret)
+    tab.page.keyboard.press("Enter")
+    dialog.wait_for(state="hidden")
+    tab.see(".empty")
+    tab.submit("mine.onnx", net())
+    tab.state("succeeded")
+    with tab.page.expect_download() as downloading:
+        tab.page.get_by_role("button", name="Download mine.so").click()
+    saved = tmp_path / "mine.so"
+    downloading.value.save_as(saved)
+    assert hashlib.sha256(saved.read_bytes()).hexdigest() == tab.see(".digest").inner_text()
+    assert secret not in tab.page.url + tab.page.evaluate("JSON.stringify(localStorage) + document.cookie")
+    tab.page.locator("#key-button").click()
+    tab.page.get_by_role("button", name="Forget it").click()
+    tab.see("#key-dialog[open]", "needs a key")
+    assert tab.page.evaluate("sessionStorage.getItem('relaxc-key')") is None
+    tab.close()
+
+
 def test_what_is_measured_replaces_the_estimate(tab: Tab) -> None:
     tab.open()
     tab.submit("timed.onnx", net())
@@ -342,3 +378,23 @@ def test_what_is_measured_replaces_the_estimate(tab: Tab) -> None:
     tab.see(".job dd", "verify")
     tab.state("succeeded")
     tab.see("h2 .badge[data-state=passed]")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_tuning_is_seen_as_it_goes_and_its_records_make_a_compile(tab: Tab) -> None:
+    tab.open()
+    tab.page.get_by_role("radio", name="Tune").check()
+    tab.page.get_by_label("Trials").fill("2")
+    tab.page.get_by_label("Seconds at most").fill("10")
+    tab.submit("tuned.onnx", make_onnx(64, seed=13))
+    tab.page.locator(".plot .line[d^=M]").wait_for(state="attached", timeout=5 * WAIT_MS)
+    tab.page.get_by_role("button", name="Run again").wait_for(timeout=5 * WAIT_MS)
+    tab.state("succeeded")
+    tab.see(".tile", "Speed-up")
+    assert tab.page.get_by_role("region", name="Tasks").locator("tbody tr").count() == 1
+    tab.screenshot("tune")
+    tab.page.get_by_role("button", name="Compile with these").click()
+    tab.see(".job dd", "compile")
+    tab.state("succeeded")
+    tab.see(".kernels")

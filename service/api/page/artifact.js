@@ -1,6 +1,7 @@
 // A finished artifact: what it is, how it computes, how fast, whether it is right, and the file itself.
 
-import { artifactPath, download, get, post } from "./api.js";
+import { starting } from "./again.js";
+import { artifactPath, download, get } from "./api.js";
 import { button, code, el, facts, panel } from "./dom.js";
 import { bytes, count, number, short } from "./format.js";
 import { kernelPanel } from "./kernels.js";
@@ -9,6 +10,7 @@ import { problemPanel } from "./problem.js";
 import { profileOf } from "./profiles.js";
 import { rooflinePanel } from "./roofline.js";
 import { signaturePanel } from "./signature.js";
+import { tile } from "./tiles.js";
 import { timesPanel } from "./times.js";
 import { verificationPanel } from "./verification.js";
 import { rowsOf } from "./work.js";
@@ -40,28 +42,21 @@ export function speedPanels(manifest, work) {
 
 function summaryPanel(manifest, work, digest, job) {
   const trouble = el("div");
-  const told = (problem) => trouble.replaceChildren(problemPanel(problem));
   return panel("Result", tiles(manifest, work),
-    actions(manifest, digest, job, told), trouble,
+    actions(manifest, digest, job, trouble), trouble,
     facts([["SHA-256", el("code", { class: "digest" }, digest)]]),
     el("details", {}, el("summary", {}, "The command that makes it again"), code(manifest.command)));
 }
 
-function actions({ weights }, digest, job, told) {
+function actions({ weights }, digest, job, trouble) {
+  const told = (problem) => trouble.replaceChildren(problemPanel(problem));
   const name = (job?.name || digest.slice(0, 12)).replace(/\.(onnx|pt2)$/i, "");
   const save = (path, file) => button(`Download ${file}`, () => download(path, file).catch(told), "primary");
-  const start = (body) => async () => {
-    try {
-      location.hash = `#/jobs/${(await post("/v1/jobs", { ...body, artifact: digest })).id}`;
-    } catch (problem) {
-      told(problem);
-    }
-  };
   return el("div", { class: "actions" },
     save(artifactPath(digest), `${name}.so`),
     weights.file && save(`${artifactPath(digest)}/weights`, `${name}.safetensors`),
-    button("Measure it", start({ kind: "bench" })),
-    job?.model && button("Verify again", start({ kind: "verify", model: job.model })));
+    starting("Measure it", { kind: "bench", artifact: digest }, trouble),
+    job?.model && starting("Verify again", { kind: "verify", model: job.model, artifact: digest }, trouble));
 }
 
 function tiles({ passes, weights, verification, target }, { rows }) {
@@ -86,9 +81,4 @@ function verdict(verification) {
   const worst = Math.max(...verification.outputs.map((row) => row.scaled_error ?? 0));
   const error = `largest error ${number(worst)}`;
   return verification.passed ? tile("Verified", "yes", error, "good") : tile("Verified", "no", error, "bad");
-}
-
-function tile(title, value, hint, state = null) {
-  return el("div", { class: "tile", "data-state": state },
-    el("span", { class: "tile-title" }, title), el("strong", {}, value), el("small", {}, hint || "\u00a0"));
 }

@@ -1,6 +1,7 @@
 // One job: its state, stages, log and numbers as they come, and what came of it.
 
-import { call, get, jobPath, post, remove } from "./api.js";
+import { starting } from "./again.js";
+import { call, get, jobPath, remove } from "./api.js";
 import { announce, button, el, facts } from "./dom.js";
 import { events } from "./events.js";
 import { clock, elapsed, short } from "./format.js";
@@ -15,6 +16,7 @@ export function jobView(signal, id) {
   const title = el("h1", { tabindex: "-1" }, "Job");
   const state = el("span");
   const about = el("div");
+  const took = el("span");
   const actions = el("div", { class: "actions" });
   const trouble = el("div");
   const outcome = el("div", { class: "outcome" });
@@ -24,7 +26,6 @@ export function jobView(signal, id) {
   let job = null;
 
   const cancel = button("Cancel", stop, "danger");
-  const again = button("Run again", repeat);
 
   function update(now) {
     const before = job?.state;
@@ -32,12 +33,17 @@ export function jobView(signal, id) {
     title.textContent = job.name || job.id;
     document.title = `${job.state}: ${title.textContent} · relaxc`;
     if (job.kind === "tune") tuning.node.hidden = false;
-    state.replaceChildren(badge(job.state));
-    about.replaceChildren(factsOf(job));
     stages.job(job);
-    actions.replaceChildren(...(isLive(job) ? [cancel] : job.model || job.artifact ? [again] : []));
-    if (before !== job.state) announce(`${title.textContent} is ${job.state}`);
+    tick();
+    if (before === job.state) return; // what has the focus stays
+    state.replaceChildren(badge(job.state));
+    about.replaceChildren(factsOf(job, took));
+    actions.replaceChildren(isLive(job) ? cancel : starting("Run again", requestOf(job), trouble));
+    announce(`${title.textContent} is ${job.state}`);
     if (!isLive(job) && (!before || isLive({ state: before }))) ended();
+  }
+  function tick() {
+    took.textContent = elapsed(job.started || job.created, job.finished);
   }
   async function ended() {
     if (job.error) trouble.replaceChildren(problemPanel(job.error));
@@ -61,13 +67,6 @@ export function jobView(signal, id) {
       cancel.disabled = false;
     }
   }
-  async function repeat() {
-    try {
-      location.hash = `#/jobs/${(await post("/v1/jobs", requestOf(job))).id}`;
-    } catch (problem) {
-      trouble.replaceChildren(problemPanel(problem));
-    }
-  }
   async function follow() {
     update(await get(jobPath(id), { signal }));
     for await (const { event, data } of events(`${jobPath(id)}/events`, signal)) {
@@ -83,7 +82,7 @@ export function jobView(signal, id) {
     if (!signal.aborted) update(await get(jobPath(id), { signal }).catch(() => job));
   }
 
-  const ticking = setInterval(() => job && isLive(job) && update(job), 1000);
+  const ticking = setInterval(() => job && isLive(job) && tick(), 1000);
   signal.addEventListener("abort", () => clearInterval(ticking));
   follow().catch((problem) => signal.aborted || trouble.replaceChildren(problemPanel(problem)));
   return el("article", { class: "job" },
@@ -93,7 +92,7 @@ export function jobView(signal, id) {
     trouble, tuning.node, outcome, log.node);
 }
 
-function factsOf(job) {
+function factsOf(job, took) {
   return facts([
     ["Kind", job.kind],
     ["Target", job.target],
@@ -101,7 +100,7 @@ function factsOf(job) {
     ["Model", job.model && el("code", { title: job.model }, short(job.model))],
     ["Artifact", job.artifact && el("a", { href: `#/artifacts/${job.artifact}` }, short(job.artifact))],
     ["Created", clock(job.created)],
-    ["Took", elapsed(job.started || job.created, job.finished)],
+    ["Took", took],
     ["Attempts", job.attempts > 1 && String(job.attempts)],
     ["Job", el("code", {}, job.id)],
   ]);

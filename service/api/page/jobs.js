@@ -39,6 +39,7 @@ export function jobList(signal) {
       if (!document.hidden) live = await load();
     } catch (problem) {
       if (!signal.aborted) body.replaceChildren(problemPanel(problem));
+      if (problem.status === 401) return; // a key shows the page anew
     }
     clearTimeout(timer);
     timer = setTimeout(refresh, live ? LIVE_MS : IDLE_MS);
@@ -64,8 +65,9 @@ export function jobList(signal) {
   }
   function choice(name, label, values) {
     const change = ({ target }) => turn(() => { filter[name] = target.value; cursors = [""]; });
-    return el("label", {}, label, el("select", { change, id: `filter-${name}` }, el("option", { value: "" }, "all"),
-      values.map((value) => el("option", { value }, value))));
+    const id = `filter-${name}`;
+    const options = ["", ...values].map((value) => el("option", { value }, value || "all"));
+    return el("span", { class: "filter" }, el("label", { for: id }, label), el("select", { change, id }, options));
   }
 
   signal.addEventListener("abort", () => clearTimeout(timer));

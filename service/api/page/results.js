@@ -1,10 +1,14 @@
 // What came of a job, by its kind.
 
-import { artifactPath, download, get, post } from "./api.js";
+import { starting } from "./again.js";
+import { artifactPath, download, get } from "./api.js";
 import { artifactPanels, speedPanels } from "./artifact.js";
 import { button, el, note, panel } from "./dom.js";
+import { number, seconds } from "./format.js";
 import { manifestPanel } from "./manifest.js";
 import { profileIn, runsPanel } from "./profiles.js";
+import { problemPanel } from "./problem.js";
+import { tile } from "./tiles.js";
 import { verificationPanel } from "./verification.js";
 import { rowsOf } from "./work.js";
 
@@ -23,14 +27,23 @@ async function benchPanels(job, signal) {
   return speedPanels(manifest, rowsOf(manifest, profileIn(job.result)));
 }
 
-function recordsPanel({ records, model, target, options }) {
-  if (!records) return null;
-  const compile = async () => {
-    const body = { kind: "compile", model, target, options, records };
-    location.hash = `#/jobs/${(await post("/v1/jobs", body)).id}`;
-  };
-  const save = () => download(`/v1/records/${records}`, `${records.slice(0, 12)}.jsonl`);
-  return panel("Records", note("The fastest kernels that were found, as records that a compile takes."),
+function recordsPanel({ records, model, target, options, result }) {
+  if (!records) return panel("Records", sums(result), note("Nothing was found that is faster."));
+  const trouble = el("div");
+  const told = (problem) => trouble.replaceChildren(problemPanel(problem));
+  const save = () => download(`/v1/records/${records}`, `${records.slice(0, 12)}.jsonl`).catch(told);
+  const compile = { kind: "compile", model, target, options, records };
+  return panel("Records", sums(result), note("The fastest kernels that were found, as records that a compile takes."),
     el("div", { class: "actions" },
-      button("Compile with these", compile, "primary"), button("Save the records", save)));
+      starting("Compile with these", compile, trouble, "primary"), button("Save the records", save)), trouble);
+}
+
+/** What a run of the model gains, over the kernels that were tuned. */
+function sums({ gain, untuned_s: untuned, tuned_s: tuned, improved, trials, seconds: spent }) {
+  return el("div", { class: "tiles" },
+    tile("Speed-up", `${number(gain)}×`, "of the tuned kernels together", gain > 1.005 ? "good" : null),
+    tile("Untuned", seconds(untuned), "their time in one run"),
+    tile("Tuned", seconds(tuned), "their time in one run"),
+    tile("Improved", String(improved), "kernels"),
+    tile("Trials", String(trials), `in ${seconds(spent)}`));
 }

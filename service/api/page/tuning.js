@@ -43,8 +43,10 @@ export function tuningPanel() {
 /** A row of the report has the whole curve: (trials, seconds into the run, best seconds). */
 function takeReport(tasks, row, at) {
   const task = Object.assign(tasks.get(at) || { points: [] }, row);
-  if (Array.isArray(row.curve) && row.untuned_s) {
-    task.points = row.curve.map(([trials, , best]) => [trials, row.untuned_s / best]);
+  if (Array.isArray(row.curve) && row.curve.length) {
+    const first = row.curve[0][2]; // `untuned_s` was timed again at the end, when the machine may have been another
+    task.points = row.curve.map(([trials, , best]) => [trials, first / best]);
+    task.points.push([row.trials, task.points.at(-1)[1]]);
   }
   tasks.set(at, task);
 }
@@ -76,7 +78,7 @@ function draw(tasks, width) {
   const points = tasks.flatMap((task) => task.points);
   const last = Math.max(8, ...points.map(([trials]) => trials));
   const top = Math.max(1.1, ...points.map(([, gain]) => gain * 1.05));
-  const low = Math.min(1, ...points.map(([, gain]) => gain));
+  const low = Math.min(0.95, ...points.map(([, gain]) => gain * 0.98));
   const x = scale([0, last], [box.left, box.right]);
   const y = scale([low, top], [box.bottom, box.top]);
   const line = (task, at) => svg("path", { class: "line", "data-line": at, d: steps(task.points, x, y) },
