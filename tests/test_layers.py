@@ -134,6 +134,10 @@ LIGHT = (
     "service.lowering.target",
     "service.machine",
     "service.request",
+    "service.tuning.coverage",
+    "service.tuning.record_files",
+    "service.tuning.records",
+    "service.tuning.sources",
 )
 
 
