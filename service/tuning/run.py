@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Measure", "Start", "TuningRun"]
 
-_ROUNDS = 15
-"""Rounds of a comparison."""
+_ROUNDS = (9, 41)
+_ROUNDS_S = 0.3
+"""A comparison takes so many rounds as fit, at the untuned kernel's time, within these bounds."""
 _FINALISTS = 3
 _NOTABLE = 0.02
 """The part by which the best point has to improve for a comparison in the middle of a search."""
@@ -169,7 +170,9 @@ class TuningRun:
         task, standing = candidate.task, _standing(candidate)
         points = self._promising(candidate, 0.0)
         listed = [*points, *([standing] if dict(standing) != dict(task.default) else [])]
-        outcomes = self._journal.compared(task, listed, lambda: self._measurer.compare(task, listed, _ROUNDS))
+        least, most = _ROUNDS
+        rounds = max(least, min(most, int(_ROUNDS_S / (candidate.progress.untuned_s or 1.0))))
+        outcomes = self._journal.compared(task, listed, lambda: self._measurer.compare(task, listed, rounds))
         untuned = outcomes[-1]
         stood = outcomes[len(points)]
         verdict = judge(outcomes[: len(points)], stood, untuned)

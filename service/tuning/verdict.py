@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import hypot, sqrt
+from math import hypot
 from typing import TYPE_CHECKING
 
 from service.tuning.measure.outcome import Outcome
@@ -48,12 +48,7 @@ def judge(candidates: Sequence[Outcome], standing: Outcome, untuned: Outcome) ->
 
 
 def _beats(one: Outcome, other: Outcome) -> bool:
-    """Whether the median is lower by over two standard errors of the difference, and by `LEAST_GAIN`.
-
-    For a normal distribution p90 - p10 is 2.56 standard deviations, and the error of a median 1.25 / sqrt(n) of one.
-    """
+    """Whether the median is lower by over two standard errors of the difference, and by `LEAST_GAIN`."""
     if one.seconds is None or other.seconds is None:
         return False
-    runs = max(1, min(one.runs, other.runs))
-    noise = 2 * 1.25 / 2.56 * hypot(one.spread, other.spread) / sqrt(runs)
-    return one.seconds < other.seconds * (1 - max(LEAST_GAIN, noise))
+    return one.seconds < other.seconds * (1 - max(LEAST_GAIN, 2 * hypot(one.error, other.error)))

@@ -176,14 +176,14 @@ def test_a_point_on_record_stays_unless_it_is_beaten(tmp_path: Path) -> None:
     assert kept.verdict.untuned_s == pytest.approx(1e-3)
 
 
-def outcome(rows: int, seconds: float | None, spread: float = 0.02) -> Outcome:
-    return Outcome({"rows": rows}, "measured" if seconds else "wrong", seconds, spread, runs=16)
+def outcome(rows: int, seconds: float | None, error: float = 0.005) -> Outcome:
+    return Outcome({"rows": rows}, "measured" if seconds else "wrong", seconds, spread=0.1, runs=16, error=error)
 
 
 def test_a_winner_beats_the_untuned_point_by_more_than_noise() -> None:
     untuned = outcome(1, 1.0)
     assert judge([outcome(2, 0.97), outcome(3, 0.95)], untuned, untuned).point == {"rows": 3}  # type: ignore[union-attr]
-    loud = judge([outcome(2, 0.97, spread=0.3)], outcome(1, 1.0, spread=0.3), outcome(1, 1.0, spread=0.3))
+    loud = judge([outcome(2, 0.97, error=0.03)], outcome(1, 1.0, error=0.03), outcome(1, 1.0, error=0.03))
     assert loud is not None
     assert (loud.point, loud.won) == ({"rows": 1}, False)
 

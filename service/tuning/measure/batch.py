@@ -114,7 +114,7 @@ def outcome_of(point: Parameters, answer: Ran | Lost, who: str) -> Outcome:
         return Outcome(point, answer.kind, detail=f"{who}: {answer.detail}")
     if answer.kind == "unreachable":
         return Outcome(point, "crashed", detail=f"the remote device was lost: {answer.detail}")
-    return Outcome(point, answer.kind, answer.seconds, answer.spread, answer.runs, answer.detail)
+    return Outcome(point, answer.kind, answer.seconds, answer.spread, answer.runs, answer.detail, error=answer.error)
 
 
 def run_alone(pool: Pool, job: Any, limit_s: float) -> Any:

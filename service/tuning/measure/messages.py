@@ -77,6 +77,7 @@ class Ran:
     spread: float = 0.0
     runs: int = 0
     detail: str = ""
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

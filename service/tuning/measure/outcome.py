@@ -50,7 +50,8 @@ class RpcOptions:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one point; `seconds` is the median of `runs` runs, `spread` is (p90 - p10) / median.
+    """What became of one point; `seconds` is the median of `runs` runs, `spread` is (p90 - p10) / median,
+    `error` the standard error of the median over it.
 
     `detail` is for people, and empty when measured. `loud`: the machine was not quiet while it was measured, so that
     the time may be off by more than the spread says.
@@ -63,6 +64,7 @@ class Outcome:
     runs: int = 0
     detail: str = ""
     loud: bool = False
+    error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

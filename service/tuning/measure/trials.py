@@ -90,7 +90,7 @@ class Trials:
                 wrong = self._verdict(self._outputs(tensors))
             if wrong:
                 return Ran("wrong", detail=f"not in every run: {wrong}")
-        return Ran("measured", timing.seconds, timing.spread, timing.runs)
+        return Ran("measured", timing.seconds, timing.spread, timing.runs, error=timing.error)
 
     def compare(self, request: Compare) -> list[Ran]:
         """Times those that are right one after the other, in an order drawn anew in each round."""
@@ -107,7 +107,7 @@ class Trials:
                     seconds[index].append(place.seconds(kernels[index], tensors))
         timings = {index: summary(seconds[index]) for index in right}
         return [
-            Ran("measured", timings[i].seconds, timings[i].spread, timings[i].runs)
+            Ran("measured", timings[i].seconds, timings[i].spread, timings[i].runs, error=timings[i].error)
             if i in timings
             else Ran("wrong", detail=reason)
             for i, reason in enumerate(reasons)

@@ -1,0 +1,1 @@
+"""Tuning beside upstream's MetaSchedule: trials a minute, and the best so far against trials and seconds."""

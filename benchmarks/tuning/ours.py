@@ -1,0 +1,91 @@
+"""relaxc's tuner on one case: the search and the measurement of `relaxc tune`, on the kernel that does the work.
+
+python -m benchmarks.tuning.ours CASE --trials 64 --out DIR
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import Counter
+from pathlib import Path
+
+from benchmarks.tuning.cases import CASES, Case, module_of, shapes_of
+from benchmarks.tuning.curve import Curve
+from service import passes
+from service.lowering import schedule
+from service.lowering.apply import apply_rule, finish
+from service.lowering.build import KERNEL, build_kernel
+from service.lowering.target import resolve, to_tvm
+from service.request import CompileOptions
+from service.runtime.peak import peak
+from service.runtime.roofline import limit_of
+from service.runtime.threads import default_threads
+from service.tuning.journal import Journal
+from service.tuning.measure import Measurer
+from service.tuning.measure.builder_worker import known_rules
+from service.tuning.plan import Budget
+from service.tuning.run import Candidate, Start, TuningRun
+from service.tuning.task import Task
+from service.tuning.tasks import tasks_of
+
+__all__ = ["task_of", "tune"]
+
+
+def task_of(case: Case) -> tuple[Task, float]:
+    """The task with the most arithmetic of the case, and its limit in seconds here."""
+    spec = resolve("auto")
+    optimized = passes.optimize(module_of(case), to_tvm(spec), CompileOptions())
+    report = schedule(optimized.module, spec).report
+    calls = Counter(str(name) for name, _ in optimized.report.graph["calls"])
+    found = tasks_of(optimized.module, report, calls, spec, to_tvm(spec), known_rules(spec.kind, ()))
+    task = max(found.tasks, key=lambda task: task.flops)
+    written = found.written_bytes[task.workload]
+    return task, limit_of(peak(default_threads()), task.flops, int(task.bytes), written).ms / 1e3
+
+
+def tune(case: Case, out: Path, trials: int, seed: int = 0) -> Curve:
+    """Tunes the case and leaves the best kernel in `out`."""
+    start = time.perf_counter()
+    task, limit_s = task_of(case)
+    threads = default_threads()
+    with (
+        Journal(out / f"{case.name}.journal" / "run", resume=False) as journal,
+        Measurer(task.target, threads=threads, builders=threads) as measurer,
+    ):
+        # Without its limit the search goes on where `relaxc tune` stops: the curve and the pace are of more trials.
+        run = TuningRun([task], [Start(0.0)], measurer, journal, budget=Budget(trials), seed=seed)
+        (done,) = run.run()
+    seconds = time.perf_counter() - start
+    return _curve(case, done, seconds, limit_s, out)
+
+
+def _curve(case: Case, done: Candidate, seconds: float, limit_s: float, out: Path) -> Curve:
+    assert done.verdict is not None, f"{case.name}: {done.progress.done}"
+    task, progress = done.task, done.progress
+    library = out / f"{case.name}.ours.so"
+    rules = known_rules(task.target.kind, ())
+    scheduled = apply_rule(rules[task.rule], task.func(), to_tvm(task.target), done.verdict.point)
+    assert not isinstance(scheduled, str), scheduled
+    build_kernel(finish(scheduled.func, task.target, opt_level=2), task.target, library)
+    steps = (*progress.curve, (progress.trials, seconds, progress.curve[-1][2]))
+    shapes = shapes_of(task.func())
+    return Curve(
+        case.name, "relaxc", progress.trials, seconds, steps, str(library), KERNEL, shapes, progress.done, limit_s
+    )
+
+
+def main() -> None:
+    """Runs the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", choices=list(CASES))
+    parser.add_argument("--trials", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    made = tune(CASES[arguments.case], arguments.out, arguments.trials, arguments.seed)
+    made.write(arguments.out / f"{made.case}.ours.json")
+
+
+if __name__ == "__main__":
+    main()
