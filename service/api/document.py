@@ -15,7 +15,7 @@ _KEY = {
     "type": "http",
     "scheme": "bearer",
     "bearerFormat": "rk_…",
-    "description": "A key, where the server has keys: `relaxc serve` on loopback needs none.",
+    "description": "Needed as soon as the server has a key; `relaxc serve` on loopback begins without.",
 }
 _OF_ALL = ("invalid-request", "internal-error")
 _OF_KEYS = ("unauthorized", "forbidden", "rate-limited")
@@ -48,7 +48,7 @@ def _complete(call: dict[str, Any], *, keyed: bool) -> None:
     for status, more in responses(*codes).items():
         _merge(call["responses"].setdefault(str(status), {"description": "", "content": {}}), more)
     if keyed:
-        call["security"] = [{"key": []}]
+        call["security"] = [{"key": []}, {}]  # the second: where the server has no keys
 
 
 def _require_a_value(schema: dict[str, Any]) -> None:

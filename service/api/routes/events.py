@@ -38,10 +38,20 @@ event: progress
 data: {"time": "2026-11-21T08:00:01.900Z", "event": "progress", "stage": "schedule", "done": 3, "total": 28}
 
 """
+_EVENT = {
+    "description": "One event; `data` is JSON.",
+    "type": "object",
+    "required": ["id", "event", "data"],
+    "properties": {
+        "id": {"type": "string", "pattern": "^[0-9]+$"},
+        "event": {"type": "string", "examples": ["stage", "progress", "log", "metric", "state", "done"]},
+        "data": {"type": "string"},
+    },
+}
 _RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
         "description": "The events, until `done`, whose data is the job.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}, "example": _EXAMPLE}},
+        "content": {"text/event-stream": {"schema": _EVENT, "examples": {"a compile": {"value": _EXAMPLE}}}},
     },
     204: {"description": "`done` has been told: there is nothing to come back for."},
     **responses("job-not-found", "invalid-request"),

@@ -27,4 +27,5 @@ def readyz(request: Request) -> Ready:
     """503 while it drains, or cannot reach its database or write its folders: a proxy should go elsewhere."""
     if reasons := backend_of(request).ready():
         raise ServiceError(f"the server takes no requests: {'; '.join(reasons)}", reasons=reasons)
-    return Ready(ready=True)
+    sandbox = {flavour.value: walls for flavour, walls in backend_of(request).pool.ready().items()}
+    return Ready(ready=True, sandbox=sandbox)

@@ -43,7 +43,7 @@ _GOT: dict[int | str, dict[str, Any]] = {
     "",
     status_code=201,
     responses=_ADDED,
-    openapi_extra={"requestBody": {"required": True, "content": {**_TEXT, "text/plain": _TEXT[_MEDIA_TYPE]}}},
+    openapi_extra={"requestBody": {"required": True, "content": {"text/plain": _TEXT[_MEDIA_TYPE]}}},
     summary="Send tuning records in",
 )
 async def add_records(request: Request, owner: Tuner, name: Annotated[str, NAME] = "records") -> Response:

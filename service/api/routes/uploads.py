@@ -82,7 +82,7 @@ async def put_upload(
     return answer(request, row.to_dict(), 201 if is_new else 200, {"Location": f"/v1/models/{row.digest}"})
 
 
-@router.head("/{sha256}", responses=_HEAD, summary="How much of an upload has come")
+@router.head("/{sha256}", response_class=Response, responses=_HEAD, summary="How much of an upload has come")
 def head_upload(sha256: UploadDigest, request: Request, owner: Compiler) -> Response:
     """`Upload-Offset` is 0 where nothing has come, and the size where the model is complete."""
     here = _standing(backend_of(request), owner, sha256)
