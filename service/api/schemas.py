@@ -69,6 +69,9 @@ class Health(BaseModel):
 
 
 class Ready(BaseModel):
-    """That requests are taken."""
+    """That requests are taken, and what each warm worker's jobs are behind."""
 
     ready: bool
+    sandbox: dict[str, dict[str, Any]] = Field(
+        examples=[{"onnx": {"network": "namespace", "files": "landlock", "calls": "seccomp", "user": "own"}}]
+    )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from service.errors import CompileError, CompileFailed, CompilerOutOfMemory, RelaxcError
+from service.errors import CompileError, CompileFailed, CompilerOutOfMemory, RelaxcError, ServiceError
 from service.jobs.confinement import Confinement
 from service.jobs.limits import Limits, die_with_parent, name_process
 from service.jobs.sandbox import confine
@@ -83,6 +83,9 @@ def _confine(spec: dict[str, Any], workdir: Path) -> RelaxcError | None:
         confine(workdir, Confinement.from_dict(spec["confinement"]))
     except RelaxcError as error:
         return error
+    except OSError as error:
+        traceback.print_exc()
+        return ServiceError(f"the job's walls cannot be put up: {error}")
     die_with_parent(guard_pid)  # another user id, or other rights, have undone it
     return None
 

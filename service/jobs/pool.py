@@ -16,6 +16,7 @@ from service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
 from service.jobs.failures import error_of_ending, with_context
 from service.jobs.guard import Ending
 from service.jobs.task import Emit, Flavour, Lines, Task, send
+from service.jobs.unnamed import without_paths
 from service.jobs.zygote import Zygote, ZygoteGone
 
 __all__ = ["Cancellation", "Pool"]
@@ -246,4 +247,6 @@ def _outcome(heard: _Heard, task: Task, cancelled: bool) -> dict[str, Any]:
         error = CompilerCrashed("the compiling process ended without a result", signal=None)
     else:
         return heard.result
-    raise with_context(error, task, heard.stage)
+    error = with_context(error, task, heard.stage)
+    # Whoever has a job done under a user of its own is somebody else than who runs this process.
+    raise without_paths(error, task) if task.confinement.own_user else error

@@ -6,6 +6,7 @@ and refused as a whole where RELAXC_SANDBOX is `require`.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import shutil
@@ -140,7 +141,10 @@ def _tree(root: Path) -> Iterator[Path]:
 
 def _lend(path: Path, needed: int) -> None:
     """Lets the group of all jobs do with `path` what `needed` would let everybody do, where not everybody may."""
-    mode = path.lstat().st_mode
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:  # another job's, and gone meanwhile
+        return
     needed |= stat.S_IXOTH if stat.S_ISDIR(mode) else 0
     if not stat.S_ISLNK(mode) and mode & needed != needed:
         os.chown(path, -1, FIRST_USER)
@@ -172,11 +176,12 @@ def _rules(workdir: Path, allowed: Confinement) -> Iterator[tuple[Path, int]]:
 
 
 def _tool_folders() -> Iterator[str]:
-    """Where the settings' compilers are installed: the folder above their `bin`."""
+    """Where the settings' compilers are installed: the folder above their `bin`, unless that is somebody's home."""
     for tool in (settings().cxx, settings().nvcc):
         found = shutil.which(tool)
         if found:
-            yield str(Path(found).resolve().parent.parent)
+            folder = Path(found).resolve().parent
+            yield str(folder if folder.parent in (Path("/"), Path.home()) else folder.parent)
 
 
 def _without(path: Path, left_out: list[Path]) -> Iterator[Path]:
@@ -186,6 +191,7 @@ def _without(path: Path, left_out: list[Path]) -> Iterator[Path]:
     if not any(other.is_relative_to(path) for other in left_out):
         yield path
         return
-    for child in path.iterdir():
-        if not child.is_symlink():
-            yield from _without(child, left_out)
+    with contextlib.suppress(PermissionError):  # what we may not list, a job of ours may not either
+        for child in path.iterdir():
+            if not child.is_symlink():
+                yield from _without(child, left_out)

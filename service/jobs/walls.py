@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import shutil
+import signal
 import tempfile
 import traceback
 from pathlib import Path
@@ -15,6 +17,8 @@ from service.jobs.confinement import Confinement
 from service.jobs.sandbox import confine
 
 __all__ = ["probe"]
+
+_LIMIT_S = 30.0
 
 
 def probe() -> dict[str, Any]:
@@ -27,11 +31,12 @@ def probe() -> dict[str, Any]:
             _tell(folder, writer)
         os.close(writer)
         with os.fdopen(reader) as pipe:
-            told = pipe.read()
+            told = pipe.readline() if select.select([pipe], [], [], _LIMIT_S)[0] else ""
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     finally:
         shutil.rmtree(folder)
-    found: dict[str, Any] = json.loads(told or '{"error": "the process that looked for walls died"}')
+    found: dict[str, Any] = json.loads(told or '{"error": "the process that looked for walls died or hung"}')
     return found
 
 
@@ -44,5 +49,5 @@ def _tell(folder: Path, writer: int) -> None:
     except Exception as error:  # noqa: BLE001  # the end of a forked process: the trace goes to the zygote's log
         traceback.print_exc()
         found = {"error": f"{type(error).__name__}: {error}"}
-    os.write(writer, json.dumps(found).encode())
+    os.write(writer, json.dumps(found).encode() + b"\n")
     os._exit(0)

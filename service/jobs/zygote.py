@@ -96,8 +96,7 @@ class Zygote:
         if ready["threads"] != 1:
             _LOG.warning("the worker has %d threads: a lock that one holds at a fork stays locked", ready["threads"])
         self.walls = ready["walls"]
-        for part, why in (ready["walls"].get("missing") or {}).items():
-            _LOG.info("jobs have no wall of the kind %r: %s", part, why)
+        _LOG.info("a job's walls: %s", ready["walls"])
         self._ready = True
 
     def _could_not_start(self) -> NoReturn:

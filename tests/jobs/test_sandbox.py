@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from service.errors import CompileError
 from service.jobs import landlock
 from service.jobs.confinement import Confinement
 from service.jobs.limits import Limits
@@ -146,20 +148,33 @@ def test_a_real_compile_notices_nothing(pool: Pool, tmp_path: Path, own_user: bo
     assert (workdir / result["files"][0]).stat().st_uid == os.geteuid()
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter; pytest closes its own again whenever a session starts."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
-def test_started_by_a_user_the_walls_are_the_same(tmp_path: Path, sockets: dict[str, Any]) -> None:
+def test_started_by_a_user_the_walls_are_the_same(sockets: dict[str, Any], open_folder: Path) -> None:
     python = Path("/usr/bin/python3")
     if not python.exists() or _version_of(python) != sys.version_info[:2]:
         pytest.skip("needs a Python that every user may run, of our own version")
-    secret = tmp_path / "service.sqlite3"
+    secret = open_folder / "service.sqlite3"
     secret.write_text("keys")
-    for path in (tmp_path, *list(tmp_path.parents)[:2]):
-        path.chmod(0o755)
-    workdir = tmp_path / "job"
+    workdir = open_folder / "job"
     workdir.mkdir()
     for path in (workdir, secret):
         os.chown(path, 12345, 12345)
-    payload = {**sockets, "read": str(secret), "list": str(tmp_path), "attach": None, "kill": None, "namespace": None}
+    payload = {
+        **sockets,
+        "read": str(secret),
+        "list": str(open_folder),
+        "attach": None,
+        "kill": None,
+        "namespace": None,
+    }
     code = f"""
 import json, os, sys
 from pathlib import Path
@@ -171,7 +186,7 @@ with Pool() as pool:
     print(json.dumps(pool.run(task, lambda event: None)["got"]))
 """
     site = next(path for path in sys.path if path.endswith("site-packages"))
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{site}", "HOME": str(tmp_path)}
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{ROOT}:{site}", "HOME": str(open_folder)}
     done = subprocess.run(
         [python, "-c", code], user=12345, group=12345, extra_groups=[], env=environment, cwd=ROOT, capture_output=True,
         text=True, check=False,
@@ -184,3 +199,17 @@ with Pool() as pool:
 def _version_of(python: Path) -> tuple[int, ...]:
     code = "import sys; print(*sys.version_info[:2])"
     return tuple(map(int, subprocess.run([python, "-c", code], capture_output=True, text=True).stdout.split()))
+
+
+@pytest.mark.parametrize("entry", ["segfault", "bug"])
+def test_an_error_names_no_folder_of_the_server_but_to_who_runs_it(pool: Pool, tmp_path: Path, entry: str) -> None:
+    for own_user in (True, False):
+        workdir = tmp_path / f"job-{own_user}"
+        workdir.mkdir()
+        confinement = Confinement(reads=(tmp_path / "models",), own_user=own_user)
+        task = Task(f"tests.jobs.entries:{entry}", {}, workdir, limits=LIMITS, confinement=confinement)
+        with pytest.raises(CompileError) as caught:
+            pool.run(task, lambda event: None)
+        told = json.dumps(caught.value.to_dict())
+        assert ("RELAXC/tests/jobs/entries.py" in told) is own_user
+        assert (str(ROOT) in told) is not own_user

@@ -1,0 +1,36 @@
+"""Errors as somebody elsewhere may see them: without the server's own paths."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import service
+from service.errors import RelaxcError
+from service.jobs.task import Task
+
+__all__ = ["without_paths"]
+
+
+def without_paths(error: RelaxcError, task: Task) -> RelaxcError:
+    """The same error with `JOB`, `MODEL`, `RELAXC` and `PYTHON` where its texts have a folder of this machine."""
+    stand_ins = {
+        **{str(path): "MODEL" for path in task.confinement.reads},
+        str(task.workdir): "JOB",
+        str(Path(service.__file__).parent.parent): "RELAXC",
+        sys.prefix: "PYTHON",
+        sys.base_prefix: "PYTHON",
+    }
+    longest_first = sorted(stand_ins.items(), key=lambda item: -len(item[0]))
+    return RelaxcError.from_dict(_replaced(error.to_dict(), longest_first))
+
+
+def _replaced(value: Any, names: list[tuple[str, str]]) -> Any:
+    if isinstance(value, str):
+        for path, name in names:
+            value = value.replace(path, name)
+        return value
+    if isinstance(value, dict):
+        return {key: _replaced(inner, names) for key, inner in value.items()}
+    return [_replaced(inner, names) for inner in value] if isinstance(value, list | tuple) else value
