@@ -36,6 +36,7 @@ def test_a_secret_is_shown_once_and_only_its_hash_is_kept(keys: Keys, tmp_path: 
     assert found is not None
     assert found == made.row == keys.list()[0]
     assert found.owner.scopes == {"compile", "read"}
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
     kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert made.secret.encode() not in kept
     assert made.secret.removeprefix("rk_").encode() not in kept

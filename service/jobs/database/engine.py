@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -150,6 +151,7 @@ def _sqlite(url: URL) -> Engine:
     if not url.database or url.database == ":memory:":
         raise InvalidOption("RELAXC_DATABASE_URL must name a file, as sqlite:////var/lib/relaxc/service.sqlite3")
     Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+    os.close(os.open(url.database, os.O_CREAT | os.O_RDWR, 0o600))  # keys and logs; SQLite's other files get its mode
     engine = sa.create_engine(
         url, pool_size=_POOL, max_overflow=_POOL, connect_args={"timeout": _BUSY_MS / 1000, "check_same_thread": False}
     )
