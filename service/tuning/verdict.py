@@ -36,14 +36,16 @@ def judge(candidates: Sequence[Outcome], standing: Outcome, untuned: Outcome) ->
     """The verdict over outcomes of one comparison; None where the untuned or the standing point has no time.
 
     A candidate wins that is faster than `standing`, which is the best so far (`untuned` itself at first), and than
-    `untuned`, by more than the noise of their medians.
+    `untuned`, by more than the noise of their medians. If none does, `standing` stays unless it is slower than
+    `untuned` this time: tuned is never slower, and what noise let win once does not stay.
     """
     if untuned.seconds is None or standing.seconds is None:
         return None
     better = [one for one in candidates if _beats(one, standing) and _beats(one, untuned)]
     best = min(better, key=lambda one: one.seconds or 0.0, default=None)
     if best is None or best.seconds is None:
-        return Verdict(standing.point, standing.seconds, untuned.seconds, standing.seconds, won=False)
+        stays = standing if standing.seconds < untuned.seconds else untuned
+        return Verdict(stays.point, stays.seconds or 0.0, untuned.seconds, standing.seconds, won=False)
     return Verdict(best.point, best.seconds, untuned.seconds, standing.seconds, won=True)
 
 

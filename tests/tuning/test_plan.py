@@ -193,3 +193,11 @@ def test_wrong_numbers_never_win_and_without_the_untuned_point_nothing_does() ->
     assert verdict is not None
     assert verdict.point == {"rows": 1}
     assert judge([outcome(2, 0.5)], outcome(1, None), outcome(1, None)) is None
+
+
+def test_what_stood_goes_when_the_untuned_point_is_faster() -> None:
+    """Noise let a point win that is slower: 0.98 x of the untuned kernel was kept as a record."""
+    stood, untuned = outcome(2, 1.02), outcome(1, 1.0)
+    verdict = judge([outcome(3, 1.01)], stood, untuned)
+    assert verdict is not None
+    assert verdict.point == untuned.point and verdict.seconds == 1.0 and not verdict.won
