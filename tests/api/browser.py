@@ -14,7 +14,7 @@ import pytest
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
 CHROMIUM = Path("/usr/bin/chromium")
-WAIT_MS = 60_000
+WAIT_MS = 120_000
 """Long, for the machine may be busy; nothing waits longer than it takes."""
 
 _FLAGS = (

@@ -17,7 +17,7 @@ from tests.api.browser import WAIT_MS, Tab, chromium
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.page_entry import LOUD, MADE, SLEEP
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 EVIL = "<img src=x onerror='window.pwned=1'>"
 
