@@ -27,7 +27,7 @@ class MeasureLimits:
     `min_runs`. `quiet_wait_s` bounds how long a measurement waits for a noisy machine.
     """
 
-    build_s: float = 60.0
+    build_s: float = 20.0
     run_s: float = 30.0
     memory_bytes: int = 8 << 30
     measure_s: float = 0.1
