@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from service.artifact.store import Store
 from service.config import settings
 from service.errors import ServiceError
 from service.jobs.artifacts import Artifacts
 from service.jobs.blobs.mirrored import open_blobs
 from service.jobs.budget import Budget
-from service.jobs.database import deliveries, idempotency, jobs, keys
+from service.jobs.database import jobs, keys
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.desk import Jobs
@@ -23,26 +23,27 @@ from service.jobs.hub import Hub
 from service.jobs.job import State
 from service.jobs.keeper import Keeper, Periodic
 from service.jobs.keys import Keys
-from service.jobs.kinds import ENTRIES, TUNE_FILES, Kinds
+from service.jobs.kinds import ENTRIES, Kinds
 from service.jobs.limits import Limits
-from service.jobs.local_backend import LocalBackend
 from service.jobs.models import Models
 from service.jobs.once import CompileOnce
-from service.jobs.orphans import remove_orphans
+from service.jobs.pool import Pool
 from service.jobs.queue import COMPILE_ENTRY
 from service.jobs.readiness import reasons
 from service.jobs.recordsets import RecordSets
-from service.jobs.running import Running, Watch, log_name
+from service.jobs.running import Running, Watch
 from service.jobs.scheduler import Scheduler
 from service.jobs.submission import Submission
+from service.jobs.sweep import sweep
+from service.jobs.task import Flavour
 from service.jobs.uploads import Uploads
 from service.jobs.webhooks import Webhooks
+from service.jobs.workspace import Workspace
 
 __all__ = ["Backend", "Counts"]
 
 _BEATS_A_LEASE = 4
 _SWEEP_S = 600.0
-_DELIVERIES_KEPT_S = 7 * 24 * 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ class Counts:
     waiting: int
 
 
-class Backend(LocalBackend):
+class Backend:
     """What a route gets. Every call of its parts may be made from any thread.
 
     Opening it migrates the database, takes up what a dead server left, and starts the scheduler.
@@ -75,39 +76,41 @@ class Backend(LocalBackend):
 
         Raises InvalidOption for settings that cannot be used, ServiceError where the database does not answer.
         """
-        super().__init__(cache_dir, workers=workers, queue_max=queue_max, limits=limits, entry=entry)
+        values, limits = settings(), limits or Limits.of_settings()
+        root = cache_dir or values.cache_dir
         with ExitStack() as on_failure:
-            on_failure.callback(super().close)
-            values, root, limits = settings(), self.store.root, limits or Limits.of_settings()
+            self.store = Store(root, values.cache_max_bytes)
+            self.workspace = on_failure.enter_context(Workspace(root / "jobs"))
+            self.pool = Pool()
             self.database = Database(database_url or url_of_settings(root))
             on_failure.callback(self.database.close)
             chosen = values.blobs_url if blobs_url is None else blobs_url
             self.blobs = open_blobs(chosen, root / "blobs", values.s3_endpoint_url or None)
             on_failure.callback(self.blobs.close)
-            self.keys = Keys(self.database)
-            self.models = Models(self.database, self.blobs, self.pool, self.workspace)
-            self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
-            self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
-            self.records = RecordSets(self.database, self.blobs)
             self._keeper = Keeper(self.database, self.workspace, root, values.server_lease_s)
             self._keeper.recover()
             on_failure.pop_all()
-        self._stopped = False
+        self.keys = Keys(self.database)
+        self.models = Models(self.database, self.blobs, self.pool, self.workspace)
+        self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
+        self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
+        self.records = RecordSets(self.database, self.blobs)
         self.watchers: list[Watch] = []
-        self._start(
-            Kinds(
-                CompileOnce(self.store, self.pool, self.workspace, limits, entry),
-                self.pool,
-                self.workspace,
-                limits,
-                self.blobs,
-                self.models,
-                self.artifacts,
-                self.records,
-                entries,
-            ),
-            {False: workers or values.workers, True: values.tune_workers},
-            values.queue_max if queue_max is None else queue_max,
+        self._stopped = False
+        slots = {False: workers or values.workers, True: values.tune_workers}
+        self._start(self._kinds(limits, entry, entries), slots, queue_max or values.queue_max)
+
+    def _kinds(self, limits: Limits, entry: str, entries: Mapping[JobKind, str]) -> Kinds:
+        return Kinds(
+            CompileOnce(self.store, self.pool, self.workspace, limits, entry),
+            self.pool,
+            self.workspace,
+            limits,
+            self.blobs,
+            self.models,
+            self.artifacts,
+            self.records,
+            entries,
         )
 
     def _start(self, kinds: Kinds, slots: dict[bool, int], queue_max: int) -> None:
@@ -134,6 +137,10 @@ class Backend(LocalBackend):
         ]
         self._scheduler.start()
 
+    def warm(self) -> None:
+        """Starts the workers of both flavours, without waiting for them."""
+        self.pool.warm(*Flavour)
+
     def counts(self) -> Counts:
         """How many jobs run and wait. Raises ServiceError where the database does not answer."""
         with self.database.read() as connection:
@@ -146,22 +153,8 @@ class Backend(LocalBackend):
         return [*stopped, *reasons(self.database, self.pool, self.store.root)]
 
     def sweep(self) -> None:
-        """Removes what is old: unfinished uploads, models that nobody has, jobs that ended long ago."""
-        values, now = settings(), time.time()
-        self.uploads.sweep(values.upload_expiry_s)
-        self.blobs.local.sweep()
-        while True:
-            with self.database.begin() as connection:
-                gone = jobs.remove_ended(connection, now - values.job_expiry_s)
-                deliveries.remove_old(connection, now - _DELIVERIES_KEPT_S)
-                idempotency.remove_old(connection)
-            for id in gone:
-                for name in (log_name(id), *(f"jobs/{id}/{name}" for name in TUNE_FILES)):
-                    self.blobs.remove(name)
-            if not gone:
-                break
-        self.models.sweep()
-        remove_orphans(self.database, self.blobs.local)
+        """Removes what is old (`service.jobs.sweep`); it is done every ten minutes anyway."""
+        sweep(self.database, self.blobs, self.uploads, self.models)
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Starts no more jobs, gives those that run `drain_s` seconds, and queues the others for the next server.
@@ -171,7 +164,7 @@ class Backend(LocalBackend):
         if not self._stopped:
             self._stopped = True
             self._scheduler.stop(drain_s)
-            super().stop()  # wakes the jobs that wait for a worker's imports
+            self.pool.close()  # wakes the jobs that wait for a worker's imports
             self._executor.close()
             self._scheduler.join()
             self._hub.close()
@@ -188,9 +181,15 @@ class Backend(LocalBackend):
         except ServiceError:  # the database has gone: the next server sees that our folder is held by nobody
             pass
         finally:
-            super().close()
+            self.workspace.close()
             self.blobs.close()
             self.database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _begin(self, job: JobRow, memory_bytes: int) -> Running:
         self._hub.notify(job.id)

@@ -72,6 +72,7 @@ class Part:
         """Lets others go on with it. May be called twice."""
         handle, self._handle = self._handle, None
         if handle is not None:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone leaves it to a fork that has not come to its exec yet
             os.close(handle)
 
     def __enter__(self) -> Self:

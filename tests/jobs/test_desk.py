@@ -343,7 +343,7 @@ def test_old_jobs_and_models_that_nobody_has_are_swept(
     backend: Backend, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     from service.config import Settings
-    from service.jobs import backend as module
+    from service.jobs import sweep as module
 
     model = upload(backend, ANN)
     job = end_of(backend, ANN, backend.jobs.submit(ANN, asks(backend, model=model)).job.id)
