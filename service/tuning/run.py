@@ -68,6 +68,8 @@ class Candidate:
     verdict: Verdict | None = None
     tried: list[dict[str, int]] = field(default_factory=list)
     """Points that lost a comparison."""
+    reference_s: float | None = None
+    """The untuned kernel in the last comparison: its first trial, alone and after idle cores, is often slower."""
 
 
 Confirmed = Callable[[Candidate], None]
@@ -149,7 +151,8 @@ class TuningRun:
         untuned, verdict = candidate.progress.untuned_s, candidate.verdict
         if untuned is None:
             return []
-        to_beat = untuned * (verdict.seconds / verdict.untuned_s if verdict else 1.0)
+        reference = min(untuned, candidate.reference_s or untuned)
+        to_beat = reference * (verdict.seconds / verdict.untuned_s if verdict else 1.0)
         known = [*candidate.tried, dict(_standing(candidate)), dict(candidate.task.default)]
         fresh = [(point, s) for point, s in candidate.progress.search.fastest(2 * _FINALISTS) if point not in known]
         if not fresh or fresh[0][1] > to_beat * (1 - by):
@@ -178,6 +181,7 @@ class TuningRun:
         verdict = judge(outcomes[: len(points)], stood, untuned)
         candidate.tried += [point for point in points if verdict is None or point != dict(verdict.point)]
         if verdict is not None:
+            candidate.reference_s = verdict.untuned_s
             candidate.verdict = _rescaled(candidate, verdict)
             self._confirmed(candidate)
 
