@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import service
 from service.errors import RelaxcError
 from service.jobs.task import Task
 
@@ -18,7 +17,7 @@ def without_paths(error: RelaxcError, task: Task) -> RelaxcError:
     stand_ins = {
         **{str(path): "MODEL" for path in task.confinement.reads},
         str(task.workdir): "JOB",
-        str(Path(service.__file__).parent.parent): "RELAXC",
+        str(Path(__file__).parents[2]): "RELAXC",
         sys.prefix: "PYTHON",
         sys.base_prefix: "PYTHON",
     }
