@@ -60,7 +60,8 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed
     pairs = []
     for task in find_tasks(request, stage).tasks:
         found = in_force.lookup(Workload(task.workload, task.dtype, task.shapes), target)
-        pairs += [(task, record) for record in found if (record.rule, record.version) == (task.rule, task.version)][:1]
+        wanted = (task.rule, task.version, request.target.cores)
+        pairs += [(task, one) for one in found if (one.rule, one.version, one.threads) == wanted][:1]
     chosen = random.Random(seed).sample(pairs, min(sample, len(pairs)))
     with stage("measure"):
         rows, loud = _measure(request, chosen, workdir, emit)
@@ -74,13 +75,11 @@ def _measure(
     from service.tuning.measure.measurer import Measurer
 
     rows, loud = [], False
-    for threads in sorted({record.threads for _, record in chosen}):
-        same = [(task, record) for task, record in chosen if record.threads == threads]
-        with Measurer(request.target, threads=max(1, threads), builders=1) as measurer:
-            for task, record in same:
-                rows.append(_row(task, record, measurer))
-                loud = loud or measurer.noise.loud
-                emit({"event": "progress", "stage": "measure", "done": len(rows), "total": len(chosen)})
+    with Measurer(request.target, threads=request.target.cores, builders=1) as measurer:
+        for task, record in chosen:
+            rows.append(_row(task, record, measurer))
+            loud = loud or measurer.noise.loud
+            emit({"event": "progress", "stage": "measure", "done": len(rows), "total": len(chosen)})
     return rows, loud
 
 

@@ -49,10 +49,11 @@ def run(request: CompileRequest, options: TuneOptions, workdir: Path, emit: Emit
     names the stage.
     """
     _require(request.target, options)
+    request = _for_threads(request, options)
     stage = Stages(emit)
     found = find_tasks(request, stage)
     with stage("peak"):
-        peak = _peak(options)
+        peak = _peak(request, options)
     if options.list_only:
         emit({"event": "result", "files": [], **_listed(found, peak)})
         return
@@ -93,17 +94,20 @@ def _require(spec: TargetSpec, options: TuneOptions) -> None:
         )
 
 
-def _peak(options: TuneOptions) -> Peak | None:
+def _for_threads(request: CompileRequest, options: TuneOptions) -> CompileRequest:
+    """The request for as many cores as candidates are timed on: templates divide their work among the target's."""
+    from service.runtime.threads import default_threads
+
+    cores = request.target.cores
+    threads = options.threads or (cores if options.tracker else min(cores, default_threads()))
+    return replace(request, target=replace(request.target, cores=threads))
+
+
+def _peak(request: CompileRequest, options: TuneOptions) -> Peak | None:
     """What this machine reaches at most; None where candidates run on another one."""
     from service.runtime.peak import peak
 
-    return None if options.tracker else peak(_threads(options))
-
-
-def _threads(options: TuneOptions) -> int:
-    from service.runtime.threads import default_threads
-
-    return options.threads or default_threads()
+    return None if options.tracker else peak(request.target.cores)
 
 
 def _builders() -> int:
@@ -161,7 +165,7 @@ class _Session:
 
         self.target = RecordTarget.of(self.request.target)
         self.into = Path(self.options.into) if self.options.into else self.workdir / "records"
-        self.threads = _threads(self.options)
+        self.threads = self.request.target.cores
 
     def tune(self) -> tuple[list[Candidate], dict[str, Any]]:
         """Searches for the tasks that were chosen and have no record, or all chosen ones with `again`."""
@@ -216,7 +220,7 @@ class _Session:
             task = self.found.tasks[index]
             name = f"start {name_of(task)}"
             if journal.noted(name) is None:
-                record = standing(task, known, self.target)
+                record = standing(task, known, self.target, self.threads)
                 if record is not None and is_finished(record, task) and not self.options.again:
                     kept.append(record)
                     continue

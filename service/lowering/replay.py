@@ -33,8 +33,11 @@ class Replay:
     passed_over: list[list[str]] = field(default_factory=list)
 
 
-def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule]) -> Replay:
+def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule], *, cores: int | None) -> Replay:
     """The first of `found` whose rule is one of `rules`, in the record's version, and still takes its parameters.
+
+    On a CPU it must have been timed on as many threads as the target has `cores`: how the work is best divided depends
+    on it. None does not ask.
 
     Where the rule stands among `rules` does not matter: the record was measured, their order is a guess.
     """
@@ -42,6 +45,9 @@ def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule
     result = Replay()
     for record in found:
         rule = by_name.get(record.rule)
+        if cores is not None and record.threads != cores:
+            result.passed_over.append([record.digest, f"it is for {record.threads} threads, the target has {cores}"])
+            continue
         got = _apply(record, rule, func, target)
         if not isinstance(got, str):
             result.schedule, result.rule, result.record = got, rule, record

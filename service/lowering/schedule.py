@@ -91,6 +91,7 @@ class _Scheduler:
     def __init__(self, spec: TargetSpec, opt_level: int, records: Records | None) -> None:
         self._target = to_tvm(spec)
         self._record_target = RecordTarget.of(spec)
+        self._cores = spec.cores if spec.kind == "llvm" else None
         self._rules = _rules(spec, opt_level)
         self._records = records if opt_level > 0 else None
         self._done: dict[str, list[tuple[Any, Any, dict[str, Any]]]] = {}
@@ -119,7 +120,7 @@ class _Scheduler:
         if func.attrs is not None and func.attrs.get(SCHEDULED):
             return func, _row("given")
         found = self._records.lookup(workload, self._record_target) if self._records is not None else ()
-        replayed = replay(found, func, self._target, self._rules)
+        replayed = replay(found, func, self._target, self._rules, cores=self._cores)
         if (won := replayed.schedule) is not None:
             row = _row("record", replayed.rule, won.parameters, passed_over=replayed.passed_over)
             return won.func, {**row, "record": _behind(replayed.record)}

@@ -17,9 +17,9 @@ _FAR = 4.0
 """The sum of log2 of the ratios of all dims beyond which shapes have nothing to say to each other."""
 
 
-def standing(task: Task, records: RecordSet, target: RecordTarget) -> Record | None:
-    """The record of exactly this task, if its point is still one of the space."""
-    found = records.get((task.workload, target, task.rule, task.version, task.dtype))
+def standing(task: Task, records: RecordSet, target: RecordTarget, threads: int) -> Record | None:
+    """The record of exactly this task on so many threads, if its point is still one of the space."""
+    found = records.get((task.workload, target, task.rule, task.version, task.dtype, threads))
     if found is None or found.shapes != task.shapes or not _fits(found.parameters, task.space):
         return None
     return found

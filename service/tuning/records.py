@@ -75,8 +75,8 @@ def _vector(spec: TargetSpec) -> str:
     return name if spec.vector_bits >= bits else f"{name}-{spec.vector_bits}"  # told to use shorter ones
 
 
-RecordKey = tuple[str, RecordTarget, str, int, str]
-"""(workload, target, rule, version, dtype): of two records with one key only the faster is kept."""
+RecordKey = tuple[str, RecordTarget, str, int, str, int]
+"""(workload, target, rule, version, dtype, threads): of two records with one key only the faster is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Record:
     @property
     def key(self) -> RecordKey:
         """What must fit for it to be used."""
-        return self.workload, self.target, self.rule, self.version, self.dtype
+        return self.workload, self.target, self.rule, self.version, self.dtype, self.threads
 
     @property
     def digest(self) -> str:
@@ -224,5 +224,5 @@ class RecordSet:
         return "".join(f"{record.to_json()}\n" for record in self)
 
 
-def _order(record: Record) -> tuple[str, str, str, int, str]:
-    return record.target.name, record.rule, record.workload, record.version, record.dtype
+def _order(record: Record) -> tuple[str, str, str, int, str, int]:
+    return record.target.name, record.rule, record.workload, record.version, record.dtype, record.threads

@@ -42,4 +42,5 @@ def _winner(record: Record, records: RecordSet, versions: Versions) -> Record:
     """The record that a compile uses for this one's workload."""
     rules = versions.get(record.target.kind, {})
     same = records.lookup(Workload(record.workload, record.dtype, record.shapes), record.target)
-    return next(other for other in same if other is record or rules.get(other.rule) == other.version)
+    rivals = (other for other in same if other.threads == record.threads)
+    return next(other for other in rivals if other is record or rules.get(other.rule) == other.version)

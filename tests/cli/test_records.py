@@ -264,9 +264,7 @@ def test_verify_measures_again(relaxc: Relaxc, model: Path, tmp_path: Path) -> N
     out = tmp_path / "out.so"
     assert relaxc("compile", model, "-o", out, "--no-records").returncode == 0
     manifest = Manifest.read(out)
-    made = [
-        record_of_row(dict(r), manifest.target, seconds=100.0, threads=1) for r in manifest.schedule if r["parameters"]
-    ]
+    made = [record_of_row(dict(r), manifest.target, seconds=100.0) for r in manifest.schedule if r["parameters"]]
     append(tmp_path / "records", RecordSet(made))
     options = ("--records", tmp_path / "records", "--no-records", "--sample", 1)
     done = relaxc("records", "verify", model, *options, "--json")

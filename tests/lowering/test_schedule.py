@@ -134,6 +134,7 @@ MISFITS = {
         {"rule": "cpu.depthwise", "version": VERSIONS["cpu.depthwise"]},
         "cpu.depthwise declines: ",
     ),
+    "other threads": ({"threads": SPEC.cores + 1}, f"for {SPEC.cores + 1} threads, the target has {SPEC.cores}"),
     "a trace": ({"trace": "[]"}, "cpu.matmul replays no traces"),
 }
 

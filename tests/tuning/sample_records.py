@@ -41,4 +41,4 @@ def record(**fields: Any) -> Record:
 def record_of_row(row: dict[str, Any], spec: TargetSpec, **fields: Any) -> Record:
     """A record for the PrimFunc of a schedule report's row: what tuning would have written of these parameters."""
     same = {name: row[name] for name in ("workload", "rule", "version", "dtype", "shapes", "parameters")}
-    return record(**{**same, "target": RecordTarget.of(spec), **fields})
+    return record(**{**same, "target": RecordTarget.of(spec), "threads": spec.cores, **fields})
