@@ -132,9 +132,12 @@ class RelaxcError(Exception):
 
     @property
     def node(self) -> str | None:
-        """The first node of the model that the error speaks of."""
-        nodes = self.fields.get("nodes")
-        first = self.fields.get("node") or (nodes[0] if nodes and isinstance(nodes, list) else None)
+        """The first node of the model that the error speaks of: in `node`, `nodes`, or an operator's in `ops`."""
+        ops = self.fields.get("ops")
+        rows = [self.fields, *(ops.values() if isinstance(ops, dict) else ())]
+        lists = [row.get("nodes") for row in rows if isinstance(row, dict)]
+        named = [nodes[0] for nodes in lists if isinstance(nodes, list) and nodes]
+        first = self.fields.get("node") or next(iter(named), None)
         return None if first is None else str(first)
 
     def to_dict(self) -> dict[str, Any]:
@@ -328,7 +331,10 @@ class NotTuned(CompileError):
     code = "not-tuned"
     http_status = 422
     fault = "request"
-    remedy = "`relaxc tune MODEL --records DIR` makes the records that are missing; or compile without --require-tuned."
+    remedy = (
+        "`relaxc tune MODEL --records DIR` makes the records that are missing, then compile with `--records DIR`; "
+        "or compile without --require-tuned."
+    )
 
 
 class ToolMissing(CompileError):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from service.errors import NotTuned
-from service.repro import tune_command
+from service.repro import tune_command, tuned_remedy
 from service.request import CompileRequest, Signature
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def require_records(request: CompileRequest, found: Coverage) -> None:
     raise NotTuned(
         f"{len(missing)} of {len(found.required(which))} {'hot ' * (which == 'hot')}workloads have no tuning record "
         f"that fits {request.target.name}: {names}{more}",
-        remedy=f"`{tune_command(request)}` makes them; or compile without --require-tuned.",
+        remedy=tuned_remedy(request),
         workloads=[kernel.to_dict() for kernel in missing],
         command=tune_command(request),
     )

@@ -9,7 +9,10 @@ from service.errors import InvalidTarget
 from service.lowering.target import resolve
 from service.request import CompileOptions, CompileRequest, TargetSpec, canonical_json
 
-__all__ = ["repro_command", "tune_command"]
+__all__ = ["repro_command", "tune_command", "tuned_remedy"]
+
+_FOLDER = "tuning_logs"
+"""Where records are proposed to be made, where the compile was told of no other place."""
 
 
 def repro_command(request: CompileRequest, model: str) -> str:
@@ -30,6 +33,13 @@ def repro_command(request: CompileRequest, model: str) -> str:
     return shlex.join(words)
 
 
+def tuned_remedy(request: CompileRequest) -> str:
+    """What to do where records are missing: the tuning, and what the compile must be told to find what it makes."""
+    known = request.options.records or (settings().records and request.options.default_records)
+    then = "" if known else f", then compile with `--records {shlex.quote(_folder(request.options))}`"
+    return f"`{tune_command(request)}` makes them{then}; or compile without --require-tuned."
+
+
 def tune_command(request: CompileRequest) -> str:
     """`relaxc tune MODEL …` that makes the records of this compile, where it looks for them first."""
     options = request.options
@@ -37,8 +47,12 @@ def tune_command(request: CompileRequest) -> str:
     if not _means("auto", request.target):
         words += ["--target", _target_text(request.target)]
     words += _what_is_compiled(options)
-    words += ["--records", options.records[0] if options.records else str(settings().records or "tuning_logs")]
+    words += ["--records", _folder(options)]
     return shlex.join(words)
+
+
+def _folder(options: CompileOptions) -> str:
+    return options.records[0] if options.records else str(settings().records or _FOLDER)
 
 
 def _what_is_compiled(options: CompileOptions) -> list[str]:

@@ -21,6 +21,27 @@ def test_an_error_survives_json(kind: type[RelaxcError]) -> None:
     assert str(again) == "it broke"
 
 
+@pytest.mark.parametrize(
+    ("fields", "node"),
+    [
+        ({}, None),
+        ({"nodes": 7}, None),
+        ({"nodes": []}, None),
+        ({"nodes": ["a", "b"]}, "a"),
+        ({"node": "c", "nodes": ["a"]}, "c"),
+        (
+            {"ops": {"Frob": {"count": 2, "nodes": ["/x/Frob", "/y/Frob"], "reason": ""}, "Gob": {"nodes": ["g"]}}},
+            "/x/Frob",
+        ),
+        ({"ops": {"Frob": {"nodes": []}, "Gob": {"nodes": ["g"]}}}, "g"),
+        ({"ops": ["Frob"]}, None),
+        ({"ops": {"Frob": ["a"]}}, None),
+    ],
+)
+def test_the_first_node_that_an_error_knows(fields: dict[str, object], node: str | None) -> None:
+    assert errors.UnsupportedModel("no such operator", **fields).node == node
+
+
 def test_a_remedy_of_the_instance_wins_and_stays_there() -> None:
     class_remedy = errors.InvalidTarget.remedy
     error = errors.InvalidTarget("no such target", remedy="Use another.")

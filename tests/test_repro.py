@@ -6,8 +6,11 @@ import shlex
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from service.config import settings
 from service.lowering.target import resolve
-from service.repro import repro_command
+from service.repro import repro_command, tuned_remedy
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision
 
 
@@ -35,3 +38,21 @@ def test_a_target_without_a_name_of_its_own_is_given_as_json() -> None:
     odd = replace(odd, target=replace(odd.target, cores=3))
     words = shlex.split(repro_command(odd, "m.onnx"))
     assert resolve(words[words.index("--target") + 1]) == odd.target
+
+
+def test_what_was_tuned_elsewhere_than_the_compile_looks_is_named_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        for place, options, then in (
+            (None, CompileOptions(), ", then compile with `--records tuning_logs`"),
+            (None, CompileOptions(records=("mine",)), ""),
+            ("/ours", CompileOptions(), ""),
+            ("/our records", CompileOptions(default_records=False), ", then compile with `--records '/our records'`"),
+        ):
+            monkeypatch.delenv("RELAXC_RECORDS", raising=False)
+            if place:
+                monkeypatch.setenv("RELAXC_RECORDS", place)
+            settings.cache_clear()
+            assert f"` makes them{then}; or compile without" in tuned_remedy(request(options))
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()

@@ -28,14 +28,9 @@ class RecordSets:
         """Keeps it; the bool says whether this owner did not have it.
 
         Its digest is that of its canonical text, so that the same records in another order are the same set. Raises
-        InvalidRecords for a line that is no record and for a set without any, StoreUnwritable.
+        InvalidRecords for a line that is no record or breaks off and for a set without any, StoreUnwritable.
         """
-        staged = self._blobs.local.staged().with_suffix(record_files.SUFFIX)
-        try:
-            staged.write_bytes(text)
-            found = record_files.read(staged)
-        finally:
-            staged.unlink(missing_ok=True)
+        found = record_files.parse(text, "records")
         if not len(found):
             raise InvalidRecords("the record set has no records")
         canonical = "".join(f"{record.to_json()}\n" for record in found).encode()

@@ -53,8 +53,14 @@ def read(path: Path) -> RecordSet:
 
 
 def parse(data: bytes, name: str) -> RecordSet:
-    """The records of one file's content, which messages call `name`; raises as `read` does."""
-    return RecordSet(_records_of(data, name)[0])
+    """The records of a content that has come whole, which messages call `name`.
+
+    Raises InvalidRecords for a line that is no record, the last one as well.
+    """
+    found, torn = _records_of(data, name)
+    if torn:
+        raise InvalidRecords(f"{name}:{_last_line(data)} breaks off", path=name, line=_last_line(data))
+    return RecordSet(found)
 
 
 def append(root: Path, records: Iterable[Record]) -> None:
@@ -154,9 +160,17 @@ def _parse(file: Path) -> tuple[list[Record], str]:
     try:
         if file.stat().st_size > _MAX_BYTES:
             raise InvalidRecords(f"{file} is over {_MAX_BYTES} bytes", path=str(file))
-        return _records_of(file.read_bytes(), str(file))
+        data = file.read_bytes()
     except OSError as error:
         raise InvalidRecords(f"cannot read {file}: {error.strerror}", path=str(file)) from error
+    found, torn = _records_of(data, str(file))
+    if torn:
+        _LOG.warning("%s:%d breaks off: its last record is taken as not written", file, _last_line(data))
+    return found, torn
+
+
+def _last_line(data: bytes) -> int:
+    return data.count(b"\n") + 1
 
 
 def _records_of(data: bytes, name: str) -> tuple[list[Record], str]:
@@ -169,7 +183,6 @@ def _records_of(data: bytes, name: str) -> tuple[list[Record], str]:
             found.append(record_of(json.loads(line)))
         except (ValueError, RecursionError) as error:
             if number == len(lines) and not line.endswith("\n"):
-                _LOG.warning("%s:%d breaks off: its last record is taken as not written", name, number)
                 return found, line
             raise InvalidRecords(f"{name}:{number} is no record: {error}", path=name, line=number) from error
     return found, ""

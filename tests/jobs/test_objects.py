@@ -207,3 +207,18 @@ def test_what_has_no_records_is_refused(backend: Backend, text: bytes) -> None:
     with pytest.raises(InvalidRecords):
         backend.records.add(ANN, text, name="x")
     assert backend.records.list(ADMIN) == []
+
+
+def test_records_that_break_off_are_refused_and_told_to_their_sender_alone(
+    backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    from tests.tuning.sample_records import record
+
+    whole = record().to_json()
+    for text in (f"{whole}\n{whole[:-9]}", whole[:40]):
+        with pytest.raises(InvalidRecords, match="breaks off") as caught:
+            backend.records.add(ANN, text.encode(), name="x")
+        assert str(backend.blobs.local.root) not in str(caught.value.to_dict())
+    assert not caplog.records
+    assert backend.records.list(ADMIN) == []
+    assert backend.records.add(ANN, whole.encode(), name="without a line end")[0].count == 1

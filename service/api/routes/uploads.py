@@ -83,8 +83,13 @@ async def put_upload(
 
 
 @router.head("/{sha256}", response_class=Response, responses=_HEAD, summary="How much of an upload has come")
-def head_upload(sha256: UploadDigest, request: Request, owner: Compiler) -> Response:
-    """`Upload-Offset` is 0 where nothing has come, and the size where the model is complete."""
+def head_upload(
+    sha256: UploadDigest, request: Request, owner: Compiler, name: Annotated[str, NAME] = "model"
+) -> Response:
+    """`Upload-Offset` is 0 where nothing has come, and the size where the model is complete.
+
+    `name` may be there as in a PUT of the same address, and says nothing.
+    """
     here = _standing(backend_of(request), owner, sha256)
     if isinstance(here, ModelRow):
         complete = _headers(here.size_bytes, here.size_bytes) | {"Location": f"/v1/models/{here.digest}"}
