@@ -17,6 +17,7 @@ OURS = "relaxc"
 # name → module of this package; and whether it computes in fp32, so that its time counts as a peer's.
 RUNTIMES = {
     "relaxc": "relaxc",
+    "relaxc-untuned": "relaxc_untuned",
     "onnxruntime": "onnx_runtime",
     "openvino": "open_vino",
     "openvino-bf16": "open_vino_bf16",

@@ -1,4 +1,4 @@
-"""Ours: the model compiled with no tuning, loaded without torch in the process."""
+"""Ours: the model compiled with the records that come with relaxc, loaded without torch in the process."""
 
 from __future__ import annotations
 
@@ -30,22 +30,38 @@ def supports(case: Case) -> bool:
 
 def prepare(case: Case, folder: Path, threads: int) -> Prepared:
     """See Runtime. What the store has is not compiled again; the time is that of the compile that made it."""
+    return prepare_with(case, folder, "relaxc.json", default_records=True)
+
+
+def prepare_with(case: Case, folder: Path, note: str, *, default_records: bool) -> Prepared:
+    """Compiles with or without the records that come with relaxc; `note` tells `load_from` where the artifact is."""
     import service
 
-    made = service.compile(onnx_path(case, folder))
-    (folder / "relaxc.json").write_text(json.dumps(str(made.path)))
-    stages = made.build_record["stages"]
-    facts = {"target": made.manifest.target.name, "stages": stages, "verified": made.manifest.verified}
+    made = service.compile(onnx_path(case, folder), options=service.CompileOptions(default_records=default_records))
+    (folder / note).write_text(json.dumps(str(made.path)))
+    stages, rows = made.build_record["stages"], made.manifest.schedule
+    facts = {
+        "target": made.manifest.target.name,
+        "stages": stages,
+        "verified": made.manifest.verified,
+        "from_records": sum(row["source"] == "record" for row in rows),
+        "kernels": len(rows),
+    }
     return Prepared(sum(file.stat().st_size for file in made.files), round(sum(stages.values()), 2), facts)
 
 
 def load(case: Case, folder: Path, threads: int) -> Loaded:
-    """See Runtime. An artifact needs neither torch, which tvm imports where it can, nor tvm's compiler (110 MiB)."""
+    """See Runtime."""
+    return load_from(folder / "relaxc.json", folder, threads)
+
+
+def load_from(note: Path, folder: Path, threads: int) -> Loaded:
+    """An artifact needs neither torch, which tvm imports where it can, nor tvm's compiler (110 MiB)."""
     sys.modules["torch"] = None  # type: ignore[assignment]
     os.environ["TVM_USE_RUNTIME_LIB"] = "1"
     from service.runtime import load
 
-    session = load(json.loads((folder / "relaxc.json").read_text()), threads=threads)
+    session = load(json.loads(note.read_text()), threads=threads)
     taken = {spec.name for spec in session.signature.inputs}
     inputs = {name: array for name, array in read_inputs(folder).items() if name in taken}
     return Loaded(lambda: session(inputs), lambda result: list(result.values()))
