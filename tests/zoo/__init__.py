@@ -118,7 +118,7 @@ def build(name: str, *, size: Size = "small", dtype: str = "float32", seed: int 
     with torch.random.fork_rng(devices=[]), _quiet():
         torch.manual_seed(seed)
         model: ZooModel = function(size)
-        _randomize_norms(model.module)
+        _randomize_constants(model.module)
     model.module.eval()
     model.module.requires_grad_(False)
     wanted = getattr(torch, dtype)
@@ -259,16 +259,23 @@ def _cast(value: Any, dtype: Any) -> Any:
     return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
-def _randomize_norms(module: Any) -> None:
-    """Gives every BatchNorm statistics, scale and shift of its own: with zeros and ones a bug in them is not seen."""
+def _randomize_constants(module: Any) -> None:
+    """Gives every BatchNorm statistics, and every scale of ones and shift or bias of zeros values of its own.
+
+    A trained model has none of them: with zeros and ones they are folded away, a bug in them is not seen, and times
+    and tuning records are those of kernels that nobody runs.
+    """
     import torch
 
     for part in module.modules():
         if isinstance(part, torch.nn.modules.batchnorm._BatchNorm):
-            torch.nn.init.uniform_(part.weight, 0.5, 1.5)
-            torch.nn.init.normal_(part.bias, 0.0, 0.2)
             torch.nn.init.normal_(part.running_mean, 0.0, 0.2)
             torch.nn.init.uniform_(part.running_var, 0.5, 1.5)
+    for parameter in module.parameters():
+        if parameter.dim() == 1 and bool((parameter == 1).all()):
+            torch.nn.init.uniform_(parameter, 0.5, 1.5)
+        elif parameter.dim() == 1 and bool((parameter == 0).all()):
+            torch.nn.init.normal_(parameter, 0.0, 0.2)
 
 
 @contextlib.contextmanager
