@@ -221,7 +221,7 @@ class Store:
         """
         limit = self.max_bytes if max_bytes is None else max_bytes
         now = time.time()
-        sweep_staging(self._staging, now - _STALE_S)
+        self.sweep()
         entries = sorted(self._entries(), key=lambda entry: entry.used_at)
         total, removed = sum(entry.size_bytes for entry in entries), []
         for entry in entries:
@@ -237,6 +237,10 @@ class Store:
         if removed:
             self._forget({entry.digest for entry in removed})
         return removed
+
+    def sweep(self) -> None:
+        """Removes what dead processes left half written, as `gc` does too."""
+        sweep_staging(self._staging, time.time() - _STALE_S)
 
     def _forget(self, digests: Collection[str]) -> None:
         for stored in self._keys():

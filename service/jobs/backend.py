@@ -154,6 +154,8 @@ class Backend:
 
     def sweep(self) -> None:
         """Removes what is old (`service.jobs.sweep`); it is done every ten minutes anyway."""
+        self.workspace.sweep()
+        self.store.sweep()
         sweep(self.database, self.blobs, self.uploads, self.models)
 
     def stop(self, drain_s: float = 0.0) -> None:

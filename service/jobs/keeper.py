@@ -57,7 +57,7 @@ class Keeper:
         self.id = uuid.uuid4().hex
         self._database = database
         self._workspace = workspace.path
-        self._place = _place(root)
+        self._place = _place(root, workspace)
         self._lease_s = lease_s
         self._register()
 
@@ -104,7 +104,7 @@ class Keeper:
             instances.forget(connection, self.id)
 
 
-def _place(root: Path) -> str:
+def _place(root: Path, workspace: Workspace) -> str:
     """What tells this cache folder from all others, written into it once."""
     mark = root / _MARK
     while True:
@@ -112,7 +112,7 @@ def _place(root: Path) -> str:
             if text := mark.read_text().strip():
                 return text
         except FileNotFoundError:
-            staged = mark.with_name(f".{_MARK}-{uuid.uuid4().hex}")
+            staged = workspace.path / _MARK
             staged.write_text(uuid.uuid4().hex)
             try:
                 mark.hardlink_to(staged)

@@ -14,17 +14,15 @@ import json
 import os
 import pkgutil
 import select
-import signal
 import socket
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.jobs.guard import stand_guard
+from service.jobs.forks import serve_forks
 from service.jobs.limits import name_process
 from service.jobs.task import Flavour
 from service.jobs.walls import probe
@@ -74,32 +72,6 @@ def _our_modules(flavour: Flavour) -> Iterator[str]:
 def threads() -> int:
     """How many threads this process has."""
     return sum(1 for _ in Path("/proc/self/task").iterdir())
-
-
-def serve_forks(control: socket.socket) -> None:
-    """Forks a guard for each channel that comes in, until the other end closes."""
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # guards are reaped by the kernel
-    while True:
-        message, channels, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:
-            return
-        for channel in channels:
-            _fork_guard(control, channel)
-            os.close(channel)
-
-
-def _fork_guard(control: socket.socket, channel: int) -> None:
-    if os.fork() == 0:
-        code = 70
-        try:
-            control.close()
-            with socket.socket(fileno=channel) as connection:
-                stand_guard(connection)
-            code = 0
-        except Exception:  # noqa: BLE001  # the end of a forked process: the trace goes to the zygote's log
-            traceback.print_exc()
-        finally:
-            os._exit(code)
 
 
 @contextmanager

@@ -14,15 +14,16 @@ from typing import BinaryIO
 __all__ = ["Workspace"]
 
 _LOCK = "lock"
-_UNBORN = ".new-"
+_UNBORN, _GONE = ".new-", ".gone-"
 _UNBORN_LIMIT_S = 3600.0
 
 
 class Workspace:
     """Gives out private folders below `root`, on the store's file system so that a finished file is moved, not copied.
 
-    What a killed process left is removed when the next workspace opens: its lock is no longer held. The lock is
-    the kernel's, not a process id, so that two containers may share one root.
+    What a killed process left is removed when the next workspace opens, and by `sweep`: its lock is no longer held. The
+    lock is the kernel's, not a process id, so that two containers may share one root. A folder gets another name before
+    it is removed, since without its lock nobody would know that it is left.
     """
 
     def __init__(self, root: Path) -> None:
@@ -50,19 +51,29 @@ class Workspace:
 
     def close(self) -> None:
         """Removes every folder given out. May be called twice."""
-        if self.path.exists():
-            self.remove(self.path)
+        with contextlib.suppress(FileNotFoundError):
+            self.remove(_put_away(self.path))
         self._lock.close()
+
+    def sweep(self) -> None:
+        """Removes what killed processes left."""
+        _sweep(self.path.parent)
+
+
+def _put_away(folder: Path) -> Path:
+    return folder.rename(folder.with_name(_GONE + folder.name))
 
 
 def _sweep(root: Path) -> None:
     for folder in root.iterdir():
-        if folder.name.startswith(_UNBORN):
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it
+            if folder.name.startswith(_GONE):
+                shutil.rmtree(folder, ignore_errors=True)
+            elif folder.name.startswith(_UNBORN):
                 if time.time() - folder.stat().st_mtime > _UNBORN_LIMIT_S:
                     shutil.rmtree(folder, ignore_errors=True)
-        elif _is_abandoned(folder):
-            shutil.rmtree(folder, ignore_errors=True)
+            elif _is_abandoned(folder):
+                shutil.rmtree(_put_away(folder), ignore_errors=True)
 
 
 def _is_abandoned(folder: Path) -> bool:

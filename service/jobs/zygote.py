@@ -39,7 +39,8 @@ class Zygote:
         self.walls: dict[str, Any] | None = None
         """What its jobs are behind, as `Walls.to_dict()`; None until it is ready."""
         self._lock = threading.Lock()
-        self._log: IO[bytes] = tempfile.NamedTemporaryFile(prefix=f"relaxc-{flavour}-")  # noqa: SIM115  # lives with us
+        # Without a name: a server that is killed leaves nothing of it.
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives with us
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(  # our own module
@@ -107,7 +108,7 @@ class Zygote:
         if code is not None and code < 0:
             raise ZygoteGone
         why = f"it was not ready after {_START_LIMIT_S:g} s" if code is None else f"it left with exit code {code}"
-        tail = log_tail(Path(self._log.name))
+        tail = log_tail(Path(f"/proc/self/fd/{self._log.fileno()}"))
         raise CompilerCrashed(f"the worker did not start: {why}", stage="start", log_tail=tail)
 
     def channel(self) -> socket.socket:

@@ -204,8 +204,7 @@ def test_kill_9_of_the_guard(pool: Pool, task: Callable[..., Task]) -> None:
     pids = run.pids()
     os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
     assert isinstance(run.ended(5), CompilerCrashed)
-    assert all_gone(pids[:2])  # the one that left the session is out of reach without its guard
-    os.kill(pids[2], signal.SIGKILL)
+    assert all_gone(pids)  # also the one that left the session
     assert pool.run(task("echo"), ignore) == {"payload": {}}
 
 
@@ -241,6 +240,20 @@ def test_a_zygote_that_imports_ends_when_its_server_is_killed() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     assert all_gone([int(done.stdout)], within_s=2)
+
+
+def test_a_killed_server_leaves_no_file(tmp_path: Path) -> None:
+    code = (
+        "import os\n"
+        "from service.jobs.pool import Pool\n"
+        "from service.jobs.task import Flavour\n"
+        "pool = Pool()\n"
+        "pool.warm(Flavour.ONNX)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_daemon_does_not_outlive_its_task(pool: Pool, task: Callable[..., Task]) -> None:

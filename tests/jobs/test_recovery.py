@@ -198,6 +198,18 @@ def test_bytes_without_a_row_are_removed(database: Database, open_backend: OpenB
     assert not [path for path in backend.blobs.local.root.rglob("*") if path.is_file()]
 
 
+def test_a_half_kept_artifact_is_removed(open_backend: OpenBackend, tmp_path: Path) -> None:
+    backend = open_backend()
+    half = tmp_path / "cache" / "staging" / "half"
+    half.mkdir(parents=True)
+    (half / "model.so").write_bytes(b"x")
+    backend.sweep()
+    assert half.exists()  # somebody may be writing it
+    os.utime(half, (0, 0))
+    backend.sweep()
+    assert not half.exists()
+
+
 def test_two_caches_have_two_places_and_one_cache_has_one(tmp_path: Path, database: Database) -> None:
     from service.jobs.keeper import Keeper
 

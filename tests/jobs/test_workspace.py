@@ -17,6 +17,19 @@ space = Workspace(Path(sys.argv[1]))
 os.kill(os.getpid(), 9)
 """
 
+_DIES_WHILE_IT_REMOVES = """
+import os, sys
+from pathlib import Path
+from service.jobs import workspace
+def dies(folder, **_):
+    (Path(folder) / "lock").unlink()
+    os.kill(os.getpid(), 9)
+space = workspace.Workspace(Path(sys.argv[1]))
+(space.folder("job") / "half.so").write_text("half")
+workspace.shutil.rmtree = dies
+space.close()
+"""
+
 
 def test_folders_are_private_and_go_with_the_workspace(tmp_path: Path) -> None:
     with Workspace(tmp_path / "jobs") as space:
@@ -38,6 +51,18 @@ def test_what_a_killed_process_left_is_swept_and_a_living_one_is_left_alone(tmp_
         with Workspace(tmp_path) as next_one:
             assert {path.name for path in tmp_path.iterdir()} == {living.path.name, next_one.path.name}
             assert kept.is_dir()
+
+
+def test_what_was_half_removed_is_removed_by_the_next_and_by_a_sweep(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _DIES_WHILE_IT_REMOVES, tmp_path], check=False)
+    assert len(list(tmp_path.iterdir())) == 1
+    with Workspace(tmp_path) as space:
+        assert list(tmp_path.iterdir()) == [space.path]
+        for code in (_DIES_WHILE_IT_REMOVES, _OPENS_AND_DIES):
+            subprocess.run([sys.executable, "-c", code, tmp_path], check=False)
+            assert len(list(tmp_path.iterdir())) == 2
+            space.sweep()
+            assert list(tmp_path.iterdir()) == [space.path]
 
 
 def test_a_folder_without_permissions_is_removed(tmp_path: Path) -> None:
