@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 
-.PHONY: demo test conformance bench lint fix clean lock
+.PHONY: demo test conformance drill bench lint fix clean lock
 
 $(STAMP): requirements.lock pyproject.toml
 	$(PY) -m venv $(VENV)
@@ -21,6 +21,11 @@ test: $(STAMP) lint
 
 conformance: $(STAMP)
 	$(BIN)/python -m pytest tests/conformance -m "slow or not slow"
+
+# kill -9 of servers and children while clients work, 50 rounds on each database: about 10 minutes each on two cores.
+drill: $(STAMP)
+	$(BIN)/python -m tests.drills.crash --rounds 50 --database sqlite
+	$(BIN)/python -m tests.drills.crash --rounds 50 --database postgresql
 
 # The runtimes to compare with, and matplotlib: 100 MB that nothing else needs.
 $(BENCH_STAMP): requirements-bench.lock $(STAMP)

@@ -1,6 +1,7 @@
 """A PostgreSQL of the test session's own, as Debian installs it: `pytest_plugins = ("tests.postgres",)` or an import.
 
-`postgres` is the URL of a fresh, empty database of that server for each test that asks for it.
+`postgres` is the URL of a fresh, empty database of that server for each test that asks for it; `running_postgres` is a
+server for what is no test.
 """
 
 from __future__ import annotations
@@ -12,11 +13,16 @@ import subprocess
 import tempfile
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-__all__ = ["postgres", "postgres_server"]
+__all__ = ["PostgresMissing", "postgres", "postgres_server", "running_postgres"]
+
+
+class PostgresMissing(Exception):
+    """Why no server can be started here."""
 
 
 def _programs() -> Path | None:
@@ -29,14 +35,24 @@ def _programs() -> Path | None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """A server on a Unix socket in a folder of its own, without durability; the URL of its first database."""
+    try:
+        with running_postgres() as url:
+            yield url
+    except PostgresMissing as error:
+        pytest.skip(str(error))
+
+
+@contextmanager
+def running_postgres() -> Iterator[str]:
+    """The same, while the block runs. Raises PostgresMissing."""
     programs = _programs()
     if programs is None:
-        pytest.skip("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+        raise PostgresMissing("PostgreSQL is not installed (Debian: apt-get install postgresql)")
     root = Path(tempfile.mkdtemp(prefix="pg-"))  # short: a socket's path has at most 107 characters
     as_user = _as_other_user(root)
     if as_user is None:
         shutil.rmtree(root)
-        pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
+        raise PostgresMissing("PostgreSQL does not run as root, and there is no user postgres")
     data = root / "data"
     options = f"-k {root} -c listen_addresses='' -c fsync=off -c max_connections=200"
     try:

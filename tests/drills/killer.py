@@ -1,0 +1,69 @@
+"""Who dies, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+import psutil
+
+from tests.drills.clients import Account
+from tests.drills.world import Clock, Server, below, until
+
+__all__ = ["Deaths", "kill_one"]
+
+_WEIGHTS = {"server": 10, "relaxc-zygote": 3, "relaxc-guard": 4, "relaxc-job": 4}
+_LATEST_S = 3.0
+_PATIENCE_S = 10.0
+
+
+@dataclass
+class Deaths:
+    """What was killed, and what the clients were at then."""
+
+    kinds: Counter[str] = field(default_factory=Counter)
+    amid: Counter[str] = field(default_factory=Counter)
+
+
+def kill_one(server: Server, account: Account, deaths: Deaths, rng: random.Random, clock: Clock) -> str:
+    """Waits for a random moment, kills somebody, and starts the server again where it was that; says who it was."""
+    (kind,) = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+    time.sleep(rng.uniform(0.0, _LATEST_S))
+    if kind != "server" and not _kill_child(kind, rng, clock, account):
+        kind = "server"
+    amid = Counter(account.phases.values())
+    if kind == "server":
+        server.kill()
+        if rng.random() < 0.2:  # what was left behind must end without anybody's help
+            time.sleep(1.0)
+        server.start()
+    deaths.kinds[kind] += 1
+    deaths.amid += amid
+    return kind
+
+
+def _kill_child(name: str, rng: random.Random, clock: Clock, account: Account) -> bool:
+    found: list[psutil.Process] = []
+
+    def one_is_there() -> bool:
+        found[:] = [process for process in below() if _name(process) == name]
+        return bool(found) or not account.phases
+
+    until(clock, _PATIENCE_S, one_is_there)
+    if not found:
+        return False
+    time.sleep(rng.uniform(0.0, 0.5))
+    with contextlib.suppress(psutil.NoSuchProcess):
+        rng.choice(found).kill()
+        return True
+    return False
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.NoSuchProcess:
+        return ""
