@@ -35,7 +35,8 @@ class Policy:
 class Batch:
     """Points of one task; `run_of` makes the request for a library, `before_runs` is called once before the first.
 
-    `ended` hears of each outcome. With `keep` the libraries stay.
+    `ended` hears of each outcome. With `keep` the libraries stay. `check_room` is called where something was not built:
+    it raises what ends the batch if that is no fault of the point.
     """
 
     builders: Pool
@@ -45,6 +46,7 @@ class Batch:
     policy: Policy
     run_of: Callable[[str], Run]
     before_runs: Callable[[], object]
+    check_room: Callable[[], object]
     keep: bool = False
     ended: Callable[[Outcome], None] = lambda outcome: None
     outcomes: dict[int, Outcome] = field(default_factory=dict)
@@ -86,8 +88,11 @@ class Batch:
         if isinstance(answer, Built) and answer.kind == "built":
             self._to_run.append(index)
         elif isinstance(answer, Built):
+            if answer.kind == "build-failed":
+                self.check_room()
             self._end(index, Outcome(self._points[index], _failure(answer.kind), detail=answer.detail))
         else:
+            self.check_room()
             self._end(index, outcome_of(self._points[index], answer, "the builder"))
 
     def _run_ended(self, done: Done) -> None:

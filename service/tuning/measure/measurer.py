@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from service.errors import InvalidOption, ServerUnreachable
 from service.jobs.workspace import Workspace
 from service.request import TargetSpec
 from service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
+from service.tuning.measure.disk import check_room, writing
 from service.tuning.measure.listener import Listener
 from service.tuning.measure.messages import Build, Built, Compare, Heard, Listen, Reference, Run, Subject
 from service.tuning.measure.outcome import MeasureLimits, Noise, Outcome, RpcOptions
@@ -54,14 +56,20 @@ class Measurer:
 
         Files are below `folder`, by default one of the cache folder.
 
-        Raises InvalidOption where it or `builders` is under 1, and ServerUnreachable where there is no such server.
+        Raises InvalidOption where it or `builders` is under 1, or more threads are timed here than there are cores,
+        StoreUnwritable where no file can be written, and ServerUnreachable where there is no such server.
         """
-        if threads < 1 or builders < 1:
-            raise InvalidOption(f"threads and builders must be at least 1, not {threads} and {builders}")
+        _check_counts(threads, builders, local=rpc is None)
         self._limits = limits or MeasureLimits()
         self._rpc = rpc
-        self._workspace = Workspace(folder or settings().cache_dir / "tuning")
-        self._folder = self._workspace.folder("measure")
+        root = folder or settings().cache_dir / "tuning"
+        with writing(root):
+            self._workspace = Workspace(root)
+            try:
+                self._folder = self._workspace.folder("measure")
+            except OSError:
+                self._workspace.close()
+                raise
         self._zygote = Zygote(self._folder)
         self._placement = place(threads)
         memory = {"memory_bytes": self._limits.memory_bytes}
@@ -153,12 +161,14 @@ class Measurer:
             if isinstance(built, Lost):
                 failed = outcome_of(task.default, built, "the untuned kernel's builder")
             elif built.kind != "built":
+                check_room(self._folder)
                 return Outcome(task.default, built.kind, detail=f"the untuned kernel: {built.detail}")
             else:
                 ran = run_alone(self._runners, Reference(subject, build.out), self._run_limit_s)
                 failed = outcome_of(task.default, ran, "the untuned kernel")
                 if failed.kind == "measured":
                     return None
+            check_room(self._folder)
         return failed
 
     def _build(self, task: Task, point: Parameters) -> Build:
@@ -180,6 +190,7 @@ class Measurer:
             self._policy,
             run_of=lambda library: Run(subject, library, hopeless_s),
             before_runs=self._listener.wait_until_quiet,
+            check_room=lambda: check_room(self._folder),
         )
 
     def _compared(self, task: Task, subject: Subject, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
@@ -211,3 +222,12 @@ class Measurer:
             return None
         heard = run_alone(self._runners, Listen(), _LISTEN_S)
         return heard if isinstance(heard, Heard) else None
+
+
+def _check_counts(threads: int, builders: int, *, local: bool) -> None:
+    cores = len(os.sched_getaffinity(0))
+    if threads < 1 or builders < 1:
+        raise InvalidOption(f"threads and builders must be at least 1, not {threads} and {builders}")
+    if local and threads > cores:  # they would wait for each other's turns, which is what would be timed
+        message = f"{threads} threads cannot be timed on {cores} cores"
+        raise InvalidOption(message, remedy=f"At most --threads {cores}.", option="threads")

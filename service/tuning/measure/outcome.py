@@ -22,7 +22,8 @@ process that built or ran it died, or passed its time; `wrong`: its numbers are 
 class MeasureLimits:
     """What one trial may take: seconds of wall clock, private writable bytes a process, and how often it is run.
 
-    A candidate is run `min_runs` times at least, and then until its spread is at most `spread`, `measure_s` seconds
+    Before a candidate is timed its cores are kept busy for `warm_up_s` seconds, and its first `warm_up_runs` runs do
+    not count. It is run `min_runs` times at least, and then until its spread is at most `spread`, `measure_s` seconds
     are over or it was run `max_runs` times. One that is `hopeless` times slower than the best of its task stops at
     `min_runs`. `quiet_wait_s` bounds how long a measurement waits for a noisy machine.
     """
@@ -30,6 +31,8 @@ class MeasureLimits:
     build_s: float = 20.0
     run_s: float = 30.0
     memory_bytes: int = 8 << 30
+    warm_up_s: float = 0.005
+    warm_up_runs: int = 3
     measure_s: float = 0.1
     min_runs: int = 5
     max_runs: int = 60

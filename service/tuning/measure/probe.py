@@ -47,6 +47,12 @@ class Probe:
         """
         self._copy(self._from, self._to)
 
+    def spin(self, seconds: float) -> None:
+        """Keeps every core busy with arithmetic for at least so long."""
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            self._fma(self._scale, self._sums)
+
     def listen(self) -> Timing:
         """The time of arithmetic and of copying together, which is the same whenever the machine is quiet.
 

@@ -108,6 +108,9 @@ class _Session:
         """See `trials.Place`."""
         return value if isinstance(value, int) else tvm.runtime.tensor(value, self._device)
 
+    def awaken(self, seconds: float) -> None:
+        """See `trials.Place`. Nothing: a server has no kernel but the candidate, whose first runs do not count."""
+
     def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
         """See `trials.Place`."""
         assert isinstance(kernel, _Kernel)

@@ -63,6 +63,9 @@ class _Memory:
     def put(self, value: Array | int) -> Any:
         return value if isinstance(value, int) else tvm.runtime.tensor(value)
 
+    def awaken(self, seconds: float) -> None:
+        self._probe.spin(seconds)
+
     def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
         self._probe.flush()
         start = time.perf_counter_ns()

@@ -24,7 +24,9 @@ class Timing:
 
 
 def time_until_steady(run: Callable[[], float], limits: MeasureLimits, hopeless_s: float) -> Timing:
-    """Calls `run`, which returns seconds, as often as `limits` say; see MeasureLimits."""
+    """Calls `run`, which returns seconds, as often as `limits` say: see MeasureLimits. The first do not count."""
+    for _ in range(limits.warm_up_runs):
+        run()
     end = time.perf_counter() + limits.measure_s
     seconds: list[float] = []
     while len(seconds) < limits.max_runs:

@@ -21,6 +21,7 @@ from service.tuning.measure.timing import summary, time_until_steady
 __all__ = ["Device", "Place", "Trials"]
 
 _SEED = 0
+_WARM_UP_ROUNDS = 1
 _UNSET = 0xFF
 """The byte of outputs that nothing was written to: NaN, or the largest unsigned number."""
 
@@ -34,6 +35,10 @@ class Place(Protocol):
 
     def put(self, value: Array | int) -> Any:
         """The value as an argument of a kernel."""
+        ...
+
+    def awaken(self, seconds: float) -> None:
+        """Keeps the cores that kernels run on busy for so long: after idling they are slow at first."""
         ...
 
     def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
@@ -85,6 +90,7 @@ class Trials:
             first, wrong = self._judge(kernel, tensors)
             if wrong:
                 return Ran("wrong", detail=wrong)
+            place.awaken(self._limits.warm_up_s)
             timing = time_until_steady(lambda: place.seconds(kernel, tensors), self._limits, request.hopeless_s)
             if not self._arguments.updated and not _equal(first, self._outputs(tensors)):
                 wrong = self._verdict(self._outputs(tensors))
@@ -101,11 +107,12 @@ class Trials:
             right = [index for index, reason in enumerate(reasons) if not reason]
             seconds: list[list[float]] = [[] for _ in kernels]
             order, rng = list(right), random.Random(_SEED)
-            for _ in range(request.rounds):
+            place.awaken(self._limits.warm_up_s)
+            for _ in range(_WARM_UP_ROUNDS + request.rounds):
                 rng.shuffle(order)
                 for index in order:
                     seconds[index].append(place.seconds(kernels[index], tensors))
-        timings = {index: summary(seconds[index]) for index in right}
+        timings = {index: summary(seconds[index][_WARM_UP_ROUNDS:]) for index in right}
         return [
             Ran("measured", timings[i].seconds, timings[i].spread, timings[i].runs, error=timings[i].error)
             if i in timings

@@ -16,12 +16,13 @@ __all__ = ["FAULTS", "RULES", "SIZE", "plus_one"]
 SIZE = 1 << 14
 
 FAULTS = (
-    *("none", "wrong", "segfault", "hang", "exit", "memory", "mismatch"),  # of the kernel
-    *("declined", "no-such-point", "raises", "builder-segfault", "builder-hang"),  # of the rule
+    *("none", "wrong", "segfault", "hang", "exit", "memory", "4-gib", "mismatch"),  # of the kernel
+    *("declined", "no-such-point", "raises", "builder-segfault", "builder-hang", "builder-4-gib"),  # of the rule
 )
 """What the parameter `fault` numbers."""
 
 _PLENTY_BYTES = 1 << 44
+_4_GIB = 1 << 32
 
 
 def plus_one(size: int = SIZE) -> Any:
@@ -44,12 +45,25 @@ def _exhausting() -> Any:
     return _calls("memset", tirx.call_extern("handle", "malloc", plenty), 1, plenty)
 
 
+def _allocating() -> Any:
+    """Once in a run it wants memory that it hardly touches; its numbers are wrong where it gets it."""
+    count = tirx.const(_4_GIB, "int64")
+    touched = tirx.call_extern(
+        "int32", "memset", tirx.call_extern("handle", "malloc", count), 1, tirx.const(1, "int64")
+    )
+    x = te.placeholder((SIZE,), name="x")
+    zero = tirx.const(0.0, "float32")
+    y = te.compute((SIZE,), lambda i: x[i] + tirx.if_then_else(i == 0, touched.astype("float32"), zero), name="y")
+    return te.create_prim_func([x, y])
+
+
 _KERNELS = {
     "wrong": lambda: _plus(tirx.const(1.5, "float32")),
     "segfault": lambda: _calls("raise", int(signal.SIGSEGV)),
     "hang": lambda: _calls("sleep", 1000),
     "exit": lambda: _calls("_exit", 3),
     "memory": _exhausting,
+    "4-gib": _allocating,
     "mismatch": lambda: plus_one(2 * SIZE),
 }
 
@@ -73,6 +87,8 @@ class Faulty:
             raise RuntimeError("a bug of the rule")
         if fault == "builder-segfault":
             os.kill(os.getpid(), signal.SIGSEGV)
+        if fault == "builder-4-gib":
+            bytearray(_4_GIB)
         if fault == "builder-hang":
             time.sleep(1000)
         return Schedule(_KERNELS.get(fault, plus_one)(), chosen)

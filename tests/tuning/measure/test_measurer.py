@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -91,7 +92,7 @@ def test_compare_takes_turns_and_ends_with_the_default(measurer: Make, faulty: T
 
 
 def test_kernels_run_with_all_cores_while_nothing_is_built(measurer: Make, matmul: Task) -> None:
-    made = measurer(threads=64)
+    made = measurer(threads=len(os.sched_getaffinity(0)))
     assert not made._policy.overlap
     outcomes = made.measure(matmul, [matmul.default] * 3)
     assert [outcome.kind for outcome in outcomes] == ["measured"] * 3
@@ -101,3 +102,10 @@ def test_kernels_run_with_all_cores_while_nothing_is_built(measurer: Make, matmu
 def test_counts_are_checked(counts: dict[str, int]) -> None:
     with pytest.raises(InvalidOption, match="at least 1"):
         Measurer(resolve("auto"), **counts)
+
+
+def test_more_threads_than_cores_are_not_timed() -> None:
+    cores = len(os.sched_getaffinity(0))
+    with pytest.raises(InvalidOption, match=f"on {cores} cores") as refused:
+        Measurer(resolve("auto"), threads=cores + 1, builders=1)
+    assert refused.value.remedy == f"At most --threads {cores}."
