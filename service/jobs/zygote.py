@@ -35,7 +35,7 @@ class Zygote:
 
     def __init__(self, flavour: Flavour) -> None:
         """Starts the process; it imports while the caller goes on, and `channel` waits for it."""
-        self._ready = False
+        self._ready = self._closed = False
         self.walls: dict[str, Any] | None = None
         """What its jobs are behind, as `Walls.to_dict()`; None until it is ready."""
         self._lock = threading.Lock()
@@ -69,6 +69,8 @@ class Zygote:
     def wait_ready(self) -> None:
         """Returns once the imports are done. Raises CompilerCrashed when they fail, ZygoteGone when it was killed."""
         with self._lock:
+            if self._closed:  # by another thread, which found it dead
+                raise ZygoteGone
             if self._ready:
                 return
             self._control.settimeout(_START_LIMIT_S)
@@ -105,7 +107,7 @@ class Zygote:
             code: int | None = self._process.wait(_END_LIMIT_S)
         except subprocess.TimeoutExpired:
             code = None
-        if code is not None and code < 0:
+        if self._closed or (code is not None and code < 0):
             raise ZygoteGone
         why = f"it was not ready after {_START_LIMIT_S:g} s" if code is None else f"it left with exit code {code}"
         tail = log_tail(Path(f"/proc/self/fd/{self._log.fileno()}"))
@@ -124,7 +126,8 @@ class Zygote:
         return ours
 
     def close(self) -> None:
-        """Ends the process. Guards and their jobs, which are not its to end, go on."""
+        """Ends the process. Guards and their jobs, which are not its to end, go on. May be called twice."""
+        self._closed = True
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits in `wait_ready`
         if not self._ready:
@@ -134,5 +137,6 @@ class Zygote:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        self._control.close()
-        self._log.close()
+        with self._lock:  # nobody waits on them any more
+            self._control.close()
+            self._log.close()

@@ -27,6 +27,7 @@ from service.errors import (
 from service.jobs.limits import Limits
 from service.jobs.pool import Cancellation, Pool
 from service.jobs.task import Flavour, Task
+from service.jobs.zygote import Zygote, ZygoteGone
 
 ROOT = Path(__file__).parent.parent.parent
 LIMITS = Limits(timeout_s=60.0, memory_bytes=2 << 30, file_bytes=8 << 20)
@@ -226,6 +227,14 @@ def test_a_zygote_killed_while_it_imports_is_replaced(task: Callable[..., Task])
         pool.warm(Flavour.ONNX)
         os.kill(pool.pids()[Flavour.ONNX], signal.SIGKILL)
         assert pool.run(task("echo"), ignore) == {"payload": {}}
+
+
+def test_who_waits_for_a_zygote_that_another_thread_has_given_up_is_told_that_it_is_gone() -> None:
+    zygote = Zygote(Flavour.ONNX)
+    os.kill(zygote.pid, signal.SIGKILL)
+    zygote.close()
+    with pytest.raises(ZygoteGone):
+        zygote.channel()
 
 
 def test_a_zygote_that_imports_ends_when_its_server_is_killed() -> None:
