@@ -294,7 +294,7 @@ class _Session:
             "seed": self.options.seed,
             "host": machine.model_name(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "records": str(self.into),
+            **({"records": self.options.into} if self.options.into else {}),
             **_versions(),
         }
 

@@ -75,7 +75,8 @@ class Job(BaseModel):
     progress: Progress | None
     model: Digest | None
     name: str = Field(examples=["resnet.onnx"])
-    target: str | None = Field(examples=["x86-64-v4"])
+    target: str | dict[str, Any] | None = Field(description="As it was asked for.", examples=["auto"])
+    resolved: str | None = Field(description="The name of the machine that `target` meant.", examples=["x86-64-v4"])
     options: dict[str, Any]
     priority: int
     attempts: int = Field(description="How often a server has begun it.")

@@ -24,6 +24,7 @@ from service.jobs.pool import Pool
 from service.jobs.recordsets import RecordSets
 from service.jobs.running import Running
 from service.jobs.task import Flavour, Task, finite
+from service.jobs.unnamed import unnamed
 from service.jobs.workspace import Workspace
 from service.request import CompileOptions, CompileRequest, ModelRef, TargetSpec
 
@@ -102,7 +103,7 @@ class Kinds:
         if "records.jsonl" in files and (text := _read(plain_file(workdir, "records.jsonl"))).strip():
             owner = Owner(job.owner, frozenset())
             digest = self.records.add(owner, text, name=f"{job.name} ({job.id})", job=job.id)[0].digest
-        return Outcome(records=digest, result=finite(result.get("summary")))
+        return Outcome(records=digest, result=finite({**result.get("summary", {}), "records": digest}))
 
     def _bench(self, running: Running) -> Outcome:
         job, peak = running.job, _peak_folder()
@@ -133,7 +134,7 @@ class Kinds:
             task = Task(self.entries[running.job.kind], payload, workdir, flavour, limits, confinement=allowed)
             with running.at(workdir):
                 result = self.pool.run(task, running.take, cancellation=running.cancellation)
-                return keep(running.job, workdir, result)
+                return keep(running.job, workdir, unnamed(result, task))
         finally:
             self.workspace.remove(workdir)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -157,7 +158,8 @@ class Submission:
         if asked.records is not None:
             self._records.get(owner, asked.records)
         target = resolve(asked.target) if not needs_artifact else None
-        extras = {"artifact": asked.artifact, "records": asked.records, "trials": asked.trials, "time_s": asked.time_s}
+        given = {"artifact": asked.artifact, "records": asked.records, "trials": asked.trials, "time_s": asked.time_s}
+        extras = {field: value for field, value in given.items() if value is not None}
         name = asked.name or (model.name if model is not None else str(asked.artifact)[:12])
         columns = {
             "kind": asked.kind,
@@ -165,7 +167,7 @@ class Submission:
             "name": name.replace("\0", "")[:_MAX_NAME],
             "target": {} if target is None else target.to_dict(),
             "options": asked.options.to_dict(),
-            "extras": {field: value for field, value in extras.items() if value is not None},
+            "extras": extras if target is None else {**extras, "target": _as_json(asked.target)},
             "priority": asked.priority,
             "webhook": asked.webhook,
             "memory_bytes": estimate(asked.kind, self._size(asked, model)),
@@ -173,7 +175,7 @@ class Submission:
         if asked.kind is JobKind.COMPILE and model is not None and target is not None:
             found = self._look_up(asked, ModelRef(model.format, model.digest, model.size_bytes, Path("model")), target)
             return _Checked({**columns, "request_key": found.digest}, self._artifacts.lookup(found))
-        same = {name: columns[name] for name in ("kind", "model", "target", "options", "extras")}
+        same = {name: columns[name] for name in ("kind", "model", "target", "options")} | {"extras": extras}
         return _Checked({**columns, "request_key": hashlib.sha256(canonical_json(same).encode()).hexdigest()})
 
     def _look_up(self, asked: JobRequest, model: ModelRef, target: TargetSpec) -> Key:
@@ -187,6 +189,12 @@ class Submission:
             return 0 if model is None else model.size_bytes
         with self._artifacts.open(Owner("", frozenset({"admin"})), str(asked.artifact)) as opened:
             return opened.entry.size_bytes
+
+
+def _as_json(target: str) -> Any:
+    """A target as its asker wrote it: a name, or an object."""
+    text = target.strip()
+    return json.loads(text) if text.startswith("{") else text
 
 
 def _check_fields(asked: JobRequest, *, needs_model: bool, needs_artifact: bool) -> None:

@@ -1,4 +1,4 @@
-"""Errors as somebody elsewhere may see them: without the server's own paths."""
+"""Errors and results as somebody elsewhere may see them: without the server's own paths."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from typing import Any
 from service.errors import RelaxcError
 from service.jobs.task import Task
 
-__all__ = ["without_paths"]
+__all__ = ["unnamed", "without_paths"]
 
 
 def without_paths(error: RelaxcError, task: Task) -> RelaxcError:
-    """The same error with `JOB`, `MODEL`, `RELAXC` and `PYTHON` where its texts have a folder of this machine."""
+    """The same error, its texts as `unnamed` makes them."""
+    return RelaxcError.from_dict(unnamed(error.to_dict(), task))
+
+
+def unnamed(value: dict[str, Any], task: Task) -> dict[str, Any]:
+    """The same JSON with `JOB`, `MODEL`, `RELAXC` and `PYTHON` where its texts have a folder of this machine."""
     stand_ins = {
         **{str(path): "MODEL" for path in task.confinement.reads},
         str(task.workdir): "JOB",
@@ -22,7 +27,7 @@ def without_paths(error: RelaxcError, task: Task) -> RelaxcError:
         sys.base_prefix: "PYTHON",
     }
     longest_first = sorted(stand_ins.items(), key=lambda item: -len(item[0]))
-    return RelaxcError.from_dict(_replaced(error.to_dict(), longest_first))
+    return {key: _replaced(inner, longest_first) for key, inner in value.items()}
 
 
 def _replaced(value: Any, names: list[tuple[str, str]]) -> Any:

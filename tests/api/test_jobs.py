@@ -41,6 +41,27 @@ def test_a_job_from_its_request_to_its_artifact(server: RunningServer) -> None:
     assert again.json()["state"] == "succeeded"
 
 
+def test_what_a_job_shows_can_be_asked_for_again(server: RunningServer) -> None:
+    digest = uploaded(server, make_onnx(4, seed=121))
+    mine = {"kind": "llvm", "mcpu": "x86-64-v3", "cores": 3, "name": "mine"}
+    for target, resolved in (("auto", None), ("x86-64-v3", "x86-64-v3"), (mine, "mine"), (json.dumps(mine), "mine")):
+        job = submit(server, digest, target=target, priority=3, name="mine").json()
+        assert job["target"] == (mine if resolved == "mine" else target)
+        assert job["resolved"] == resolved or resolved is None
+        shown = {name: job[name] for name in ("kind", "model", "target", "options", "priority", "name")}
+        again = server.client.post("/v1/jobs", json=shown)
+        assert again.status_code == 202, again.text
+        assert again.json()["request_key"] == job["request_key"]
+        ended(server, job["id"])
+
+
+def test_the_result_of_a_compile_names_neither_the_server_nor_its_folders(server: RunningServer) -> None:
+    job = submit(server, uploaded(server, make_onnx(4, seed=122))).json()
+    done = ended(server, job["id"])
+    assert done["result"]["build"].keys() == {"stages", "waited_s"}
+    assert str(server.cache) not in json.dumps(done)
+
+
 def test_a_failed_job_says_whose_fault_it_is(server: RunningServer, model: str) -> None:
     failed = ended(server, submit(server, model, "refuse").json()["id"])
     error = failed["error"]

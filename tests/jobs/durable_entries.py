@@ -18,7 +18,7 @@ def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
         time.sleep(0.01)
     (workdir / "report.json").write_text('{"tasks": []}')
     (workdir / "curve.png").write_bytes(b"\x89PNG")
-    emit({"event": "result", "files": ["report.json", "curve.png"], "summary": {"gain": 1.5}})
+    emit({"event": "result", "files": ["report.json", "curve.png"], "summary": {"gain": 1.5, "kept": [str(workdir)]}})
 
 
 def report(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

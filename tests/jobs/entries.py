@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import platform
 import subprocess
 import sys
 import time
@@ -168,7 +169,7 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     weights = {"w": np.zeros((int(shapes.get("weights_mib", (1,))[0]), 1 << 18), np.float32)}
     files = pack(library, weights, manifest, workdir / "model.so", embed_max_bytes=0 if "beside" in shapes else 1 << 40)
     library.unlink()
-    (workdir / "build.json").write_text(json.dumps({"stages": {"build": 0.1}}))
+    (workdir / "build.json").write_text(json.dumps({"stages": {"build": 0.1}, "host": platform.node()}))
     emit({"event": "stage", "stage": "build", "state": "done", "seconds": 0.1})
     emit({"event": "result", "files": [file.name for file in files]})
 

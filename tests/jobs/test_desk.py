@@ -285,7 +285,7 @@ def test_bench_verify_and_tune_run_in_children(backend: Backend) -> None:
         assert job.to_dict()["target"] is None
     tuned = backend.jobs.submit(ANN, JobRequest(JobKind.TUNE, model=model, target="x86-64-v3", time_s=0.3)).job
     tuned = end_of(backend, ANN, tuned.id)
-    assert (tuned.state, tuned.result) == (State.SUCCEEDED, {"gain": 1.5})
+    assert (tuned.state, tuned.result) == (State.SUCCEEDED, {"gain": 1.5, "kept": ["JOB"], "records": None})
     assert tuned.progress == (30, 30)
     assert backend.jobs.file(ANN, tuned.id, "report.json").read_text() == '{"tasks": []}'
     assert backend.jobs.file(ANN, tuned.id, "curve.png").read_bytes() == b"\x89PNG"

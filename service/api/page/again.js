@@ -1,6 +1,6 @@
 // New jobs from what a view shows: the same once more, a bench of a result, a compile with found records.
 
-import { get, post } from "./api.js";
+import { post } from "./api.js";
 import { button } from "./dom.js";
 import { problemPanel } from "./problem.js";
 
@@ -9,7 +9,7 @@ export function starting(label, body, trouble, kind = null) {
   const node = button(label, async () => {
     node.disabled = true;
     try {
-      location.hash = `#/jobs/${(await post("/v1/jobs", await asked(body))).id}`;
+      location.hash = `#/jobs/${(await post("/v1/jobs", body)).id}`;
     } catch (problem) {
       trouble.replaceChildren(problemPanel(problem));
     } finally {
@@ -17,12 +17,4 @@ export function starting(label, body, trouble, kind = null) {
     }
   }, kind);
   return node;
-}
-
-/** A job tells the name of the machine that it is for; `auto` and its like are what to ask for it by. */
-async function asked(body) {
-  if (!body.target) return body;
-  const { targets } = await get("/v1/targets");
-  const row = targets.find(({ name }) => name === body.target);
-  return row ? { ...body, target: row.target } : body;
 }

@@ -5,7 +5,7 @@ import { call, get, jobPath, remove } from "./api.js";
 import { announce, button, el, facts } from "./dom.js";
 import { events } from "./events.js";
 import { clock, elapsed, short } from "./format.js";
-import { badge, isLive } from "./jobs.js";
+import { badge, isLive, targetText } from "./jobs.js";
 import { logPanel } from "./log.js";
 import { problemPanel } from "./problem.js";
 import { resultOf } from "./results.js";
@@ -95,7 +95,7 @@ export function jobView(signal, id) {
 function factsOf(job, took) {
   return facts([
     ["Kind", job.kind],
-    ["Target", job.target],
+    ["Target", targetText(job)],
     ["Options", optionsText(job)],
     ["Model", job.model && el("code", { title: job.model }, short(job.model))],
     ["Artifact", job.artifact && el("a", { href: `#/artifacts/${job.artifact}` }, short(job.artifact))],

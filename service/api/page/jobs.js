@@ -84,11 +84,17 @@ function empty({ state, kind }) {
   return state || kind ? "No job is like that." : "No job yet. Choose a model and compile it: the result will be here.";
 }
 
+/** What was asked for, and the machine that it meant where that has another name. */
+export function targetText({ target, resolved }) {
+  if (!resolved) return "";
+  return typeof target === "string" && target !== resolved ? `${target}: ${resolved}` : resolved;
+}
+
 function rowsOf(jobs) {
   return table("Jobs, the newest first", [
     { title: "Model", cell: (job) => el("a", { href: `#/jobs/${job.id}`, class: "name" }, job.name || job.id) },
     { title: "Kind", cell: (job) => job.kind },
-    { title: "Target", cell: (job) => job.target || "" },
+    { title: "Target", cell: targetText },
     { title: "State", cell: (job) => [badge(job.state), " ", el("span", { class: "muted" }, doing(job))] },
     { title: "Took", number: true, cell: (job) => elapsed(job.started || job.created, job.finished) },
     { title: "Created", number: true, cell: (job) => clock(job.created) },

@@ -178,7 +178,8 @@ class JobRow:
     def to_dict(self) -> dict[str, Any]:
         """The job as JSON, the same over HTTP and in a webhook (docs/service.md).
 
-        A bench's or a verify's `artifact` is the one that it was asked about.
+        A bench's or a verify's `artifact` is the one that it was asked about. `target` is as it was asked for, so that
+        it can be asked for again; `resolved` is the name of what that meant on the server that took the job.
         """
         done_of = {"done": self.progress[0], "total": self.progress[1]} if self.progress else None
         here = f"/v1/jobs/{self.id}"
@@ -196,7 +197,8 @@ class JobRow:
             "progress": done_of,
             "model": self.model,
             "name": self.name,
-            "target": self.target.get("name"),
+            "target": self.extras.get("target"),
+            "resolved": self.target.get("name"),
             "options": self.options,
             "priority": self.priority,
             "attempts": self.attempts,

@@ -56,8 +56,12 @@ class Outcome:
 
     @staticmethod
     def of(entry: Entry) -> Outcome:
-        """The end of a compile; its result is the record of the build, as a local compile has it."""
-        return Outcome(artifact=entry.digest, result={"build": finite(dict(entry.build))})
+        """The end of a compile; its result is the record of the build, as a local compile has it but for `host`.
+
+        That is the server's own name, which is no matter of its clients'.
+        """
+        build = {name: value for name, value in entry.build.items() if name != "host"}
+        return Outcome(artifact=entry.digest, result={"build": finite(build)})
 
     @property
     def state(self) -> State:
