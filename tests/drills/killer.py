@@ -17,6 +17,10 @@ __all__ = ["Deaths", "kill_one"]
 
 _WEIGHTS = {"server": 10, "relaxc-zygote": 3, "relaxc-guard": 4, "relaxc-job": 4}
 _LATEST_S = 3.0
+_SHORT_PHASES = ("upload", "submit", "download")
+"""What random moments rarely hit: half of the servers' deaths are aimed at one of these."""
+
+_AMID_S = 0.15
 _PATIENCE_S = 10.0
 
 
@@ -32,9 +36,11 @@ def kill_one(server: Server, account: Account, deaths: Deaths, rng: random.Rando
     """Waits for a random moment, kills somebody, and starts the server again where it was that; says who it was."""
     (kind,) = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
     time.sleep(rng.uniform(0.0, _LATEST_S))
+    if kind == "server" and rng.random() < 0.5:
+        _await(rng.choice(_SHORT_PHASES), rng, clock, account)
     if kind != "server" and not _kill_child(kind, rng, clock, account):
         kind = "server"
-    amid = Counter(account.phases.values())
+    amid = Counter(list(account.phases.values()))
     if kind == "server":
         server.kill()
         if rng.random() < 0.2:  # what was left behind must end without anybody's help
@@ -43,6 +49,12 @@ def kill_one(server: Server, account: Account, deaths: Deaths, rng: random.Rando
     deaths.kinds[kind] += 1
     deaths.amid += amid
     return kind
+
+
+def _await(phase: str, rng: random.Random, clock: Clock, account: Account) -> None:
+    """Until a client is in the middle of it, if one comes there in time."""
+    until(clock, _PATIENCE_S, lambda: phase in list(account.phases.values()) or not account.phases, pause_s=0.002)
+    time.sleep(rng.uniform(0.0, _AMID_S))
 
 
 def _kill_child(name: str, rng: random.Random, clock: Clock, account: Account) -> bool:

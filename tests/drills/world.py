@@ -44,13 +44,13 @@ class Clock:
         self._thread.join()
 
 
-def until(clock: Clock, limit_s: float, is_so: Callable[[], bool]) -> bool:
+def until(clock: Clock, limit_s: float, is_so: Callable[[], bool], *, pause_s: float = _TICK_S) -> bool:
     """Waits until it is so; False when it was not within `limit_s` seconds of the clock."""
     deadline = clock.now_s + limit_s
     while not is_so():
         if clock.now_s > deadline:
             return False
-        time.sleep(_TICK_S)
+        time.sleep(pause_s)
     return True
 
 
