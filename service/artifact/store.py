@@ -42,6 +42,9 @@ _GRACE_S = 30.0
 _STALE_S = 60.0
 """Age at which an unheld staging folder is somebody's who died."""
 
+_LOCK_IDLE_S = 3600.0
+"""Age at which the file of a lock that nobody holds is removed: there would be one for each key for ever."""
+
 
 class Store:
     """The artifacts under `root`, kept below `max_bytes` by removing the least recently used.
@@ -92,12 +95,19 @@ class Store:
             self._remove_damaged(digest)
             raise
 
+    def use(self, digest: str) -> bool:
+        """Counts as a use of the artifact, and says whether it is there; of its files nothing is looked at."""
+        try:
+            os.utime(self._folder(digest) / ENTRY_FILE)
+        except FileNotFoundError:
+            return False
+        except PermissionError:  # a store that somebody else owns can be read; only its order of use is not kept
+            pass
+        return True
+
     def _touch(self, digest: str) -> Entry:
-        folder = self._folder(digest)
-        # A store that somebody else owns can be read; only its order of use is not kept.
-        with suppress(FileNotFoundError, PermissionError):
-            os.utime(folder / ENTRY_FILE)
-        return Entry.read(folder)
+        self.use(digest)
+        return Entry.read(self._folder(digest))
 
     def _used(self, digest: str) -> Entry:
         with self.open(digest) as opened:
@@ -239,8 +249,17 @@ class Store:
         return removed
 
     def sweep(self) -> None:
-        """Removes what dead processes left half written, as `gc` does too."""
-        sweep_staging(self._staging, time.time() - _STALE_S)
+        """Removes what dead processes left half written, and the locks of keys that nobody compiles; `gc` does it too.
+
+        Who waits for a lock that is removed notices, and makes it anew (filelock sees to that).
+        """
+        now = time.time()
+        sweep_staging(self._staging, now - _STALE_S)
+        for path in self.root.glob("locks/*.lock"):
+            with suppress(FileNotFoundError, filelock.Timeout):
+                if path.stat().st_mtime < now - _LOCK_IDLE_S:
+                    with filelock.FileLock(path, timeout=0):
+                        path.unlink()
 
     def _forget(self, digests: Collection[str]) -> None:
         for stored in self._keys():

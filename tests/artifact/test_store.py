@@ -269,6 +269,20 @@ def test_waiting_for_the_lock_ends(store: Store) -> None:
         pass
 
 
+def test_a_lock_that_nobody_has_needed_for_an_hour_goes(store: Store) -> None:
+    with store.lock(key()):
+        (path,) = (store.root / "locks").iterdir()
+        os.utime(path, (0, 0))
+        store.sweep()
+        assert path.exists()  # held
+    os.utime(path)
+    store.sweep()
+    assert path.exists()  # young
+    os.utime(path, (0, 0))
+    store.sweep()
+    assert not path.exists()
+
+
 def test_processes_that_put_read_and_remove_at_once_never_see_a_half_artifact(store: Store, tmp_path: Path) -> None:
     code = f"""
     import random, time

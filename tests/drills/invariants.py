@@ -78,7 +78,7 @@ class Truth:
     def of_files(self) -> Iterator[str]:
         """After the sweep, when all leftovers are old, there is nothing but what the database and the store name."""
         cache = self._server.cache
-        _age(cache / "staging", cache / "blobs", cache / "jobs")
+        _age(cache / "staging", cache / "locks", cache / "blobs", cache / "jobs")
         with closing(Backend(cache, database_url=self._server.database_url)) as beside:
             beside.sweep()
             mine = beside.workspace.path
@@ -91,7 +91,12 @@ class Truth:
                 connection.scalars(sa.select(model_files.c.digest))
             )
             spaces = set(connection.scalars(sa.select(instances.c.workspace)))
-        leftovers = [*cache.glob("staging/*"), *cache.glob("blobs/.staging/*"), *cache.glob("blobs/uploads/*/*")]
+        leftovers = [
+            *cache.glob("staging/*"),
+            *cache.glob("locks/*"),
+            *cache.glob("blobs/.staging/*"),
+            *cache.glob("blobs/uploads/*/*"),
+        ]
         leftovers += [path for path in cache.glob("jobs/*") if path.name not in spaces and path != mine]
         leftovers += [path for path in cache.glob("jobs/*/*") if path.name != "lock"]
         leftovers += [path for path in cache.glob("blobs/[mj]*/*") if path.name not in known]
