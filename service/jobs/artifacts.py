@@ -10,17 +10,20 @@ from typing import Any
 
 from service.artifact.entry import Entry, Opened, is_digest, sha256_of
 from service.artifact.key import Key
+from service.artifact.manifest import Manifest
 from service.artifact.store import Store
 from service.errors import ArtifactNotFound, StoreUnwritable
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import artifacts
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner
+from service.jobs.recent import Recent
 from service.jobs.workspace import Workspace
 
 __all__ = ["Artifacts"]
 
 _LOG = logging.getLogger("relaxc.artifacts")
+_MANIFESTS_BYTES = 32 << 20
 
 
 class Artifacts:
@@ -35,6 +38,7 @@ class Artifacts:
         self._blobs = blobs
         self._store = store
         self._workspace = workspace
+        self._manifests = Recent(_MANIFESTS_BYTES)
 
     def open(self, owner: Owner, digest: str) -> Opened:
         """Safe from removal until it is closed; fetched back where only the mirror has it.
@@ -49,6 +53,16 @@ class Artifacts:
             if self._restore(digest) is None:
                 raise
             return self._store.open(digest)
+
+    def manifest(self, owner: Owner, digest: str) -> bytes:
+        """The JSON of its manifest, from memory where it was asked for lately. Raises what `open` raises."""
+        known = self._manifests.get(digest)
+        if known is not None and self.has(owner, digest) and self._store.use(digest):
+            return known
+        with self.open(owner, digest) as opened:
+            text = Manifest.read(opened.path).to_json().encode()
+        self._manifests.put(digest, text)
+        return text
 
     def has(self, owner: Owner, digest: str) -> bool:
         """Whether this owner has had it made."""

@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from service.artifact.manifest import Manifest
 from service.errors import (
     ArtifactNotFound,
     Busy,
@@ -132,6 +133,26 @@ def test_owners_see_their_own_and_an_admin_everything(backend: Backend) -> None:
     bobs = backend.jobs.submit(BOB, asks(backend, owner=BOB))
     assert (bobs.origin, bobs.job.artifact) == (Origin.HIT, job.artifact)
     backend.artifacts.open(BOB, str(job.artifact)).close()
+
+
+def test_a_manifest_is_remembered_but_not_for_others_nor_after_its_end(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = str(end_of(backend, ANN, backend.jobs.submit(ANN, asks(backend)).job.id).artifact)
+    with pytest.raises(ArtifactNotFound):
+        backend.artifacts.manifest(BOB, digest)
+    first = backend.artifacts.manifest(ANN, digest)
+    with backend.artifacts.open(ANN, digest) as opened:
+        assert first.decode() == Manifest.read(opened.path).to_json()
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "read", None)
+        assert backend.artifacts.manifest(ANN, digest) == backend.artifacts.manifest(ADMIN, digest) == first
+    for owner in (BOB, Owner("k_eve", frozenset({"read"}))):
+        with pytest.raises(ArtifactNotFound):
+            backend.artifacts.manifest(owner, digest)
+    assert backend.store.gc(0, grace_s=0)
+    with pytest.raises(ArtifactNotFound):
+        backend.artifacts.manifest(ANN, digest)
 
 
 @pytest.mark.parametrize(

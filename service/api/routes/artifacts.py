@@ -72,11 +72,10 @@ def weights(digest: ArtifactDigest, request: Request, owner: Reader) -> Response
 @router.get("/{digest}/manifest", responses=_JSON, summary="What the artifact says of itself")
 def manifest(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
     """The manifest inside the library: signature, target, versions, schedule report, verification (docs/layout.md)."""
-    with _open(request, owner, digest) as opened:
-        headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
-        if has_it(request, digest):
-            return Response(status_code=304, headers=headers)
-        text = Manifest.read(opened.path).to_json()
+    text = backend_of(request).artifacts.manifest(owner, digest)
+    headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
+    if has_it(request, digest):
+        return Response(status_code=304, headers=headers)
     return Response(text, media_type="application/json", headers=headers)
 
 
