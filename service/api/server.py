@@ -31,7 +31,7 @@ _LAST_ANSWERS_S = 10
 class Server(uvicorn.Server):
     """uvicorn that says where it listens, and that on SIGTERM lets running jobs end before it stops.
 
-    SIGINT stops at once: what runs is queued again.
+    SIGINT, or a second SIGTERM, stops at once: what runs is queued again.
     """
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
@@ -67,13 +67,19 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stops: what still runs ends, who listens to it is told, then connections close."""
+        if self._backend is not None:
+            self._backend.hurry()
         await (self._stopping or self._stop_jobs(0.0))
         await super().shutdown(sockets=sockets)
 
     async def _stop_jobs(self, drain_s: float) -> None:
-        backend: Backend | None = getattr(self._app.state, "backend", None)
-        if backend is not None:
-            await asyncio.to_thread(backend.stop, drain_s)
+        if self._backend is not None:
+            await asyncio.to_thread(self._backend.stop, drain_s)
+
+    @property
+    def _backend(self) -> Backend | None:
+        """None where it could not be opened."""
+        return getattr(self._app.state, "backend", None)
 
 
 def run(

@@ -39,8 +39,8 @@ def serve(
     it: docs/deploying.md has both, with a systemd unit.
 
     SIGTERM drains: no new work is taken, running jobs have RELAXC_DRAIN_S to end, the others wait in the database for
-    the next start. /healthz, /readyz and /metrics are for what watches it; RELAXC_LOG_FORMAT=json for what collects
-    its log; docs/settings.md lists every setting, docs/api.md every call.
+    the next start; a second SIGTERM stops at once. /healthz, /readyz and /metrics are for what watches it;
+    RELAXC_LOG_FORMAT=json for what collects its log; docs/settings.md lists every setting, docs/api.md every call.
     """
     from service import api
     from service.config import settings

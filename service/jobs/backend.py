@@ -171,6 +171,10 @@ class Backend:
             self._scheduler.join()
             self._hub.close()
 
+    def hurry(self) -> None:
+        """A `stop` that waits for running jobs waits no longer."""
+        self._scheduler.hurry()
+
     def close(self) -> None:
         """Stops, and removes the folders. May be called twice."""
         self.stop()

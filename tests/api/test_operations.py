@@ -121,6 +121,25 @@ def test_it_is_ready_when_a_worker_is_warm_and_not_on_a_full_disk(start: Start, 
     assert any("RELAXC_DISK_RESERVE_BYTES" in reason for reason in reasons)
 
 
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_cuts_a_drain_short(start: Start, second: signal.Signals) -> None:
+    server = start(drain_s=600)
+    job = submit(server, uploaded(server, make_onnx(4, seed=81)), "sleep").json()["id"]
+    while server.client.get(f"/v1/jobs/{job}").json()["stage"] is None:
+        time.sleep(0.05)
+    server.process.send_signal(signal.SIGTERM)
+    while server.client.get("/readyz").status_code != 503:
+        time.sleep(0.05)
+    assert server.client.get(f"/v1/jobs/{job}").json()["state"] == "running"
+    server.process.send_signal(second)
+    server.process.wait(60)
+    server.close()
+    again = start()
+    state = again.client.delete(f"/v1/jobs/{job}")  # it was queued again
+    assert state.status_code == 202, state.text
+    assert ended(again, job)["state"] == "cancelled"
+
+
 def test_a_drain_refuses_new_work_lets_what_runs_end_and_tells_who_listens(start: Start) -> None:
     server = start(drain_s=60)
     digest = uploaded(server, make_onnx(4, seed=80))
