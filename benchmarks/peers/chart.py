@@ -12,6 +12,7 @@ __all__ = ["bars", "draw"]
 
 _COLOURS = {
     "relaxc": "#c0392b",
+    "relaxc-untuned": "#8fb3e8",
     "onnxruntime": "#2c7fb8",
     "openvino": "#41b6c4",
     "openvino-bf16": "#c7e9b4",
