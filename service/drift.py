@@ -11,6 +11,7 @@ from service.compiler import Emit, Stages
 from service.errors import MachineMismatch
 from service.request import CompileRequest
 from service.tuner import find_tasks
+from service.tuning.generic import recorded
 from service.tuning.records import Record, RecordTarget, Workload
 from service.tuning.task import Task
 
@@ -60,8 +61,9 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed
     pairs = []
     for task in find_tasks(request, stage).tasks:
         found = in_force.lookup(Workload(task.workload, task.dtype, task.shapes), target)
-        wanted = (task.rule, task.version, request.target.cores)
-        pairs += [(task, one) for one in found if (one.rule, one.version, one.threads) == wanted][:1]
+        known = {(how.rule, how.version) for how in (task, task.untuned) if how is not None}
+        same = (one for one in found if (one.rule, one.version) in known and one.threads == request.target.cores)
+        pairs += [(task, one) for one in same][:1]
     chosen = random.Random(seed).sample(pairs, min(sample, len(pairs)))
     with stage("measure"):
         rows, loud = _measure(request, chosen, workdir, emit)
@@ -84,7 +86,8 @@ def _measure(
 
 
 def _row(task: Task, record: Record, measurer: Any) -> Drift:
-    again, untuned = measurer.compare(task, [record.parameters], rounds=_ROUNDS)
+    task, point = recorded(task, record)
+    again, untuned = measurer.compare(task, [point], rounds=_ROUNDS)
     verdict = again.kind
     if again.seconds is not None:
         verdict = _verdict(record.seconds, again.seconds, untuned.seconds, again.spread + untuned.spread)

@@ -210,32 +210,38 @@ class _Session:
 
         They are noted: a run that is resumed starts from what it started from, not from its own first records.
         """
+        from service.lowering.target import to_tvm
+        from service.tuning import generic
         from service.tuning.hints import is_finished, standing
         from service.tuning.journal import name_of
         from service.tuning.run import Start
 
-        known = self._known()
+        known, target = self._known(), to_tvm(self.request.target)
         tasks, starts, kept = [], [], []
         for index in select(self.options.tasks, len(self.found.tasks)):
-            task = self.found.tasks[index]
+            task = generic.seeded(self.found.tasks[index], target, self.options.seed)
             name = f"start {name_of(task)}"
             if journal.noted(name) is None:
-                record = standing(task, known, self.target, self.threads)
+                find = standing if task.untuned is None else generic.standing
+                record = find(task, known, self.target, self.threads)
                 if record is not None and is_finished(record, task) and not self.options.again:
                     kept.append(record)
                     continue
                 journal.note(name, self._start(task, known, record))
             noted = journal.noted(name)
-            tasks.append(task)
+            tasks.append(generic.beginning_with(noted.get("trace", ""), task))
             stands = noted["standing"] and (noted["standing"][0], noted["standing"][1])
             starts.append(Start(_limit_s(task, self.found, self.peak), tuple(noted["hints"]), stands or None))
         return tasks, starts, kept
 
     def _start(self, task: Task, known: RecordSet, record: Record | None) -> dict[str, Any]:
+        from service.tuning.generic import recorded
         from service.tuning.hints import nearest
 
         hints = [dict(near.parameters) for near in nearest(task, known, self.target)]
-        return {"hints": hints, "standing": None if record is None else [dict(record.parameters), record.seconds]}
+        if record is None:
+            return {"hints": hints, "standing": None}
+        return {"hints": hints, "standing": [recorded(task, record)[1], record.seconds], "trace": record.trace}
 
     def _known(self) -> RecordSet:
         from service.tuning.record_files import read
@@ -264,14 +270,16 @@ class _Session:
 
         task, verdict, limit_s = candidate.task, candidate.verdict, candidate.start.limit_s
         assert verdict is not None
+        how = task.how(verdict.point)
         return Record(
             workload=task.workload,
             target=self.target,
-            rule=task.rule,
-            version=task.version,
+            rule=how.rule,
+            version=how.version,
             dtype=task.dtype,
             shapes=task.shapes,
-            parameters=dict(verdict.point),
+            parameters=dict(how.parameters),
+            trace=how.trace,
             seconds=float(f"{verdict.seconds:.6g}"),
             untuned_s=float(f"{verdict.untuned_s:.6g}"),
             roofline=round(limit_s / verdict.seconds, 4) if limit_s else None,

@@ -10,6 +10,7 @@ from service.lowering.apply import apply_rule
 
 if TYPE_CHECKING:
     from schedules.rule import Rule, Schedule
+    from schedules.traces import Traced
     from service.tuning.records import Record, RecordTarget, Workload
 
 __all__ = ["Records", "Replay", "replay"]
@@ -28,7 +29,7 @@ class Replay:
     """The schedule of the first record that fits, its rule and the record; [record, reason] of those before it."""
 
     schedule: Schedule | None = None
-    rule: Rule | None = None
+    rule: Rule | Traced | None = None
     record: Record | None = None
     passed_over: list[list[str]] = field(default_factory=list)
 
@@ -36,15 +37,20 @@ class Replay:
 def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule], *, cores: int | None) -> Replay:
     """The first of `found` whose rule is one of `rules`, in the record's version, and still takes its parameters.
 
+    A record with a trace is of MetaSchedule's generic space, which stands beside the rules of a CPU.
+
     On a CPU it must have been timed on as many threads as the target has `cores`: how the work is best divided depends
     on it. None does not ask.
 
     Where the rule stands among `rules` does not matter: the record was measured, their order is a guess.
     """
+    from schedules.traces import METASCHEDULE
+
+    cpu = str(target.kind.name) == "llvm"
     by_name = {rule.name: rule for rule in rules}
     result = Replay()
     for record in found:
-        rule = by_name.get(record.rule)
+        rule = METASCHEDULE if record.rule == METASCHEDULE.name and cpu else by_name.get(record.rule)
         if cores is not None and record.threads != cores:
             result.passed_over.append([record.digest, f"it is for {record.threads} threads, the target has {cores}"])
             continue
@@ -56,13 +62,17 @@ def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule
     return result
 
 
-def _apply(record: Record, rule: Rule | None, func: Any, target: Any) -> Schedule | str:
+def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -> Schedule | str:
     from schedules.rule import Declined, check
+    from schedules.traces import Traced
 
     if rule is None:
         return f"there is no rule {record.rule} for this target"
     if record.version != rule.version:
         return f"{record.rule} has version {rule.version}, the record is for {record.version}"
+    if isinstance(rule, Traced):
+        replayed = rule.replay(func, record.trace)
+        return f"{record.rule}: {replayed.reason}" if isinstance(replayed, Declined) else replayed
     if record.trace:
         return f"{record.rule} replays no traces"
     allowed = rule.choices(func, target)

@@ -17,6 +17,7 @@ from service.tuning.records import Record, RecordTarget, Workload
 
 if TYPE_CHECKING:
     from schedules.rule import Parameters, Rule
+    from schedules.traces import Traced
 
 __all__ = ["Scheduled", "points_of", "schedule"]
 
@@ -136,7 +137,7 @@ class _Scheduler:
 
 def _row(
     source: str,
-    rule: Rule | None = None,
+    rule: Rule | Traced | None = None,
     parameters: Parameters | None = None,
     *,
     declined: Sequence[list[str]] = (),

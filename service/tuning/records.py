@@ -19,6 +19,7 @@ _HASH = re.compile(r"[0-9a-f]{16}")
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _MAX_TEXT = 4096
+_MAX_TRACE = 64 << 10
 
 # The widest vector extension that a CPU target has, widest first, and its bits.
 _VECTORS = (("avx512f", "avx512", 512), ("avx2", "avx2", 256), ("avx", "avx", 256), ("sve", "sve", 128))
@@ -121,6 +122,7 @@ class Record:
             "untuned_s": self.untuned_s is not None and not (isfinite(self.untuned_s) and self.untuned_s > 0),
             "roofline": self.roofline is not None and not (isfinite(self.roofline) and self.roofline >= 0),
             "date": not _DATE.fullmatch(self.date),
+            "trace": len(self.trace) > _MAX_TRACE or not self.trace.isprintable(),
             "text": any(len(text) > _MAX_TEXT or not text.isprintable() for text in texts),
         }
         if any(wrong.values()):

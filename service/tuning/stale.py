@@ -15,10 +15,13 @@ Versions = Mapping[str, Mapping[str, int]]
 def current_versions() -> Versions:
     """Those of this relaxc. Imports tvm."""
     from schedules import cpu, cuda
+    from schedules.traces import METASCHEDULE
 
-    return {
+    versions = {
         kind: {rule.name: rule.version for rule in rules} for kind, rules in (("llvm", cpu.RULES), ("cuda", cuda.RULES))
     }
+    versions["llvm"][METASCHEDULE.name] = METASCHEDULE.version
+    return versions
 
 
 def stale(records: RecordSet, versions: Versions) -> list[tuple[Record, str]]:

@@ -11,7 +11,19 @@ from service.request import TargetSpec
 if TYPE_CHECKING:
     from schedules.rule import Choices, Parameters
 
-__all__ = ["Task"]
+__all__ = ["CANDIDATE", "How", "Task"]
+
+CANDIDATE = "candidate"
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """What makes a kernel of a PrimFunc: a rule with a point, or, where `trace` is not empty, that trace."""
+
+    rule: str
+    version: int
+    parameters: Parameters
+    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,9 @@ class Task:
     `default` are the parameters it has without tuning, `space` what each of them may be. `flops` and `bytes` are of
     one call, `weight` is how many calls of it the model makes. `shapes` is one line of buffer shapes, for the near fit
     and for people; `sizes` gives symbolic dims, by name, the sizes to measure with.
+
+    Where no template has a choice, `rule` is MetaSchedule's generic space, and a point has one value, `candidate`: 0 is
+    `untuned`, and N the Nth of `traces`, which `generic.seeded` draws.
     """
 
     workload: str
@@ -38,6 +53,15 @@ class Task:
     weight: int
     shapes: str
     sizes: Mapping[str, int] = field(default_factory=dict)
+    untuned: How | None = None
+    traces: tuple[str, ...] = ()
+
+    def how(self, point: Parameters) -> How:
+        """What makes the candidate of a point."""
+        if self.untuned is None:
+            return How(self.rule, self.version, point)
+        place = point[CANDIDATE]
+        return How(self.rule, self.version, {}, self.traces[place - 1]) if place else self.untuned
 
     def func(self) -> Any:
         """The PrimFunc. Imports tvm."""

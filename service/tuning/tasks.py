@@ -8,9 +8,16 @@ from math import prod
 from typing import Any
 
 from service.request import TargetSpec
-from service.tuning.task import Task
+from service.tuning.coverage import estimated_cycles
+from service.tuning.generic import generic
+from service.tuning.task import How, Task
 
 __all__ = ["FoundTasks", "Untunable", "tasks_of"]
+
+_SIZES = ("flops", "bytes", "written_bytes")
+_LAST = "cpu.fallback"
+_NOTABLE = 0.01
+"""The share of the estimated time from which it pays to search for what a template without choices makes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +48,23 @@ def tasks_of(
 ) -> FoundTasks:
     """The tasks of an optimized module.
 
+    Where a template has no choice, MetaSchedule's generic space is searched on a CPU, if the last rule had to take the
+    PrimFunc or it is over 1 % of the estimated time.
+
     `report` has the rows of `lowering.schedule` without records: the rule that takes each PrimFunc, and its default
     parameters. `calls` are the calls of each PrimFunc in a run; one inside a loop or branch counts once.
     """
     found: dict[tuple[str, str, str], Task] = {}
     untunable: list[Untunable] = []
     written: dict[str, int] = {}
+    shares = _shares(report, calls, target)
     for row in report:
         name, key = row["function"], (row["workload"], row["dtype"], row["shapes"]) if "workload" in row else None
         weight = max(1, calls.get(name, 1))
         if key in found:
             found[key] = replace(found[key], weight=found[key].weight + weight)
             continue
-        made = _task(module[name], row, weight, spec, target, rules)
+        made = _task(module[name], row, weight, spec, target, rules, shares.get(name, 0.0))
         if isinstance(made, str):
             untunable.append(Untunable(name, row["rule"], made))
         elif key is not None:
@@ -62,8 +73,25 @@ def tasks_of(
     return FoundTasks(tuple(found.values()), tuple(untunable), written)
 
 
+def _shares(report: Sequence[Mapping[str, Any]], calls: Mapping[str, int], target: Any) -> dict[str, float]:
+    """The part of the estimated time that each workload takes, by the name of each function that has it."""
+    times: dict[str, float] = {}
+    known = [row for row in report if all(isinstance(row.get(name), int) for name in _SIZES)]
+    for row in known:
+        spent = calls.get(row["function"], 1) * estimated_cycles(row["flops"], row["bytes"], target)
+        times[row["workload"]] = times.get(row["workload"], 0.0) + spent
+    whole = sum(times.values()) or 1.0
+    return {row["function"]: times[row["workload"]] / whole for row in known}
+
+
 def _task(
-    func: Any, row: Mapping[str, Any], weight: int, spec: TargetSpec, target: Any, rules: Mapping[str, Any]
+    func: Any,
+    row: Mapping[str, Any],
+    weight: int,
+    spec: TargetSpec,
+    target: Any,
+    rules: Mapping[str, Any],
+    share: float,
 ) -> Task | str:
     """The task of one row, or why there is none."""
     import tvm
@@ -74,11 +102,13 @@ def _task(
     if rule is None:
         return "it came scheduled"
     choices = rule.choices(func, target)
-    if isinstance(choices, Declined) or prod(map(len, choices.values())) < 2:
+    fixed = isinstance(choices, Declined) or prod(map(len, choices.values())) < 2
+    if fixed and (spec.kind != "llvm" or (rule.name != _LAST and share <= _NOTABLE)):
         return "its template has no parameters to choose"
-    if not all(isinstance(row[name], int) for name in ("flops", "bytes", "written_bytes")):
+    if not all(isinstance(row[name], int) for name in _SIZES):
         return "its sizes are known at run time only; --shape fixes them"
-    return Task(
+    untuned = How(rule.name, rule.version, dict(row["parameters"]))
+    task = Task(
         workload=row["workload"],
         name=row["function"],
         func_json=tvm.ir.save_json(func),
@@ -87,9 +117,10 @@ def _task(
         rule=rule.name,
         version=rule.version,
         default=dict(row["parameters"]),
-        space={name: tuple(values) for name, values in choices.items()},
+        space={} if fixed else {name: tuple(values) for name, values in choices.items()},
         flops=float(row["flops"]),
         bytes=float(row["bytes"]),
         weight=weight,
         shapes=row["shapes"],
     )
+    return generic(task, untuned) if fixed else task

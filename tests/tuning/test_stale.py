@@ -44,5 +44,5 @@ def test_a_record_that_a_faster_rule_hides_goes() -> None:
 
 def test_the_versions_are_those_of_the_rules() -> None:
     versions = current_versions()
-    assert versions["llvm"] == {rule.name: rule.version for rule in cpu.RULES}
+    assert versions["llvm"] == {"metaschedule": 1, **{rule.name: rule.version for rule in cpu.RULES}}
     assert all(name.startswith("cuda.") for name in versions["cuda"])

@@ -1,4 +1,4 @@
-"""A builder: applies a rule to a PrimFunc with a point, and writes the library that a compile would."""
+"""A builder: applies a rule to a PrimFunc with a point, or a trace, and writes the library that a compile would."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from typing import Any
 
 import tvm
 
-from schedules.rule import Rule
+from schedules.rule import Declined, Rule, Schedule
+from schedules.traces import METASCHEDULE, Traced
 from service.errors import RelaxcError
 from service.lowering.apply import apply_rule, finish
 from service.lowering.build import build_kernel
 from service.lowering.target import to_tvm
 from service.request import TargetSpec
 from service.tuning.measure.messages import Build, Built
+from service.tuning.task import How
 
 __all__ = ["serve"]
 
@@ -44,11 +46,8 @@ def known_rules(kind: str, modules: tuple[str, ...]) -> dict[str, Rule]:
 
 def build(request: Build, spec: TargetSpec, rules: dict[str, Rule]) -> Built:
     """Writes `request.out`, or says why not; whatever TVM raises is an answer."""
-    rule = rules.get(request.rule)
-    if rule is None or rule.version != request.version:
-        return Built("refused", f"there is no rule {request.rule} of version {request.version} here")
     try:
-        found = apply_rule(rule, _func(request.func_json), to_tvm(spec), request.point)
+        found = _scheduled(_func(request.func_json), request.how, to_tvm(spec), rules)
     except ValueError as error:
         return Built("refused", _first_line(error))
     except Exception as error:  # noqa: BLE001  # a bug of a rule costs its trial, not the search
@@ -62,6 +61,17 @@ def build(request: Build, spec: TargetSpec, rules: dict[str, Rule]) -> Built:
     except Exception as error:  # noqa: BLE001  # TVM and LLVM raise whatever they like
         return Built("build-failed", _first_line(error))
     return Built("built")
+
+
+def _scheduled(func: Any, how: How, target: Any, rules: dict[str, Rule]) -> Schedule | str:
+    """The schedule, or why there is none."""
+    rule = METASCHEDULE if how.trace else rules.get(how.rule)
+    if rule is None or (rule.name, rule.version) != (how.rule, how.version):
+        return f"there is no rule {how.rule} of version {how.version} here"
+    if isinstance(rule, Traced):
+        replayed = rule.replay(func, how.trace)
+        return replayed.reason if isinstance(replayed, Declined) else replayed
+    return apply_rule(rule, func, target, how.parameters)
 
 
 @lru_cache(maxsize=2)

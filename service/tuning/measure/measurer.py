@@ -174,7 +174,7 @@ class Measurer:
     def _build(self, task: Task, point: Parameters) -> Build:
         self._libraries += 1
         out = self._folder / f"{self._libraries}.so"
-        return Build(task.func_json, task.rule, task.version, dict(point), str(out))
+        return Build(task.func_json, task.how(dict(point)), str(out))
 
     @property
     def _run_limit_s(self) -> float:

@@ -7,20 +7,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters
     from service.tuning.measure.outcome import Kind
+    from service.tuning.task import How
 
 __all__ = ["Build", "Built", "Compare", "Heard", "Listen", "Ran", "Reference", "Run", "Subject"]
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """To a builder: the rule applied to the PrimFunc with the point, as the library `out`."""
+    """To a builder: the PrimFunc scheduled as `how` says, as the library `out`."""
 
     func_json: str
-    rule: str
-    version: int
-    point: Parameters
+    how: How
     out: str
 
 
