@@ -174,6 +174,18 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     emit({"event": "result", "files": [file.name for file in files]})
 
 
+def dial(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Calls whoever listens on this machine at the port that the payload has for a seed."""
+    import socket
+
+    try:
+        with socket.create_connection(("127.0.0.1", payload["seed"]), timeout=5):
+            said = "connected"
+    except OSError as error:
+        said = type(error).__name__
+    emit({"event": "result", "said": said})
+
+
 def link_out(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Tries to get a file of the server's into the store."""
     (workdir / "model.so").symlink_to("/etc/hostname")
