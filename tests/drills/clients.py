@@ -29,7 +29,7 @@ PART_BYTES = 1 << 17
 
 _PATIENCE = Patience(unreachable_s=300.0, refused_s=300.0)
 _SILENCE_S = 240.0
-_SLOW_READ_S = 0.01
+_SLOW_READ_S = 0.006
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from tests.drills.world import Clock, Server, below, until
 __all__ = ["Deaths", "kill_one"]
 
 _WEIGHTS = {"server": 10, "relaxc-zygote": 3, "relaxc-guard": 4, "relaxc-job": 4}
-_LATEST_S = 3.0
+_LATEST_S = 2.5
 _SHORT_PHASES = ("upload", "submit", "download")
 """What random moments rarely hit: half of the servers' deaths are aimed at one of these."""
 

@@ -1,0 +1,1 @@
+"""What a hostile client sends, and the refusals that docs/service.md and docs/api.md promise for it."""

@@ -1,0 +1,113 @@
+"""The server of the hostile drill: real keys, real compiles, a log and a folder for temporary files of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+
+from service.jobs.database.engine import Database
+from service.jobs.keys import Keys
+from tests.api.conftest import ROOT, RunningServer
+from tests.drills.attacks.wire import Address
+from tests.drills.hostile_entries import MARKER
+
+__all__ = ["HostileServer", "Memory"]
+
+_ENTRY = "tests.drills.hostile_entries:compile_or_escape"
+_SETTINGS = {
+    "MAX_MODEL_BYTES": 48 << 20,
+    "MAX_UNPACKED_BYTES": 512 << 20,
+    "HEADER_TIMEOUT_S": 3,
+    "BODY_TIMEOUT_S": 3,
+    "DRAIN_S": 0.5,
+    "WEBHOOK_SECRET": MARKER,
+}
+_SECRETS = ("AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "ANY_OTHER_TOKEN")
+_KEYS = {
+    "good": ["read", "compile"],
+    "attacker": ["read", "compile"],
+    "reader": ["read"],
+    "writer": ["compile"],
+    "admin": ["admin"],
+    "revoked": ["admin"],
+    "expired": ["admin"],
+}
+_EXPIRES_S = 0.01
+
+
+class HostileServer(RunningServer):
+    """A server below `folder`, with the keys of the drill."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cache, self.temporary, self.log = folder / "cache", folder / "tmp", folder / "server.log"
+        for made in (self.cache, self.temporary):
+            made.mkdir(parents=True)
+        self.keys = self._made_keys()
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "tests.api.serve", _ENTRY],
+                cwd=ROOT,
+                env=self._environment(),
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("listening on http://127.0.0.1:"), f"{line!r}: {self.log.read_text()}"
+        self.url = line.removeprefix("listening on ").strip()
+        self.client = httpx.Client(base_url=self.url, timeout=120)
+
+    @property
+    def address(self) -> Address:
+        """Host and port."""
+        parts = urlsplit(self.url)
+        return parts.hostname or "", parts.port or 0
+
+    def left(self) -> list[str]:
+        """Files that no finished request should have left."""
+        found = [*self.cache.glob("jobs/*/*-*"), *self.cache.glob("staging/*"), *self.cache.glob("blobs/.staging/*")]
+        return [str(path.relative_to(self.cache.parent)) for path in (*found, *self.temporary.iterdir())]
+
+    def _made_keys(self) -> dict[str, str]:
+        with closing(Database(f"sqlite:///{self.cache / 'service.sqlite3'}")) as database:
+            keys = Keys(database)
+            made = {
+                name: keys.create(name, scopes, expires_s=_EXPIRES_S if name == "expired" else None)
+                for name, scopes in _KEYS.items()
+            }
+            keys.revoke(made["revoked"].row.id)
+            return {name: new.secret for name, new in made.items()}
+
+    def _environment(self) -> dict[str, str]:
+        settings = {f"RELAXC_{name}": str(value) for name, value in _SETTINGS.items()}
+        places = {"RELAXC_CACHE_DIR": str(self.cache), "TMPDIR": str(self.temporary)}
+        return {**os.environ, **settings, **places, **dict.fromkeys(_SECRETS, MARKER)}
+
+
+class Memory:
+    """The resident bytes of one process, without its children's, from time to time."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self.before = self.peak = self._process.memory_info().rss
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops looking."""
+        self._closed.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(0.05):
+            self.peak = max(self.peak, self._process.memory_info().rss)
