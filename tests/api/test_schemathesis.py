@@ -48,7 +48,7 @@ def explore(server: RunningServer, folder: Path, *, examples: int, limit_s: int,
 
 @pytest.mark.timeout(500)
 def test_every_answer_is_as_the_document_says(open_server: RunningServer, tmp_path: Path) -> None:
-    said = explore(open_server, tmp_path, examples=3, limit_s=40, seed=1)
+    said = explore(open_server, tmp_path, examples=1, limit_s=15, seed=1)
     assert "Tested: 3" in said  # thirty calls and more
     assert open_server.client.get("/healthz").status_code == 200
 
