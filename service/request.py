@@ -47,6 +47,7 @@ _DTYPES = frozenset(
     ]
 )
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_MAX_DIM = 2**63 - 1
 
 
 def canonical_json(value: Any) -> str:
@@ -244,7 +245,9 @@ class CompileOptions:
         for name, shape in self.shapes:
             for dim in shape:
                 if isinstance(dim, int) and dim < 0:
-                    raise InvalidShape(f"--shape {name} has the negative size {dim}", name=name)
+                    raise InvalidShape(f"--shape {name} has the negative size {str(dim)[:40]}", name=name)
+                if isinstance(dim, int) and dim > _MAX_DIM:
+                    raise InvalidShape(f"--shape {name} has a size over {_MAX_DIM}", name=name)
 
     def to_dict(self) -> dict[str, Any]:
         """The options as JSON values, in the form the HTTP API takes; `from_dict` is its inverse."""

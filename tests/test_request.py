@@ -91,6 +91,7 @@ def test_a_signature_survives_json() -> None:
         ({"shapes": {"x": [1.5]}}, InvalidShape),
         ({"shapes": {"x": [True]}}, InvalidShape),
         ({"shapes": {"x": [-1]}}, InvalidShape),
+        ({"shapes": {"x": [2**63]}}, InvalidShape),
     ],
 )
 def test_wrong_options_are_refused(wrong: dict[str, Any], error: type[Exception]) -> None:

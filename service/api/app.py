@@ -15,6 +15,7 @@ from service.api.bodies import Bodies
 from service.api.calls import known_parameters
 from service.api.document import document_of
 from service.api.drain import Drain, RefuseWork
+from service.api.framing import OneLength
 from service.api.metrics import Metrics
 from service.api.observe import Observe
 from service.api.problems import install
@@ -92,6 +93,7 @@ def create_app(
     app.state.drain, app.state.metrics = Drain(), numbers
     install(app)
     app.add_middleware(RefuseWork)
+    app.add_middleware(OneLength)
     app.add_middleware(Bodies)
     app.add_middleware(Observe, metrics=numbers)
     for routes in _CALLS:

@@ -175,7 +175,7 @@ class Store:
             self.gc(keep={digest})
             return replace(self._used(digest), build=stored.build, keys=(stored,))
         except OSError as error:
-            raise StoreUnwritable(f"the store at {self.root} cannot be written: {error.strerror or error}") from error
+            raise StoreUnwritable(f"the artifact store cannot be written: {error.strerror or error}") from error
 
     def _admit(self, files: Sequence[Path]) -> str:
         with staging_folder(self._staging) as folder:

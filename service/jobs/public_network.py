@@ -5,6 +5,7 @@ So a name that leads elsewhere on a second look (DNS rebinding) gains nothing. A
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import socket
 import time
@@ -24,10 +25,10 @@ class Refused(Exception):
 
 
 def is_public(host: str) -> bool | None:
-    """Whether an IP address is one of the Internet's; None for a name."""
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
+    """Whether an IP address, in any form that getaddrinfo reads, is one of the Internet's; None for a name."""
+    host = host.removesuffix(".")
+    address = _address(host)
+    if address is None:
         return False if host == "localhost" or host.endswith(".localhost") else None
     if isinstance(address, ipaddress.IPv6Address):
         inner = address.ipv4_mapped or address.sixtofour or (address.teredo or (None, None))[1]
@@ -36,6 +37,14 @@ def is_public(host: str) -> bool | None:
         if inner is not None:
             return is_public(str(inner))
     return address.is_global and not address.is_multicast
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host)
+    with contextlib.suppress(ValueError, OSError):
+        return ipaddress.IPv4Address(socket.inet_aton(host))  # 127.1, 0x7f.1, 2130706433
+    return None
 
 
 class PublicNetwork(httpcore.NetworkBackend):

@@ -41,8 +41,10 @@ def check_url(url: str) -> None:
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         raise InvalidOption(f"the webhook is no URL: {error}", option="webhook") from error
-    if parts.scheme not in ("http", "https") or not host or parts.username is not None or not url.isascii():
-        raise InvalidOption("a webhook is an http or https URL, without a user's name", option="webhook")
+    if not url.isascii() or parts.scheme not in ("http", "https") or not host or "%" in host:
+        raise InvalidOption("a webhook is an http or https URL", option="webhook")
+    if parts.username is not None:
+        raise InvalidOption("a webhook's URL has no user's name", option="webhook")
     if len(url) > _MAX_URL or not url.isprintable() or " " in url:
         raise InvalidOption(f"a webhook's URL has at most {_MAX_URL} printable characters", option="webhook")
     if not settings().webhook_private and is_public(host) is False:

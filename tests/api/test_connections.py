@@ -104,6 +104,18 @@ def test_what_is_no_http_gets_a_problem(hurried: RunningServer) -> None:
             assert problem_in(answered(connection)) == (400, "bad-request")
 
 
+@pytest.mark.parametrize(
+    "lengths", ["Content-Length: 4\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 4"]
+)
+def test_a_body_with_two_lengths_is_refused_and_hides_no_second_request(hurried: RunningServer, lengths: str) -> None:
+    head = f"POST /v1/jobs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n{lengths}\r\n\r\n"
+    with connect(hurried) as connection:
+        connection.sendall(head.encode() + b"0\r\n\r\nGET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+        answer = answered(connection)
+    assert problem_in(answer) == (400, "bad-request")
+    assert answer.count(b"HTTP/1.1 ") == 1
+
+
 def test_a_header_over_the_limit_gets_a_problem(hurried: RunningServer) -> None:
     with connect(hurried) as connection:
         with contextlib.suppress(ConnectionError):

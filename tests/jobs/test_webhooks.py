@@ -214,6 +214,13 @@ def test_private_addresses_are_refused_where_the_name_leads_there(
         ("localhost", False),
         ("x.localhost", False),
         ("example.com", None),
+        ("2130706433", False),
+        ("0x7f.1", False),
+        ("0177.0.0.1", False),
+        ("127.1", False),
+        ("127.0.0.1.", False),
+        ("localhost.", False),
+        ("1.example.com", None),
     ],
 )
 def test_which_addresses_are_public(host: str, public: bool | None) -> None:

@@ -17,7 +17,7 @@ from service.api.options import compile_options
 from service.api.owners import Reader, Worker
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
-from service.errors import Forbidden
+from service.errors import Forbidden, InvalidOption
 from service.jobs.database.rows import JobKind, JobRequest, Owner
 from service.jobs.desk import Submitted
 from service.jobs.job import State
@@ -84,7 +84,10 @@ async def submit_job(
 
 
 def _submit(request: Request, wanted: objects.JobSubmission, owner: Owner, idempotency_key: str | None) -> Submitted:
-    body = wanted.model_dump(mode="json", exclude_unset=True)
+    try:
+        body = wanted.model_dump(mode="json", exclude_unset=True)
+    except ValueError as error:  # pydantic goes some hundred levels down, json.loads a thousand
+        raise InvalidOption("the body is nested too deeply") from error
     digest = hashlib.sha256(canonical_body(body).encode()).hexdigest()
     target = wanted.target if isinstance(wanted.target, str) else json.dumps(wanted.target)
     asked = JobRequest(

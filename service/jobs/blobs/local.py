@@ -52,7 +52,7 @@ class LocalBlobs:
             file.replace(path)
             sync(path.parent)
         except OSError as error:
-            raise StoreUnwritable(f"{self.root} cannot be written: {error.strerror or error}") from error
+            raise StoreUnwritable(f"models and logs cannot be kept: {error.strerror or error}") from error
         return path
 
     def remove(self, name: str) -> None:

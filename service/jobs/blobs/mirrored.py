@@ -35,7 +35,7 @@ class Blobs:
             staged.write_bytes(data)
             return self.put(name, staged)
         except OSError as error:
-            raise StoreUnwritable(f"{self.local.root} cannot be written: {error.strerror or error}") from error
+            raise StoreUnwritable(f"models and logs cannot be kept: {error.strerror or error}") from error
         finally:
             staged.unlink(missing_ok=True)
 

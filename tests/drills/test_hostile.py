@@ -1,0 +1,33 @@
+"""The hostile drill: some seconds each time, minutes where slow tests run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.jobs import landlock
+from tests.drills.hostile import run
+
+pytestmark = pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
+
+
+def check(summary: dict[str, Any]) -> None:
+    """All held, and there was something to hold."""
+    assert summary["wrong"] == []
+    assert len(summary["attacks"]) >= 25
+    assert summary["good jobs"] >= 3
+
+
+@pytest.mark.timeout(600)
+def test_some_seconds_of_every_kind_of_attack(tmp_path: Path) -> None:
+    check(run(seconds=12, connections=4, seed=3, folder=tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_every_attack_from_sixteen_connections(tmp_path: Path) -> None:
+    found = run(seconds=600, connections=16, seed=4, folder=tmp_path)
+    check(found)
+    assert found["cases tried"] == found["cases"]
