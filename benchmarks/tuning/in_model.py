@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from collections import defaultdict
 from dataclasses import replace
@@ -36,7 +35,6 @@ def _compiled(model: Path, records: Path | None) -> CompiledArtifact:
 def _times(artifacts: list[CompiledArtifact], rounds: int) -> list[dict[str, float]]:
     """Milliseconds of a run in each workload, for each artifact: medians over the rounds."""
     sys.modules["torch"] = None  # type: ignore[assignment]
-    os.environ["TVM_USE_RUNTIME_LIB"] = "1"
     from service.runtime import load
     from service.runtime.inputs import random_inputs
     from service.runtime.profile import profile
