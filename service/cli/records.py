@@ -106,8 +106,8 @@ def merge(
 ) -> None:
     """Add the records of some folders or files to another folder.
 
-    Of two with the same key (workload, target, rule, version, dtype, threads) the faster is kept, so merging the same again
-    changes nothing, and the order does not matter. Other processes may write to the folder meanwhile.
+    Of two with the same key (workload, target, rule, version, dtype, threads) the faster is kept, so merging the same
+    again changes nothing, and the order does not matter. Other processes may write to the folder meanwhile.
     """
     from service.tuning.record_files import append, read
     from service.tuning.records import RecordSet
