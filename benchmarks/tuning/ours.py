@@ -5,13 +5,13 @@ python -m benchmarks.tuning.ours CASE --trials 64 --out DIR
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.tuning.cases import CASES, Case, module_of, shapes_of
+from benchmarks.tuning.cases import Case, module_of, shapes_of
 from benchmarks.tuning.curve import Curve
+from benchmarks.tuning.side import run_side
 from service import passes
 from service.lowering import schedule
 from service.lowering.apply import apply_rule, finish
@@ -77,14 +77,7 @@ def _curve(case: Case, done: Candidate, seconds: float, limit_s: float, out: Pat
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", choices=list(CASES))
-    parser.add_argument("--trials", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    made = tune(CASES[arguments.case], arguments.out, arguments.trials, arguments.seed)
-    made.write(arguments.out / f"{made.case}.ours.json")
+    run_side("ours", __doc__, tune, trials=64)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ It gets the PrimFunc that TVM's own pipeline makes of the operator: plain layout
 
 from __future__ import annotations
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
@@ -17,8 +16,9 @@ from tvm import relax, tirx
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
 
-from benchmarks.tuning.cases import CASES, Case, module_of, shapes_of
+from benchmarks.tuning.cases import Case, module_of, shapes_of
 from benchmarks.tuning.curve import Curve
+from benchmarks.tuning.side import run_side
 from service.lowering.target import resolve, to_tvm
 
 __all__ = ["prim_func_of", "tune"]
@@ -96,14 +96,7 @@ def tune(case: Case, out: Path, trials: int, seed: int = 0) -> Curve:
 
 def main() -> None:
     """Runs the command line."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", choices=list(CASES))
-    parser.add_argument("--trials", type=int, default=256)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    made = tune(CASES[arguments.case], arguments.out, arguments.trials, arguments.seed)
-    made.write(arguments.out / f"{made.case}.upstream.json")
+    run_side("upstream", __doc__, tune, trials=256)
 
 
 if __name__ == "__main__":
