@@ -25,6 +25,7 @@ from service.passes.lift_weights import LiftWeights
 from service.passes.merge_equal_calls import MergeEqualCalls
 from service.passes.merge_parallel_matmuls import MergeParallelMatmuls
 from service.passes.narrow_contractions import NarrowContractions
+from service.passes.order_shape_stores import OrderShapeStores
 from service.passes.pack_matmul import PackMatmul
 from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.pointwise_first import PointwiseFirst
@@ -233,7 +234,7 @@ def _weights(job: Job) -> list[Any]:
 
 
 def lowering_passes(target: Target) -> list[Any]:
-    """From scheduled PrimFuncs and Relax to what the VM's code generator takes: TVM's own order."""
+    """From scheduled PrimFuncs and Relax to what the VM's code generator takes: TVM's order, and one pass of ours."""
     return [
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
@@ -245,5 +246,6 @@ def lowering_passes(target: Target) -> list[Any]:
         relax.transform.LowerRuntimeBuiltin(),
         relax.transform.ComputePrimValue(),
         relax.transform.VMShapeLower(),
+        OrderShapeStores(),
         relax.transform.AttachGlobalSymbol(),
     ]

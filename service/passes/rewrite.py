@@ -137,7 +137,7 @@ def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = 
     return module
 
 
-def with_functions(module: IRModule, functions: Mapping[Any, relax.Function]) -> IRModule:
+def with_functions(module: IRModule, functions: Mapping[Any, Any]) -> IRModule:
     """The module with these functions in the place of those of their names; the same object if there are none."""
     if not functions:
         return module
