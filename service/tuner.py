@@ -69,6 +69,8 @@ def run(request: CompileRequest, options: TuneOptions, workdir: Path, emit: Emit
 def find_tasks(request: CompileRequest, stage: Stages) -> FoundTasks:
     """What there is to tune in the model, whatever is on record."""
     from service.lowering.target import to_tvm
+    from service.passes.constants import size_bytes
+    from service.passes.weight_operands import weight_operands
     from service.tuning.measure.builder_worker import known_rules
     from service.tuning.tasks import tasks_of
 
@@ -77,7 +79,16 @@ def find_tasks(request: CompileRequest, stage: Stages) -> FoundTasks:
     calls = Counter(str(name) for name, _ in made.optimized.report.graph["calls"])
     rules = known_rules(request.target.kind, ())
     module = made.optimized.module
-    return tasks_of(module, made.scheduled.report, calls, request.target, to_tvm(request.target), rules)
+    return tasks_of(
+        module,
+        made.scheduled.report,
+        calls,
+        request.target,
+        to_tvm(request.target),
+        rules,
+        weight_operands=weight_operands(module),
+        weight_bytes=sum(size_bytes(tensor) for tensor in made.optimized.weights.values()),
+    )
 
 
 def _require(spec: TargetSpec, options: TuneOptions) -> None:

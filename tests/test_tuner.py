@@ -66,6 +66,8 @@ def test_tasks_are_the_prim_funcs_that_have_parameters(request_: CompileRequest)
     assert all(len(task.space) > 0 and task.weight >= 1 for task in found.tasks)
     assert all(task.default.keys() == task.space.keys() for task in found.tasks)
     assert all(one.reason for one in found.untunable)
+    convolutions = [task for task in found.tasks if task.rule == "cpu.conv2d_blocked"]
+    assert all(task.weight_operands and task.weight_bytes > 0 for task in convolutions)
     again = find_tasks(request_, Stages(lambda event: None))
     assert [task.workload for task in again.tasks] == [task.workload for task in found.tasks]
 

@@ -17,6 +17,8 @@ from service.lowering import schedule
 from service.lowering.apply import apply_rule, finish
 from service.lowering.build import KERNEL, build_kernel
 from service.lowering.target import resolve, to_tvm
+from service.passes.constants import size_bytes
+from service.passes.weight_operands import weight_operands
 from service.request import CompileOptions
 from service.runtime.peak import peak
 from service.runtime.roofline import limit_of
@@ -38,7 +40,16 @@ def task_of(case: Case) -> tuple[Task, float]:
     optimized = passes.optimize(module_of(case), to_tvm(spec), CompileOptions())
     report = schedule(optimized.module, spec).report
     calls = Counter(str(name) for name, _ in optimized.report.graph["calls"])
-    found = tasks_of(optimized.module, report, calls, spec, to_tvm(spec), known_rules(spec.kind, ()))
+    found = tasks_of(
+        optimized.module,
+        report,
+        calls,
+        spec,
+        to_tvm(spec),
+        known_rules(spec.kind, ()),
+        weight_operands=weight_operands(optimized.module),
+        weight_bytes=sum(size_bytes(tensor) for tensor in optimized.weights.values()),
+    )
     task = max(found.tasks, key=lambda task: task.flops)
     written = found.written_bytes[task.workload]
     return task, limit_of(peak(default_threads()), task.flops, int(task.bytes), written).ms / 1e3

@@ -33,7 +33,8 @@ class Task:
     `func_json` is `tvm.ir.save_json` of the PrimFunc before it is scheduled. `rule` of `version` takes it;
     `default` are the parameters it has without tuning, `space` what each of them may be. `flops` and `bytes` are of
     one call, `weight` is how many calls of it the model makes. `shapes` is one line of buffer shapes, for the near fit
-    and for people; `sizes` gives symbolic dims, by name, the sizes to measure with.
+    and for people; `sizes` gives symbolic dims, by name, the sizes to measure with. The parameters at the positions
+    `weight_operands` are weights in every call, of `weight_bytes` that the model has in all.
 
     Where no template has a choice, `rule` is MetaSchedule's generic space, and a point has one value, `candidate`: 0 is
     `untuned`, and N the Nth of `traces`, which `generic.seeded` draws.
@@ -53,6 +54,8 @@ class Task:
     weight: int
     shapes: str
     sizes: Mapping[str, int] = field(default_factory=dict)
+    weight_operands: tuple[int, ...] = ()
+    weight_bytes: int = 0
     untuned: How | None = None
     traces: tuple[str, ...] = ()
 

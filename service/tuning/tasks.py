@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -45,6 +45,9 @@ def tasks_of(
     spec: TargetSpec,
     target: Any,
     rules: Mapping[str, Any],
+    *,
+    weight_operands: Mapping[str, tuple[int, ...]],
+    weight_bytes: int,
 ) -> FoundTasks:
     """The tasks of an optimized module.
 
@@ -53,6 +56,7 @@ def tasks_of(
 
     `report` has the rows of `lowering.schedule` without records: the rule that takes each PrimFunc, and its default
     parameters. `calls` are the calls of each PrimFunc in a run; one inside a loop or branch counts once.
+    `weight_operands` are the positions of each PrimFunc's parameters that are weights, of `weight_bytes` in all.
     """
     found: dict[tuple[str, str, str], Task] = {}
     untunable: list[Untunable] = []
@@ -62,15 +66,22 @@ def tasks_of(
         name, key = row["function"], (row["workload"], row["dtype"], row["shapes"]) if "workload" in row else None
         weight = max(1, calls.get(name, 1))
         if key in found:
-            found[key] = replace(found[key], weight=found[key].weight + weight)
+            found[key] = _merged(found[key], weight, weight_operands.get(name, ()))
             continue
         made = _task(module[name], row, weight, spec, target, rules, shares.get(name, 0.0))
         if isinstance(made, str):
             untunable.append(Untunable(name, row["rule"], made))
         elif key is not None:
-            found[key] = made
+            operands = weight_operands.get(name, ())
+            found[key] = replace(made, weight_operands=operands, weight_bytes=weight_bytes)
             written[made.workload] = row["written_bytes"]
     return FoundTasks(tuple(found.values()), tuple(untunable), written)
+
+
+def _merged(task: Task, weight: int, operands: Collection[int]) -> Task:
+    """The task of one more PrimFunc; where that gets no weights, those are none of the task's."""
+    both = tuple(position for position in task.weight_operands if position in operands)
+    return replace(task, weight=task.weight + weight, weight_operands=both)
 
 
 def _shares(report: Sequence[Mapping[str, Any]], calls: Mapping[str, int], target: Any) -> dict[str, float]:

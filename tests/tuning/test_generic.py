@@ -38,7 +38,8 @@ def argmax() -> Any:
 def found(spec: TargetSpec = SPEC) -> tuple[Task, ...]:
     module = tvm.IRModule({"argmax": argmax()})
     rules = known_rules(spec.kind, ())
-    return tasks_of(module, schedule(module, spec).report, {"argmax": 2}, spec, to_tvm(spec), rules).tasks
+    report, calls = schedule(module, spec).report, {"argmax": 2}
+    return tasks_of(module, report, calls, spec, to_tvm(spec), rules, weight_operands={}, weight_bytes=0).tasks
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from service.tuning.measure.messages import Build, Built, Ran, Run
@@ -35,8 +34,8 @@ class Policy:
 class Batch:
     """Points of one task; `run_of` makes the request for a library, `before_runs` is called once before the first.
 
-    `ended` hears of each outcome. With `keep` the libraries stay. `check_room` is called where something was not built:
-    it raises what ends the batch if that is no fault of the point.
+    `ended` hears of each outcome, with the library, which is its to remove. `check_room` is called where something was
+    not built: it raises what ends the batch if that is no fault of the point.
     """
 
     builders: Pool
@@ -47,8 +46,7 @@ class Batch:
     run_of: Callable[[str], Run]
     before_runs: Callable[[], object]
     check_room: Callable[[], object]
-    keep: bool = False
-    ended: Callable[[Outcome], None] = lambda outcome: None
+    ended: Callable[[Outcome, str], None]
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     def go(self, points: Sequence[Parameters], builds: Sequence[Build]) -> list[Outcome]:
@@ -108,9 +106,7 @@ class Batch:
 
     def _end(self, index: int, outcome: Outcome) -> None:
         self.outcomes[index] = outcome
-        self.ended(outcome)
-        if not self.keep:
-            Path(self._builds[index].out).unlink(missing_ok=True)
+        self.ended(outcome, self._builds[index].out)
 
 
 def outcome_of(point: Parameters, answer: Ran | Lost, who: str) -> Outcome:

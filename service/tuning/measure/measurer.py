@@ -16,8 +16,9 @@ from service.jobs.workspace import Workspace
 from service.request import TargetSpec
 from service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
 from service.tuning.measure.disk import check_room, writing
+from service.tuning.measure.libraries import Libraries
 from service.tuning.measure.listener import Listener
-from service.tuning.measure.messages import Build, Built, Compare, Heard, Listen, Reference, Run, Subject
+from service.tuning.measure.messages import Build, Built, Compare, Heard, Listen, Ran, Reference, Run, Subject
 from service.tuning.measure.outcome import MeasureLimits, Noise, Outcome, RpcOptions
 from service.tuning.measure.placement import place
 from service.tuning.measure.pool import Lost, Pool
@@ -83,7 +84,7 @@ class Measurer:
         self._listener = Listener(self._hear, self._limits.quiet_wait_s)
         self._subjects: dict[str, Subject | Outcome] = {}
         self._best: dict[str, float] = {}
-        self._libraries = 0
+        self._libraries = Libraries(self._folder)
         self._zygote.start()
 
     def __enter__(self) -> Self:
@@ -115,9 +116,7 @@ class Measurer:
             for outcome in failed:
                 ended(outcome)
             return failed
-        builds = [self._build(task, point) for point in points]
-        found = replace(self._batch(task, subject), ended=ended).go(points, builds)
-        return self._judged(task, found)
+        return self._judged(task, self._measured(task, subject, points, ended))
 
     def compare(self, task: Task, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
         """The outcome of every point, in order, and then of the task's default: each timed once a round, in turns.
@@ -148,7 +147,8 @@ class Measurer:
         key = f"{task.workload} {json.dumps(dict(task.sizes), sort_keys=True)}"
         if key not in self._subjects:
             expected = self._folder / f"expected{len(self._subjects)}.npz"
-            subject = Subject(key, task.func_json, dict(task.sizes), str(expected))
+            weights = (task.weight_operands, task.weight_bytes)
+            subject = Subject(key, task.func_json, dict(task.sizes), str(expected), *weights)
             self._subjects[key] = self._untuned(task, subject) or subject
         return self._subjects[key]
 
@@ -172,17 +172,27 @@ class Measurer:
         return failed
 
     def _build(self, task: Task, point: Parameters) -> Build:
-        self._libraries += 1
-        out = self._folder / f"{self._libraries}.so"
-        return Build(task.func_json, task.how(dict(point)), str(out))
+        return Build(task.func_json, task.how(dict(point)), self._libraries.new())
 
     @property
     def _run_limit_s(self) -> float:
         return self._limits.run_s if self._rpc is None else self._rpc.session_s + self._limits.run_s
 
-    def _batch(self, task: Task, subject: Subject) -> Batch:
+    def _measured(
+        self,
+        task: Task,
+        subject: Subject,
+        points: Sequence[Parameters],
+        ended: Callable[[Outcome], None] = lambda outcome: None,
+    ) -> list[Outcome]:
+        """The outcome of every point by itself; the libraries of those that were measured are kept."""
         hopeless_s = self._limits.hopeless * self._best.get(task.workload, math.inf)
-        return Batch(
+
+        def end(outcome: Outcome, library: str) -> None:
+            self._libraries.keep(task, outcome, library)
+            ended(outcome)
+
+        batch = Batch(
             self._builders,
             self._runners,
             self._limits,
@@ -191,22 +201,36 @@ class Measurer:
             run_of=lambda library: Run(subject, library, hopeless_s),
             before_runs=self._listener.wait_until_quiet,
             check_room=lambda: check_room(self._folder),
+            ended=end,
         )
+        return batch.go(points, [self._build(task, point) for point in points])
 
     def _compared(self, task: Task, subject: Subject, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
-        """Each alone first, so that what crashes is known by itself; then those that are right in turns."""
-        builds = [self._build(task, point) for point in points]
-        try:
-            outcomes = replace(self._batch(task, subject), keep=True).go(points, builds)
-            right = [index for index, outcome in enumerate(outcomes) if outcome.kind == "measured"]
-            job = Compare(subject, tuple(builds[index].out for index in right), rounds)
-            answers = run_alone(self._runners, job, self._run_limit_s * (1 + len(right))) if right else []
-        finally:
-            for build in builds:
-                Path(build.out).unlink(missing_ok=True)
-        for index, answer in zip(right, answers if isinstance(answers, list) else [], strict=False):
-            outcomes[index] = outcome_of(points[index], answer, "the runner")
+        """Each alone first, if it was not yet, so that what crashes is known; then those that are right in turns."""
+        new = [point for point in points if self._libraries.find(task, point) is None]
+        failed = [outcome for outcome in self._measured(task, subject, new) if outcome.kind != "measured"]
+        kept = [self._libraries.find(task, point) for point in points]
+        libraries = tuple(dict.fromkeys(one[1] for one in kept if one is not None))
+        answers = self._in_turns(Compare(subject, libraries, rounds)) if libraries else []
+        compared = dict(zip(libraries, answers, strict=False))
+        outcomes: list[Outcome] = []
+        for point, one in zip(points, kept, strict=True):
+            if one is None:
+                outcomes.append(next(outcome for outcome in failed if outcome.point == point))
+            else:
+                alone, library = one
+                answer = compared.get(library)
+                outcomes.append(alone if answer is None else outcome_of(point, answer, "the runner"))
         return outcomes
+
+    def _in_turns(self, job: Compare) -> list[Ran]:
+        """The answers to a comparison, of another server where one went away; none where the runner did not survive."""
+        answers: list[Ran] | Lost = []
+        for _ in range(self._policy.lost_attempts):
+            answers = run_alone(self._runners, job, self._run_limit_s * (1 + len(job.libraries)))
+            if isinstance(answers, list) and not all(one.kind == "unreachable" for one in answers):
+                break
+        return answers if isinstance(answers, list) else []
 
     def _judged(self, task: Task, found: list[Outcome]) -> list[Outcome]:
         """The outcomes, marked where the machine was loud before or after; the best time is kept."""

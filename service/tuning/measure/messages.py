@@ -32,12 +32,17 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The PrimFunc whose candidates run: its inputs come from a seed, what it must give is in the file `expected`."""
+    """The PrimFunc whose candidates run: its inputs come from a seed, what it must give is in the file `expected`.
+
+    The parameters at the positions `weights` are weights of a model that has `weight_bytes` of them.
+    """
 
     key: str
     func_json: str
     sizes: Mapping[str, int]
     expected: str
+    weights: tuple[int, ...] = ()
+    weight_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ class MeasureLimits:
     """What one trial may take: seconds of wall clock, private writable bytes a process, and how often it is run.
 
     Before a candidate is timed its cores are kept busy for `warm_up_s` seconds, and its first `warm_up_runs` runs do
-    not count. It is run `min_runs` times at least, and then until its spread is at most `spread`, `measure_s` seconds
-    are over or it was run `max_runs` times. One that is `hopeless` times slower than the best of its task stops at
-    `min_runs`. `quiet_wait_s` bounds how long a measurement waits for a noisy machine.
+    not count. It is run `min_runs` times at least, and then until the standard error of its median is at most the part
+    `error` of it, `measure_s` seconds are over or it was run `max_runs` times. One that is `hopeless` times slower than
+    the best of its task stops at `min_runs`. `quiet_wait_s` bounds how long a measurement waits for a noisy machine.
     """
 
     build_s: float = 20.0
@@ -36,7 +36,7 @@ class MeasureLimits:
     measure_s: float = 0.1
     min_runs: int = 5
     max_runs: int = 60
-    spread: float = 0.03
+    error: float = 0.01
     hopeless: float = 2.0
     quiet_wait_s: float = 20.0
 

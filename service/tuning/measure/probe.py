@@ -42,8 +42,8 @@ class Probe:
     def flush(self) -> None:
         """Reads and writes twice the private caches of every core that a candidate runs on.
 
-        So its operands come from the shared cache or from memory, as in a model, where a kernel's weights were last
-        used a whole inference ago; a shared cache that holds a model's weights keeps them here as well as there.
+        So its operands come from the shared cache or from memory, as in a model; which of the two its weights come
+        from is for `WeightCopies` to repeat.
         """
         self._copy(self._from, self._to)
 

@@ -108,6 +108,10 @@ class _Session:
         """See `trials.Place`."""
         return value if isinstance(value, int) else tvm.runtime.tensor(value, self._device)
 
+    def lists(self, values: Sequence[Array | int], weights: Sequence[int], weight_bytes: int) -> list[list[Any]]:
+        """See `trials.Place`. One list: all that it has is evicted from every cache before each call."""
+        return [[self.put(value) for value in values]]
+
     def awaken(self, seconds: float) -> None:
         """See `trials.Place`. Nothing: a server has no kernel but the candidate, whose first runs do not count."""
 

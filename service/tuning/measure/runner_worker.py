@@ -18,6 +18,7 @@ from service.tuning.measure.messages import Compare, Heard, Ran, Reference, Run
 from service.tuning.measure.outcome import MeasureLimits
 from service.tuning.measure.probe import Probe
 from service.tuning.measure.trials import Trials
+from service.tuning.measure.weight_copies import WeightCopies
 
 __all__ = ["answer", "serve"]
 
@@ -52,6 +53,7 @@ class _Memory:
 
     def __init__(self, threads: int) -> None:
         self._probe = Probe(threads)
+        self._copies = WeightCopies()
 
     @contextmanager
     def place(self) -> Iterator[_Memory]:
@@ -62,6 +64,9 @@ class _Memory:
 
     def put(self, value: Array | int) -> Any:
         return value if isinstance(value, int) else tvm.runtime.tensor(value)
+
+    def lists(self, values: Sequence[Array | int], weights: Sequence[int], weight_bytes: int) -> list[list[Any]]:
+        return self._copies.lists(values, weights, weight_bytes)
 
     def awaken(self, seconds: float) -> None:
         self._probe.spin(seconds)

@@ -1,4 +1,4 @@
-"""Repeats until the spread is small, and what the repeats say: median and spread."""
+"""Repeats until the median is known well enough, and what the repeats say: median, its error, and spread."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def time_until_steady(run: Callable[[], float], limits: MeasureLimits, hopeless_
         seconds.append(run())
         if len(seconds) < limits.min_runs:
             continue
-        if time.perf_counter() > end or min(seconds) > hopeless_s or summary(seconds).spread <= limits.spread:
+        if time.perf_counter() > end or min(seconds) > hopeless_s or summary(seconds).error <= limits.error:
             break
     return summary(seconds)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,6 +38,10 @@ class Place(Protocol):
         """The value as an argument of a kernel."""
         ...
 
+    def lists(self, values: Sequence[Array | int], weights: Sequence[int], weight_bytes: int) -> list[list[Any]]:
+        """The values as lists of arguments to time with in turns: see `WeightCopies.lists`."""
+        ...
+
     def awaken(self, seconds: float) -> None:
         """Keeps the cores that kernels run on busy for so long: after idling they are slow at first."""
         ...
@@ -62,11 +67,13 @@ class Trials:
         self._key = ""
         self._arguments = Arguments([], (), (), "")
         self._expected: list[Array] = []
-        self._tensors: tuple[Place | None, list[Any]] = (None, [])
+        self._place: Place | None = None
+        self._lists: list[list[Any]] = []
+        self._turns: Iterator[list[Any]] = iter(())
 
     def forget(self) -> None:
         """Lets go of the tensors, and so of the place that they are in."""
-        self._tensors = (None, [])
+        self._place, self._lists, self._turns = None, [], iter(())
 
     def reference(self, request: Reference) -> Ran:
         """Writes what the untuned kernel gives: for normal floats, or for positive ones where it gives NaN else."""
@@ -91,7 +98,7 @@ class Trials:
             if wrong:
                 return Ran("wrong", detail=wrong)
             place.awaken(self._limits.warm_up_s)
-            timing = time_until_steady(lambda: place.seconds(kernel, tensors), self._limits, request.hopeless_s)
+            timing = time_until_steady(lambda: self._seconds(place, kernel), self._limits, request.hopeless_s)
             if not self._arguments.updated and not _equal(first, self._outputs(tensors)):
                 wrong = self._verdict(self._outputs(tensors))
             if wrong:
@@ -111,7 +118,7 @@ class Trials:
             for _ in range(_WARM_UP_ROUNDS + request.rounds):
                 rng.shuffle(order)
                 for index in order:
-                    seconds[index].append(place.seconds(kernels[index], tensors))
+                    seconds[index].append(self._seconds(place, kernels[index]))
         timings = {index: summary(seconds[index][_WARM_UP_ROUNDS:]) for index in right}
         return [
             Ran("measured", timings[i].seconds, timings[i].spread, timings[i].runs, error=timings[i].error)
@@ -121,7 +128,7 @@ class Trials:
         ]
 
     def _prepare(self, subject: Subject, place: Place) -> list[Any]:
-        """The tensors of the subject in this place."""
+        """Arguments for the subject in this place, which share all that is written with those of every turn."""
         if subject.key != self._key:
             func = tvm.ir.load_json(subject.func_json)
             with np.load(subject.expected) as kept:
@@ -129,10 +136,18 @@ class Trials:
                 raw = [kept[f"output{i}"] for i in range(len(arguments.outputs))]
             like = [np.asarray(arguments.values[position]) for position in arguments.outputs]
             self._expected = [bytes_.view(a.dtype).reshape(a.shape) for bytes_, a in zip(raw, like, strict=True)]
-            self._arguments, self._key, self._tensors = arguments, subject.key, (None, [])
-        if self._tensors[0] is not place:
-            self._tensors = (place, [place.put(value) for value in self._arguments.values])
-        return self._tensors[1]
+            self._arguments, self._key = arguments, subject.key
+            self.forget()
+        if self._place is not place:
+            self.forget()  # before the next lists are made in the same memory
+            weights = [position for position in subject.weights if position not in self._arguments.outputs]
+            self._lists = place.lists(self._arguments.values, weights, subject.weight_bytes)
+            self._place, self._turns = place, cycle(self._lists)
+        return self._lists[0]
+
+    def _seconds(self, place: Place, kernel: Callable[..., Any]) -> float:
+        """The time of a call with the weights whose turn it is."""
+        return place.seconds(kernel, next(self._turns))
 
     def _judge(self, kernel: Callable[..., Any], tensors: list[Any]) -> tuple[list[Array], str]:
         """The outputs of one run, and why they are wrong; empty if they are right."""

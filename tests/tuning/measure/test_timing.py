@@ -1,4 +1,4 @@
-"""Repeats end when the spread is small, when there is no hope, and at the limits."""
+"""Repeats end when the median is known well enough, when there is no hope, and at the limits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from service.tuning.measure import MeasureLimits
 from service.tuning.measure.timing import summary, time_until_steady
 
-LIMITS = MeasureLimits(warm_up_runs=0, measure_s=60, min_runs=5, max_runs=40, spread=0.03)
+LIMITS = MeasureLimits(warm_up_runs=0, measure_s=60, min_runs=5, max_runs=40, error=0.01)
 
 
 def test_a_steady_kernel_is_run_the_least() -> None:
@@ -22,7 +22,7 @@ def test_an_unsteady_one_is_run_until_it_is_steady() -> None:
     times = chain([1.0, 2.0, 1.0, 2.0, 1.0], repeat(1.0))
     found = time_until_steady(lambda: next(times), LIMITS, 10.0)
     assert found.seconds == 1.0
-    assert 5 < found.runs < 40 and found.spread <= 0.03
+    assert 5 < found.runs < 40 and found.error <= 0.01
 
 
 def test_one_that_stays_unsteady_stops_at_the_limits() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ class Place:
 
     def __init__(self) -> None:
         self.log: list[str] = []
+        self.used: list[Any] = []
         self.slow = 3
 
     @contextmanager
@@ -41,11 +43,17 @@ class Place:
     def put(self, value: Any) -> Any:
         return tvm.runtime.tensor(value)
 
+    def lists(self, values: Sequence[Any], weights: Sequence[int], weight_bytes: int) -> list[list[Any]]:
+        self.log.append(f"lists {list(weights)} {weight_bytes}")
+        x, y = (self.put(value) for value in values)
+        return [[x, y], [self.put(x.numpy()), y]] if weights else [[x, y]]
+
     def awaken(self, seconds: float) -> None:
         self.log.append(f"awake {seconds}")
 
     def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
         self.log.append(f"time {kernel.__name__}")
+        self.used.append(arguments[0])
         kernel(*arguments)
         self.log.pop()
         self.slow -= 1
@@ -62,7 +70,7 @@ def test_cores_are_awake_before_a_kernel_is_timed(subject: Subject) -> None:
     trials = Trials(place, LIMITS)
     assert trials.reference(Reference(subject, "untuned")).kind == "measured"
     ran = trials.run(Run(subject, "one", 10.0))
-    assert place.log == ["check untuned", "check one", "awake 0.25", *["time one"] * 8]
+    assert place.log == ["check untuned", "lists [] 0", "check one", "awake 0.25", *["time one"] * 8]
     assert (ran.kind, ran.seconds, ran.runs) == ("measured", 1.0, 5)
 
 
@@ -71,9 +79,21 @@ def test_the_first_round_of_a_comparison_does_not_count(subject: Subject) -> Non
     trials = Trials(place, LIMITS)
     trials.reference(Reference(subject, "untuned"))
     found = trials.compare(Compare(subject, ("a", "b", "c"), 4))
-    assert place.log[:5] == ["check untuned", "check a", "check b", "check c", "awake 0.25"]
-    assert sorted(place.log[5:8]) == ["time a", "time b", "time c"]
+    assert place.log[:6] == ["check untuned", "lists [] 0", "check a", "check b", "check c", "awake 0.25"]
+    assert sorted(place.log[6:9]) == ["time a", "time b", "time c"]
     assert [(one.kind, one.seconds, one.spread, one.runs) for one in found] == [("measured", 1.0, 0.0, 4)] * 3
+
+
+def test_each_timed_call_has_the_next_copy_of_the_weights(subject: Subject) -> None:
+    place = Place()
+    trials = Trials(place, LIMITS)
+    trials.reference(Reference(subject, "untuned"))
+    ran = trials.run(Run(replace(subject, weights=(0, 1), weight_bytes=1000), "one", 10.0))
+    assert ran.kind == "measured"
+    assert "lists [0] 1000" in place.log  # the output is none of them
+    first, second = place.used[:2]
+    assert first is not second
+    assert [used is (first, second)[i % 2] for i, used in enumerate(place.used)] == [True] * 8
 
 
 def test_spinning_lasts_as_long_as_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,58 @@
+"""The files of candidates: a comparison takes those that were built and ran, and builds none of them again."""
+
+from __future__ import annotations
+
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from service.tuning.measure.outcome import Outcome
+from service.tuning.task import Task
+
+if TYPE_CHECKING:
+    from schedules.rule import Parameters
+
+__all__ = ["Libraries"]
+
+_MOST = 256
+"""Of a few ten KB each."""
+
+
+class Libraries:
+    """Keeps the libraries of the points that were measured last, `most` of them, in `folder`."""
+
+    def __init__(self, folder: Path, most: int = _MOST) -> None:
+        self._folder, self._most = folder, most
+        self._made = 0
+        self._kept: OrderedDict[str, tuple[Outcome, str]] = OrderedDict()
+
+    def new(self) -> str:
+        """The path of a library that is yet to be built."""
+        self._made += 1
+        return str(self._folder / f"{self._made}.so")
+
+    def keep(self, task: Task, outcome: Outcome, library: str) -> None:
+        """Keeps the library of a point if it was measured, and removes it if not; lets go of the one kept longest."""
+        if outcome.kind != "measured":
+            Path(library).unlink(missing_ok=True)
+            return
+        key = _key(task, outcome.point)
+        if key in self._kept:
+            self._remove(key)
+        self._kept[key] = (outcome, library)
+        while len(self._kept) > self._most:
+            self._remove(next(iter(self._kept)))
+
+    def find(self, task: Task, point: Parameters) -> tuple[Outcome, str] | None:
+        """What was kept of a point: its outcome and its library."""
+        return self._kept.get(_key(task, point))
+
+    def _remove(self, key: str) -> None:
+        Path(self._kept.pop(key)[1]).unlink(missing_ok=True)
+
+
+def _key(task: Task, point: Mapping[str, int]) -> str:
+    return json.dumps([task.workload, dict(task.sizes), asdict(task.how(dict(point)))], sort_keys=True)
