@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ from service.dump import no_dump
 from service.errors import MachineMismatch, ToolMissing
 from service.request import CompileRequest, TargetSpec, canonical_json
 from service.tuning.options import TuneOptions, select
+from service.tuning.provenance import Provenance, versions
 
 if TYPE_CHECKING:
     from service.runtime.peak import Peak
@@ -177,6 +177,8 @@ class _Session:
         self.target = RecordTarget.of(self.request.target)
         self.into = Path(self.options.into) if self.options.into else self.workdir / "records"
         self.threads = self.request.target.cores
+        host = f"rpc:{self.options.rpc_key}" if self.options.rpc_key else machine.model_name()
+        self.provenance = Provenance(self.target, self.threads, self.options.seed, host)
 
     def tune(self) -> tuple[list[Candidate], dict[str, Any]]:
         """Searches for the tasks that were chosen and have no record, or all chosen ones with `again`."""
@@ -267,42 +269,14 @@ class _Session:
         what = {
             "request": {**self.request.to_dict(), "model": self.request.model.digest},
             "options": [options.seed, self.threads, options.rpc_key],
-            "versions": _versions(),
+            "versions": versions(),
         }
         return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:16]
 
     def _record(self, candidate: Candidate) -> None:
         from service.tuning.record_files import append
 
-        append(self.into, [self._record_of(candidate)])
-
-    def _record_of(self, candidate: Candidate) -> Record:
-        from service.tuning.records import Record
-
-        task, verdict, limit_s = candidate.task, candidate.verdict, candidate.start.limit_s
-        assert verdict is not None
-        how = task.how(verdict.point)
-        return Record(
-            workload=task.workload,
-            target=self.target,
-            rule=how.rule,
-            version=how.version,
-            dtype=task.dtype,
-            shapes=task.shapes,
-            parameters=dict(how.parameters),
-            trace=how.trace,
-            seconds=float(f"{verdict.seconds:.6g}"),
-            untuned_s=float(f"{verdict.untuned_s:.6g}"),
-            roofline=round(limit_s / verdict.seconds, 4) if limit_s else None,
-            flops=int(task.flops),
-            bytes=int(task.bytes),
-            threads=self.threads,
-            trials=candidate.progress.trials,
-            seed=self.options.seed,
-            host=f"rpc:{self.options.rpc_key}" if self.options.rpc_key else machine.model_name(),
-            date=datetime.now(UTC).date().isoformat(),
-            **_versions(),
-        )
+        append(self.into, [self.provenance.record(candidate)])
 
     def _about(self) -> dict[str, Any]:
         return {
@@ -314,7 +288,7 @@ class _Session:
             "host": machine.model_name(),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             **({"records": self.options.into} if self.options.into else {}),
-            **_versions(),
+            **versions(),
         }
 
     def write(self, candidates: Sequence[Candidate], report: dict[str, Any]) -> list[str]:
@@ -323,7 +297,7 @@ class _Session:
         from service.tuning.records import RecordSet
         from service.tuning.summary import draw
 
-        made = [self._record_of(one) for one in candidates if one.verdict is not None]
+        made = [self.provenance.record(one) for one in candidates if one.verdict is not None]
         kept = [record_of(record) for record in report["on_record"]]
         (self.workdir / "records.jsonl").write_text(RecordSet([*made, *kept]).to_lines())
         (self.workdir / "report.json").write_text(json.dumps(report, indent=1))
@@ -331,7 +305,3 @@ class _Session:
             report, self.workdir / "curve.png", f"{report['model']} on {report['target']}, {report['threads']} threads"
         )
         return ["records.jsonl", "report.json", "curve.png"]
-
-
-def _versions() -> dict[str, str]:
-    return {"relaxc": metadata.version("relaxc"), "tvm": metadata.version("apache-tvm")}
