@@ -15,19 +15,25 @@ _LOUD_SPREAD, _LOUD_DRIFT = 0.15, 0.15
 """Shares of the reference's time: ten times what a quiet machine shows, and less than what a search is after."""
 _REMEMBERED = 50
 _PAUSE_S = 0.5
+_FIRST_WAIT_S, _SHARE = 2.0, 0.1
+"""All waits together last so long, and that share of the time since the start: some machines are never quiet."""
 
 
 class Listener:
     """Times the reference kernel by `hear`, and compares it with the fastest of the last 50 times."""
 
     def __init__(
-        self, hear: Callable[[], Heard | None], wait_s: float, pause: Callable[[float], None] = time.sleep
+        self,
+        hear: Callable[[], Heard | None],
+        wait_s: float,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`wait_s` bounds each wait; `hear` returns None where there is nothing to hear."""
         self.noise = Noise()
-        self._hear, self._wait_s, self._pause = hear, wait_s, pause
+        self._hear, self._wait_s, self._pause, self._clock = hear, wait_s, pause, clock
         self._history: deque[float] = deque(maxlen=_REMEMBERED)
-        self._gave_up = False
+        self._began, self._waited = clock(), 0.0
 
     def listen(self) -> bool:
         """Whether the machine is loud now."""
@@ -40,13 +46,10 @@ class Listener:
         return self.noise.loud
 
     def wait_until_quiet(self) -> bool:
-        """Whether it is still loud after the wait. Where a wait was in vain there is no other before it was quiet."""
-        waited = 0.0
-        while self.listen() and not self._gave_up:
-            if waited >= self._wait_s:
-                self._gave_up = True
-                break
+        """Whether it is still loud after the wait."""
+        left = min(self._wait_s, _FIRST_WAIT_S + _SHARE * (self._clock() - self._began) - self._waited)
+        while self.listen() and left > 0:
             self._pause(_PAUSE_S)
-            waited += _PAUSE_S
-        self._gave_up = self._gave_up and self.noise.loud
+            self._waited += _PAUSE_S
+            left -= _PAUSE_S
         return self.noise.loud

@@ -25,7 +25,7 @@ class MeasureLimits:
     Before a candidate is timed its cores are kept busy for `warm_up_s` seconds, and its first `warm_up_runs` runs do
     not count. It is run `min_runs` times at least, and then until the standard error of its median is at most the part
     `error` of it, `measure_s` seconds are over or it was run `max_runs` times. One that is `hopeless` times slower than
-    the best of its task stops at `min_runs`. `quiet_wait_s` bounds how long a measurement waits for a noisy machine.
+    the best of its task stops at `min_runs`. `quiet_wait_s` bounds each wait for a noisy machine.
     """
 
     build_s: float = 20.0

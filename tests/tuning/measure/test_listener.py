@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from service.tuning.measure.listener import Listener
 from service.tuning.measure.messages import Heard
 
 
-def listener(heard: list[Heard | None], pauses: list[float], wait_s: float = 1.0) -> Listener:
+def listener(heard: list[Heard | None], pauses: list[float], wait_s: float = 1.0, **more: Any) -> Listener:
     """One that hears the list, and its last again and again."""
 
     def endless() -> Iterator[Heard | None]:
@@ -17,7 +18,7 @@ def listener(heard: list[Heard | None], pauses: list[float], wait_s: float = 1.0
             yield heard[-1]
 
     said = endless()
-    return Listener(lambda: next(said), wait_s, pauses.append)
+    return Listener(lambda: next(said), wait_s, pauses.append, **more)
 
 
 def test_a_quiet_machine_is_not_waited_for() -> None:
@@ -44,18 +45,20 @@ def test_the_wait_ends_when_it_is_quiet() -> None:
     assert len(pauses) == 2
 
 
-def test_a_wait_in_vain_is_not_repeated_before_it_was_quiet() -> None:
+def test_one_wait_is_bounded() -> None:
     pauses: list[float] = []
-    loud, quiet = Heard(1.0, 0.5), Heard(1.0, 0.0)
-    made = listener([loud] * 4 + [quiet, loud, loud, quiet], pauses, wait_s=1.0)
-    assert made.wait_until_quiet()  # hears three, a pause between them
-    waited = len(pauses)
-    assert waited == 2
-    assert made.wait_until_quiet()
-    assert len(pauses) == waited
-    assert not made.wait_until_quiet()
-    assert not made.wait_until_quiet()
-    assert len(pauses) > waited
+    assert listener([Heard(1.0, 0.5)], pauses, wait_s=1.0).wait_until_quiet()
+    assert sum(pauses) == 1.0
+
+
+def test_all_waits_together_are_a_tenth_of_the_run() -> None:
+    pauses: list[float] = []
+    now = [0.0]
+    made = listener([Heard(1.0, 0.5)], pauses, wait_s=60, clock=lambda: now[0])
+    for seconds in (0, 0, 100, 100, 200):
+        now[0] = seconds
+        assert made.wait_until_quiet()
+    assert sum(pauses) == 2 + 20
 
 
 def test_where_there_is_nothing_to_hear_it_is_quiet() -> None:
