@@ -18,6 +18,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.client import Client
+from service.client.retry import Patience
+from service.errors import ServerUnreachable
 from service.jobs.database.engine import Database
 from service.jobs.keys import Keys
 from tests.api.conftest import ROOT, RunningServer, make_onnx
@@ -54,7 +57,7 @@ def serving(cache: Path, *arguments: str, **environment: str) -> Iterator[tuple[
         process.stderr.close()
 
 
-def test_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
+def test_tls_with_a_certificate_of_our_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
     names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
@@ -65,6 +68,12 @@ def test_tls_with_a_certificate_of_our_own(tmp_path: Path) -> None:
             assert client.get(f"{url}/healthz").json()["status"] == "ok"
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/healthz")  # nobody that it trusts has signed it
+        with Client(url, patience=Patience(unreachable_s=0.1)) as ours, pytest.raises(ServerUnreachable) as refused:
+            ours.targets()
+        assert "SSL_CERT_FILE" in refused.value.remedy
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with Client(url) as ours:
+            assert ours.targets()
 
 
 @pytest.mark.parametrize(

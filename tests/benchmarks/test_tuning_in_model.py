@@ -99,6 +99,7 @@ def test_what_loses_in_the_model_gets_the_untuned_parameters(
     assert after[slower].seconds == after[slower].untuned_s == 2e-3
 
 
+@pytest.mark.slow
 def test_the_command_times_both(model: Path, records: Path) -> None:
     command: list[Any] = [sys.executable, "-m", "benchmarks.tuning.in_model", model, "--records", records]
     done = subprocess.run([*command, "--rounds", "1"], cwd=ROOT, check=True, capture_output=True, text=True)

@@ -29,11 +29,11 @@ def drill(folder: Path, *, rounds: int, database: str, seed: int) -> dict[str, A
     return found
 
 
-def test_three_rounds(tmp_path: Path) -> None:
-    found = drill(tmp_path / "drill", rounds=3, database="sqlite", seed=1)
-    assert sum(found["killed"].values()) >= 3
-    assert found["jobs succeeded"] >= 3
-    assert found["downloads"] >= 3
+def test_two_rounds(tmp_path: Path) -> None:
+    found = drill(tmp_path / "drill", rounds=2, database="sqlite", seed=1)
+    assert sum(found["killed"].values()) >= 2
+    assert found["jobs succeeded"] >= 2
+    assert found["downloads"] >= 2
 
 
 @pytest.mark.slow

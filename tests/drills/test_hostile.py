@@ -22,7 +22,7 @@ def check(summary: dict[str, Any]) -> None:
 
 @pytest.mark.timeout(600)
 def test_some_seconds_of_every_kind_of_attack(tmp_path: Path) -> None:
-    check(run(seconds=12, connections=4, seed=3, folder=tmp_path))
+    check(run(seconds=6, connections=4, seed=3, folder=tmp_path))
 
 
 @pytest.mark.slow
