@@ -11,9 +11,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.config import settings
 
-__all__ = ["Bodies", "Body", "body_of"]
+__all__ = ["JSON_MAX_BYTES", "Bodies", "Body", "body_of"]
 
-JSON_MAX_BYTES = 1 << 20
+JSON_MAX_BYTES = 64 << 10
+"""Of a body that is read whole. The longest that means something has a target of 16 KiB and some hundred shapes."""
+
 WINDOW_BYTES = 64 << 10
 """What must come in each `body_timeout_s`, unless the body ends before."""
 

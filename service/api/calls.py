@@ -18,6 +18,8 @@ from service.request import canonical_json
 
 __all__ = ["NAME", "answer", "canonical_body", "json_only", "known_parameters"]
 
+_MAX_KEYS = 64
+
 NAME = Query(
     max_length=200,
     pattern=r"^[^\x00-\x1f\x7f]+$",
@@ -40,10 +42,18 @@ async def known_parameters(request: Request) -> None:
 
 
 async def json_only(request: Request) -> None:
-    """Refuses a body that does not say that it is JSON."""
+    """Refuses a body that does not say that it is JSON, and one of so many keys that most are in no call.
+
+    Each unknown key would be an error of its own, of a kilobyte and a half.
+    """
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise HTTPException(415, f"this call takes application/json, not {kind[:80] or 'a body without a type'}")
+    body = await request.json() if await request.body() else None
+    if isinstance(body, dict) and len(body) > _MAX_KEYS:
+        raise RequestValidationError(
+            [{"loc": ("body",), "msg": f"it has {len(body)} keys, over {_MAX_KEYS}", "type": "too_long"}]
+        )
 
 
 def canonical_body(body: Any) -> str:

@@ -69,6 +69,8 @@ OF_HTTP = {
 
 _OF_STATUS = {kind.status: code for code, kind in OF_HTTP.items()}
 _RETRY_AFTER_S = 10
+_MOST_ERRORS = 20
+_NAME_CHARS = 80
 _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
@@ -151,8 +153,10 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
-        wrong = [{"where": list(map(str, row["loc"])), "what": row["msg"]} for row in error.errors()]
-        return of_http("invalid-request", request, detail=_said(wrong), errors=wrong)
+        rows = error.errors()
+        wrong = [_place(row) for row in rows[:_MOST_ERRORS]]
+        more = {"more": len(rows) - _MOST_ERRORS} if len(rows) > _MOST_ERRORS else {}
+        return of_http("invalid-request", request, detail=_said(wrong), errors=wrong, **more)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
@@ -170,6 +174,10 @@ def _allowed(request: Request) -> str:
     routes = request.app.routes
     found = [m for m in _METHODS if any(r.matches({**request.scope, "method": m})[0] is Match.FULL for r in routes)]
     return ", ".join(found)
+
+
+def _place(row: dict[str, Any]) -> dict[str, Any]:
+    return {"where": [str(part)[:_NAME_CHARS] for part in row["loc"]], "what": row["msg"]}
 
 
 def _said(wrong: list[dict[str, Any]]) -> str | None:
