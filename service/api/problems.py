@@ -155,8 +155,10 @@ def install(app: FastAPI) -> None:
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         rows = error.errors()
         wrong = [_place(row) for row in rows[:_MOST_ERRORS]]
-        more = {"more": len(rows) - _MOST_ERRORS} if len(rows) > _MOST_ERRORS else {}
-        return of_http("invalid-request", request, detail=_said(wrong), errors=wrong, **more)
+        fields: dict[str, Any] = {"errors": wrong}
+        if len(rows) > _MOST_ERRORS:
+            fields["more"] = len(rows) - _MOST_ERRORS
+        return of_http("invalid-request", request, detail=_said(wrong), **fields)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:
