@@ -6,7 +6,7 @@ import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from anyio import to_thread
 from fastapi import Request
@@ -85,10 +85,17 @@ def _check_origin(request: Request, *, on_loopback: bool) -> None:
     shows as the `Host`.
     """
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+    if origin is not None and _parts(origin).netloc.lower() != host.lower():
         raise Forbidden("a page of another site may not ask without a key", remedy="Make a key: relaxc keys create.")
-    if on_loopback and not _is_loopback(urlsplit(f"//{host}").hostname or ""):
+    if on_loopback and not _is_loopback(_parts(f"//{host}").hostname or ""):
         raise Forbidden(f"{host[:80]!r} is no name of this machine's loopback", remedy="Ask http://127.0.0.1 instead.")
+
+
+def _parts(url: str) -> SplitResult:
+    try:
+        return urlsplit(url)
+    except ValueError as error:  # a bracket too few
+        raise Forbidden(f"{url[:80]!r} is no address", remedy="Ask http://127.0.0.1 instead.") from error
 
 
 def _is_loopback(name: str) -> bool:

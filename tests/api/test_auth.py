@@ -54,6 +54,12 @@ def test_without_keys_loopback_serves_everybody_but_pages_of_others(server: Runn
         {"Origin": "null"},
         {"Host": "evil.example"},
         {"Host": "0.0.0.0"},
+        {"Origin": "http://["},
+        {"Origin": "http://[", "Host": "["},
+        {"Host": "["},
+        {"Host": "[::1"},
+        {"Host": "[zz]:80"},
+        {"Origin": "http://\u2100.example".encode()},
     ):
         refused = get("/v1/models", headers=headers)
         assert (refused.status_code, refused.json()["code"]) == (403, "forbidden"), headers
