@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+from contextlib import suppress
 from dataclasses import asdict
 
 from service.errors import ServiceError
@@ -18,6 +19,7 @@ _LOG = logging.getLogger("relaxc.audit")
 _MOST_WAITING = 10_000
 _AT_ONCE = 500
 _AGAIN_S = 1.0
+_CLOSE_S = 10.0
 
 
 class AuditLog:
@@ -42,11 +44,14 @@ class AuditLog:
             _LOG.error("the audit log's table lacks %s", asdict(row))
 
     def close(self) -> None:
-        """Writes what waits. May be called twice."""
+        """Writes what waits, for at most some seconds: a database may hang. May be called twice."""
         if not self._closed.is_set():
             self._closed.set()
-            self._waiting.put(None)
-            self._thread.join()
+            with suppress(queue.Full):  # then the thread has enough to do to see that it is the end
+                self._waiting.put_nowait(None)
+            self._thread.join(_CLOSE_S)
+            if self._thread.is_alive():
+                _LOG.error("the audit log's table lacks the last %d rows", self._waiting.qsize())
 
     def _work(self) -> None:
         ended = False
@@ -54,17 +59,21 @@ class AuditLog:
             rows = [self._waiting.get()]
             while len(rows) < _AT_ONCE and not self._waiting.empty():
                 rows.append(self._waiting.get())
-            ended = None in rows
-            self._write([row for row in rows if row is not None])
+            written = self._write([row for row in rows if row is not None])
+            ended = None in rows or (self._closed.is_set() and (not written or self._waiting.empty()))
 
-    def _write(self, rows: list[AuditRow]) -> None:
+    def _write(self, rows: list[AuditRow]) -> bool:
         """Tries until it is written, or until the server ends and the database still does not answer."""
         while True:
             try:
                 with self._database.begin() as connection:
                     audit.append(connection, rows)
-                return
+                return True
             except ServiceError as error:
-                if self._closed.wait(_AGAIN_S):
-                    _LOG.error("the audit log's table lacks %d rows: %s", len(rows), error)
-                    return
+                _LOG.warning("the audit log's table waits for %d rows: %s", len(rows), error)
+            except Exception:  # noqa: BLE001  # a bug with these rows must not end the log of all later ones
+                _LOG.exception("the audit log's table lacks %d rows", len(rows))
+                return True
+            if self._closed.wait(_AGAIN_S):
+                _LOG.error("the audit log's table lacks %d rows", len(rows) + self._waiting.qsize())
+                return False

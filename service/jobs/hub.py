@@ -126,6 +126,9 @@ class Hub:
             except ServiceError as error:
                 _LOG.warning("events: %s", error)
                 time.sleep(_POLL_S)
+            except Exception:  # noqa: BLE001  # a bug must not end the thread that all who follow a job wait for
+                _LOG.exception("events go on")
+                time.sleep(_POLL_S)
         with self._condition:
             listeners = [each for story in self._stories.values() for each in story.listeners.values()]
         for listener in listeners:

@@ -24,6 +24,7 @@ def sweep(database: Database, blobs: Blobs, uploads: Uploads, models: Models) ->
     uploads.sweep(settings().upload_expiry_s)
     blobs.local.sweep()
     with database.begin() as connection:
+        database.take_time(connection)
         deliveries.remove_old(connection, time.time() - _DELIVERIES_KEPT_S)
         idempotency.remove_old(connection)
     while gone := _forget_jobs(database):
@@ -36,4 +37,5 @@ def sweep(database: Database, blobs: Blobs, uploads: Uploads, models: Models) ->
 
 def _forget_jobs(database: Database) -> list[str]:
     with database.begin() as connection:
+        database.take_time(connection)  # five hundred jobs may have five million events
         return jobs.remove_ended(connection, time.time() - settings().job_expiry_s)

@@ -26,6 +26,23 @@ _BUSY_MS = 30_000
 """How long SQLite waits for another writer; each of our transactions takes milliseconds."""
 
 _POOL = 16
+_POOL_WAIT_S = 10.0
+"""How long a call waits for one of the pool's connections, when all hang with their database."""
+
+_POSTGRES = {
+    "application_name": "relaxc",
+    "connect_timeout": "10",
+    # A host that is gone is noticed in half a minute, by its silence or by what it does not acknowledge.
+    "keepalives": "1",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "4",
+    "tcp_user_timeout": "30000",
+}
+_POSTGRES_OPTIONS = "-c statement_timeout=30s -c lock_timeout=20s -c idle_in_transaction_session_timeout=60s"
+"""Each of our statements takes milliseconds. What must take longer says so: `Database.take_time`."""
+
+_FAILURES = (DBAPIError, sa.exc.TimeoutError)  # the second, of an empty pool, is none of the driver's
 _LOCK_SPACE = 0x52584C43  # "RLXC": the first half of our advisory locks in PostgreSQL
 
 
@@ -76,7 +93,7 @@ class Database:
                         yield connection
                 finally:
                     connection.info.pop("write", None)
-        except DBAPIError as error:
+        except _FAILURES as error:
             if isinstance(error, sa.exc.IntegrityError):
                 raise
             raise unavailable(error) from error
@@ -87,13 +104,19 @@ class Database:
         try:
             with self.engine.connect() as connection, connection.begin():
                 yield connection
-        except DBAPIError as error:
+        except _FAILURES as error:
             raise unavailable(error) from error
 
     def lock(self, connection: Connection, name: int) -> None:
         """Until this transaction ends, only one holds `name`: SQLite's `begin` already sees to that."""
         if not self.is_sqlite:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_SPACE, name)))
+
+    def take_time(self, connection: Connection) -> None:
+        """This transaction's statements may take as long as they need, and wait for locks as long."""
+        if not self.is_sqlite:
+            for limit in ("statement_timeout", "lock_timeout"):
+                connection.execute(sa.select(sa.func.set_config(limit, "0", True)))
 
     def ping(self) -> str | None:
         """Why it cannot be used now, or None."""
@@ -121,6 +144,8 @@ def url_of_settings(root: Path) -> str:
 def unavailable(error: Exception) -> ServiceError:
     """The database's failure without its statement, which may hold what a user sent."""
     cause = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(error, sa.exc.TimeoutError):
+        cause = TimeoutError(f"all its connections are in use, and none came free in {_POOL_WAIT_S:g} s")
     first = str(cause).strip().splitlines() or [type(cause).__name__]
     return ServiceError(
         f"the database does not answer: {first[0]}",
@@ -136,15 +161,27 @@ def _engine(url: str | URL) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
     if parsed.get_backend_name() == "postgresql":
-        return sa.create_engine(
-            parsed.set(drivername="postgresql+psycopg"),
-            pool_size=_POOL,
-            max_overflow=_POOL,
-            pool_pre_ping=True,
-            connect_args={"connect_timeout": 10, "application_name": "relaxc"},
-        )
+        return _postgres(parsed)
     found = parsed.get_backend_name()
     raise InvalidOption(f"RELAXC_DATABASE_URL names {found!r}; there are sqlite and postgresql", option="database_url")
+
+
+def _postgres(url: URL) -> Engine:
+    """What the URL itself says of timeouts holds over ours."""
+    options = " ".join([_POSTGRES_OPTIONS, *_texts(url.query.get("options"))])
+    defaults = {name: value for name, value in _POSTGRES.items() if name not in url.query}
+    return sa.create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        pool_size=_POOL,
+        max_overflow=_POOL,
+        pool_timeout=_POOL_WAIT_S,
+        pool_pre_ping=True,
+        connect_args={**defaults, "options": options},
+    )
+
+
+def _texts(values: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return (values,) if isinstance(values, str) else values or ()
 
 
 def _sqlite(url: URL) -> Engine:
@@ -153,7 +190,11 @@ def _sqlite(url: URL) -> Engine:
     Path(url.database).parent.mkdir(parents=True, exist_ok=True)
     os.close(os.open(url.database, os.O_CREAT | os.O_RDWR, 0o600))  # keys and logs; SQLite's other files get its mode
     engine = sa.create_engine(
-        url, pool_size=_POOL, max_overflow=_POOL, connect_args={"timeout": _BUSY_MS / 1000, "check_same_thread": False}
+        url,
+        pool_size=_POOL,
+        max_overflow=_POOL,
+        pool_timeout=_POOL_WAIT_S,
+        connect_args={"timeout": _BUSY_MS / 1000, "check_same_thread": False},
     )
 
     @event.listens_for(engine, "connect")

@@ -31,6 +31,7 @@ def migrate(database: Database, revision: str = "head") -> None:
 
     environment = EnvironmentContext(config, script, fn=upgrade, destination_rev=revision)
     with environment, database.begin() as connection:
+        database.take_time(connection)
         database.lock(connection, MIGRATION_LOCK)
         environment.configure(connection=connection, target_metadata=metadata)
         environment.run_migrations()
