@@ -13,6 +13,7 @@ from service.api.audit import AuditLog
 from service.api.auth import Anonymous, Gate
 from service.api.bodies import Bodies
 from service.api.calls import known_parameters
+from service.api.counting import Counting
 from service.api.document import document_of
 from service.api.drain import Drain, RefuseWork
 from service.api.framing import OneLength
@@ -90,7 +91,7 @@ def create_app(
         redoc_url=None,
         docs_url=None,  # its page loads scripts from elsewhere
     )
-    app.state.drain, app.state.metrics = Drain(), numbers
+    app.state.drain, app.state.metrics, app.state.counting = Drain(), numbers, Counting()
     install(app)
     app.add_middleware(RefuseWork)
     app.add_middleware(OneLength)

@@ -64,8 +64,8 @@ class Health(BaseModel):
 
     status: str = Field(examples=["ok"])
     version: str = Field(examples=["0.1.0"])
-    running: int = Field(description="Jobs that run now.")
-    waiting: int = Field(description="Jobs that wait for a worker.")
+    running: int | None = Field(description="Jobs that run now; null while the database does not answer.")
+    waiting: int | None = Field(description="Jobs that wait for a worker; null likewise.")
 
 
 class Ready(BaseModel):

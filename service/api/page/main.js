@@ -47,7 +47,8 @@ async function health() {
   let state, text;
   try {
     const { status, version, running, waiting } = await get("/healthz");
-    [state, text] = [status === "ok" ? "up" : "down", `${version} · ${running} running, ${waiting} waiting`];
+    const jobs = running === null ? "its database does not answer" : `${running} running, ${waiting} waiting`;
+    [state, text] = [status === "ok" && running !== null ? "up" : "down", `${version} · ${jobs}`];
   } catch (problem) {
     [state, text] = ["down", problem.message];
   }

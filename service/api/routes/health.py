@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from anyio import to_thread
 from fastapi import APIRouter, Request
 
+from service.api.counting import Counting
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
 from service.api.schemas import Health, Ready
@@ -17,9 +17,11 @@ router = APIRouter(tags=["service"])
 
 @router.get("/healthz", summary="Whether the server answers, and what it does")
 async def healthz(request: Request) -> Health:
-    """Answers at once, also while jobs run."""
-    counts = await to_thread.run_sync(backend_of(request).counts)
-    return Health(status="ok", version=request.app.version, running=counts.running, waiting=counts.waiting)
+    """Answers at once, also while jobs run. The counts are null where the database does not answer within a second."""
+    counting: Counting = request.app.state.counting
+    counts = await counting.now(backend_of(request).counts)
+    running, waiting = (counts.running, counts.waiting) if counts else (None, None)
+    return Health(status="ok", version=request.app.version, running=running, waiting=waiting)
 
 
 @router.get("/readyz", responses=responses("service-error"), summary="Whether the server takes requests")
