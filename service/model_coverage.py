@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.errors import NotTuned
@@ -13,7 +14,7 @@ from service.request import CompileRequest, Signature
 if TYPE_CHECKING:
     from service.lowering import Scheduled
     from service.passes import Optimized
-    from service.tuning.coverage import Coverage
+    from service.tuning.coverage import Coverage, Kernel
 
 __all__ = ["coverage_of", "require_records"]
 
@@ -71,7 +72,15 @@ def require_records(request: CompileRequest, found: Coverage) -> None:
     raise NotTuned(
         f"{len(missing)} of {len(found.required(which))} {'hot ' * (which == 'hot')}workloads have no tuning record "
         f"that fits {request.target.name}: {names}{more}",
-        remedy=tuned_remedy(request),
+        remedy=tuned_remedy(request) + _symbolic_remedy(missing),
         workloads=[kernel.to_dict() for kernel in missing],
         command=tune_command(request),
     )
+
+
+def _symbolic_remedy(missing: Sequence[Kernel]) -> str:
+    """What to do about those that `relaxc tune` leaves out."""
+    symbolic = [kernel for kernel in missing if re.search(r"[^\dx ]", kernel.shapes.replace("scalar", ""))]
+    if not symbolic:
+        return ""
+    return f" {len(symbolic)} of them have sizes that are known at run time only: fix them with `--shape` in both."

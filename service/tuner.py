@@ -21,7 +21,7 @@ from service import machine
 from service.compiler import Emit, Stages, load_and_schedule
 from service.config import settings
 from service.dump import no_dump
-from service.errors import MachineMismatch, ToolMissing
+from service.errors import InvalidOption, MachineMismatch, ToolMissing
 from service.request import CompileRequest, TargetSpec, canonical_json
 from service.tuning.options import TuneOptions, select
 from service.tuning.provenance import Provenance, versions
@@ -98,6 +98,12 @@ def _require(spec: TargetSpec, options: TuneOptions) -> None:
     for library in _NEEDED:
         if find_spec(library) is None:
             raise ToolMissing(f"{library} is not installed", remedy="pip install 'relaxc[tune]'.", extra="tune")
+    if not options.list_only and spec.kind != "llvm":
+        raise InvalidOption(
+            f"kernels for {spec.name} cannot be tuned: GPU schedules have no parameters to search yet",
+            remedy="Compile without tuning.",
+            option="target",
+        )
     if not options.list_only and options.tracker is None and (lacking := missing_features(spec)):
         raise MachineMismatch(
             f"this machine cannot measure for {spec.name}: {'; '.join(lacking)}",
@@ -128,11 +134,13 @@ def _builders() -> int:
 
 def _limit_s(task: Task, found: FoundTasks, peak: Peak | None) -> float:
     """The least seconds that a call can take; 0 where that is not known."""
-    from service.runtime.roofline import limit_of
+    from service.runtime.roofline import Far, limit_of
 
     if peak is None:
         return 0.0
-    return limit_of(peak, task.flops, int(task.bytes), found.written_bytes[task.workload]).ms / 1e3
+    sizes = found.sizes[task.workload]
+    far = Far(sizes.weights, task.weight_bytes)
+    return limit_of(peak, task.flops, int(task.bytes), sizes.written, far).ms / 1e3
 
 
 def _listed(found: FoundTasks, peak: Peak | None) -> dict[str, Any]:
@@ -210,6 +218,7 @@ class _Session:
                     budget=Budget(options.trials, options.time_s),
                     seed=options.seed,
                     confirmed=self._record,
+                    refused=self._strike,
                     report=self.emit,
                 )
                 candidates = tuning.run()
@@ -272,6 +281,20 @@ class _Session:
             "versions": versions(),
         }
         return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:16]
+
+    def _strike(self, candidate: Candidate) -> None:
+        """Takes the record that a candidate started from or had won out of the folder: its kernel does not run here."""
+        from service.tuning.record_files import read, remove
+
+        task = candidate.task
+        point = candidate.verdict.point if candidate.verdict else (candidate.start.standing or ({}, 0.0))[0]
+        how = task.how(dict(point))
+        key = (task.workload, self.target, how.rule, how.version, task.dtype, self.threads)
+        found = read(self.into).get(key) if self.into.exists() else None
+        if found is not None and (dict(found.parameters), found.trace) == (dict(how.parameters), how.trace):
+            remove(self.into, [found])
+            message = f"{task.name}: record {found.digest} does not run here or gives other numbers; it is removed"
+            self.emit({"event": "log", "level": "warning", "message": message})
 
     def _record(self, candidate: Candidate) -> None:
         from service.tuning.record_files import append

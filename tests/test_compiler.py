@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 
 import service
 from service import compiler, config, frontend
-from service.errors import InvalidRecords
+from service.errors import InvalidRecords, NotTuned
 from service.jobs import local
 from service.runtime.inputs import random_inputs
 from service.tuning.record_files import append
@@ -123,6 +124,9 @@ def test_a_symbolic_model_is_right_with_the_records_of_its_kernels(tmp_path: Pat
     assert made and behind == {one.digest for one in made}
     assert tuned.verified is True, tuned.verification
     assert tuned.digests["tuning"] != untuned.digests["tuning"]
+    with pytest.raises(NotTuned, match="have no tuning record") as missing:
+        service.compile(path, options=replace(options, records=()))
+    assert "sizes that are known at run time only: fix them with `--shape`" in missing.value.remedy
 
 
 def test_records_that_changed_while_a_compile_waited_are_not_used(tmp_path: Path) -> None:

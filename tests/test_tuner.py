@@ -13,11 +13,16 @@ import pytest
 from service.compiler import Stages, prepare
 from service.config import settings
 from service.errors import InvalidOption, MachineMismatch
+from service.lowering.target import resolve
 from service.request import CompileOptions, CompileRequest
-from service.tuner import find_tasks, run
+from service.tuner import _Session, find_tasks, run
 from service.tuning import measure
 from service.tuning.options import TuneOptions, select
-from service.tuning.record_files import read
+from service.tuning.plan import Progress
+from service.tuning.record_files import append, read
+from service.tuning.records import RecordSet
+from service.tuning.run import Candidate, Start
+from tests.tuning.sample_records import record
 from tests.zoo import export
 
 
@@ -70,6 +75,36 @@ def test_tasks_are_the_prim_funcs_that_have_parameters(request_: CompileRequest)
     assert all(task.weight_operands and task.weight_bytes > 0 for task in convolutions)
     again = find_tasks(request_, Stages(lambda event: None))
     assert [task.workload for task in again.tasks] == [task.workload for task in found.tasks]
+
+
+def test_a_record_whose_kernel_does_not_run_is_taken_out(request_: CompileRequest, workdir: Path) -> None:
+    events, into = Events(), workdir.parent / "records"
+    found = find_tasks(request_, Stages(lambda event: None))
+    session = _Session(request_, TuneOptions(into=str(into)), found, None, workdir, events.append)
+    one, other = found.tasks[:2]
+    kept = [
+        record(
+            workload=task.workload,
+            target=session.target,
+            rule=task.rule,
+            version=task.version,
+            parameters=dict(task.default),
+            threads=session.threads,
+        )
+        for task in (one, other)
+    ]
+    append(into, kept)
+    session._strike(Candidate(one, Start(0.0, standing=({**one.default, "tasks": -1}, 1e-3)), Progress(1, 0.0, None)))  # type: ignore[arg-type]
+    assert list(read(into)) == list(RecordSet(kept))  # it is about another point
+    session._strike(Candidate(one, Start(0.0, standing=(one.default, 1e-3)), Progress(1, 0.0, None)))  # type: ignore[arg-type]
+    assert list(read(into)) == [kept[1]]
+    assert "is removed" in events.of("log")[0]["message"]
+
+
+def test_gpu_kernels_are_refused_by_name() -> None:
+    request = replace(prepare(export("mlp", "onnx")), target=resolve("cuda-sm90"))
+    with pytest.raises(InvalidOption, match="cuda-sm90 cannot be tuned"):
+        run(request, TuneOptions(), Path("nowhere"), lambda event: None)
 
 
 def test_symbolic_sizes_are_no_tasks_and_say_so() -> None:

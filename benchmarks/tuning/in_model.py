@@ -3,7 +3,7 @@
     python -m benchmarks.tuning.in_model model.onnx --records tuning_logs --prepare     a busy machine may do this
     python -m benchmarks.tuning.in_model model.onnx --records tuning_logs
 
-A tuner times a kernel by itself: its weights come from the shared cache, those of a large model from memory. So the
+A tuner times a kernel by itself, with the weights from where the model has them but not with its neighbours. So the
 model is compiled with the records and without, both are profiled in turns in one process, and where a tuned kernel
 takes as long as the untuned one or longer, its record is replaced by one of the untuned parameters. Prints a JSON line.
 """
@@ -22,6 +22,7 @@ from typing import Any
 import service
 from service.artifact.compiled import CompiledArtifact
 from service.tuning.record_files import append, read, remove
+from service.tuning.records import Record
 
 _LEAST_GAIN = 0.01
 _RUNS = 6
@@ -60,18 +61,25 @@ def _take_back(records: Path, tuned: CompiledArtifact, untuned: CompiledArtifact
     gone, kept = [], []
     for row in {row["workload"]: row for row in tuned.manifest.schedule}.values():
         workload, before = row["workload"], plain[row["workload"]]
-        if row["record"] is None or row["parameters"] == before["parameters"]:
+        if row["record"] is None or (row["rule"], row["parameters"]) == (before["rule"], before["parameters"]):
             continue
-        record = by_digest[row["record"]["digest"]]
-        if with_ms[workload] <= without_ms[workload] * (1 - _LEAST_GAIN) or before["rule"] != row["rule"]:
+        if with_ms[workload] <= without_ms[workload] * (1 - _LEAST_GAIN):
             kept.append(workload)
             continue
+        record = by_digest[row["record"]["digest"]]
         remove(records, [record])
-        seconds = record.untuned_s or record.seconds
-        append(records, [replace(record, parameters=before["parameters"], seconds=seconds, untuned_s=seconds)])
+        if before["rule"] == record.rule:
+            append(records, [_untuned(record, before["parameters"])])
         gone.append(workload)
     total = {"untuned_ms": sum(without_ms.values()), "tuned_ms": sum(with_ms.values())}
     return {**total, "kept": len(kept), "taken_back": len(gone)}
+
+
+def _untuned(record: Record, parameters: dict[str, int]) -> Record:
+    """The record as if the search had found nothing better than the untuned parameters."""
+    seconds = record.untuned_s or record.seconds
+    roofline = None if record.roofline is None else round(record.roofline * record.seconds / seconds, 4)
+    return replace(record, parameters=parameters, seconds=seconds, untuned_s=seconds, roofline=roofline)
 
 
 def main(argv: list[str] | None = None) -> int:

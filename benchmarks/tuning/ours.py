@@ -51,7 +51,7 @@ def task_of(case: Case) -> tuple[Task, float]:
         weight_bytes=sum(size_bytes(tensor) for tensor in optimized.weights.values()),
     )
     task = max(found.tasks, key=lambda task: task.flops)
-    written = found.written_bytes[task.workload]
+    written = found.sizes[task.workload].written
     return task, limit_of(peak(default_threads()), task.flops, int(task.bytes), written).ms / 1e3
 
 

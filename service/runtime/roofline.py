@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from service.runtime.peak import Level, Peak
 
-__all__ = ["Limit", "limit_of"]
+__all__ = ["Far", "Limit", "limit_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,16 +21,29 @@ class Limit:
     bound: str
 
 
-def limit_of(peak: Peak, flops: float, size_bytes: int, written_bytes: int = 0) -> Limit:
+@dataclass(frozen=True, slots=True)
+class Far:
+    """`read_bytes` of a kernel's bytes that come from where `whole_bytes` fit: its weights, among all of its model."""
+
+    read_bytes: int = 0
+    whole_bytes: int = 0
+
+
+def limit_of(peak: Peak, flops: float, size_bytes: int, written_bytes: int = 0, far: Far | None = None) -> Limit:
     """The limit of a kernel that computes `flops` and moves `size_bytes`, `written_bytes` of them to the output.
 
-    Its bytes come from the first level that holds them all. It is the limit of a kernel run over and over: within a
-    model its weights may come from further away. Nothing to do takes no time.
+    Its bytes come from the first level that holds them all, those that are `far` from further away. Without these it
+    is the limit of a kernel run over and over. Nothing to do takes no time.
     """
+    far = far or Far()
     compute_ms = flops / peak.gflops / 1e6
     level = peak.level_of(size_bytes)
-    bytes_ms = _bytes_ms(level, size_bytes - written_bytes, written_bytes)
-    return Limit(compute_ms, "compute") if compute_ms >= bytes_ms else Limit(bytes_ms, level.name)
+    away = peak.level_of(max(size_bytes, far.whole_bytes))
+    near_ms = _bytes_ms(level, size_bytes - written_bytes - far.read_bytes, written_bytes)
+    far_ms = _bytes_ms(away, far.read_bytes, 0)
+    if compute_ms >= near_ms + far_ms:
+        return Limit(compute_ms, "compute")
+    return Limit(near_ms + far_ms, away.name if far_ms > near_ms else level.name)
 
 
 def _bytes_ms(level: Level, read: int, written: int) -> float:

@@ -32,7 +32,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, *, resume: bool) -> None:
-        """With `resume` what `folder` has is known; without, the file taken over is emptied.
+        """With `resume` what `folder` has is known; without, all files that no process writes to are emptied.
 
         Raises StoreUnwritable where nothing can be written.
         """
@@ -43,6 +43,7 @@ class Journal:
             self._file = _take(folder)
             if not resume:
                 os.ftruncate(self._file, 0)
+                _empty_the_free(folder)
             for path in sorted(folder.glob("*.trials")) if resume else ():
                 self._known.update(_read(path))
             self._end = _whole_lines(self._file)
@@ -87,11 +88,18 @@ class Journal:
     def compared(
         self, task: Task, points: Sequence[Parameters], compare: Callable[[], Sequence[Outcome]]
     ) -> list[Outcome]:
-        """The outcomes of a comparison of these points: noted ones, else those of `compare`, which are noted."""
+        """The outcomes of a comparison of these points, and of the untuned one: noted ones, else those of `compare`.
+
+        These are noted if the untuned kernel was timed: where it was not, it was no comparison.
+        """
         name = f"compare {' | '.join([name_of(task), *map(_values, points)])}"
-        if self.noted(name) is None:
-            self.note(name, [_plain(outcome) for outcome in compare()])
-        return [Outcome(**value) for value in self.noted(name)]
+        noted = self.noted(name)
+        if noted is not None:
+            return [Outcome(**value) for value in noted]
+        found = list(compare())
+        if found[-1].seconds is not None:
+            self.note(name, [_plain(outcome) for outcome in found])
+        return found
 
 
 def name_of(task: Task) -> str:
@@ -122,6 +130,17 @@ def _take(folder: Path) -> int:
             continue
         return file
     raise OSError(errno.EAGAIN, f"{_MOST_WRITERS} processes tune the same")
+
+
+def _empty_the_free(folder: Path) -> None:
+    """Empties what runs that ended have left, so that none of it is taken for this run's when it is resumed."""
+    for path in folder.glob("*.trials"):
+        with path.open("r+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            file.truncate(0)
 
 
 def _whole_lines(file: int) -> int:

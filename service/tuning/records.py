@@ -157,8 +157,8 @@ class Record:
         return canonical_json(self.to_dict())
 
     def beats(self, other: Record) -> bool:
-        """Whether this is kept of two with one key: the faster, and of equally fast ones the one that sorts first."""
-        return (self.seconds, self.to_json()) < (other.seconds, other.to_json())
+        """Whether this is kept of two with one key: the faster; else that of the longer search; else by text."""
+        return (self.seconds, -self.trials, self.to_json()) < (other.seconds, -other.trials, other.to_json())
 
 
 class RecordSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from service.tuning.journal import Journal
@@ -76,7 +76,8 @@ Confirmed = Callable[[Candidate], None]
 
 
 class TuningRun:
-    """Runs once. `confirmed` is called with every candidate whose verdict is new, `report` with events.
+    """Runs once. `confirmed` is called with every candidate whose verdict is new, and once more when its search is
+    done; `refused` with one whose point on record did not run, before it is forgotten; `report` with events.
 
     The same seed and the same measured values give the same run, whether measured now or read from the journal.
     """
@@ -91,13 +92,14 @@ class TuningRun:
         budget: Budget,
         seed: int = 0,
         confirmed: Confirmed = lambda candidate: None,
+        refused: Confirmed = lambda candidate: None,
         report: Callable[[dict[str, Any]], None] = lambda event: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.candidates = [_candidate(task, start, seed) for task, start in zip(tasks, starts, strict=True)]
         self.plan = Plan([one.progress for one in self.candidates], budget)
         self._budget, self._measurer, self._journal = budget, measurer, journal
-        self._confirmed, self._report, self._clock = confirmed, report, clock
+        self._confirmed, self._refused, self._report, self._clock = confirmed, refused, report, clock
         self._began = clock()
         self.new_trials = 0
         self.measuring_s = 0.0
@@ -166,7 +168,8 @@ class TuningRun:
             self._confirm(candidate)
         if candidate.verdict is None and untuned is not None:
             candidate.verdict = Verdict(candidate.task.default, untuned, untuned, untuned, won=False)
-            self._confirmed(candidate)
+        if candidate.verdict is not None:
+            self._confirmed(candidate)  # with all trials of the search, which went on after the last win
 
     def _confirm(self, candidate: Candidate) -> None:
         """Times the best few, the one that stands and the untuned one in turns, and makes the verdict."""
@@ -176,8 +179,14 @@ class TuningRun:
         least, most = _ROUNDS
         rounds = max(least, min(most, int(_ROUNDS_S / (candidate.progress.untuned_s or 1.0))))
         outcomes = self._journal.compared(task, listed, lambda: self._measurer.compare(task, listed, rounds))
-        untuned = outcomes[-1]
-        stood = outcomes[len(points)]
+        stood, untuned = outcomes[len(points)], outcomes[-1]
+        if untuned.seconds is None:
+            return
+        if stood.seconds is None:  # it does not run here, or gives other numbers: what remains has to beat the untuned
+            self._refused(candidate)
+            candidate.start, candidate.verdict = replace(candidate.start, standing=None), None
+            candidate.tried.append(dict(standing))
+            stood = untuned
         verdict = judge(outcomes[: len(points)], stood, untuned)
         candidate.tried += [point for point in points if verdict is None or point != dict(verdict.point)]
         if verdict is not None:

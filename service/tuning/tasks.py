@@ -12,7 +12,7 @@ from service.tuning.coverage import estimated_cycles
 from service.tuning.generic import generic
 from service.tuning.task import How, Task
 
-__all__ = ["FoundTasks", "Untunable", "tasks_of"]
+__all__ = ["FoundTasks", "Sizes", "Untunable", "tasks_of"]
 
 _SIZES = ("flops", "bytes", "written_bytes")
 _LAST = "cpu.fallback"
@@ -30,12 +30,20 @@ class Untunable:
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes of one call: what it writes, and what it reads of the model's weights."""
+
+    written: int
+    weights: int
+
+
+@dataclass(frozen=True, slots=True)
 class FoundTasks:
-    """Tasks in the order of the module, equal PrimFuncs as one; `written_bytes` are those of one call, by workload."""
+    """Tasks in the order of the module, equal PrimFuncs as one; the sizes are by workload."""
 
     tasks: tuple[Task, ...]
     untunable: tuple[Untunable, ...]
-    written_bytes: Mapping[str, int]
+    sizes: Mapping[str, Sizes]
 
 
 def tasks_of(
@@ -75,7 +83,19 @@ def tasks_of(
             operands = weight_operands.get(name, ())
             found[key] = replace(made, weight_operands=operands, weight_bytes=weight_bytes)
             written[made.workload] = row["written_bytes"]
-    return FoundTasks(tuple(found.values()), tuple(untunable), written)
+    sizes = {
+        task.workload: Sizes(written[task.workload], _operand_bytes(module[task.name], task.weight_operands))
+        for task in found.values()
+    }
+    return FoundTasks(tuple(found.values()), tuple(untunable), sizes)
+
+
+def _operand_bytes(func: Any, positions: Sequence[int]) -> int:
+    """The bytes of the buffers at these positions, whose sizes are known."""
+    from schedules import tir
+
+    operands = [func.params[position] for position in positions]
+    return sum(prod(tir.as_int(size) or 0 for size in o.shape) * tir.dtype_bits(str(o.dtype)) // 8 for o in operands)
 
 
 def _merged(task: Task, weight: int, operands: Collection[int]) -> Task:

@@ -13,7 +13,7 @@ from service import config, machine
 from service.runtime import peak as peak_module
 from service.runtime import probes
 from service.runtime.peak import Level, Peak, measure, peak
-from service.runtime.roofline import limit_of
+from service.runtime.roofline import Far, limit_of
 
 PEAK = Peak(
     "here",
@@ -125,6 +125,11 @@ def test_the_limit_is_the_slower_of_arithmetic_and_bytes() -> None:
     assert limit_of(PEAK, 1e8, 1000) == (limit := limit_of(PEAK, 1e8, 1 << 19))
     assert (limit.ms, limit.bound) == (pytest.approx(1.0), "compute")
     assert limit_of(PEAK, 0, 0).ms == 0
+    whole = PEAK.levels[-2].size_bytes
+    assert whole is not None
+    hot, away = limit_of(PEAK, 1, 1000), limit_of(PEAK, 1, 1000, 0, Far(900, 2 * whole))
+    assert (away.bound, away.ms > hot.ms) == (PEAK.memory.name, True)
+    assert limit_of(PEAK, 1, 1000, 0, Far(900, 1000)) == hot
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,62 @@ def test_a_point_on_record_stays_unless_it_is_beaten(tmp_path: Path) -> None:
     assert (kept.verdict.point, kept.verdict.won) == (standing[0], False)
     assert kept.verdict.seconds == pytest.approx(0.5e-3)
     assert kept.verdict.untuned_s == pytest.approx(1e-3)
+
+
+def test_a_point_on_record_that_does_not_run_is_struck_and_does_not_block_the_search(tmp_path: Path) -> None:
+    standing = ({**DEFAULT, "rows": 10}, 0.5e-3)
+
+    def broken(point: Mapping[str, int]) -> float | None:
+        return None if point == standing[0] else seconds_of(point)
+
+    refused: list[tuple[Any, Any]] = []
+    (done,) = run(
+        tmp_path,
+        [task()],
+        FakeMeasurer({"task": broken}),
+        starts=[Start(1e-5, standing=standing)],
+        refused=lambda one: refused.append((one.start.standing, one.verdict)),
+    )
+    assert refused == [(standing, None)]
+    assert done.verdict is not None
+    assert done.verdict.won
+    assert done.verdict.seconds == pytest.approx(seconds_of(done.verdict.point))
+
+
+def test_a_comparison_that_nothing_survived_decides_nothing_and_is_not_noted(tmp_path: Path) -> None:
+    measurer = FakeMeasurer()
+    compare, failures = measurer.compare, 2
+
+    def failing(task: Task, points: Sequence[Any], rounds: int) -> list[Outcome]:
+        nonlocal failures
+        failures -= 1
+        found = compare(task, points, rounds)
+        return found if failures < 0 else [replace(one, kind="crashed", seconds=None) for one in found]
+
+    measurer.compare = failing  # type: ignore[method-assign]
+    (done,) = run(tmp_path, [task()], measurer)
+    assert failures < 0
+    assert done.verdict is not None
+    assert done.verdict.won
+    assert '"crashed"' not in (tmp_path / "0.trials").read_text()
+
+
+def test_what_is_confirmed_last_tells_of_the_whole_search(tmp_path: Path) -> None:
+    trials: list[int] = []
+    (done,) = run(tmp_path, [task()], FakeMeasurer(), confirmed=lambda one: trials.append(one.progress.trials))
+    assert trials[-1] == done.progress.trials
+
+
+def test_a_run_that_does_not_resume_forgets_all_that_others_left(tmp_path: Path) -> None:
+    with Journal(tmp_path, resume=True) as one, Journal(tmp_path, resume=True) as other:
+        one.note("one", 1)
+        other.note("other", 2)
+    with Journal(tmp_path, resume=True) as lives:
+        lives.note("lives", 3)
+        with Journal(tmp_path, resume=False):
+            pass
+    with Journal(tmp_path, resume=True) as again:
+        assert (again.noted("other"), again.noted("lives")) == (None, 3)
 
 
 def outcome(rows: int, seconds: float | None, error: float = 0.005) -> Outcome:

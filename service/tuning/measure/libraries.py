@@ -22,7 +22,7 @@ _MOST = 256
 
 
 class Libraries:
-    """Keeps the libraries of the points that were measured last, `most` of them, in `folder`."""
+    """Keeps the libraries of the points that were measured or looked for last, `most` of them, in `folder`."""
 
     def __init__(self, folder: Path, most: int = _MOST) -> None:
         self._folder, self._most = folder, most
@@ -47,8 +47,11 @@ class Libraries:
             self._remove(next(iter(self._kept)))
 
     def find(self, task: Task, point: Parameters) -> tuple[Outcome, str] | None:
-        """What was kept of a point: its outcome and its library."""
-        return self._kept.get(_key(task, point))
+        """What was kept of a point: its outcome and its library, which now counts as the newest."""
+        key = _key(task, point)
+        if key in self._kept:
+            self._kept.move_to_end(key)
+        return self._kept.get(key)
 
     def _remove(self, key: str) -> None:
         Path(self._kept.pop(key)[1]).unlink(missing_ok=True)

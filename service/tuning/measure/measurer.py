@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Measurer"]
 
 _LISTEN_S = 30.0
+_COMPARE_ATTEMPTS = 2
 _REMOTE_ATTEMPTS = 3
 """Of a run whose server went away: two may have gone for reasons of their own."""
 
@@ -165,6 +166,7 @@ class Measurer:
                 return Outcome(task.default, built.kind, detail=f"the untuned kernel: {built.detail}")
             else:
                 ran = run_alone(self._runners, Reference(subject, build.out), self._run_limit_s)
+                Path(build.out).unlink(missing_ok=True)
                 failed = outcome_of(task.default, ran, "the untuned kernel")
                 if failed.kind == "measured":
                     return None
@@ -207,30 +209,31 @@ class Measurer:
 
     def _compared(self, task: Task, subject: Subject, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
         """Each alone first, if it was not yet, so that what crashes is known; then those that are right in turns."""
+        self._listener.wait_until_quiet()
         new = [point for point in points if self._libraries.find(task, point) is None]
         failed = [outcome for outcome in self._measured(task, subject, new) if outcome.kind != "measured"]
         kept = [self._libraries.find(task, point) for point in points]
         libraries = tuple(dict.fromkeys(one[1] for one in kept if one is not None))
         answers = self._in_turns(Compare(subject, libraries, rounds)) if libraries else []
-        compared = dict(zip(libraries, answers, strict=False))
+        compared = dict(zip(libraries, answers, strict=True))
         outcomes: list[Outcome] = []
         for point, one in zip(points, kept, strict=True):
             if one is None:
                 outcomes.append(next(outcome for outcome in failed if outcome.point == point))
             else:
-                alone, library = one
-                answer = compared.get(library)
-                outcomes.append(alone if answer is None else outcome_of(point, answer, "the runner"))
+                outcomes.append(outcome_of(point, compared[one[1]], "the runner"))
         return outcomes
 
-    def _in_turns(self, job: Compare) -> list[Ran]:
-        """The answers to a comparison, of another server where one went away; none where the runner did not survive."""
-        answers: list[Ran] | Lost = []
-        for _ in range(self._policy.lost_attempts):
-            answers = run_alone(self._runners, job, self._run_limit_s * (1 + len(job.libraries)))
+    def _in_turns(self, job: Compare) -> Sequence[Ran | Lost]:
+        """The answers to a comparison; of a fresh runner, or of another server, where one was lost on the way.
+
+        Where all are, each library has that as its answer: times that were not taken in turns say nothing here.
+        """
+        for _ in range(max(_COMPARE_ATTEMPTS, self._policy.lost_attempts)):
+            answers: list[Ran] | Lost = run_alone(self._runners, job, self._run_limit_s * (1 + len(job.libraries)))
             if isinstance(answers, list) and not all(one.kind == "unreachable" for one in answers):
-                break
-        return answers if isinstance(answers, list) else []
+                return answers
+        return answers if isinstance(answers, list) else [answers] * len(job.libraries)
 
     def _judged(self, task: Task, found: list[Outcome]) -> list[Outcome]:
         """The outcomes, marked where the machine was loud before or after; the best time is kept."""

@@ -43,6 +43,16 @@ def test_the_oldest_goes_first_and_a_point_has_one(tmp_path: Path) -> None:
     assert {str(path) for path in tmp_path.iterdir()} == {paths[1], paths[3]}
 
 
+def test_what_is_looked_for_stays(tmp_path: Path) -> None:
+    libraries = Libraries(tmp_path, most=2)
+    for rows in (1, 2):
+        libraries.keep(TASK, Outcome(point(rows), "measured", 1e-3), built(libraries))
+    assert libraries.find(TASK, point(1)) is not None
+    libraries.keep(TASK, Outcome(point(3), "measured", 1e-3), built(libraries))
+    assert libraries.find(TASK, point(1)) is not None
+    assert libraries.find(TASK, point(2)) is None
+
+
 def test_one_that_was_never_built_may_be_let_go(tmp_path: Path) -> None:
     libraries = Libraries(tmp_path)
     libraries.keep(TASK, Outcome(point(1), "refused"), libraries.new())

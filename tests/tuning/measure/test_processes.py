@@ -72,6 +72,27 @@ def while_busy(victim: str, hanging: str, measurer: Measurer, task: Task) -> lis
     return outcomes
 
 
+@pytest.mark.parametrize(("kills", "kinds"), [(1, ["measured"] * 2), (2, ["crashed"] * 2)])
+def test_a_comparison_is_made_again_or_says_nothing(kills: int, kinds: list[str], measurer: Make, faulty: Task) -> None:
+    """Times of a point by itself are none in turns: they must not stand for a comparison that died."""
+    made = measurer()
+    points = [fault("none")]
+    assert [o.kind for o in made.compare(faulty, points, rounds=1)] == ["measured"] * 2
+    outcomes: list[Outcome] = []
+    work = threading.Thread(target=lambda: outcomes.extend(made.compare(faulty, points, rounds=3000)))
+    work.start()
+    killed: set[int] = set()
+    while len(killed) < kills:
+        wait_for(lambda: made._runners.busy and set(made._runners.pids) - killed)
+        time.sleep(0.3)
+        (pid,) = set(made._runners.pids) - killed
+        os.kill(pid, signal.SIGKILL)
+        killed.add(pid)
+    work.join(LIMIT_S)
+    assert [outcome.kind for outcome in outcomes] == kinds
+    assert all((outcome.seconds is not None) == (outcome.kind == "measured") for outcome in outcomes)
+
+
 @pytest.mark.parametrize(
     ("victim", "hanging"), [("relaxc-builder", "builder-hang"), ("relaxc-runner", "hang"), ("relaxc-tune", "hang")]
 )
