@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from service.errors import Cancelled, InvalidOption, JobEnded, JobNotFound, ServiceError
 from service.jobs.blobs.mirrored import Blobs
@@ -15,6 +16,7 @@ from service.jobs.database.rows import EventRow, JobKind, JobPage, JobRequest, J
 from service.jobs.hub import Hub
 from service.jobs.job import State
 from service.jobs.kinds import TUNE_FILES
+from service.jobs.plain import open_plain
 from service.jobs.running import Running, log_name
 from service.jobs.submission import Origin, Submission, Submitted
 
@@ -149,12 +151,15 @@ class Jobs:
         finally:
             subscription.close()
 
-    def log(self, owner: Owner, id: str) -> Path | None:
-        """The file with what the child printed, also while it prints; None where there is none. Raises JobNotFound."""
+    def log(self, owner: Owner, id: str) -> BinaryIO | None:
+        """What the child printed, also while it prints, opened; None where there is nothing. Raises JobNotFound."""
         self.get(owner, id)
         running = self._running(id)
         live = running.log if running is not None else None
-        return live if live is not None and live.is_file() else self._blobs.find(log_name(id))
+        if live is not None and (file := open_plain(live)) is not None:
+            return file
+        kept = self._blobs.find(log_name(id))
+        return None if kept is None else open_plain(kept)
 
     def file(self, owner: Owner, id: str, name: str) -> Path:
         """`report.json` or `curve.png` of a finished tuning. Raises JobNotFound."""

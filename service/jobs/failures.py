@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from service.errors import (
     Cancelled,
@@ -16,9 +16,10 @@ from service.errors import (
 )
 from service.jobs.child import EXIT_OUT_OF_MEMORY
 from service.jobs.guard import Ending
+from service.jobs.plain import open_plain
 from service.jobs.task import Task
 
-__all__ = ["error_of_ending", "log_tail", "with_context"]
+__all__ = ["error_of_ending", "log_tail", "tail_of", "with_context"]
 
 _TAIL_LINES = 40
 _TAIL_BYTES = 64 << 10
@@ -30,13 +31,18 @@ _NEAR_THE_LIMIT = 0.9
 
 
 def log_tail(path: Path) -> list[str]:
-    """The last 40 lines of a log, or of one that a crash ended, those around its Python stack; none without a log."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
-    except OSError:
+    """`tail_of` the log of a job, which may have put something else there; none without a log."""
+    file = open_plain(path)
+    if file is None:
         return []
+    with file:
+        return tail_of(file)
+
+
+def tail_of(file: BinaryIO) -> list[str]:
+    """The last 40 lines of a log, or of one that a crash ended, those around its Python stack."""
+    file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+    lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
     # faulthandler's line; TVM's own handler prints the C++ stack after it, which is long.
     crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error:")), None)
     end = len(lines) if crash is None else min(len(lines), crash + _TAIL_LINES // 4 * 3)

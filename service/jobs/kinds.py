@@ -19,7 +19,8 @@ from service.jobs.database.rows import JobKind, JobRow, Owner
 from service.jobs.database.transitions import Outcome
 from service.jobs.limits import Limits
 from service.jobs.models import Models
-from service.jobs.once import Ask, CompileOnce, plain_file
+from service.jobs.once import Ask, CompileOnce
+from service.jobs.plain import MAX_READ_BYTES, open_left
 from service.jobs.pool import Pool
 from service.jobs.recordsets import RecordSets
 from service.jobs.running import Running
@@ -41,8 +42,6 @@ TUNE_FILES = ("report.json", "curve.png")
 
 _TUNE_GRACE_S = 1800.0
 """What a tuning may take beside its time: the import, the last batch, the comparisons at the end."""
-
-_MAX_KEPT_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +97,9 @@ class Kinds:
         files = [str(name) for name in result.get("files", ())]
         for name in TUNE_FILES:
             if name in files:
-                self._keep(job, plain_file(workdir, name))
+                self._keep(job, workdir, name)
         digest = None
-        if "records.jsonl" in files and (text := _read(plain_file(workdir, "records.jsonl"))).strip():
+        if "records.jsonl" in files and (text := _read(workdir, "records.jsonl")).strip():
             owner = Owner(job.owner, frozenset())
             digest = self.records.add(owner, text, name=f"{job.name} ({job.id})", job=job.id)[0].digest
         return Outcome(records=digest, result=finite({**result.get("summary", {}), "records": digest}))
@@ -142,13 +141,8 @@ class Kinds:
         assert job.model is not None
         return self.models.open(job.model)
 
-    def _keep(self, job: JobRow, file: Path) -> None:
-        staged = self.blobs.local.staged()
-        try:
-            staged.write_bytes(_read(file))
-            self.blobs.put(f"jobs/{job.id}/{file.name}", staged)
-        finally:
-            staged.unlink(missing_ok=True)
+    def _keep(self, job: JobRow, workdir: Path, name: str) -> None:
+        self.blobs.put_bytes(f"jobs/{job.id}/{name}", _read(workdir, name))
 
 
 def compile_request(job: JobRow, model: ModelRef, records: RecordSets) -> CompileRequest:
@@ -187,7 +181,7 @@ def _result(job: JobRow, workdir: Path, result: dict[str, Any]) -> Outcome:
     return Outcome(result=finite(result.get("report")))
 
 
-def _read(file: Path) -> bytes:
-    """A file that a child left, unless it is absurdly large."""
-    with file.open("rb") as opened:
-        return opened.read(_MAX_KEPT_BYTES)
+def _read(workdir: Path, name: str) -> bytes:
+    """A file that a child left, of an absurdly large one the beginning."""
+    with open_left(workdir, name) as file:
+        return file.read(MAX_READ_BYTES)

@@ -24,17 +24,13 @@ _RULE_PATH_BENEATH = 1
 
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
-_MAKE_FIFO, _MAKE_SYM, _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 10, 1 << 12, 1 << 13, 1 << 14, 1 << 15
+_REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 
 EXECUTE = 1 << 0
 LIST = _READ_DIR
 READ = _READ_FILE | _READ_DIR
-WRITE = (
-    READ
-    | (_WRITE_FILE | _TRUNCATE | _MAKE_REG | _MAKE_DIR | _MAKE_SYM | _MAKE_FIFO)
-    | (_REMOVE_FILE | _REMOVE_DIR | _REFER)
-)
-"""Everything but devices and sockets, whose names could stand in for others'."""
+WRITE = READ | (_WRITE_FILE | _TRUNCATE | _MAKE_REG | _MAKE_DIR) | (_REMOVE_FILE | _REMOVE_DIR | _REFER)
+"""Everything but devices, sockets, pipes and symbolic links: others would open them for the plain files they hide."""
 USE_DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
 
 _OF_FILES = EXECUTE | USE_DEVICE

@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import json
-import stat
 from collections.abc import Callable
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from service.artifact.entry import Entry
 from service.artifact.key import Key
 from service.artifact.store import Store
-from service.errors import Busy, Cancelled, CompileFailed
+from service.errors import Busy, Cancelled
 from service.jobs.confinement import Confinement
 from service.jobs.limits import Limits
+from service.jobs.plain import MAX_READ_BYTES, open_left, plain_file
 from service.jobs.pool import Cancellation, Pool
 from service.jobs.task import Emit, Flavour, Task
 from service.jobs.workspace import Workspace
 from service.repro import repro_command
 from service.request import CompileRequest
 
-__all__ = ["Ask", "CompileOnce", "plain_file"]
+__all__ = ["Ask", "CompileOnce"]
 
 _LOCK_POLL_S = 0.5
 
@@ -103,20 +102,8 @@ class CompileOnce:
             with around(workdir):
                 result = self._pool.run(task, on_event, cancellation=cancellation)
                 files = [plain_file(workdir, name) for name in result["files"]]
-                record = json.loads(plain_file(workdir, "build.json").read_bytes())
+                with open_left(workdir, "build.json") as file:
+                    record = json.loads(file.read(MAX_READ_BYTES))
                 return self.store.put(ask.key, files, {**record, "waited_s": ask.waited_s})
         finally:
             self._workspace.remove(workdir)
-
-
-def plain_file(workdir: Path, name: Any) -> Path:
-    """A file that the child left under its plain name: no path out of the folder, no link to something else.
-
-    Raises CompileFailed where there is none.
-    """
-    path = workdir / str(name)
-    with suppress(OSError, ValueError):
-        facts = path.lstat()
-        if path.parent == workdir and stat.S_ISREG(facts.st_mode) and facts.st_nlink == 1:
-            return path
-    raise CompileFailed(f"the job left no regular file {name!r}")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from service.errors import RelaxcError, StoreUnwritable
 from service.jobs.blobs.mirrored import Blobs
@@ -15,6 +16,7 @@ from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.eventlog import EventLog
 from service.jobs.job import State
+from service.jobs.plain import open_plain
 from service.jobs.pool import Cancellation
 
 __all__ = ["LOG_BYTES", "Running", "Watch", "log_name"]
@@ -93,11 +95,14 @@ class Running:
             self.workdir = None
 
     def _keep_log(self, path: Path) -> None:
+        file = open_plain(path)
+        if file is None:
+            return
         staged = self._blobs.local.staged()
         try:
-            if path.is_file() and not path.is_symlink():
-                _copy_ends(path, staged)
-                self._blobs.put(log_name(self.job.id), staged)
+            with file:
+                _copy_ends(file, staged)
+            self._blobs.put(log_name(self.job.id), staged)
         except (OSError, StoreUnwritable) as error:
             _LOG.warning("the log of job %s is lost: %s", self.job.id, error)
         finally:
@@ -109,9 +114,9 @@ def log_name(job: str) -> str:
     return f"jobs/{job}/log.txt"
 
 
-def _copy_ends(source: Path, target: Path) -> None:
-    with source.open("rb") as file, target.open("wb") as copy:
-        size = source.stat().st_size
+def _copy_ends(file: BinaryIO, target: Path) -> None:
+    with target.open("wb") as copy:
+        size = os.fstat(file.fileno()).st_size
         if size <= LOG_BYTES:
             shutil.copyfileobj(file, copy)
             return

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from service.errors import CompilerCrashed
-from service.jobs.failures import log_tail
+from service.jobs.failures import tail_of
 from service.jobs.scrubbed import scrubbed_environment
 from service.jobs.task import Flavour
 
@@ -110,7 +110,8 @@ class Zygote:
         if self._closed or (code is not None and code < 0):
             raise ZygoteGone
         why = f"it was not ready after {_START_LIMIT_S:g} s" if code is None else f"it left with exit code {code}"
-        tail = log_tail(Path(f"/proc/self/fd/{self._log.fileno()}"))
+        with Path(f"/proc/self/fd/{self._log.fileno()}").open("rb") as log:  # its own offset, not the worker's
+            tail = tail_of(log)
         raise CompilerCrashed(f"the worker did not start: {why}", stage="start", log_tail=tail)
 
     def channel(self) -> socket.socket:

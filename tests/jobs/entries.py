@@ -9,6 +9,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,8 @@ def dial(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def link_out(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Tries to get a file of the server's into the store."""
-    (workdir / "model.so").symlink_to("/etc/hostname")
+    with contextlib.suppress(PermissionError):
+        (workdir / "model.so").symlink_to("/etc/hostname")
     (workdir / "build.json").write_text("{}")
     emit({"event": "result", "files": ["model.so"]})
 
@@ -199,7 +201,32 @@ def path_out(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     emit({"event": "result", "files": ["../../../../../../etc/hostname"]})
 
 
-_BY_SEED = (made, segfault, sleep, hog, bug, link_out, path_out, refuse)
+def link_log(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Puts a link to the server's environment in place of its log, then fails, after `sleep_s` seconds."""
+    swap_log(workdir, lambda log: log.symlink_to("/proc/self/environ"))
+    _fail_later(payload, emit)
+
+
+def pipe_log(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """The same with a pipe that nobody writes to."""
+    swap_log(workdir, os.mkfifo)
+    _fail_later(payload, emit)
+
+
+def swap_log(workdir: Path, make: Callable[[Path], None]) -> None:
+    """What `make` makes is the log from now on."""
+    made = workdir / "in its place"
+    make(made)
+    made.replace(workdir / "log.txt")
+
+
+def _fail_later(payload: dict[str, Any], emit: Emit) -> None:
+    emit({"event": "stage", "stage": "build", "state": "start"})
+    time.sleep(int(dict(payload["request"]["options"]["shapes"]).get("sleep_s", (0,))[0]))
+    os._exit(1)
+
+
+_BY_SEED = (made, segfault, sleep, hog, bug, link_out, path_out, refuse, link_log, pipe_log)
 
 
 def by_seed(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -23,7 +23,7 @@ from service.jobs.blobs.mirrored import Blobs, open_blobs
 from service.jobs.database.rows import JobRow
 from service.jobs.job import State
 from tests.jobs.conftest import BY_SEED, ENTRIES, LIMITS
-from tests.jobs.test_desk import ANN, asks, end_of, upload
+from tests.jobs.test_desk import ANN, asks, end_of, log_of, upload
 
 BUCKET = "s3://relaxc-test/some/prefix"
 
@@ -134,14 +134,13 @@ def test_another_host_finds_models_and_artifacts_in_the_bucket(
     with Backend(tmp_path / "one", **options) as one:
         model = upload(one, ANN)
         job = end_of(one, ANN, one.jobs.submit(ANN, asks(one, model=model, beside=1)).job.id)
-        log = one.jobs.log(ANN, job.id)
-        assert log is not None
+        assert log_of(one, job.id) is not None
     with Backend(tmp_path / "two", **options) as two:
         assert not two.store.ls()
         with two.artifacts.open(ANN, str(job.artifact)) as opened:
             assert len(opened.entry.files) == 2
         two.store.verify(str(job.artifact))
-        assert two.jobs.log(ANN, job.id) is not None
+        assert log_of(two, job.id) is not None
         with two.models.open(model) as reference:
             assert hashlib.sha256(reference.path.read_bytes()).hexdigest() == model
     with Backend(tmp_path / "three", **options) as three:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from service.api.ids import JobId
 from service.api.owners import Reader
@@ -44,20 +46,31 @@ _CURVE: dict[int | str, dict[str, Any]] = {
 @router.get("/{id}/logs", response_class=PlainTextResponse, responses=_LOG, summary="A job's log")
 def logs(id: JobId, request: Request, owner: Reader) -> Response:
     """What its process printed, also while it runs; empty where it printed nothing."""
-    path = backend_of(request).jobs.log(owner, id)
+    file = backend_of(request).jobs.log(owner, id)
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-    if path is None:
-        return PlainTextResponse("", headers=headers)
-    return StreamingResponse(_content(path), headers=headers, media_type="text/plain")
+    return PlainTextResponse("", headers=headers) if file is None else _Log(file, headers)
 
 
-def _content(path: Path) -> Iterator[bytes]:
-    """What the file has now; a log that grows has no length to announce, and none without end is sent."""
-    with path.open("rb") as file:
-        left = path.stat().st_size
-        while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
-            left -= len(chunk)
-            yield chunk
+class _Log(StreamingResponse):
+    """What an open file has now; a log that grows has no length to announce, and none without end is sent."""
+
+    media_type = "text/plain"
+
+    def __init__(self, file: BinaryIO, headers: dict[str, str]) -> None:
+        super().__init__(_content(file), headers=headers)
+        self._file = file
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it, and closes the file."""
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _content(file: BinaryIO) -> Iterator[bytes]:
+    left = os.fstat(file.fileno()).st_size
+    while left > 0 and (chunk := file.read(min(left, _CHUNK_BYTES))):
+        left -= len(chunk)
+        yield chunk
 
 
 @router.get("/{id}/report", response_class=FileResponse, responses=_REPORT, summary="A tuning's report")
