@@ -61,21 +61,20 @@ class Executor:
 
     def _settled(self, running: Running, outcome: Outcome) -> bool:
         running.flush()
-        ended = None
-        again = running.give_back and outcome.error is not None
+        job = running.job
         try:
             with self._database.begin() as connection:
-                if again:
-                    transitions.give_back(connection, running.job)
+                if running.give_back and outcome.error is not None:
+                    now = transitions.give_back(connection, job, str(running.reason))
                 else:
-                    ended = transitions.end(connection, running.job, outcome)
+                    now = transitions.end(connection, job, outcome)
         except ServiceError as error:
-            _LOG.warning("job %s: %s", running.job.id, error)
+            _LOG.warning("job %s: %s", job.id, error)
             return False
-        if ended is None:
-            _LOG.warning("job %s %s", running.job.id, "waits again" if again else "has been taken by another server")
+        if now is None:
+            _LOG.warning("job %s has been taken by another server", job.id)
             running.is_in(State.QUEUED)
         else:
-            _LOG.info("job %s %s", ended.id, ended.state)
-            running.is_in(ended.state, ended.error)
+            _LOG.info("job %s %s", now.id, now.state)
+            running.is_in(now.state, now.error)
         return True

@@ -28,6 +28,7 @@ CLAIM_LOCK = 3
 _LOG = logging.getLogger("relaxc.scheduler")
 _POLL_S = 0.5
 _FLUSH_S = 0.2
+_NO_THREAD_S = 5.0
 _STOPPING = "the service is shutting down"
 
 
@@ -55,6 +56,7 @@ class Scheduler:
         self._stopped = False
         self._hurried = threading.Event()
         self._polled = 0.0
+        self._pausing_until = 0.0
         self._thread = threading.Thread(target=self._work, name="scheduler", daemon=True)
 
     def start(self) -> None:
@@ -145,6 +147,8 @@ class Scheduler:
             return {key: running for key, (running, _) in self._running.items()}
 
     def _start_waiting(self) -> None:
+        if time.monotonic() < self._pausing_until:
+            return
         with self._database.read() as connection:
             if not jobs.any_queued(connection):
                 return
@@ -167,8 +171,20 @@ class Scheduler:
         with self._condition:
             self._budget.take(key, memory_bytes)
             self._running[key] = running, thread
-        thread.start()
+        try:
+            thread.start()
+        except Exception:
+            self._forget(key)
+            self._pausing_until = time.monotonic() + _NO_THREAD_S
+            with self._database.begin() as connection:  # where this fails too, `_end_unwanted` finds it
+                transitions.give_back(connection, job, "the server has no thread for it")
+            raise
         return True
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        with self._condition:
+            del self._running[key]
+            self._budget.release(key)
 
     def _fits(self, job: Candidate, lane: Lane) -> bool:
         with self._condition:
@@ -190,7 +206,5 @@ class Scheduler:
         except Exception:  # noqa: BLE001  # nobody else would see it
             _LOG.exception("job %s", running.job.id)
         finally:
-            with self._condition:
-                del self._running[key]
-                self._budget.release(key)
+            self._forget(key)
             self.wake()

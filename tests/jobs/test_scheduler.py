@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from service.errors import Cancelled
+from service.errors import Cancelled, ServiceError
+from service.jobs import scheduler
 from service.jobs.blobs.local import LocalBlobs
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.budget import Budget, estimate
-from service.jobs.database import instances, transitions
+from service.jobs.database import events, instances, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.transitions import Outcome
@@ -144,6 +145,21 @@ def test_tuning_gives_its_memory_to_a_compile_and_comes_back(workers: Open, data
     assert pool.until(tuning, State.RUNNING).attempts == 1
 
 
+def test_tuning_that_is_cancelled_while_it_gives_way_does_not_come_back(workers: Open, database: Database) -> None:
+    pool = workers()
+    tuning = put(database, kind=JobKind.TUNE, memory_bytes=3 * GIB)
+    pool.until(tuning, State.RUNNING)
+    running = pool.scheduler.find(tuning.id)
+    assert running is not None
+    with database.begin() as connection:
+        transitions.stop(connection, tuning.id, Cancelled("no"))
+        running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)
+    assert pool.until(tuning, State.CANCELLED).error is not None
+    with database.read() as connection:
+        states = [event.data["state"] for event in events.read(connection, tuning.id, 0, 10)]
+    assert states == ["running", "cancelled"]
+
+
 def test_tuning_that_leaves_compiles_less_than_half_waits(workers: Open, database: Database) -> None:
     pool = workers(tunes=2)
     first, second = (put(database, kind=JobKind.TUNE, memory_bytes=3 * GIB) for _ in range(2))
@@ -187,6 +203,48 @@ def test_a_job_that_could_not_be_begun_is_not_stuck(
     pool.scheduler.wake()
     pool.finish(job)
     assert pool.until(job, State.SUCCEEDED).attempts == 2
+
+
+def test_a_job_for_which_there_is_no_thread_waits_for_one(
+    workers: Open, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_NO_THREAD_S", 0.5)
+    start, failures = threading.Thread.start, iter([RuntimeError("can't start new thread")] * 2)
+
+    def fails_twice(thread: threading.Thread) -> None:
+        if thread.name.startswith("job-"):
+            for failure in failures:
+                raise failure
+        start(thread)
+
+    pool = workers()
+    monkeypatch.setattr(threading.Thread, "start", fails_twice)
+    job = put(database)
+    pool.scheduler.wake()
+    pool.finish(job)
+    assert pool.until(job, State.SUCCEEDED).attempts == 1
+    assert next(failures, None) is None
+    assert pool.budget.taken_bytes == 0
+
+
+def test_a_stop_does_not_wait_for_a_job_that_has_no_thread(
+    workers: Open, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failed = threading.Thread.start, threading.Event()
+
+    def fails(thread: threading.Thread) -> None:
+        if thread.name.startswith("job-"):
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    pool = workers()
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    job = put(database)
+    pool.scheduler.wake()
+    assert failed.wait(30)
+    pool.close()
+    assert (find(database, job.id).state, find(database, job.id).attempts) == (State.QUEUED, 0)
 
 
 def test_estimates_grow_with_the_model_and_end_at_the_limit() -> None:

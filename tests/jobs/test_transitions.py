@@ -193,6 +193,42 @@ def test_a_job_that_is_given_back_has_lost_no_attempt(database: Database) -> Non
     assert told(database, job.id) == ["running", "queued"]
 
 
+def test_a_job_that_is_given_back_while_it_is_cancelled_is_cancelled(database: Database) -> None:
+    put(database)
+    job = claim(database)
+    assert job is not None
+    with database.begin() as connection:
+        assert transitions.stop(connection, job.id, Cancelled("no")) is State.RUNNING
+    with database.begin() as connection:
+        now = transitions.give_back(connection, job)
+    assert now is not None
+    assert now == find(database, job.id)
+    assert (now.state, now.error["code"] if now.error else None) == (State.CANCELLED, "cancelled")
+    assert told(database, job.id) == ["running", "cancelled"]
+    with database.begin() as connection:
+        assert transitions.give_back(connection, job) is None
+
+
+def test_a_job_that_is_queued_again_while_it_is_stopped_is_stopped(database: Database) -> None:
+    put(database)
+    job = claim(database)
+    assert job is not None
+    found: list[State | None] = []
+
+    def stop() -> None:
+        with database.begin() as connection:
+            found.append(transitions.stop(connection, job.id, Cancelled("no")))
+
+    stopping = threading.Thread(target=stop)
+    with database.begin() as connection:
+        transitions.give_back(connection, job)
+        stopping.start()
+        stopping.join(0.5)  # in PostgreSQL it has read by then, and waits for this transaction
+    stopping.join(30)
+    assert found == [State.QUEUED]
+    assert find(database, job.id).state is State.CANCELLED
+
+
 @pytest.mark.parametrize("cancelling", [False, True])
 def test_a_dead_servers_job_is_tried_once_more(database: Database, cancelling: bool) -> None:
     put(database)

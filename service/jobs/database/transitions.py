@@ -144,25 +144,30 @@ def finish_now(connection: Connection, id: str, outcome: Outcome) -> JobRow:
 
 def stop(connection: Connection, id: str, error: Cancelled) -> State | None:
     """Cancels: a queued job ends, a running one is marked for its server. Returns the state that it was found in."""
-    if _end(connection, id, Outcome(error=error), jobs.c.state == State.QUEUED):
+    # Locked first: one that is queued again meanwhile would be found in neither state by two UPDATEs.
+    state = connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == id).with_for_update())
+    if state == State.QUEUED:
+        _end(connection, id, Outcome(error=error), jobs.c.state == State.QUEUED)
         return State.QUEUED
     marked = sa.update(jobs).where(jobs.c.id == id, jobs.c.state == State.RUNNING).values(cancelling=True)
     return State.RUNNING if connection.execute(marked).rowcount else None
 
 
-def give_back(connection: Connection, job: JobRow) -> bool:
-    """Queues a job again that this server starts no more, or stops in the middle in order: that is no attempt."""
-    return _queue_again(connection, job.id, "the server stops", job.attempts - 1, *held(job))
+def give_back(connection: Connection, job: JobRow, reason: str = "the server stops") -> JobRow | None:
+    """Queues a job again that this server starts no more, or stops in the middle in order: that is no attempt.
+
+    One that is to be cancelled ends instead. Returns it as it is now, None when it is no longer this server's.
+    """
+    changed = _queue_or_cancel(connection, job.id, reason, job.attempts - 1, *held(job))
+    return get(connection, job.id) if changed else None
 
 
 def recover(connection: Connection, id: str) -> JobRow:
     """Settles a running job whose server is gone: cancelled if that was wished, queued again, or failed."""
     job = get(connection, id)
     still = jobs.c.state == State.RUNNING
-    if job.cancelling:
-        _end(connection, id, Outcome(error=Cancelled("the job was cancelled")), still)
-    elif job.attempts < MAX_ATTEMPTS:
-        _queue_again(connection, id, "the server died", job.attempts, still)
+    if job.cancelling or job.attempts < MAX_ATTEMPTS:
+        _queue_or_cancel(connection, id, "the server died", job.attempts, still)
     else:
         died = ServerDied(f"the server died {job.attempts} times while it ran this job", stage=job.stage)
         _end(connection, id, Outcome(error=died), still)
@@ -172,6 +177,13 @@ def recover(connection: Connection, id: str) -> JobRow:
 def held(job: JobRow) -> tuple[Any, ...]:
     """The condition that `job`, as this server started it, is still its own."""
     return jobs.c.state == State.RUNNING, jobs.c.instance == job.instance, jobs.c.attempts == job.attempts
+
+
+def _queue_or_cancel(connection: Connection, id: str, reason: str, attempts: int, *where: Any) -> bool:
+    """Whoever cancels at the same moment has marked it before the first UPDATE, or finds it queued after it."""
+    if _queue_again(connection, id, reason, attempts, *where, ~jobs.c.cancelling):
+        return True
+    return _end(connection, id, Outcome(error=Cancelled("the job was cancelled")), *where, jobs.c.cancelling)
 
 
 def _queue_again(connection: Connection, id: str, reason: str, attempts: int, *where: Any) -> bool:
