@@ -101,6 +101,7 @@ __all__ = [
     "UploadConflict",
     "VerificationFailed",
     "by_code",
+    "in_one_line",
 ]
 
 
@@ -441,3 +442,9 @@ class ServerUnreachable(ServiceError):
     code = "server-unreachable"
     http_status = 502
     remedy = "Check the address, and that `relaxc serve` runs there."
+
+
+def in_one_line(error: BaseException) -> str:
+    """The type of an error that is not ours, and the first line of what it says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

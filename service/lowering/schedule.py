@@ -8,7 +8,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from service.dump import Dump, no_dump
-from service.errors import CompileFailed
+from service.errors import CompileFailed, in_one_line
 from service.lowering.apply import SCHEDULED, apply_rule, finish
 from service.lowering.replay import Records, replay
 from service.lowering.target import to_tvm
@@ -113,7 +113,7 @@ class _Scheduler:
             row = {"workload": workload.digest, "dtype": workload.dtype, "shapes": workload.shapes, **row}
             row |= work_of(func).to_dict()
         except Exception as error:
-            raise CompileFailed(f"PrimFunc {name} cannot be scheduled: {_first_line(error)}", function=name) from error
+            raise CompileFailed(f"PrimFunc {name} cannot be scheduled: {in_one_line(error)}", function=name) from error
         self._done[workload.digest].append((func, result, row))
         return result, row
 
@@ -160,8 +160,3 @@ def _behind(record: Record | None) -> dict[str, Any] | None:
         return None
     names = ("digest", "date", "seconds", "untuned_s")
     return {name: getattr(record, name) for name in names}
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

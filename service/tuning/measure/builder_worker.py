@@ -12,7 +12,7 @@ import tvm
 
 from schedules.rule import Declined, Rule, Schedule
 from schedules.traces import METASCHEDULE, Traced
-from service.errors import RelaxcError
+from service.errors import RelaxcError, in_one_line
 from service.lowering.apply import apply_rule, finish
 from service.lowering.build import build_kernel
 from service.lowering.target import to_tvm
@@ -49,9 +49,9 @@ def build(request: Build, spec: TargetSpec, rules: dict[str, Rule]) -> Built:
     try:
         found = _scheduled(_func(request.func_json), request.how, to_tvm(spec), rules)
     except ValueError as error:
-        return Built("refused", _first_line(error))
+        return Built("refused", in_one_line(error))
     except Exception as error:  # noqa: BLE001  # a bug of a rule costs its trial, not the search
-        return Built("build-failed", _first_line(error))
+        return Built("build-failed", in_one_line(error))
     if isinstance(found, str):
         return Built("refused", found)
     try:
@@ -59,7 +59,7 @@ def build(request: Build, spec: TargetSpec, rules: dict[str, Rule]) -> Built:
     except RelaxcError as error:
         return Built("build-failed", error.message)
     except Exception as error:  # noqa: BLE001  # TVM and LLVM raise whatever they like
-        return Built("build-failed", _first_line(error))
+        return Built("build-failed", in_one_line(error))
     return Built("built")
 
 
@@ -77,8 +77,3 @@ def _scheduled(func: Any, how: How, target: Any, rules: dict[str, Rule]) -> Sche
 @lru_cache(maxsize=2)
 def _func(text: str) -> Any:
     return tvm.ir.load_json(text)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

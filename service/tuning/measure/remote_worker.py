@@ -13,6 +13,7 @@ from typing import Any
 import tvm
 from tvm import rpc
 
+from service.errors import in_one_line
 from service.lowering.build import KERNEL
 from service.runtime.tensors import Array
 from service.tuning.measure.messages import Compare, Listen, Ran, Reference, Run
@@ -47,7 +48,7 @@ def _count(servers: _Servers) -> int | str:
     try:
         return servers.count()
     except (OSError, RuntimeError) as error:
-        return _first_line(error)
+        return in_one_line(error)
 
 
 def _answer(trials: Trials, request: Reference | Run | Compare) -> Ran | list[Ran]:
@@ -57,7 +58,7 @@ def _answer(trials: Trials, request: Reference | Run | Compare) -> Ran | list[Ra
             return trials.reference(request)
         return trials.run(request) if isinstance(request, Run) else trials.compare(request)
     except Exception as error:  # noqa: BLE001  # TVM raises whatever the other side or the socket said
-        lost = Ran("hung" if _OVER in str(error) else "unreachable", detail=_first_line(error))
+        lost = Ran("hung" if _OVER in str(error) else "unreachable", detail=in_one_line(error))
     finally:
         trials.forget()  # a server serves nobody else while a tensor of ours lives there
         gc.collect()
@@ -129,8 +130,3 @@ class _Kernel:
 
     def __call__(self, *arguments: Any) -> None:
         self._kernel(*arguments)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

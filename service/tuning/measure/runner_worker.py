@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from service.errors import in_one_line
 from service.lowering.build import KERNEL
 from service.runtime.tensors import Array
 from service.runtime.threads import use_threads
@@ -44,7 +45,7 @@ def answer(trials: Trials, request: Reference | Run | Compare) -> Ran | list[Ran
             return trials.reference(request)
         return trials.run(request) if isinstance(request, Run) else trials.compare(request)
     except Exception as error:  # noqa: BLE001  # a kernel's assertions come as whatever TVM makes of them
-        failed = Ran("crashed", detail=_first_line(error))
+        failed = Ran("crashed", detail=in_one_line(error))
     return [failed] * len(request.libraries) if isinstance(request, Compare) else failed
 
 
@@ -80,8 +81,3 @@ class _Memory:
     def listen(self) -> Heard:
         found = self._probe.listen()
         return Heard(found.seconds, found.spread)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"
