@@ -1,4 +1,4 @@
-"""Files of the artifact store as answers: validators, ranges, links."""
+"""Files as answers: ranges of any, and of the artifact store's validators and links."""
 
 from __future__ import annotations
 
@@ -13,23 +13,13 @@ from starlette.types import Receive, Scope, Send
 from service.api.conditional import has_it
 from service.artifact.entry import Opened
 
-__all__ = ["ArtifactFile", "artifact_response"]
+__all__ = ["ArtifactFile", "RangedFile", "artifact_response"]
 
 
-class ArtifactFile(FileResponse):
-    """A file of the store, a mebibyte at a time; it is not removed while it is sent."""
+class RangedFile(FileResponse):
+    """A file, a mebibyte at a time: whole or in ranges, of which the refusals are problems."""
 
     chunk_size = 1 << 20
-
-    def __init__(self, opened: Opened, path: Path, filename: str, headers: dict[str, str]) -> None:
-        media_type = "application/octet-stream"
-        super().__init__(path, headers=headers, media_type=media_type, filename=filename, stat_result=path.stat())
-        self._opened = opened
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Sends it; then the store may remove it again."""
-        with self._opened:
-            await super().__call__(scope, receive, send)
 
     @classmethod
     def _parse_range_header(cls, http_range: str, file_size: int) -> list[tuple[int, int]]:
@@ -41,6 +31,20 @@ class ArtifactFile(FileResponse):
         except RangeNotSatisfiable as error:
             size = {"Content-Range": f"bytes */{file_size}"}
             raise HTTPException(416, f"the file has {file_size} bytes", headers=size) from error
+
+
+class ArtifactFile(RangedFile):
+    """A file of the store; it is not removed while it is sent."""
+
+    def __init__(self, opened: Opened, path: Path, filename: str, headers: dict[str, str]) -> None:
+        media_type = "application/octet-stream"
+        super().__init__(path, headers=headers, media_type=media_type, filename=filename, stat_result=path.stat())
+        self._opened = opened
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Sends it; then the store may remove it again."""
+        with self._opened:
+            await super().__call__(scope, receive, send)
 
 
 def artifact_response(opened: Opened, request: Request, *, filename: str, headers: dict[str, str]) -> Response:

@@ -50,7 +50,7 @@ async def receive(
     """Reads a whole body into `folder`; beside files it may have the parts `fields`.
 
     Raises InvalidOption for a body that is not what a form should be, ModelTooLarge as soon as the files have over
-    `max_bytes`, ModelUnsafe for a file name that is a path.
+    `max_bytes` or the rest OVERHEAD_BYTES, ModelUnsafe for a file name that is a path.
     """
     reader = FormReader(content_type, folder, max_bytes, fields)
     try:
@@ -88,7 +88,7 @@ class FormReader:
         self.upload = Upload(folder)
         self._max_bytes = max_bytes
         self._fields = tuple(fields)
-        self._parts = 0
+        self._parts = self._fed_bytes = 0
         self._complete = False
         self._header: dict[bytes, bytes] = {}
         self._header_name = self._header_value = b""
@@ -102,7 +102,10 @@ class FormReader:
             raise InvalidOption(f"the body's boundary cannot be used: {error}", remedy=_REMEDY) from error
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes of the body."""
+        """Takes the next bytes of the body; what is no file's content counts too, also after the last boundary."""
+        self._fed_bytes += len(data)
+        if self._fed_bytes > self._max_bytes + OVERHEAD_BYTES:
+            raise self._too_large()
         try:
             self._parser.write(data)
         except FormParserError as error:
@@ -187,12 +190,14 @@ class FormReader:
         content = memoryview(data)[start:end]
         self.upload.size_bytes += len(content)
         if self.upload.size_bytes > self._max_bytes:
-            raise ModelTooLarge(
-                f"the upload is over RELAXC_MAX_MODEL_BYTES, {self._max_bytes} bytes", limit_bytes=self._max_bytes
-            )
+            raise self._too_large()
         if Path(self._file.name) == self.upload.model:
             self._hash.update(content)
         self._file.write(content)
+
+    def _too_large(self) -> ModelTooLarge:
+        limit = self._max_bytes
+        return ModelTooLarge(f"the upload is over RELAXC_MAX_MODEL_BYTES, {limit} bytes", limit_bytes=limit)
 
     def _part_end(self) -> None:
         if self._field is not None:

@@ -19,7 +19,7 @@ import onnx
 import psutil
 import pytest
 
-from service.api.uploads import FormReader, Upload, receive
+from service.api.uploads import OVERHEAD_BYTES, FormReader, Upload, receive
 from service.errors import InvalidOption, ModelTooLarge, ModelUnsafe
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.test_compile import problem_of, until
@@ -118,6 +118,38 @@ def test_a_data_part_whose_name_is_a_path_is_unsafe(tmp_path: Path, name: str) -
     with pytest.raises(ModelUnsafe, match="plain name"):
         read(part("data", b"x", name) + END, tmp_path / "in")
     assert [path.name for path in tmp_path.rglob("*")] == ["in"]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        END + b"epilogue" * (OVERHEAD_BYTES // 8 + 100),
+        b"".join(part("data", b"", f"f{i}" + "x" * 200, f"X: {'y' * 3500}\r\n") for i in range(300)) + END,
+    ],
+    ids=["after its last boundary", "in headers"],
+)
+def test_what_is_no_file_has_a_limit_too(tmp_path: Path, rest: bytes) -> None:
+    with pytest.raises(ModelTooLarge, match="1000 bytes"):
+        read(part("model", b"x" * 600, "m") + rest, tmp_path, limit=1000, cuts=20)
+
+
+def test_a_form_without_end_is_refused_soon(server: RunningServer) -> None:
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        yield part("model", b"x", "m") + END
+        while True:
+            sent += 1 << 20
+            yield bytes(1 << 20)
+
+    try:
+        answer = server.client.post("/v1/models", content=endless(), headers={"Content-Type": TYPE})
+        assert (answer.status_code, problem_of(answer)["code"]) == (413, "model-too-large")
+    except httpx.WriteError:  # the server has answered and closed; this client reads only once it has sent everything
+        pass
+    assert 300 <= sent >> 20 < 300 + 256 + 64  # the limit, what is thrown away after it, and what buffers hold
+    assert server.client.get("/healthz").status_code == 200
 
 
 @pytest.mark.parametrize("name", ["../../net.onnx", "/etc/passwd", "..", "\u00fc\u00e4.onnx", "-rf", "", "a b;c"])

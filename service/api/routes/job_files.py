@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, BinaryIO
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import FileResponse, PlainTextResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from service.api.files import RangedFile
 from service.api.ids import JobId
 from service.api.owners import Reader
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
-from service.errors import JobNotFound
 from service.jobs.database.rows import Owner
 
 __all__ = ["router"]
@@ -30,17 +29,21 @@ _LOG: dict[int | str, dict[str, Any]] = {
     },
     **responses("job-not-found"),
 }
-_REPORT: dict[int | str, dict[str, Any]] = {
-    200: {"description": "The report.", "content": {"application/json": {"schema": {"type": "object"}}}},
-    **responses("job-not-found"),
-}
-_CURVE: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "The best time over the trials.",
-        "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
-    },
-    **responses("job-not-found"),
-}
+
+
+def _in_ranges(description: str, content: dict[str, Any]) -> dict[int | str, dict[str, Any]]:
+    return {
+        200: {"description": description, "content": content},
+        206: {
+            "description": "The asked-for range of it, or several.",
+            "content": content | {"multipart/byteranges": {}},
+        },
+        **responses("job-not-found", "range-not-satisfiable"),
+    }
+
+
+_REPORT = _in_ranges("The report.", {"application/json": {"schema": {"type": "object"}}})
+_CURVE = _in_ranges("The best time over the trials.", {"image/png": {"schema": {"type": "string", "format": "binary"}}})
 
 
 @router.get("/{id}/logs", response_class=PlainTextResponse, responses=_LOG, summary="A job's log")
@@ -76,17 +79,15 @@ def _content(file: BinaryIO) -> Iterator[bytes]:
 @router.get("/{id}/report", response_class=FileResponse, responses=_REPORT, summary="A tuning's report")
 def report(id: JobId, request: Request, owner: Reader) -> Response:
     """JSON: what was tried, what won, and by how much."""
-    return FileResponse(_file(request, owner, id, "report.json"), media_type="application/json")
+    return _file(request, owner, id, "report.json", "application/json")
 
 
 @router.get("/{id}/report/curve.png", response_class=FileResponse, responses=_CURVE, summary="A tuning's curve")
 def curve(id: JobId, request: Request, owner: Reader) -> Response:
     """The picture of the report."""
-    return FileResponse(_file(request, owner, id, "curve.png"), media_type="image/png")
+    return _file(request, owner, id, "curve.png", "image/png")
 
 
-def _file(request: Request, owner: Owner, id: str, name: str) -> Path:
+def _file(request: Request, owner: Owner, id: str, name: str, media_type: str) -> RangedFile:
     path = backend_of(request).jobs.file(owner, id, name)
-    if not path.is_file():
-        raise JobNotFound(f"job {id} has no {name}", remedy="Only a tuning that has succeeded has a report.")
-    return path
+    return RangedFile(path, media_type=media_type, headers={"X-Content-Type-Options": "nosniff"})
