@@ -14,6 +14,7 @@ from service.compiler import places_read
 from service.config import settings
 from service.jobs.artifacts import Artifacts
 from service.jobs.blobs.mirrored import Blobs
+from service.jobs.bounds import checked
 from service.jobs.confinement import Confinement, folders_of
 from service.jobs.database.rows import JobKind, JobRow, Owner
 from service.jobs.database.transitions import Outcome
@@ -85,13 +86,13 @@ class Kinds:
         return Outcome.of(entry)
 
     def _tune(self, running: Running) -> Outcome:
-        job, peak = running.job, _peak_folder()
+        job = running.job
         with self._model(job) as model:
             request = compile_request(job, model, self.records)
-            reads = (*folders_of(model.path), *places_read(request))
+            reads = (*folders_of(model.path), *places_read(request), _peak_folder())
             payload = {"request": request.to_dict(), **_tune_options(job), "records": list(request.options.records)}
             limits = replace(self.limits, timeout_s=_tune_limit_s(job))
-            return self._run(running, payload, Flavour(model.format), Confinement(reads, (peak,)), limits, self._tuned)
+            return self._run(running, payload, Flavour(model.format), Confinement(reads), limits, self._tuned)
 
     def _tuned(self, job: JobRow, workdir: Path, result: dict[str, Any]) -> Outcome:
         files = [str(name) for name in result.get("files", ())]
@@ -102,13 +103,13 @@ class Kinds:
         if "records.jsonl" in files and (text := _read(workdir, "records.jsonl")).strip():
             owner = Owner(job.owner, frozenset())
             digest = self.records.add(owner, text, name=f"{job.name} ({job.id})", job=job.id)[0].digest
-        return Outcome(records=digest, result=finite({**result.get("summary", {}), "records": digest}))
+        return Outcome(records=digest, result=checked(finite({**result.get("summary", {}), "records": digest})))
 
     def _bench(self, running: Running) -> Outcome:
-        job, peak = running.job, _peak_folder()
+        job = running.job
         with self.artifacts.open(_owner_of(job), job.extras["artifact"]) as opened:
             payload = {"artifact": str(opened.path), "seconds": job.extras.get("time_s"), "seed": job.options["seed"]}
-            allowed = Confinement(folders_of(*opened.entry.paths), (peak,))
+            allowed = Confinement((*folders_of(*opened.entry.paths), _peak_folder()))
             return self._run(running, payload, Flavour.ONNX, allowed, self.limits, _result)
 
     def _verify(self, running: Running) -> Outcome:
@@ -161,10 +162,11 @@ def _tune_options(job: JobRow) -> dict[str, Any]:
 
 
 def _peak_folder() -> Path:
-    """Where a child finds this machine's peak, or keeps it once measured."""
-    folder = settings().cache_dir / "peak"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    """Where a child finds this machine's peak, if the command line has measured it; or else it measures for itself.
+
+    Not to be written: what one owner's job left there, all others' would believe.
+    """
+    return settings().cache_dir / "peak"
 
 
 def _tune_limit_s(job: JobRow) -> float:
@@ -178,7 +180,7 @@ def _owner_of(job: JobRow) -> Owner:
 
 
 def _result(job: JobRow, workdir: Path, result: dict[str, Any]) -> Outcome:
-    return Outcome(result=finite(result.get("report")))
+    return Outcome(result=checked(finite(result.get("report"))))
 
 
 def _read(workdir: Path, name: str) -> bytes:

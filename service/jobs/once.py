@@ -7,14 +7,16 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from service.artifact.entry import Entry
 from service.artifact.key import Key
 from service.artifact.store import Store
-from service.errors import Busy, Cancelled
+from service.errors import Busy, Cancelled, CompileFailed
+from service.jobs.bounds import MAX_OUTCOME_BYTES
 from service.jobs.confinement import Confinement
 from service.jobs.limits import Limits
-from service.jobs.plain import MAX_READ_BYTES, open_left, plain_file
+from service.jobs.plain import open_left, plain_file
 from service.jobs.pool import Cancellation, Pool
 from service.jobs.task import Emit, Flavour, Task
 from service.jobs.workspace import Workspace
@@ -102,8 +104,15 @@ class CompileOnce:
             with around(workdir):
                 result = self._pool.run(task, on_event, cancellation=cancellation)
                 files = [plain_file(workdir, name) for name in result["files"]]
-                with open_left(workdir, "build.json") as file:
-                    record = json.loads(file.read(MAX_READ_BYTES))
-                return self.store.put(ask.key, files, {**record, "waited_s": ask.waited_s})
+                return self.store.put(ask.key, files, {**_record(workdir), "waited_s": ask.waited_s})
         finally:
             self._workspace.remove(workdir)
+
+
+def _record(workdir: Path) -> dict[str, Any]:
+    with open_left(workdir, "build.json") as file:
+        text = file.read(MAX_OUTCOME_BYTES + 1)
+    if len(text) > MAX_OUTCOME_BYTES:
+        raise CompileFailed(f"the job's build.json has over {MAX_OUTCOME_BYTES} bytes")
+    record: dict[str, Any] = json.loads(text)
+    return record

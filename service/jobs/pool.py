@@ -7,14 +7,14 @@ import os
 import socket
 import threading
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
 from service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
+from service.jobs.bounds import bounded
 from service.jobs.failures import error_of_ending, with_context
-from service.jobs.guard import Ending
+from service.jobs.heard import Heard
 from service.jobs.task import Emit, Flavour, Lines, Task, send
 from service.jobs.unnamed import without_paths
 from service.jobs.zygote import Zygote, ZygoteGone
@@ -58,34 +58,6 @@ class Cancellation:
 def _hang_up(channel: socket.socket) -> None:
     with contextlib.suppress(OSError):
         channel.shutdown(socket.SHUT_WR)
-
-
-@dataclass
-class _Heard:
-    """What a task has told so far."""
-
-    pid: int | None = None
-    stage: str | None = None
-    result: dict[str, Any] | None = None
-    error: dict[str, Any] | None = None
-    ending: Ending | None = None
-    broke_off: str = ""
-
-    def take(self, message: dict[str, Any], on_event: Emit) -> None:
-        """Sorts one message; what is for the caller goes to `on_event`."""
-        kind = message.pop("event", None)
-        if self.pid is None:  # the first line, which is the guard's
-            self.pid = int(message["pid"])
-        elif kind == "ended":
-            self.ending = Ending(**message)
-        elif kind == "result":
-            self.result = message
-        elif kind == "error":
-            self.error = message.get("error")
-        else:
-            if kind == "stage" and message.get("state") == "start":
-                self.stage = str(message.get("stage"))
-            on_event({"event": kind, **message})
 
 
 class Pool:
@@ -153,8 +125,8 @@ class Pool:
             self._forget(task.flavour, zygote)
         raise CompilerCrashed(f"the worker died {_ATTEMPTS} times before the compile could start", stage="start")
 
-    def _attempt(self, zygote: Zygote, task: Task, on_event: Emit, cancellation: Cancellation) -> _Heard:
-        heard = _Heard()
+    def _attempt(self, zygote: Zygote, task: Task, on_event: Emit, cancellation: Cancellation) -> Heard:
+        heard = Heard()
         try:
             channel = zygote.channel()
         except CompilerCrashed:
@@ -201,7 +173,7 @@ class Pool:
             zygote.close()
 
 
-def _listen(channel: socket.socket, heard: _Heard, on_event: Emit, deadline: float) -> None:
+def _listen(channel: socket.socket, heard: Heard, on_event: Emit, deadline: float) -> None:
     lines = iter(Lines(channel))
     while True:
         channel.settimeout(max(0.001, deadline - time.monotonic()))
@@ -218,7 +190,7 @@ def _listen(channel: socket.socket, heard: _Heard, on_event: Emit, deadline: flo
         heard.take(message, on_event)
 
 
-def _end_without_guard(channel: socket.socket, heard: _Heard) -> None:
+def _end_without_guard(channel: socket.socket, heard: Heard) -> None:
     """Hangs up, which a guard that lives takes as the order to end the job, and gives it time for that.
 
     Where the guard itself was killed, the kernel has killed the job with it, and what the job had started is
@@ -234,11 +206,11 @@ def _end_without_guard(channel: socket.socket, heard: _Heard) -> None:
                 process.kill()
 
 
-def _outcome(heard: _Heard, task: Task, cancelled: bool) -> dict[str, Any]:
+def _outcome(heard: Heard, task: Task, cancelled: bool) -> dict[str, Any]:
     if heard.broke_off:
         error: RelaxcError = CompilerCrashed(f"the compiling process broke off: {heard.broke_off}", signal=None)
     elif heard.error is not None:
-        error = RelaxcError.from_dict(heard.error)
+        error = bounded(RelaxcError.from_dict(heard.error))
     elif heard.ending is None and cancelled:
         error = Cancelled("the compile was cancelled")
     elif heard.ending is None or heard.ending.cause != "exit" or heard.ending.exit_code != 0:

@@ -21,7 +21,8 @@ Emit = Callable[[dict[str, Any]], None]
 Flavour = ModelFormat
 """What a worker has imported: `onnx` keeps torch out, `pt2` has it."""
 
-MAX_LINE_BYTES = 16 << 20
+MAX_LINE_BYTES = 4 << 20
+"""The longest that means something are the kernels of a model and how its records cover them: 300 bytes each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +67,21 @@ def send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """`value` with NaN and infinities, which JSON does not have, as text."""
+    """`value` with NaN and infinities, which JSON has not, as text, and without half surrogates, as UTF-8 has none."""
+    if isinstance(value, str):
+        return _unicode(value)
     if isinstance(value, dict):
-        return {str(name): finite(inner) for name, inner in value.items()}
+        return {_unicode(str(name)): finite(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [finite(inner) for inner in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _unicode(text: str) -> str:
+    """The text with U+FFFD for each half of a surrogate pair that has no other half."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 class Lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import platform
 import subprocess
@@ -96,7 +97,7 @@ def sleep(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     emit({"event": "stage", "stage": "build", "state": "start"})
     pids = [os.getpid(), subprocess.Popen(["sleep", "600"]).pid]
     pids.append(subprocess.Popen(["sleep", "601"], start_new_session=True).pid)
-    emit({"event": "pids", "pids": pids})
+    emit({"event": "log", "level": "info", "message": "pids", "pids": pids})
     print("sleeping", flush=True)
     time.sleep(payload.get("seconds", 600))
 
@@ -140,10 +141,8 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """What a compile leaves, without compiling: a packed library with weights of zeros, and build.json.
 
     Options say how, as shapes: `weights_mib` is the size of the weights, `beside` puts them into a file of their own,
-    `sleep_s` takes longer.
+    `sleep_s` takes longer, `record_mib` makes build.json as large.
     """
-    import json
-
     import numpy as np
 
     from service.artifact import pack
@@ -170,7 +169,10 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     weights = {"w": np.zeros((int(shapes.get("weights_mib", (1,))[0]), 1 << 18), np.float32)}
     files = pack(library, weights, manifest, workdir / "model.so", embed_max_bytes=0 if "beside" in shapes else 1 << 40)
     library.unlink()
-    (workdir / "build.json").write_text(json.dumps({"stages": {"build": 0.1}, "host": platform.node()}))
+    record = {"stages": {"build": 0.1}, "host": platform.node()}
+    if "record_mib" in shapes:
+        record["more"] = "x" * (int(shapes["record_mib"][0]) << 20)
+    (workdir / "build.json").write_text(json.dumps(record))
     emit({"event": "stage", "stage": "build", "state": "done", "seconds": 0.1})
     emit({"event": "result", "files": [file.name for file in files]})
 
@@ -226,7 +228,34 @@ def _fail_later(payload: dict[str, Any], emit: Emit) -> None:
     os._exit(1)
 
 
-_BY_SEED = (made, segfault, sleep, hog, bug, link_out, path_out, refuse, link_log, pipe_log)
+HALF = "half of \ud800"
+
+
+def halves(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Says what is no Unicode wherever it may say something."""
+    emit({"event": "stage", "stage": HALF, "state": "start"})
+    emit({"event": "log", "level": HALF, "message": HALF, HALF: [HALF]})
+    raise service.errors.UnsupportedModel(HALF, remedy=HALF, **{HALF: HALF, "nodes": [HALF]})
+
+
+def forge(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Says what is the server's to say, and what nobody says."""
+    for event in ("state", "done", "job.done", "", None, 7, ["state"], {"state": 1}):
+        emit({"event": event, "state": "succeeded"})
+    emit({"event": "log", "level": "info", "message": "honest"})
+    time.sleep(1)
+    emit({"event": "result", "files": []})
+
+
+def boast(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """An error of 3 MB."""
+    raise service.errors.UnsupportedModel("m" * 1_000_000, nodes=["n" * 1_000_000])
+
+
+_BY_SEED = (
+    *(made, segfault, sleep, hog, bug, link_out, path_out, refuse, link_log, pipe_log),
+    *(halves, forge, boast),
+)
 
 
 def by_seed(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from service.artifact.manifest import Manifest
+from service.config import settings
 from service.errors import (
     ArtifactNotFound,
     Busy,
@@ -23,11 +24,13 @@ from service.errors import (
     RelaxcError,
     ServiceError,
 )
+from service.jobs import landlock
 from service.jobs.backend import Backend
 from service.jobs.database.rows import EventRow, JobKind, JobRequest, JobRow, Owner
 from service.jobs.desk import Origin
 from service.jobs.job import State
 from service.request import CompileOptions
+from tests.jobs.conftest import ENTRIES
 from tests.jobs.entries import seed_of
 
 ANN, BOB = (Owner(f"k_{name}", frozenset({"read", "compile", "tune"})) for name in ("ann", "bob"))
@@ -186,7 +189,7 @@ def test_a_failure_is_an_error_beside_the_state(backend: Backend, entry: str, co
 def test_a_cancelled_job_leaves_no_process(backend: Backend) -> None:
     id = backend.jobs.submit(ANN, asks(backend, "sleep")).job.id
     until(State.RUNNING, backend, id, "build")
-    event = next(event for event in follow_some(backend, id, 3) if event.data["event"] == "pids")
+    event = next(event for event in follow_some(backend, id, 3) if "pids" in event.data)
     with pytest.raises(JobNotFound):
         backend.jobs.cancel(BOB, id)
     start = time.monotonic()
@@ -317,6 +320,26 @@ def test_bench_verify_and_tune_run_in_children(backend: Backend) -> None:
     assert backend.jobs.file(ANN, tuned.id, "curve.png").read_bytes() == b"\x89PNG"
     with pytest.raises(JobNotFound):
         backend.jobs.file(ANN, tuned.id, "../../service.sqlite3")
+
+
+@pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
+def test_no_job_changes_what_all_jobs_read_of_the_machine(
+    open_backend: OpenBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache" / "peak").mkdir(parents=True)
+    (tmp_path / "cache" / "peak" / "known.json").write_text("{}")
+    monkeypatch.setenv("RELAXC_CACHE_DIR", str(tmp_path / "cache"))
+    settings.cache_clear()
+    try:
+        backend = open_backend(entries=dict.fromkeys(ENTRIES, "tests.jobs.durable_entries:touch_peak"))
+        model = upload(backend, ANN)
+        made = end_of(backend, ANN, backend.jobs.submit(ANN, asks(backend, model=model)).job.id).artifact
+        for request in (JobRequest(JobKind.BENCH, artifact=made), JobRequest(JobKind.TUNE, model=model)):
+            job = end_of(backend, ANN, backend.jobs.submit(ANN, request).job.id)
+            can = {name: (job.result or {}).get(name) for name in ("read", "write")}
+            assert can == {"read": True, "write": False}, job.error
+    finally:
+        settings.cache_clear()
 
 
 def test_a_stop_queues_running_jobs_again_and_the_next_server_does_them(open_backend: OpenBackend) -> None:

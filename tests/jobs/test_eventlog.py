@@ -73,6 +73,13 @@ def test_what_a_child_says_about_itself_is_bounded(database: Database) -> None:
     assert row.progress is None
 
 
+def test_half_a_surrogate_does_not_stay_in_the_way_of_what_follows(database: Database) -> None:
+    log = started(database)
+    assert log.take({"event": "stage", "stage": "a\ud800", "state": "start"})
+    assert log.take({"event": "stage", "stage": "build", "state": "start"})
+    assert [row.data.get("stage") for row in stored(database, log)[1:]] == ["a\N{REPLACEMENT CHARACTER}", "build"]
+
+
 def test_an_attempt_that_is_over_writes_nothing(database: Database) -> None:
     log = started(database)
     with database.begin() as connection:
