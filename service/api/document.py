@@ -18,7 +18,9 @@ _KEY = {
     "description": "Needed as soon as the server has a key; `relaxc serve` on loopback begins without.",
 }
 _OF_ALL = ("invalid-request", "internal-error")
-_OF_KEYS = ("unauthorized", "forbidden", "rate-limited")
+_OF_KEYS = ("unauthorized", "forbidden", "rate-limited", "service-error")
+"""Whose a key is, the database knows; and while the server drains, POST and PUT are refused."""
+
 _OF_BODIES = ("bad-request", "request-timeout", "content-too-large")
 
 

@@ -124,7 +124,7 @@ class JobSubmission(BaseModel):
     webhook: str | None = Field(
         None, max_length=2048, description="Where the end of the job is told with a POST.", examples=[None]
     )
-    trials: int | None = Field(None, ge=1, le=1_000_000, description="tune: measurements at most.", examples=[None])
+    trials: int | None = Field(None, ge=1, le=100_000, description="tune: measurements at most.", examples=[None])
     time_s: float | None = Field(
         None,
         gt=0,

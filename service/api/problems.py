@@ -16,7 +16,16 @@ from starlette.routing import Match
 from service.api.bodies import body_of
 from service.api.refusal import EarlyAnswer
 from service.api.schemas import Problem
-from service.errors import Fault, RateLimited, RelaxcError, ServiceError, Unauthorized, UploadConflict, by_code
+from service.errors import (
+    Fault,
+    RateLimited,
+    RelaxcError,
+    ServerDied,
+    ServiceError,
+    Unauthorized,
+    UploadConflict,
+    by_code,
+)
 
 __all__ = ["MEDIA_TYPE", "OF_HTTP", "OfHttp", "install", "of_http", "problem", "responses", "title_of"]
 
@@ -97,7 +106,7 @@ def _headers(error: RelaxcError) -> dict[str, str]:
             return {"WWW-Authenticate": "Bearer"}
         case UploadConflict():
             return {"Upload-Offset": str(error.fields.get("offset", 0))}
-        case RateLimited() | ServiceError():
+        case RateLimited() | ServiceError() | ServerDied():
             return {"Retry-After": str(int(error.fields.get("retry_after_s", _RETRY_AFTER_S)))}
     return {}
 

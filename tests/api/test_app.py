@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from service.api.app import create_app
-from service.errors import by_code
+from service.api.problems import problem
+from service.errors import ServerDied, ServiceError, by_code
+from service.jobs import submission
 from service.jobs.backend import Backend
 from tests.api.conftest import RunningServer
 from tests.api.test_compile import problem_of
@@ -128,3 +131,26 @@ def test_openapi_documents_what_a_compile_can_answer(document: dict[str, object]
     assert {"model-malformed", "unsupported-model", "model-unsafe", "verification-failed"} <= set(examples)
     form = call["requestBody"]["content"]["multipart/form-data"]["schema"]
     assert set(form["properties"]) == {"model", "data", "options", "target"}
+
+
+def test_openapi_says_what_is_refused_and_where_the_database_is_asked(document: dict[str, object]) -> None:
+    paths: dict[str, Any] = document["paths"]  # type: ignore[assignment]
+    problems = "application/problem+json"
+    for path, calls in paths.items():
+        for method, call in calls.items():
+            if path.startswith("/v1/") or path == "/metrics":
+                assert "service-error" in call["responses"]["503"]["content"][problems]["examples"], (method, path)
+                assert "Retry-After" in {name.title() for name in call["responses"]["503"]["headers"]}
+    answers = paths["/v1/compile"]["post"]["responses"]
+    told = {code for answer in answers.values() for code in answer["content"].get(problems, {}).get("examples", ())}
+    assert {"artifact-not-found", "artifact-corrupt", "model-not-found", "not-tuned", "server-died"} <= told
+    wanted = document["components"]["schemas"]["JobSubmission"]["properties"]  # type: ignore[index]
+    for name, most in (("trials", submission._MAX_TRIALS), ("time_s", submission._MAX_TIME_S)):
+        assert wanted[name]["anyOf"][0]["maximum"] == most
+
+
+def test_who_is_told_of_a_dead_server_is_told_when_to_come_again() -> None:
+    for error in (ServerDied("twice"), ServiceError("down")):
+        answer = problem(error)
+        assert answer.status_code == 503
+        assert int(answer.headers["retry-after"]) > 0

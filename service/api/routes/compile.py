@@ -49,6 +49,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         *("unknown-format", "model-malformed", "model-too-large", "model-unsafe", "unsupported-model"),
         *("compile-failed", "compiler-crashed", "compiler-timeout", "compiler-out-of-memory", "tool-missing"),
         *("server-died", "cancelled", "verification-failed", "busy", "service-error", "store-unwritable"),
+        *("model-not-found", "artifact-not-found", "artifact-corrupt", "not-tuned"),
     ),
 }
 

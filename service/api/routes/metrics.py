@@ -19,7 +19,7 @@ router = APIRouter(tags=["service"])
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _TEXT: dict[int | str, dict[str, Any]] = {
     200: {"description": "Prometheus's text format.", "content": {"text/plain": {"schema": {"type": "string"}}}},
-    **responses("unauthorized", "forbidden", "rate-limited"),
+    **responses("unauthorized", "forbidden", "rate-limited", "service-error"),
 }
 
 
