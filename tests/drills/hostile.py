@@ -26,6 +26,7 @@ from tests.api.conftest import ROOT, make_onnx
 from tests.drills.attacks import bodies, forms, http, identities, models, uploads
 from tests.drills.attacks.attack import Attack, Target
 from tests.drills.attacks.wire import Answer
+from tests.drills.hostile_entries import MARKER, SWAPPING, SWAPS
 from tests.drills.hostile_good import Good, events_of
 from tests.drills.hostile_server import HostileServer, Memory
 
@@ -107,7 +108,7 @@ def run(seconds: float, connections: int, seed: int, folder: Path) -> dict[str, 
         good = Good(Target(server.address, server.keys))
         job = good.job()
         target = Target(server.address, server.keys, _theirs(good, job))
-        wrong = list(_escapes(good))
+        wrong = [*_escapes(good), *_swaps(good, job["model"])]
         memory = stack.enter_context(closing(Memory(server.process.pid)))
         attackers = Attackers(target, seconds, str(folder))
         _together(good, attackers, [in_order(attacks, seed) for attacks in lanes], connections)
@@ -170,6 +171,19 @@ def _escapes(good: Good) -> Iterator[str]:
     if len(tried) != 6:
         yield f"a job that tries to get out tells {tried}"
     yield from (text for text in tried if ": refused: " not in text)
+
+
+def _swaps(good: Good, model: str) -> Iterator[str]:
+    """A job that puts something else in place of its log ends as any other, and nothing of the server is shown."""
+    for index, name in enumerate(SWAPS):
+        job, log = good.swapping_job(SWAPPING + index, model)
+        error = job["error"] or {}
+        if error.get("code") != "compiler-crashed":
+            yield f"a job whose log is {name} ended with {error}"
+        told = log + json.dumps(error).encode()
+        for secret in (MARKER, "SQLite format", "RELAXC_DATABASE_URL", str(good.target.keys["admin"])):
+            if secret.encode() in told:
+                yield f"a job whose log is {name} shows {secret}"
 
 
 def _at_rest(server: HostileServer, good: Good) -> Iterator[str]:

@@ -3,30 +3,63 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from service.jobs.task import Emit
 from tests.jobs.hostile import attempt
 
-__all__ = ["ESCAPING", "MARKER", "compile_or_escape"]
+__all__ = ["ESCAPING", "MARKER", "SWAPPING", "SWAPS", "compile_or_escape"]
 
 ESCAPING = 666_000_000
 """Seeds from here on try; what is above is the port of a listener on loopback."""
+
+SWAPPING = ESCAPING + 100_000
+"""Seeds from here on put something else in place of the job's log, that which `SWAPS` has at this index."""
+
+SWAPS: dict[str, Callable[[Path, Path], None]] = {
+    "a link to the key database": lambda path, cache: path.symlink_to(cache / "service.sqlite3"),
+    "a link to the server's environment": lambda path, cache: path.symlink_to("/proc/self/environ"),
+    "a pipe": lambda path, cache: os.mkfifo(path),
+    "a second name of the key database": lambda path, cache: path.hardlink_to(cache / "service.sqlite3"),
+}
+
+_SWAPPED_S = 3.0
+"""How long such a job then runs, so that its log can be asked for."""
 
 MARKER = "hunter2-of-the-drill"
 """The value of every secret in the server's environment."""
 
 
 def compile_or_escape(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Compiles; a job with an escaping seed first tells as log events what came of each attempt."""
+    """Compiles; a job with an escaping seed first tells as log events what came of each attempt.
+
+    One with a swapping seed ends with exit code 1 instead.
+    """
     from service.jobs.tasks import compile_model
 
     seed = payload["request"]["options"]["seed"]
-    if seed >= ESCAPING:
+    if seed >= SWAPPING:
+        _swap(seed - SWAPPING, workdir, emit)
+    elif seed >= ESCAPING:
         for name, text in _tried(seed - ESCAPING, workdir).items():
             emit({"event": "log", "level": "info", "message": f"attempt {name}: {text}"})
     compile_model(payload, workdir, emit)
+
+
+def _swap(index: int, workdir: Path, emit: Emit) -> None:
+    print("it runs", flush=True)
+    made = workdir / "in its place"
+    try:
+        list(SWAPS.values())[index](made, Path(os.environ["RELAXC_CACHE_DIR"]))
+        made.replace(workdir / "log.txt")
+    except OSError as error:
+        emit({"event": "log", "level": "info", "message": f"swap refused: {error.strerror}"})
+    emit({"event": "stage", "stage": "swapped", "state": "start"})
+    time.sleep(_SWAPPED_S)
+    os._exit(1)
 
 
 def _tried(port: int, workdir: Path) -> dict[str, str]:

@@ -23,6 +23,7 @@ __all__ = ["Good", "events_of"]
 _FORM = "Content-Type: multipart/form-data; boundary=good"
 _JSON = "Content-Type: application/json"
 _POLL_S = 0.2
+_ENDS = ("succeeded", "failed", "cancelled")
 
 
 class Good:
@@ -81,10 +82,7 @@ class Good:
         _expect(self._ask("PUT", path, f"Content-Range: bytes 0-{half - 1}/{size}", body=model[:half]), 202)
         kept = self._ask("PUT", path, f"Content-Range: bytes {half}-{size - 1}/{size}", body=model[half:])
         _expect(kept, 201)
-        wanted = {"model": kept.json["digest"], "options": {"seed": number if seed is None else seed}}
-        accepted = self._ask("POST", "/v1/jobs", _JSON, body=json.dumps(wanted).encode())
-        _expect(accepted, 202)
-        job = self._ended(str(accepted.json["id"]))
+        job = self._ended(self._submitted(kept.json["digest"], number if seed is None else seed))
         assert job["state"] == "succeeded", f"the job is {job['state']}: {job['error']}"
         got = self._ask("GET", f"/v1/artifacts/{job['artifact']}")
         _expect(got, 200)
@@ -96,19 +94,35 @@ class Good:
         """A job that tries to get out, to the listener at this port among others; it compiles all the same."""
         return self.job(ESCAPING + port)
 
+    def swapping_job(self, seed: int, model: str) -> tuple[dict[str, Any], bytes]:
+        """A job that puts something else in place of its log; how it ended, and all that its log ever showed."""
+        id, seen = self._submitted(model, seed), b""
+        while (job := self._job(id))["state"] not in _ENDS:
+            seen += self._ask("GET", f"/v1/jobs/{id}/logs").body
+            time.sleep(_POLL_S)
+        return job, seen + self._ask("GET", f"/v1/jobs/{id}/logs").body
+
+    def _submitted(self, model: str, seed: int) -> str:
+        wanted = {"model": model, "options": {"seed": seed}}
+        accepted = self._ask("POST", "/v1/jobs", _JSON, body=json.dumps(wanted).encode())
+        _expect(accepted, 202)
+        return str(accepted.json["id"])
+
     def _verified(self, digest: str) -> None:
         manifest = self._ask("GET", f"/v1/artifacts/{digest}/manifest")
         _expect(manifest, 200)
         assert manifest.json["verification"]["passed"], "the library is not verified"
 
     def _ended(self, id: str) -> dict[str, Any]:
-        while True:
-            answer = self._ask("GET", f"/v1/jobs/{id}")
-            _expect(answer, 200)
-            job: dict[str, Any] = answer.json
-            if job["state"] in ("succeeded", "failed", "cancelled"):
-                return job
+        while (job := self._job(id))["state"] not in _ENDS:
             time.sleep(_POLL_S)
+        return job
+
+    def _job(self, id: str) -> dict[str, Any]:
+        answer = self._ask("GET", f"/v1/jobs/{id}")
+        _expect(answer, 200)
+        job: dict[str, Any] = answer.json
+        return job
 
     def _ask(self, method: str, path: str, *headers: str, body: bytes | None = None) -> Answer:
         return self.target.ask(method, path, *headers, key="good", body=body)

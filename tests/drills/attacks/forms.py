@@ -110,12 +110,21 @@ def _oversized() -> Iterator[Attack]:
                 "POST", path, target.keys["attacker"], _TYPE, f"Content-Length: {1 << 40}"
             ) + _part("model", b"x" * 5000, "m"),
         )  # fmt: skip
-        yield sending("oversized", f"without end, {path}", _TOO_LARGE, lambda target, path=path: _endless(target, path))
+        for name, begin in (
+            ("a file", _part("model", b"", "m")[:-2]),
+            ("an epilogue", _part("model", b"x", "m") + _END),
+        ):
+            yield sending(
+                "oversized",
+                f"{name} without end, {path}",
+                _TOO_LARGE,
+                lambda target, path=path, begin=begin: _endless(target, path, begin),
+            )
 
 
-def _endless(target: Target, path: str) -> Iterator[bytes]:
+def _endless(target: Target, path: str, begin: bytes) -> Iterator[bytes]:
     yield head("POST", path, target.keys["attacker"], _TYPE, "Transfer-Encoding: chunked")
-    yield chunk(_part("model", b"", "m")[:-2])
+    yield chunk(begin)
     while True:
         yield chunk(bytes(1 << 18))
 
