@@ -11,10 +11,11 @@ from typing import Any
 
 from service.compiler import places_read, prepare
 from service.config import settings
-from service.errors import StoreUnwritable
+from service.errors import CompileFailed, StoreUnwritable
 from service.jobs.confinement import Confinement, folders_of
 from service.jobs.limits import Limits
 from service.jobs.local import local_backend
+from service.jobs.plain import MAX_READ_BYTES, open_left
 from service.jobs.task import Emit, Flavour, Task
 from service.request import CompileOptions, CompileRequest
 from service.tuning.options import TuneOptions
@@ -65,11 +66,26 @@ def tune_local(request: CompileRequest, options: TuneOptions, on_event: Emit | N
     workdir = backend.workspace.folder("tune")
     try:
         result = _run(request, replace(options, into=str(into), list_only=False), workdir, on_event)
-        report = json.loads((workdir / "report.json").read_text())
-        kept = into / ".journal" / report["run"]
-        return TuneResult(report, tuple(Path(shutil.copy(workdir / name, kept / name)) for name in result["files"]))
+        with open_left(workdir, "report.json") as file:
+            report = json.loads(file.read(MAX_READ_BYTES))
+        journal = into / ".journal" / _plain(report["run"])
+        return TuneResult(report, tuple(_keep(workdir, name, journal) for name in result["files"]))
     finally:
         backend.workspace.remove(workdir)
+
+
+def _plain(run: Any) -> str:
+    """The name of a run, which its child has told: no way to another folder."""
+    if not isinstance(run, str) or run in ("", "..") or Path(run).name != run:
+        raise CompileFailed(f"the tuning tells no run, but {str(run)[:80]!r}")
+    return run
+
+
+def _keep(workdir: Path, name: str, folder: Path) -> Path:
+    path = folder / str(name)
+    with open_left(workdir, name) as file, path.open("wb") as copy:
+        shutil.copyfileobj(file, copy)
+    return path
 
 
 def list_tasks(request: CompileRequest, options: TuneOptions, on_event: Emit | None = None) -> dict[str, Any]:

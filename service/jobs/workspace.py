@@ -86,11 +86,14 @@ def _is_abandoned(folder: Path) -> bool:
 
 
 def _unlock_and_retry(remove: object, path: str, _: object) -> None:
-    """A job may have left a folder without permissions; what still cannot be removed goes with the next sweep."""
+    """A job may have left a folder without permissions; what still cannot be removed goes with the next sweep.
+
+    Only folders are given any: a link, of either kind, may name a file that is not the job's.
+    """
     with contextlib.suppress(OSError):
         Path(path).parent.chmod(0o700)
-        Path(path).chmod(0o700)
-        if Path(path).is_dir():
+        if Path(path).is_dir() and not Path(path).is_symlink():
+            Path(path).chmod(0o700)
             shutil.rmtree(path)
         else:
             os.unlink(path)  # noqa: PTH108  # what rmtree itself would have called

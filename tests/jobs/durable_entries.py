@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -39,3 +40,15 @@ def touch_peak(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
         except PermissionError:
             can[name] = False
     emit({"event": "result", "files": [], "report": can, "summary": can})
+
+
+STRAYS = (("r1", "report.json"), ("../../outside", "report.json"), ("r1", "../report.json"), ("..", "report.json"))
+"""The run and the file that `stray` names, by the seed; of the first nothing is wrong."""
+
+
+def stray(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Leaves a tuning's report that would have files of it kept elsewhere."""
+    run, name = STRAYS[payload["seed"]]
+    (Path(payload["into"]) / ".journal" / "r1").mkdir(parents=True)
+    (workdir / "report.json").write_text(json.dumps({"run": run}))
+    emit({"event": "result", "files": [name]})

@@ -10,10 +10,12 @@ import pytest
 
 from service.compiler import prepare
 from service.config import settings
+from service.errors import CompileFailed
 from service.jobs import local, local_tune
 from service.request import CompileRequest
 from service.tuning.options import TuneOptions
 from tests.api.conftest import make_onnx
+from tests.jobs.durable_entries import STRAYS
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -47,6 +49,24 @@ def test_the_network_is_open_with_a_tracker_only(request_: CompileRequest, monke
         said = [local_tune.list_tasks(request_, options)["said"] for options in (alone, told)]
     assert said[0] != "connected"
     assert said[1] == "connected"
+
+
+@pytest.mark.parametrize("seed", range(len(STRAYS)))
+def test_a_tuning_keeps_its_files_in_its_own_journal(
+    request_: CompileRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(local_tune, "ENTRY", "tests.jobs.durable_entries:stray")
+    into, outside = tmp_path / "records", tmp_path / "outside"
+    outside.mkdir()
+    tuning = TuneOptions(seed=seed, into=str(into))
+    if seed == 0:
+        made = local_tune.tune_local(request_, tuning)
+        assert made.files == (into / ".journal" / "r1" / "report.json",)
+        assert made.files[0].read_text() == '{"run": "r1"}'
+    else:
+        with pytest.raises(CompileFailed, match=r"no regular file|tells no run"):
+            local_tune.tune_local(request_, tuning)
+        assert not list(tmp_path.rglob("report.json"))
 
 
 @pytest.mark.slow

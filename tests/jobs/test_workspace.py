@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from service.jobs.workspace import Workspace
+from service.jobs.workspace import Workspace, _unlock_and_retry
 
 _OPENS_AND_DIES = """
 import os, sys
@@ -83,3 +84,14 @@ def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
         (folder / "link").symlink_to(tmp_path / "precious")
         space.remove(folder)
     assert (tmp_path / "precious" / "file").exists()
+
+
+def test_a_link_that_cannot_be_removed_at_once_does_not_open_what_it_names(tmp_path: Path) -> None:
+    """For root everything can be removed: what a user's workspace does then is called here."""
+    (tmp_path / "key").write_text("secret")
+    (tmp_path / "key").chmod(0o640)
+    (tmp_path / "job").mkdir(mode=0o500)
+    (tmp_path / "job" / "link").symlink_to(tmp_path / "key")
+    _unlock_and_retry(os.unlink, str(tmp_path / "job" / "link"), None)
+    assert not (tmp_path / "job" / "link").is_symlink()
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o640
