@@ -15,7 +15,7 @@ from service.artifact.key import Key, key_for
 from service.errors import ArtifactNotFound, Busy, IdempotencyConflict, InvalidOption
 from service.jobs.artifacts import Artifacts
 from service.jobs.budget import estimate
-from service.jobs.database import idempotency, jobs, transitions
+from service.jobs.database import deliveries, idempotency, jobs, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, ModelRow, Owner
 from service.jobs.database.transitions import Outcome
@@ -120,7 +120,7 @@ class Submission:
         with self._database.begin() as connection:
             live = jobs.find_live(connection, owner.id, columns["request_key"])
             if live is not None:
-                submitted = Submitted(live, Origin.JOINED)
+                submitted = Submitted(_joined(connection, live.id, columns), Origin.JOINED)
             else:
                 if checked.artifact is None:
                     self._make_room(connection, owner)
@@ -189,6 +189,17 @@ class Submission:
             return 0 if model is None else model.size_bytes
         with self._artifacts.open(Owner("", frozenset({"admin"})), str(asked.artifact)) as opened:
             return opened.entry.size_bytes
+
+
+def _joined(connection: Connection, id: str, columns: dict[str, Any]) -> JobRow:
+    """The job that does an equal request: with the higher priority of both, and the webhooks of both."""
+    job, webhook = transitions.join(connection, id, columns["priority"]), columns["webhook"]
+    if job is None:
+        raise _Again
+    if webhook is not None and not deliveries.hold(connection, job, webhook):
+        most = deliveries.MAX_JOINED
+        raise InvalidOption(f"{most} webhooks wait for the end of an equal job, {id}, already", option="webhook")
+    return job
 
 
 def _as_json(target: str) -> Any:

@@ -60,13 +60,17 @@ def signature(secret: str, time: int, body: str) -> str:
 class Webhooks:
     """Threads that make the calls that are due; what is to be sent, and when, is in the database.
 
-    `secret_of` gives what signs for an owner, None for a call that is not signed.
+    `secret_of` gives what signs for an owner, None for a call that is not signed. An owner has one call at a time, and
+    owners take turns: a receiver that answers nobody delays its owner's calls, not others'.
     """
 
     def __init__(self, database: Database, secret_of: Callable[[str], str | None]) -> None:
         self._database = database
         self._secret_of = secret_of
         self._condition = threading.Condition()
+        self._choosing = threading.Lock()
+        self._sending: set[str] = set()
+        self._served: dict[str, float] = {}
         self._closed = False
         self._threads = [threading.Thread(target=self._work, name=f"webhook-{i}", daemon=True) for i in range(_THREADS)]
         for thread in self._threads:
@@ -90,7 +94,7 @@ class Webhooks:
             try:
                 delivery = self._next()
                 if delivery is not None:
-                    self._settle(delivery, *_sent(delivery, self._secret_of(delivery.owner)))
+                    self._send(delivery)
                     continue
                 pause_s = self._pause_s()
             except ServiceError as error:
@@ -104,16 +108,33 @@ class Webhooks:
                     self._condition.wait(pause_s)
 
     def _next(self) -> Delivery | None:
-        with self._database.read() as connection:
-            due = deliveries.next_due(connection)
-        if due is None or due > time.time():
-            return None
-        with self._database.begin() as connection:
-            return deliveries.take_due(connection, _HOLD_S)
+        """What is due for the owner who was served the longest ago, of those who have no call now."""
+        with self._choosing:
+            with self._database.read() as connection:
+                since = deliveries.owners_due(connection)
+            free = since.keys() - self._sending
+            if not free:
+                return None
+            owner = min(free, key=lambda owner: (self._served.get(owner, 0.0), since[owner]))
+            with self._database.begin() as connection:
+                delivery = deliveries.take_due(connection, owner, _HOLD_S)
+            if delivery is not None:
+                self._served[owner] = time.monotonic()
+                self._sending.add(owner)
+            return delivery
+
+    def _send(self, delivery: Delivery) -> None:
+        try:
+            self._settle(delivery, *_sent(delivery, self._secret_of(delivery.owner)))
+        finally:
+            with self._choosing:
+                self._sending.discard(delivery.owner)
 
     def _pause_s(self) -> float:
+        with self._choosing:
+            sending = tuple(self._sending)  # whose thread asks again when it has sent
         with self._database.read() as connection:
-            due = deliveries.next_due(connection)
+            due = deliveries.next_due(connection, sending)
         return _POLL_S if due is None else min(_POLL_S, max(0.01, due - time.time()))
 
     def _settle(self, delivery: Delivery, why: str, again: bool) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 import pytest
+import sqlalchemy as sa
 
 from service.artifact.manifest import Manifest
 from service.config import settings
@@ -26,7 +27,9 @@ from service.errors import (
 )
 from service.jobs import landlock
 from service.jobs.backend import Backend
+from service.jobs.database import jobs
 from service.jobs.database.rows import EventRow, JobKind, JobRequest, JobRow, Owner
+from service.jobs.database.tables import deliveries
 from service.jobs.desk import Origin
 from service.jobs.job import State
 from service.request import CompileOptions
@@ -232,6 +235,39 @@ def test_equal_requests_join_and_a_full_queue_refuses(open_backend: OpenBackend)
     backend.jobs.submit(ANN, asks(backend, "made", model=model, weights_mib=3))
     backend.jobs.cancel(ANN, running.id)
     assert end_of(backend, ANN, waiting[1].id).state is State.SUCCEEDED
+
+
+def test_an_equal_request_keeps_its_webhook_and_its_priority(backend: Backend) -> None:
+    model = upload(backend, ANN)
+    first = backend.jobs.submit(ANN, asks(backend, "sleep", model=model, priority=3)).job
+    until(State.RUNNING, backend, first.id, "build")
+    for priority, webhook in ((9, None), (-9, "http://example.com/1"), (0, "http://example.com/1")):
+        asked = asks(backend, "sleep", model=model, priority=priority, webhook=webhook, name="another.onnx")
+        joined = backend.jobs.submit(ANN, asked)
+        assert (joined.origin, joined.job.id) == (Origin.JOINED, first.id)
+        assert (joined.job.priority, joined.job.name) == (9, "m.onnx")
+    for i in range(2, 17):
+        backend.jobs.submit(ANN, asks(backend, "sleep", model=model, webhook=f"http://example.com/{i}"))
+    with pytest.raises(InvalidOption, match="16 webhooks"):
+        backend.jobs.submit(ANN, asks(backend, "sleep", model=model, webhook="http://example.com/17"))
+    with backend.database.read() as connection:
+        held = connection.execute(sa.select(deliveries.c.url).where(deliveries.c.job == first.id)).all()
+    assert [row.url for row in held] == [f"http://example.com/{i}" for i in range(1, 17)]
+    backend.jobs.cancel(ANN, first.id)
+
+
+def test_the_key_of_a_job_that_was_swept_makes_another(backend: Backend) -> None:
+    request = asks(backend)
+    first = backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="a" * 64).job
+    end_of(backend, ANN, first.id)
+    with backend.database.begin() as connection:
+        assert jobs.remove_ended(connection, time.time() + 1) == [first.id]
+    with pytest.raises(IdempotencyConflict):
+        backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="b" * 64)
+    second = backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="a" * 64)
+    assert (second.origin, second.job.id != first.id) == (Origin.HIT, True)
+    again = backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="a" * 64)
+    assert (again.origin, again.job.id) == (Origin.REPEATED, second.job.id)
 
 
 def test_an_idempotency_key_repeats_the_answer(backend: Backend) -> None:

@@ -32,13 +32,17 @@ class Receiver:
     def __init__(self, *statuses: int, slow_s: float = 0.0) -> None:
         self.calls: list[tuple[dict[str, str], bytes]] = []
         self.statuses = list(statuses)
+        self.at_once = self.most_at_once = 0
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 receiver.calls.append((dict(self.headers), body))
+                receiver.at_once += 1
+                receiver.most_at_once = max(receiver.most_at_once, receiver.at_once)
                 time.sleep(slow_s)
+                receiver.at_once -= 1
                 status = receiver.statuses.pop(0) if len(receiver.statuses) > 1 else receiver.statuses[0]
                 self.send_response(status)
                 if status == 302:
@@ -79,8 +83,8 @@ def private(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(webhooks, "_FIRST_RETRY_S", 0.05)
 
 
-def end_a_job(database: Database, url: str) -> str:
-    put(database, webhook=url)
+def end_a_job(database: Database, url: str, owner: str = "k_a") -> str:
+    put(database, webhook=url, owner=owner)
     job = claim(database)
     assert job is not None
     with database.begin() as connection:
@@ -167,13 +171,68 @@ def test_what_a_killed_server_was_sending_is_sent_again(
     receiver = receive(200)
     end_a_job(database, receiver.url)
     with database.begin() as connection:
-        taken = deliveries.take_due(connection, hold_s=0.3)
+        taken = deliveries.take_due(connection, "k_a", hold_s=0.3)
         assert taken is not None
-        assert deliveries.take_due(connection, hold_s=0.3) is None  # it is somebody's for now
+        assert deliveries.take_due(connection, "k_a", hold_s=0.3) is None  # it is somebody's for now
     hooks = Webhooks(database, lambda owner: None)
     (row,) = settled(database)
     hooks.close()
     assert (row.state, row.attempts, len(receiver.calls)) == ("delivered", 2, 1)
+
+
+@pytest.mark.usefixtures("private")
+def test_one_key_does_not_hold_up_anothers_calls(database: Database, receive: Callable[..., Receiver]) -> None:
+    slow, quick = receive(200, slow_s=0.5), receive(200)
+    for _ in range(8):
+        end_a_job(database, slow.url, "k_slow")
+    for _ in range(4):
+        end_a_job(database, quick.url, "k_quick")
+    hooks = Webhooks(database, lambda owner: None)
+    rows = settled(database, 12)
+    hooks.close()
+    assert {row.state for row in rows} == {"delivered"}
+    assert (slow.most_at_once, quick.most_at_once) == (1, 1)
+
+
+@pytest.mark.usefixtures("private")
+def test_owners_take_turns(
+    database: Database, receive: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhooks, "_THREADS", 1)
+    receiver = receive(200)
+    ids = {end_a_job(database, receiver.url, owner): owner for owner in ("k_a",) * 3 + ("k_b",) * 3}
+    hooks = Webhooks(database, lambda owner: None)
+    settled(database, 6)
+    hooks.close()
+    assert [ids[headers["Relaxc-Job"]] for headers, _ in receiver.calls] == ["k_a", "k_b"] * 3
+
+
+@pytest.mark.usefixtures("private")
+def test_the_webhooks_of_equal_requests_are_called_too(database: Database, receive: Callable[..., Receiver]) -> None:
+    first, second = receive(200), receive(200)
+    put(database, webhook=first.url)
+    job = claim(database)
+    assert job is not None
+    with database.begin() as connection:
+        assert all(deliveries.hold(connection, job, url) for url in (first.url, second.url, second.url))
+        deliveries.remove_old(connection, time.time() + 60)
+    hooks = Webhooks(database, lambda owner: None)
+    time.sleep(0.2)
+    assert second.calls == []
+    with database.begin() as connection:
+        transitions.end(connection, job, Outcome(artifact="a" * 64))
+    hooks.wake()
+    settled(database, 2)
+    hooks.close()
+    assert [len(receiver.calls) for receiver in (first, second)] == [1, 1]
+    assert first.calls[0][1] == second.calls[0][1]
+
+
+def test_a_job_has_no_more_than_some_webhooks(database: Database) -> None:
+    job = put(database)
+    with database.begin() as connection:
+        told = [deliveries.hold(connection, job, f"http://example.com/{i}") for i in range(20)]
+    assert told == [True] * 16 + [False] * 4
 
 
 def test_private_addresses_are_refused_where_the_name_leads_there(

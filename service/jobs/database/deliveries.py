@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import sqlalchemy as sa
@@ -12,7 +13,21 @@ from sqlalchemy.engine import Connection
 from service.jobs.database.rows import JobRow
 from service.jobs.database.tables import deliveries
 
-__all__ = ["Delivery", "delivered", "failed", "insert", "next_due", "remove_old", "take_due"]
+__all__ = [
+    "MAX_JOINED",
+    "Delivery",
+    "delivered",
+    "failed",
+    "hold",
+    "insert",
+    "next_due",
+    "owners_due",
+    "remove_old",
+    "take_due",
+]
+
+MAX_JOINED = 16
+"""How many webhooks of equal requests a job has beside its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +44,39 @@ class Delivery:
 
 
 def insert(connection: Connection, job: JobRow) -> None:
-    """The end of `job` is to be told to its webhook, at once."""
+    """The end of `job` is to be told to its webhook, and to those of equal requests, at once."""
     body = json.dumps({"event": "job.done", "job": job.to_dict()}, separators=(",", ":"))
-    row = {"job": job.id, "owner": job.owner, "url": job.webhook, "body": body, "state": "waiting", "attempts": 0}
-    connection.execute(sa.insert(deliveries).values(**row, created=time.time(), due=time.time()))
+    if job.webhook is not None:
+        _insert(connection, job, job.webhook, state="waiting", body=body)
+    joined = sa.update(deliveries).where(deliveries.c.state == "held", deliveries.c.job == job.id)
+    connection.execute(joined.values(state="waiting", body=body, created=time.time(), due=time.time()))
 
 
-def take_due(connection: Connection, hold_s: float) -> Delivery | None:
-    """The delivery that is due the longest, not to be taken by others for `hold_s` seconds; None when none is due."""
-    due = sa.select(deliveries.c.id).where(deliveries.c.state == "waiting", deliveries.c.due <= time.time())
+def hold(connection: Connection, job: JobRow, url: str) -> bool:
+    """The end of `job`, whose row this transaction has locked, is to be told to `url` too; False if to too many."""
+    held = set(
+        connection.scalars(sa.select(deliveries.c.url).where(deliveries.c.state == "held", deliveries.c.job == job.id))
+    )
+    if url == job.webhook or url in held:
+        return True
+    if len(held) >= MAX_JOINED:
+        return False
+    _insert(connection, job, url, state="held", body="")
+    return True
+
+
+def owners_due(connection: Connection) -> dict[str, float]:
+    """Who has deliveries that are due, and the Unix time since which."""
+    due = sa.select(deliveries.c.owner, sa.func.min(deliveries.c.due).label("since"))
+    due = due.where(deliveries.c.state == "waiting", deliveries.c.due <= time.time()).group_by(deliveries.c.owner)
+    return {row.owner: row.since for row in connection.execute(due)}
+
+
+def take_due(connection: Connection, owner: str, hold_s: float) -> Delivery | None:
+    """The owner's that is due the longest, not to be taken by others for `hold_s` seconds; None when none is due."""
+    due = sa.select(deliveries.c.id).where(
+        deliveries.c.state == "waiting", deliveries.c.due <= time.time(), deliveries.c.owner == owner
+    )
     first = due.order_by(deliveries.c.due).limit(1).with_for_update(skip_locked=True)
     id = connection.scalar(first)
     if id is None:
@@ -48,10 +87,12 @@ def take_due(connection: Connection, hold_s: float) -> Delivery | None:
     return Delivery(row.id, row.job, row.owner, row.url, row.body, row.attempts, row.created)
 
 
-def next_due(connection: Connection) -> float | None:
-    """The Unix time at which the next delivery is due."""
+def next_due(connection: Connection, without: Collection[str] = ()) -> float | None:
+    """The Unix time at which the next delivery is due, but for those of some owners."""
     due: float | None = connection.scalar(
-        sa.select(sa.func.min(deliveries.c.due)).where(deliveries.c.state == "waiting")
+        sa.select(sa.func.min(deliveries.c.due)).where(
+            deliveries.c.state == "waiting", deliveries.c.owner.not_in(without)
+        )
     )
     return due
 
@@ -69,5 +110,12 @@ def failed(connection: Connection, id: int, why: str, due: float | None) -> None
 
 def remove_old(connection: Connection, before: float) -> None:
     """Removes those made before this time that are settled."""
-    settled = sa.delete(deliveries).where(deliveries.c.state != "waiting", deliveries.c.created < before)
+    settled = sa.delete(deliveries).where(
+        deliveries.c.state.in_(["delivered", "failed"]), deliveries.c.created < before
+    )
     connection.execute(settled)
+
+
+def _insert(connection: Connection, job: JobRow, url: str, **columns: str) -> None:
+    row = {"job": job.id, "owner": job.owner, "url": url, "attempts": 0, "created": time.time(), "due": time.time()}
+    connection.execute(sa.insert(deliveries).values(**row, **columns))

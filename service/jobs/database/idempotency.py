@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.tables import idempotency
+from service.jobs.database.tables import idempotency, jobs
 from service.jobs.database.upsert import insert_new
 
 __all__ = ["KEPT_S", "Answered", "find", "insert", "remove_old"]
@@ -33,8 +33,11 @@ def find(connection: Connection, owner: str, key: str) -> Answered | None:
 
 
 def insert(connection: Connection, owner: str, key: str, body: str, job: str) -> bool:
-    """Binds the key; False when somebody was faster."""
+    """Binds the key, anew where its job has been swept; False when somebody was faster."""
     remove_old(connection)
+    swept = ~sa.exists().where(jobs.c.id == idempotency.c.job)
+    mine = idempotency.c.owner == owner, idempotency.c.key == key
+    connection.execute(sa.delete(idempotency).where(*mine, swept))
     return insert_new(connection, idempotency, owner=owner, key=key, body=body, job=job, created=time.time())
 
 

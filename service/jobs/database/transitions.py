@@ -34,6 +34,7 @@ __all__ = [
     "finish_now",
     "give_back",
     "held",
+    "join",
     "recover",
     "stop",
 ]
@@ -142,6 +143,14 @@ def finish_now(connection: Connection, id: str, outcome: Outcome) -> JobRow:
     return get(connection, id)
 
 
+def join(connection: Connection, id: str, priority: int) -> JobRow | None:
+    """Gives a job that lives at least this priority, and locks its row; None when it has ended."""
+    live = jobs.c.id == id, jobs.c.state.in_([State.QUEUED, State.RUNNING])
+    higher = sa.case((jobs.c.priority < priority, priority), else_=jobs.c.priority)
+    found = connection.execute(sa.update(jobs).where(*live).values(priority=higher)).rowcount
+    return get(connection, id) if found else None
+
+
 def stop(connection: Connection, id: str, error: Cancelled) -> State | None:
     """Cancels: a queued job ends, a running one is marked for its server. Returns the state that it was found in."""
     # Locked first: one that is queued again meanwhile would be found in neither state by two UPDATEs.
@@ -203,6 +212,5 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
     job = get(connection, id)
     if outcome.artifact is not None:
         artifacts.own(connection, job.owner, outcome.artifact)
-    if job.webhook is not None:
-        deliveries.insert(connection, job)
+    deliveries.insert(connection, job)
     return True
