@@ -15,10 +15,10 @@ import json
 import logging
 import os
 import tempfile
-from collections import defaultdict
+import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ SUFFIX = ".jsonl"
 
 _LOG = logging.getLogger("relaxc.tuning")
 _MAX_BYTES = 256 << 20
+_MAX_KEPT_BYTES = 4 << 20
+_MAX_KEPT_FILE = 512 << 10
 _FIELDS = {
     **dict.fromkeys(("workload", "rule", "dtype", "shapes", "host", "date", "tvm", "relaxc", "trace"), str),
     **dict.fromkeys(("version", "flops", "bytes", "threads", "trials", "seed"), int),
@@ -147,12 +149,43 @@ def _known(file: Path) -> tuple[Record, ...]:
         found = file.stat()
     except OSError as error:
         raise InvalidRecords(f"cannot read {file}: {error.strerror}", path=str(file)) from error
-    return _of_version(file, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    version = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
+    return _parsed.get(file, version, found.st_size)
 
 
-@lru_cache(maxsize=256)
-def _of_version(file: Path, *_version: int) -> tuple[Record, ...]:
-    return tuple(_parse(file)[0])
+class _Parsed:
+    """The records of small files that were read lately; a large one, as a client may upload many, is read each time."""
+
+    def __init__(self, most_bytes: int = _MAX_KEPT_BYTES, most_a_file: int = _MAX_KEPT_FILE) -> None:
+        self._most_bytes = most_bytes
+        self._most_a_file = most_a_file
+        self._kept: OrderedDict[Path, tuple[tuple[int, ...], int, tuple[Record, ...]]] = OrderedDict()
+        self._lock = threading.Lock()
+        self.bytes = 0
+        """The size of the files whose records are kept."""
+
+    def get(self, file: Path, version: tuple[int, ...], size: int) -> tuple[Record, ...]:
+        with self._lock:
+            kept = self._kept.get(file)
+            if kept is not None and kept[0] == version:
+                self._kept.move_to_end(file)
+                return kept[2]
+        records = tuple(_parse(file)[0])
+        if size <= self._most_a_file:
+            self._keep(file, version, size, records)
+        return records
+
+    def _keep(self, file: Path, version: tuple[int, ...], size: int, records: tuple[Record, ...]) -> None:
+        with self._lock:
+            before = self._kept.pop(file, None)
+            self._kept[file] = version, size, records
+            self.bytes += size - (0 if before is None else before[1])
+            while self.bytes > self._most_bytes:
+                _, (_, gone, _) = self._kept.popitem(last=False)
+                self.bytes -= gone
+
+
+_parsed = _Parsed()
 
 
 def _parse(file: Path) -> tuple[list[Record], str]:

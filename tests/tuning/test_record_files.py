@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from service.errors import InvalidRecords, StoreUnwritable
+from service.tuning import record_files
 from service.tuning.record_files import append, parse, read, remove, torn_copy
 from service.tuning.records import RecordSet, RecordTarget
+from service.tuning.sources import SHIPPED
 from tests.test_layers import ROOT
 from tests.tuning.sample_records import TARGET, record
 
@@ -231,3 +233,31 @@ def test_a_changed_file_is_read_anew(tmp_path: Path) -> None:
     assert len(read(tmp_path)) == 2
     (tmp_path / FILE).write_text(record(seconds=9.0).to_json() + "\n")
     assert read(tmp_path) == RecordSet([record(seconds=9.0)])
+
+
+def test_small_files_are_parsed_once_a_version_and_large_ones_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed: list[str] = []
+    parse_file = record_files._parse
+    monkeypatch.setattr(record_files, "_parse", lambda file: parsed.append(file.name) or parse_file(file))
+    for name, count in (("a", 1), ("b", 1), ("large", 4)):
+        (tmp_path / f"{name}.jsonl").write_text(RecordSet(some(count)).to_lines())
+    size = (tmp_path / "a.jsonl").stat().st_size
+    monkeypatch.setattr(record_files, "_parsed", record_files._Parsed(most_bytes=2 * size, most_a_file=2 * size))
+    for name in ("a", "b", "a", "b", "large", "large", "a"):
+        read(tmp_path / f"{name}.jsonl")
+    assert parsed == ["a.jsonl", "b.jsonl", "large.jsonl", "large.jsonl"]
+    (tmp_path / "c.jsonl").write_text(RecordSet(some(1)).to_lines())
+    for name in ("c", "a", "c", "b"):  # b was read the longest ago
+        read(tmp_path / f"{name}.jsonl")
+    assert parsed[4:] == ["c.jsonl", "b.jsonl"]
+    (tmp_path / "b.jsonl").write_text(RecordSet(some(2)).to_lines())
+    assert read(tmp_path / "b.jsonl") == RecordSet(some(2))
+    assert record_files._parsed.bytes <= 2 * size
+
+
+def test_what_is_shipped_is_kept_parsed() -> None:
+    found = sum(file.stat().st_size for file in SHIPPED.rglob("*.jsonl"))
+    assert 0 < found <= record_files._MAX_KEPT_BYTES // 4
+    assert all(file.stat().st_size <= record_files._MAX_KEPT_FILE for file in SHIPPED.rglob("*.jsonl"))
