@@ -6,17 +6,19 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
 from service.artifact.compiled import CompiledArtifact
 from service.artifact.manifest import Manifest
+from service.client.answers import never_arrived
 from service.client.download import download
 from service.client.events import follow
 from service.client.flow import Call, Steps
 from service.client.job import Job, JobPage
 from service.client.upload import upload
-from service.errors import RelaxcError, ServerUnreachable
+from service.errors import JobEnded, RelaxcError, ServerUnreachable, ServiceError
 from service.request import CompileOptions
 
 __all__ = ["CompileWishes", "cancel", "compile", "fetch", "job", "jobs", "json_of", "run", "submit", "text_of"]
@@ -55,8 +57,20 @@ def jobs(**filters: str | None) -> Steps[JobPage]:
 
 
 def cancel(id: str) -> Steps[Job]:
-    """Ends it."""
-    answer = yield Call("DELETE", f"/v1/jobs/{id}")
+    """Ends it. Raises JobEnded where it had ended, but not where an answer was lost and the job turns out cancelled."""
+    delete = Call("DELETE", f"/v1/jobs/{id}")
+    try:
+        answer = yield replace(delete, repeatable=False)
+    except ServiceError as error:
+        if never_arrived(error):
+            raise
+        try:
+            answer = yield delete
+        except JobEnded:
+            found = yield from job(id)
+            if found.state != "cancelled":
+                raise
+            return found
     return Job.from_dict(answer.json())
 
 
@@ -67,7 +81,14 @@ def run(request: Mapping[str, Any], timeout_s: float | None = None) -> Steps[tup
     Raises the job's error.
     """
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-    submitted = yield from submit(request)
+    idempotency_key = uuid.uuid4().hex
+    try:
+        submitted = yield from submit(request, idempotency_key)
+    except RelaxcError:  # refused, or the server is gone
+        raise
+    except BaseException:  # Ctrl-C: the server may have it
+        yield from _take_back(request, idempotency_key)
+        raise
     if submitted.ended:
         return submitted.check(), True
     try:
@@ -79,6 +100,14 @@ def run(request: Mapping[str, Any], timeout_s: float | None = None) -> Steps[tup
             yield from _cancel_quietly(submitted.id)
         raise
     return ended.check(), False
+
+
+def _take_back(request: Mapping[str, Any], idempotency_key: str) -> Steps[None]:
+    """Cancels what a submission without an answer has made: sent again under its key, it names the job."""
+    with suppress(RelaxcError):
+        submitted = yield from submit(request, idempotency_key)
+        if not submitted.ended and not submitted.shared:
+            yield from cancel(submitted.id)
 
 
 def _cancel_quietly(id: str) -> Steps[None]:
