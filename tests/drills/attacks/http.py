@@ -45,7 +45,7 @@ def _slow() -> Iterator[Attack]:
 
 def _dripping(target: Target, method: str, path: str, kind: str) -> Iterator[bytes]:
     key = "admin" if "records" in path else "attacker"
-    yield head(method, path, target.keys[key], kind, "Content-Length: 100000")
+    yield head(method, path, target.keys[key], kind, "Content-Length: 60000")
     yield from pieces(b"-" * 1000, _PAUSE_S)
 
 
