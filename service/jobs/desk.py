@@ -24,6 +24,8 @@ __all__ = ["Jobs", "Origin", "Submitted"]
 
 _MAX_PAGE = 500
 _MAX_EVENTS = 10_000
+_PAGE = 20
+"""How many past events a stream holds at once: each has up to 64 KiB, and a listener may be slow."""
 
 
 class Jobs:
@@ -107,7 +109,8 @@ class Jobs:
     def stream(self, owner: Owner, id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
         """The events as they come, in order, until the job's last (`EventRow.last`) or the server stops.
 
-        Raises JobNotFound at once, before the first is asked for. Many may listen: the database is asked once.
+        Raises JobNotFound at once, before the first is asked for. What is past is read page by page; of what comes many
+        may be told, and the database is asked once.
         """
         self.get(owner, id)
         return self._stream(id, after)
@@ -136,6 +139,12 @@ class Jobs:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody listens
                 loop.call_soon_threadsafe(changed.set)
 
+        while past := await asyncio.to_thread(self._page, id, after):
+            for event in past:
+                yield event
+                if event.last:
+                    return
+            after = past[-1].seq
         subscription = self._hub.subscribe(id, after, wake)
         try:
             while True:
@@ -150,6 +159,10 @@ class Jobs:
                 await changed.wait()
         finally:
             subscription.close()
+
+    def _page(self, id: str, after: int) -> tuple[EventRow, ...]:
+        with self._database.read() as connection:
+            return events.read(connection, id, after, _PAGE)
 
     def log(self, owner: Owner, id: str) -> BinaryIO | None:
         """What the child printed, also while it prints, opened; None where there is nothing. Raises JobNotFound."""

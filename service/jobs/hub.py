@@ -25,10 +25,16 @@ _BATCH = 1000
 
 @dataclass
 class _Story:
-    """What is known of one job that somebody follows."""
+    """What has happened to a job since somebody follows it: the events numbered over `base`, and who is told."""
 
+    base: int
     events: list[EventRow] = field(default_factory=list)
     listeners: dict[int, Callable[[], None]] = field(default_factory=dict)
+
+    @property
+    def known(self) -> int:
+        """The number of the last event."""
+        return self.base + len(self.events)
 
 
 class Subscription:
@@ -38,7 +44,7 @@ class Subscription:
         self._hub = hub
         self._job = job
         self._after = after
-        self._number = hub._enter(job, on_change)
+        self._number = hub._enter(job, after, on_change)
 
     def take(self) -> tuple[EventRow, ...]:
         """The events that have come since the last call, in order."""
@@ -78,7 +84,10 @@ class Hub:
                 self._condition.notify()
 
     def subscribe(self, job: str, after: int, on_change: Callable[[], None]) -> Subscription:
-        """Calls `on_change`, from a thread of the hub's, whenever `take` may give something, and at the stop."""
+        """Calls `on_change`, from a thread of the hub's, whenever `take` may give something, and at the stop.
+
+        What comes after the event `after` is kept in memory: who wants a long story reads its past from the database.
+        """
         return Subscription(self, job, after, on_change)
 
     def close(self) -> None:
@@ -88,10 +97,13 @@ class Hub:
             self._condition.notify()
         self._thread.join()
 
-    def _enter(self, job: str, on_change: Callable[[], None]) -> int:
+    def _enter(self, job: str, after: int, on_change: Callable[[], None]) -> int:
         with self._condition:
             self._number += 1
-            self._stories.setdefault(job, _Story()).listeners[self._number] = on_change
+            story = self._stories.setdefault(job, _Story(after))
+            story.listeners[self._number] = on_change
+            if after < story.base:
+                story.base, story.events = after, []  # read again, from there
             self._changed.add(job)
             self._condition.notify()
             return self._number
@@ -107,7 +119,7 @@ class Hub:
     def _after(self, job: str, seq: int) -> tuple[EventRow, ...]:
         with self._condition:
             story = self._stories.get(job)
-            return tuple(story.events[seq:]) if story is not None else ()
+            return tuple(story.events[seq - story.base :]) if story is not None else ()
 
     def _work(self) -> None:
         polled = 0.0
@@ -116,7 +128,7 @@ class Hub:
                 if not self._changed:
                     self._condition.wait(_POLL_S if self._stories else None)
                 changed, self._changed = self._changed, set()
-                known = {job: len(story.events) for job, story in self._stories.items()}
+                known = {job: story.known for job, story in self._stories.items()}
             try:
                 if time.monotonic() - polled >= _POLL_S and known:
                     polled = time.monotonic()
@@ -147,7 +159,7 @@ class Hub:
                 story = self._stories.get(job)
                 if story is None:
                     return
-                if len(story.events) == after:  # else somebody left and came again meanwhile
+                if story.known == after:  # else somebody left and came again meanwhile
                     story.events.extend(found)
                 listeners = list(story.listeners.values())
             for listener in listeners:

@@ -27,7 +27,7 @@ from service.errors import (
 )
 from service.jobs import landlock
 from service.jobs.backend import Backend
-from service.jobs.database import jobs
+from service.jobs.database import events, jobs
 from service.jobs.database.rows import EventRow, JobKind, JobRequest, JobRow, Owner
 from service.jobs.database.tables import deliveries
 from service.jobs.desk import Origin
@@ -123,6 +123,24 @@ def test_a_miss_becomes_an_artifact_and_the_next_is_a_hit(backend: Backend) -> N
     assert follow(backend, ANN, first.job.id, after=2) == story[2:]
     assert log_of(backend, first.job.id) is not None
     assert log_of(backend, again.job.id) is None
+
+
+def test_the_story_of_an_ended_job_is_not_kept_for_who_reads_it(backend: Backend) -> None:
+    id = end_of(backend, ANN, backend.jobs.submit(ANN, asks(backend)).job.id).id
+    with backend.database.begin() as connection:
+        told = [(time.time(), {"event": "log", "message": str(i)}) for i in range(100)]
+        events.append(connection, id, told)
+        events.append(connection, id, [(time.time(), {"event": "state", "state": "succeeded"})])
+
+    async def read() -> list[int]:
+        found = []
+        async for event in backend.jobs.stream(ANN, id):
+            found.append(event.seq)
+            assert backend._hub._stories == {}
+        return found
+
+    assert asyncio.run(read()) == [1, 2, 3, 4]  # to the end of the job
+    assert [event.seq for event in follow(backend, ANN, id, after=4)] == list(range(5, 106))
 
 
 def test_owners_see_their_own_and_an_admin_everything(backend: Backend) -> None:

@@ -99,6 +99,21 @@ def test_it_goes_on_after_a_bug(small: Database, hub: Hub, monkeypatch: pytest.M
     assert first_of(hub.subscribe(id, 0, lambda: None)).data["state"] == "running"
 
 
+def test_it_keeps_what_came_after_the_first_listener(small: Database, hub: Hub) -> None:
+    id = started(small)
+    late = hub.subscribe(id, 1, lambda: None)
+    early = hub.subscribe(id, 0, lambda: None)
+    assert first_of(early).seq == 1
+    ahead = hub.subscribe(id, 2, lambda: None)
+    with small.begin() as connection:
+        transitions.recover(connection, id)
+    assert first_of(late).seq == first_of(early).seq == 2
+    assert ahead.take() == ()
+    for each in (early, late, ahead):
+        each.close()
+    assert hub._stories == {}
+
+
 @pytest.fixture
 def hang(postgres: str) -> Iterator[Callable[[bool], None]]:
     """Stops every process of the test's PostgreSQL, or lets them go on."""
