@@ -19,6 +19,7 @@ import pytest
 
 from tests.api.conftest import RunningServer, make_onnx
 from tests.jobs.entries import seed_of
+from tests.processes import name_of
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -153,7 +154,7 @@ def test_kill_9_of_a_child(server: RunningServer, onnx_model: bytes) -> None:
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(post, server, onnx_model, entry="sleep")
         until(lambda: len(server.jobs()) >= 4)  # guard, job, its two children
-        job = next(process for process in server.jobs() if process.name() == "relaxc-job")
+        job = next(process for process in server.jobs() if name_of(process) == "relaxc-job")
         job.send_signal(signal.SIGKILL)
         problem = problem_of(answer.result(10))
     assert (problem["code"], problem["fields"]["signal"]) == ("compiler-crashed", "SIGKILL")

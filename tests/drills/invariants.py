@@ -18,6 +18,7 @@ from service.jobs.database.engine import Database
 from service.jobs.database.tables import instances, job_events, jobs, model_files
 from tests.drills.clients import Accepted
 from tests.drills.world import Clock, Server, below, until
+from tests.processes import name_of
 
 __all__ = ["Truth"]
 
@@ -105,7 +106,7 @@ class Truth:
 
     def of_rest(self) -> Iterator[str]:
         """After a stop in order nothing is left: no process, no folder, no server's row."""
-        yield from (f"process {process.pid} lives: {process.name()}" for process in below())
+        yield from (f"process {process.pid} lives: {name_of(process)}" for process in below())
         with self._database.read() as connection:
             yield from (f"server {id} is still registered" for id in connection.scalars(sa.select(instances.c.id)))
         yield from (f"{path} is left" for path in (self._server.cache / "jobs").iterdir())

@@ -12,12 +12,13 @@ import psutil
 import pytest
 
 from examples import demo
+from tests.processes import command_of
 
 
 def _servers() -> list[int]:
     """Servers that this process started."""
     children = psutil.Process().children(recursive=True)
-    return [child.pid for child in children if "serve" in child.cmdline()]
+    return [child.pid for child in children if "serve" in command_of(child)]
 
 
 def test_the_server_is_stopped_when_the_demo_breaks(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from service.jobs.orphans import remove_orphans
 from service.jobs.workspace import Workspace
 from tests.jobs.conftest import BY_SEED, OpenBackend
 from tests.jobs.entries import seed_of
+from tests.processes import name_of
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -164,7 +165,7 @@ def test_a_silent_server_loses_its_jobs_and_cannot_end_them(start: Start, look: 
     assert row.state is State.FAILED or row.instance is not None
     first.process.send_signal(signal.SIGCONT)
     deadline = time.monotonic() + 30
-    while any("relaxc-job" in process.name() for process in first.children()):
+    while any("relaxc-job" in name_of(process) for process in first.children()):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert look(id).attempts == 2

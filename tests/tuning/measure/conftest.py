@@ -15,6 +15,7 @@ from service.config import settings
 from service.lowering.target import resolve, to_tvm
 from service.tuning.measure import MeasureLimits, Measurer
 from service.tuning.task import Task
+from tests.processes import name_of
 from tests.schedules.test_packed import product
 from tests.tuning.measure.bad_rules import FAULTS, RULES, plus_one
 
@@ -87,4 +88,4 @@ def measurer(cache: Path) -> Iterator[Callable[..., Measurer]]:
 
 def _workers() -> list[psutil.Process]:
     """Our processes below this one."""
-    return [p for p in psutil.Process().children(recursive=True) if p.name().startswith("relaxc-")]
+    return [p for p in psutil.Process().children(recursive=True) if name_of(p).startswith("relaxc-")]

@@ -16,6 +16,7 @@ import pytest
 
 from service.tuning.measure import Measurer, Outcome
 from service.tuning.task import Task
+from tests.processes import name_of
 from tests.tuning.measure.conftest import fault
 
 Make = Callable[..., Measurer]
@@ -39,7 +40,7 @@ with Measurer(resolve("auto"), threads=1, builders=2, limits=LIMITS, rules=[BAD]
 
 def below(pid: int, name: str) -> list[psutil.Process]:
     """The processes below one that have a name."""
-    return [p for p in psutil.Process(pid).children(recursive=True) if p.name() == name]
+    return [p for p in psutil.Process(pid).children(recursive=True) if name_of(p) == name]
 
 
 def wait_for(condition: Callable[[], object]) -> None:
