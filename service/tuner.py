@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -27,6 +27,7 @@ from service.tuning.options import TuneOptions, select
 from service.tuning.provenance import Provenance, versions
 
 if TYPE_CHECKING:
+    from service.passes import Optimized
     from service.runtime.peak import Peak
     from service.tuning.journal import Journal
     from service.tuning.records import Record, RecordSet
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from service.tuning.task import Task
     from service.tuning.tasks import FoundTasks
 
-__all__ = ["STAGES", "find_tasks", "run"]
+__all__ = ["STAGES", "find_tasks", "run", "tasks_in"]
 
 STAGES = ("import", "optimize", "schedule", "peak", "tune", "report")
 
@@ -68,26 +69,28 @@ def run(request: CompileRequest, options: TuneOptions, workdir: Path, emit: Emit
 
 def find_tasks(request: CompileRequest, stage: Stages) -> FoundTasks:
     """What there is to tune in the model, whatever is on record."""
+    untuned = replace(request.options, records=(), default_records=False, require_tuned=None)
+    made = load_and_schedule(replace(request, options=untuned), stage, no_dump)
+    return tasks_in(made.optimized, made.scheduled.report, request.target)
+
+
+def tasks_in(optimized: Optimized, report: Sequence[Mapping[str, Any]], spec: TargetSpec) -> FoundTasks:
+    """The tasks of an optimized model, of which `report` is what `lowering.schedule` says without records."""
     from service.lowering.target import to_tvm
     from service.passes.constants import size_bytes
     from service.passes.weight_operands import weight_operands
     from service.tuning.measure.builder_worker import known_rules
     from service.tuning.tasks import tasks_of
 
-    untuned = replace(request.options, records=(), default_records=False, require_tuned=None)
-    made = load_and_schedule(replace(request, options=untuned), stage, no_dump)
-    calls = Counter(str(name) for name, _ in made.optimized.report.graph["calls"])
-    rules = known_rules(request.target.kind, ())
-    module = made.optimized.module
     return tasks_of(
-        module,
-        made.scheduled.report,
-        calls,
-        request.target,
-        to_tvm(request.target),
-        rules,
-        weight_operands=weight_operands(module),
-        weight_bytes=sum(size_bytes(tensor) for tensor in made.optimized.weights.values()),
+        optimized.module,
+        report,
+        Counter(str(name) for name, _ in optimized.report.graph["calls"]),
+        spec,
+        to_tvm(spec),
+        known_rules(spec.kind, ()),
+        weight_operands=weight_operands(optimized.module),
+        weight_bytes=sum(size_bytes(tensor) for tensor in optimized.weights.values()),
     )
 
 

@@ -6,7 +6,6 @@ python -m benchmarks.tuning.ours CASE --trials 64 --out DIR
 from __future__ import annotations
 
 import time
-from collections import Counter
 from pathlib import Path
 
 from benchmarks.tuning.cases import Case, module_of, shapes_of
@@ -17,19 +16,17 @@ from service.lowering import schedule
 from service.lowering.apply import apply_rule, finish
 from service.lowering.build import KERNEL, build_kernel
 from service.lowering.target import resolve, to_tvm
-from service.passes.constants import size_bytes
-from service.passes.weight_operands import weight_operands
 from service.request import CompileOptions
 from service.runtime.peak import peak
 from service.runtime.roofline import limit_of
 from service.runtime.threads import default_threads
+from service.tuner import tasks_in
 from service.tuning.journal import Journal
 from service.tuning.measure import Measurer
 from service.tuning.measure.builder_worker import known_rules
 from service.tuning.plan import Budget
 from service.tuning.run import Candidate, Start, TuningRun
 from service.tuning.task import Task
-from service.tuning.tasks import tasks_of
 
 __all__ = ["task_of", "tune"]
 
@@ -39,17 +36,7 @@ def task_of(case: Case) -> tuple[Task, float]:
     spec = resolve("auto")
     optimized = passes.optimize(module_of(case), to_tvm(spec), CompileOptions())
     report = schedule(optimized.module, spec).report
-    calls = Counter(str(name) for name, _ in optimized.report.graph["calls"])
-    found = tasks_of(
-        optimized.module,
-        report,
-        calls,
-        spec,
-        to_tvm(spec),
-        known_rules(spec.kind, ()),
-        weight_operands=weight_operands(optimized.module),
-        weight_bytes=sum(size_bytes(tensor) for tensor in optimized.weights.values()),
-    )
+    found = tasks_in(optimized, report, spec)
     task = max(found.tasks, key=lambda task: task.flops)
     written = found.sizes[task.workload].written
     return task, limit_of(peak(default_threads()), task.flops, int(task.bytes), written).ms / 1e3
