@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from service import errors
     from service.artifact.compiled import CompiledArtifact
-    from service.jobs.local import compile
-    from service.jobs.local_tune import TuneResult, tune
+    from service.jobs.local.calls import compile
+    from service.jobs.local.tune import TuneResult, tune
     from service.request import (
         CompileOptions,
         CompileRequest,
@@ -46,10 +46,10 @@ _HOME = {
     "CompiledArtifact": "service.artifact.compiled",
     "Session": "service.runtime.session",
     "TuneOptions": "service.tuning.options",
-    "TuneResult": "service.jobs.local_tune",
-    "compile": "service.jobs.local",
+    "TuneResult": "service.jobs.local.tune",
+    "compile": "service.jobs.local.calls",
     "load": "service.runtime.session",
-    "tune": "service.jobs.local_tune",
+    "tune": "service.jobs.local.tune",
     "errors": "service.errors",
 }
 

@@ -77,8 +77,8 @@ def find_tasks(request: CompileRequest, stage: Stages) -> FoundTasks:
 def tasks_in(optimized: Optimized, report: Sequence[Mapping[str, Any]], spec: TargetSpec) -> FoundTasks:
     """The tasks of an optimized model, of which `report` is what `lowering.schedule` says without records."""
     from service.lowering.target import to_tvm
-    from service.passes.constants import size_bytes
-    from service.passes.weight_operands import weight_operands
+    from service.passes.common.constants import size_bytes
+    from service.passes.common.weight_operands import weight_operands
     from service.tuning.measure.builder_worker import known_rules
     from service.tuning.tasks import tasks_of
 

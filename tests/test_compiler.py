@@ -13,7 +13,7 @@ import pytest
 import service
 from service import compiler, config, frontend
 from service.errors import InvalidRecords, NotTuned
-from service.jobs import local
+from service.jobs.local import calls as local
 from service.runtime.inputs import random_inputs
 from service.tuning.record_files import append
 from tests import zoo

@@ -87,7 +87,7 @@ def test_every_rule_has_a_row_in_adding_a_schedule() -> None:
     names = [name for name, *_ in rows]
     assert sorted(set(names)) == sorted(names)
     assert {rule.name for rule in cpu.RULES} <= set(names), "docs/adding_a_schedule.md lacks a row"
-    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "schedules/cpu").glob("*.py"))
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "schedules/cpu").rglob("*.py"))
     assert [name for name in names if f'name = "{name}"' not in sources] == []
 
 

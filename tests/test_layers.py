@@ -55,12 +55,12 @@ EXCEPTIONS = {
     ("service.artifact.key", "service.tuning.sources"),
     ("service.runtime.session", "service.artifact.manifest"),
     ("service.cli.serve", "service.api"),
-    ("service.jobs.scrubbed", "service"),  # for the folder that it is in
+    ("service.jobs.process.scrubbed", "service"),  # for the folder that it is in
     ("service.tuning.measure", "service"),  # likewise
     ("service.tuning.measure", "service.lowering"),  # a candidate is built by the code that compiles
     ("service.tuning.measure", "service.runtime"),  # and run, judged and timed as an artifact is
-    ("service.tuning.measure", "service.jobs.limits"),  # what a process may use, whoever starts it
-    ("service.tuning.measure", "service.jobs.workspace"),
+    ("service.tuning.measure", "service.jobs.process.limits"),  # what a process may use, whoever starts it
+    ("service.tuning.measure", "service.jobs.process.workspace"),
 }
 
 # `schedules` is level 1, but only these may use it.
@@ -85,7 +85,7 @@ FRAMEWORKS = ("tvm", "torch", "onnx", "onnxruntime", "transformers")
 LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tvm": (
         ("service.frontend", "service.passes", "service.lowering", "service.tuning", "service.runtime", "schedules"),
-        ("service.lowering.target", "service.jobs.worker", "service.compiler"),
+        ("service.lowering.target", "service.jobs.process.worker", "service.compiler"),
     ),
     "torch": ((), ("service.frontend", "service.runtime", "service.jobs")),
     "onnx": (("service.frontend",), ()),
@@ -106,14 +106,14 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "pydantic_settings": (("service.config",), ()),
     "elftools": (("service.artifact",), ()),
     "platformdirs": (("service.config",), ()),
-    "structlog": (("service.api.logs", "service.api.observe", "service.jobs.executor"), ()),
+    "structlog": (("service.api.logs", "service.api.observe", "service.jobs.queue.executor"), ()),
     "prometheus_client": (("service.api.metrics",), ()),
     "opentelemetry": ((), ("service.api.tracing",)),
     "sqlalchemy": (("service.jobs.database",), ()),
     "alembic": (("service.jobs.database",), ()),
     "boto3": ((), ("service.jobs.blobs",)),
     "botocore": ((), ("service.jobs.blobs",)),
-    "httpcore": (("service.jobs.webhooks", "service.jobs.public_network"), ()),
+    "httpcore": (("service.jobs.webhooks.deliver", "service.jobs.webhooks.public_network"), ()),
 }
 
 # These are imported where tvm and the frameworks must not be: help, the API process, an ONNX compile's parent.
@@ -197,7 +197,7 @@ OURS = [found for found in ALL if found.imported.split(".")[0] in ("service", "s
 
 
 def component(module: str) -> str:
-    """`service.frontend.onnx` → `frontend`; `schedules.cpu` → `schedules`; `service` itself → `service`."""
+    """`service.frontend.onnx.frontend` → `frontend`; `schedules.cpu` → `schedules`; `service` itself → `service`."""
     parts = module.split(".")
     return "schedules" if parts[0] == "schedules" else parts[1] if len(parts) > 1 else "service"
 

@@ -8,7 +8,7 @@ import numpy as np
 from tvm import relax, te
 
 from benchmarks.ladder.rung import Array, Rung, from_schedule, from_template
-from schedules.cpu.register_tile import divisors
+from schedules.cpu.common.register_tile import divisors
 from schedules.hardware import Cpu
 
 __all__ = ["flops", "rungs", "want"]

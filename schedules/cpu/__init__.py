@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from schedules.cpu.attention import Attention
-from schedules.cpu.conv2d import Conv2d
-from schedules.cpu.conv2d_blocked import Conv2dBlocked
-from schedules.cpu.depthwise import Depthwise
-from schedules.cpu.depthwise_blocked import DepthwiseBlocked
-from schedules.cpu.fallback import Fallback
-from schedules.cpu.injective import Injective
-from schedules.cpu.matmul import Matmul
-from schedules.cpu.matmul_packed import MatmulPacked
-from schedules.cpu.pooling import Pooling
-from schedules.cpu.reduction import Reduction
-from schedules.cpu.rows import Rows
-from schedules.cpu.winograd import Winograd
-from schedules.rule import Rule
+from schedules.cpu.attention.attention import Attention
+from schedules.cpu.conv.conv2d import Conv2d
+from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from schedules.cpu.conv.depthwise import Depthwise
+from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
+from schedules.cpu.conv.winograd import Winograd
+from schedules.cpu.elementwise.fallback import Fallback
+from schedules.cpu.elementwise.injective import Injective
+from schedules.cpu.gemm.matmul import Matmul
+from schedules.cpu.gemm.matmul_packed import MatmulPacked
+from schedules.cpu.pooling.pooling import Pooling
+from schedules.cpu.rows.reduction import Reduction
+from schedules.cpu.rows.rows import Rows
+from schedules.template import Rule
 
 __all__ = ["RULES"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.s_tir.dlight import gpu
 
 from schedules.cuda.dlight import Dlight
-from schedules.rule import Rule
+from schedules.template import Rule
 
 __all__ = ["RULES"]
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from tvm.s_tir import Schedule as TvmSchedule
 
-from schedules import analysis
-from schedules.rule import Choices, Declined, Parameters, Schedule, check
+from schedules.ir import analysis
+from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Dlight"]
 
@@ -23,7 +23,7 @@ class Dlight:
         self.needs_reduction = needs_reduction
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.rule.Rule`."""
+        """See `schedules.template.Rule`."""
         check(parameters or {}, {})
         if self.needs_reduction and not analysis.has_reduction(func):
             return Declined("it reduces nothing")

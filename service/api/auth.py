@@ -13,7 +13,7 @@ from fastapi import Request
 
 from service.errors import Forbidden, RateLimited, Unauthorized
 from service.jobs.database.rows import LOCAL_OWNER, Owner
-from service.jobs.keys import Keys
+from service.jobs.objects.keys import Keys
 
 __all__ = ["Anonymous", "Gate", "require"]
 

@@ -20,7 +20,7 @@ from service.api.listening import Tls, is_loopback, listen
 from service.config import settings
 from service.errors import InvalidOption
 from service.jobs.backend import Backend
-from service.jobs.keys import open_keys
+from service.jobs.objects.keys import open_keys
 
 __all__ = ["run"]
 

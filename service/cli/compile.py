@@ -92,7 +92,7 @@ def _here(
     model: Path, output: Path, target: str, options: CompileOptions, dump: Path | None, force: bool
 ) -> CompiledArtifact:
     from service.compiler import prepare
-    from service.jobs.local import compile_local
+    from service.jobs.local.calls import compile_local
 
     request = prepare(model, target=target, options=options)
     with StageProgress() as progress:

@@ -42,7 +42,7 @@ def _is_elf(path: Path) -> bool:
 
 def _model(path: Path, as_json: bool) -> None:
     from service import frontend
-    from service.jobs.local import inspect_local
+    from service.jobs.local.calls import inspect_local
 
     info = inspect_local(path, frontend.identify(path))
     if as_json:

@@ -32,7 +32,7 @@ def create(
 
     Without --scope it may read and compile. RELAXC_DATABASE_URL and RELAXC_CACHE_DIR have to be as the server has them.
     """
-    from service.jobs.keys import open_keys
+    from service.jobs.objects.keys import open_keys
 
     expires_s = None if expires_days is None else expires_days * _DAY_S
     with open_keys() as keys:
@@ -49,7 +49,7 @@ def create(
 @app.command()
 def ls(json: Json = False, verbose: Verbose = False) -> None:
     """List the keys, also those that are revoked or expired, the newest first."""
-    from service.jobs.keys import open_keys
+    from service.jobs.objects.keys import open_keys
 
     with open_keys() as keys:
         rows = [row.to_dict() for row in keys.list()]
@@ -70,7 +70,7 @@ def revoke(
     verbose: Verbose = False,
 ) -> None:
     """Refuse a key from now on; a server that has just seen it does within a second."""
-    from service.jobs.keys import open_keys
+    from service.jobs.objects.keys import open_keys
 
     with open_keys() as keys:
         row = keys.revoke(id).to_dict()

@@ -47,7 +47,7 @@ def coverage(
     Hot kernels are those that make up 95 % of the time, as a roofline of the target estimates it from their FLOPs and
     bytes. `relaxc compile --require-tuned=hot` fails unless each of them that can be tuned has a record.
     """
-    from service.jobs.local_records import cover_local
+    from service.jobs.local.records import cover_local
     from service.repro import tune_command
 
     request = _request(model, target, shape, precision, opt_level, plugin, records, no_records)
@@ -86,7 +86,7 @@ def verify(
     A record has no kernel in it, so they are taken from a model. Each is run in turn with the untuned kernel:
     `slower` means that it loses to it, `drifted` that it takes over 20 % more or less than the record says.
     """
-    from service.jobs.local_records import verify_local
+    from service.jobs.local.records import verify_local
 
     request = _request(model, target, shape, precision, opt_level, plugin, records, no_records)
     with StageProgress() as progress:

@@ -28,7 +28,7 @@ from service.errors import InvalidOption
 
 if TYPE_CHECKING:
     from service.client.tune import TuneWishes
-    from service.jobs.local_tune import TuneResult
+    from service.jobs.local.tune import TuneResult
     from service.request import CompileRequest
     from service.tuning.options import TuneOptions
 
@@ -138,7 +138,7 @@ def _request(
 
 
 def _list(request: CompileRequest, options: TuneOptions, json: bool) -> None:
-    from service.jobs.local_tune import list_tasks
+    from service.jobs.local.tune import list_tasks
 
     with TuneProgress() as progress:
         found = list_tasks(request, options, progress)
@@ -159,7 +159,7 @@ def _list(request: CompileRequest, options: TuneOptions, json: bool) -> None:
 
 
 def _tune(request: CompileRequest, options: TuneOptions, json: bool) -> None:
-    from service.jobs.local_tune import tune_local
+    from service.jobs.local.tune import tune_local
 
     with TuneProgress() as progress:
         result = tune_local(request, options, progress)
@@ -168,7 +168,7 @@ def _tune(request: CompileRequest, options: TuneOptions, json: bool) -> None:
 
 def _there(remote: Remote, model: Path, into: Path, wishes: TuneWishes) -> TuneResult:
     """On the server; what wins there is added to the records here."""
-    from service.jobs.local_tune import TuneResult
+    from service.jobs.local.tune import TuneResult
     from service.tuning import record_files
 
     with remote.client() as client, TuneProgress() as progress:

@@ -23,7 +23,7 @@ __all__ = [
     "reference",
 ]
 
-_MODULES = {ModelFormat.ONNX: "service.frontend.onnx", ModelFormat.PT2: "service.frontend.exported_program"}
+_MODULES = {ModelFormat.ONNX: "service.frontend.onnx.frontend", ModelFormat.PT2: "service.frontend.pt2.frontend"}
 
 
 def _frontend(format: ModelFormat) -> Any:

@@ -56,7 +56,7 @@ def digest(path: Path, format: ModelFormat) -> ModelRef:
 
     A model without external data has the digest that sha256sum prints. Otherwise each data file follows as its
     location, its size as eight bytes, and its content. Raises ModelTooLarge over `max_model_bytes`, and
-    for external data what `service.frontend.onnx_file` raises.
+    for external data what `service.frontend.onnx.file` raises.
     """
     size = _size_of(path)
     hasher = hashlib.sha256()
@@ -75,7 +75,7 @@ def digest(path: Path, format: ModelFormat) -> ModelRef:
 def _external_files(path: Path, format: ModelFormat) -> list[tuple[str, Path]]:
     if format is not ModelFormat.ONNX:
         return []
-    from service.frontend import onnx_file
+    from service.frontend.onnx import file as onnx_file
 
     return onnx_file.external_files(onnx_file.parse(path), path.parent)
 

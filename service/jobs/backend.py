@@ -11,34 +11,34 @@ from typing import Any, Self
 from service.artifact.store import Store
 from service.config import settings
 from service.errors import ServiceError
-from service.jobs.artifacts import Artifacts
 from service.jobs.blobs.mirrored import open_blobs
-from service.jobs.budget import Budget
 from service.jobs.database import jobs, keys
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.desk import Jobs
-from service.jobs.executor import Executor
-from service.jobs.hub import Hub
 from service.jobs.job import State
-from service.jobs.keeper import Keeper, Periodic
-from service.jobs.keys import Keys
-from service.jobs.kinds import ENTRIES, Kinds
-from service.jobs.limits import Limits
-from service.jobs.models import Models
+from service.jobs.local.queue import COMPILE_ENTRY
+from service.jobs.objects.artifacts import Artifacts
+from service.jobs.objects.keys import Keys
+from service.jobs.objects.models import Models
+from service.jobs.objects.recordsets import RecordSets
+from service.jobs.objects.uploads import Uploads
 from service.jobs.once import CompileOnce
-from service.jobs.pool import Pool
-from service.jobs.queue import COMPILE_ENTRY
-from service.jobs.readiness import reasons
-from service.jobs.recordsets import RecordSets
-from service.jobs.running import Running, Watch
-from service.jobs.scheduler import Scheduler
-from service.jobs.submission import Submission
-from service.jobs.sweep import sweep
-from service.jobs.task import Flavour
-from service.jobs.uploads import Uploads
-from service.jobs.webhooks import Webhooks
-from service.jobs.workspace import Workspace
+from service.jobs.process.limits import Limits
+from service.jobs.process.pool import Pool
+from service.jobs.process.task import Flavour
+from service.jobs.process.workspace import Workspace
+from service.jobs.queue.budget import Budget
+from service.jobs.queue.desk import Jobs
+from service.jobs.queue.executor import Executor
+from service.jobs.queue.hub import Hub
+from service.jobs.queue.keeper import Keeper, Periodic
+from service.jobs.queue.kinds import ENTRIES, Kinds
+from service.jobs.queue.readiness import reasons
+from service.jobs.queue.running import Running, Watch
+from service.jobs.queue.scheduler import Scheduler
+from service.jobs.queue.submission import Submission
+from service.jobs.queue.sweep import sweep
+from service.jobs.webhooks.deliver import Webhooks
 
 __all__ = ["Backend", "Counts"]
 
@@ -153,7 +153,7 @@ class Backend:
         return [*stopped, *reasons(self.database, self.pool, self.store.root)]
 
     def sweep(self) -> None:
-        """Removes what is old (`service.jobs.sweep`); it is done every ten minutes anyway."""
+        """Removes what is old (`service.jobs.queue.sweep`); it is done every ten minutes anyway."""
         self.workspace.sweep()
         self.store.sweep()
         sweep(self.database, self.blobs, self.uploads, self.models)

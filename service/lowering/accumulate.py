@@ -20,8 +20,8 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 
-from schedules import tir
-from schedules.moves import ACCUMULATE_LOCALLY
+from schedules.ir import tir
+from schedules.ir.moves import ACCUMULATE_LOCALLY
 
 __all__ = ["AccumulateLocally"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from service.request import TargetSpec
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters, Rule, Schedule
+    from schedules.template import Parameters, Rule, Schedule
 
 __all__ = ["SCHEDULED", "apply_rule", "finish"]
 
@@ -22,7 +22,7 @@ def apply_rule(rule: Rule, func: Any, target: Any, parameters: Parameters | None
     """The schedule, or why there is none. Only TVM's refusal of a step counts as a decline; the rest is a bug."""
     from tvm.s_tir import ScheduleError
 
-    from schedules.rule import Declined
+    from schedules.template import Declined
 
     try:
         result = rule.apply(func, target, parameters)

@@ -22,8 +22,8 @@ import tvm_ffi
 from tvm import tirx
 from tvm.sym import Analyzer
 
-from schedules import tir
-from schedules.moves import PREFETCH_AHEAD
+from schedules.ir import tir
+from schedules.ir.moves import PREFETCH_AHEAD
 
 __all__ = ["InsertPrefetches"]
 

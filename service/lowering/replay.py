@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from service.lowering.apply import apply_rule
 
 if TYPE_CHECKING:
-    from schedules.rule import Rule, Schedule
-    from schedules.traces import Traced
+    from schedules.metaschedule.traces import Traced
+    from schedules.template import Rule, Schedule
     from service.tuning.records import Record, RecordTarget, Workload
 
 __all__ = ["Records", "Replay", "replay"]
@@ -44,7 +44,7 @@ def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule
 
     Where the rule stands among `rules` does not matter: the record was measured, their order is a guess.
     """
-    from schedules.traces import METASCHEDULE
+    from schedules.metaschedule.traces import METASCHEDULE
 
     cpu = str(target.kind.name) == "llvm"
     by_name = {rule.name: rule for rule in rules}
@@ -63,8 +63,8 @@ def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule
 
 
 def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -> Schedule | str:
-    from schedules.rule import Declined, check
-    from schedules.traces import Traced
+    from schedules.metaschedule.traces import Traced
+    from schedules.template import Declined, check
 
     if rule is None:
         return f"there is no rule {record.rule} for this target"

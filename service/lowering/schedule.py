@@ -16,8 +16,8 @@ from service.request import TargetSpec
 from service.tuning.records import Record, RecordTarget, Workload
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters, Rule
-    from schedules.traces import Traced
+    from schedules.metaschedule.traces import Traced
+    from schedules.template import Parameters, Rule
 
 __all__ = ["Scheduled", "points_of", "schedule"]
 
@@ -72,7 +72,7 @@ def schedule(
 
 def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
     """How many points the template `rule_name` has for `func`; 1 where there is nothing to tune, or no such rule."""
-    from schedules.rule import Declined
+    from schedules.template import Declined
 
     rule = next((rule for rule in _rules(spec, 2) if rule.name == rule_name), None)
     choices = rule.choices(func, to_tvm(spec)) if rule is not None else {}
@@ -101,7 +101,7 @@ class _Scheduler:
         """The scheduled PrimFunc and its row, those of an equal one where there was one."""
         import tvm_ffi
 
-        from schedules.analysis import work_of
+        from schedules.ir.analysis import work_of
         from service.tuning.workload import describe
 
         workload = describe(func)

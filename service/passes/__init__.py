@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from service.passes.lower_to_vm import finalize
 from service.passes.plugin import Plugin, load_plugin
 from service.passes.report import LayoutDecision, MemoryReport, OptimizeReport
 from service.passes.run_phases import Optimized, optimize
+from service.passes.vm.lower_to_vm import finalize
 
 __all__ = [
     "LayoutDecision",

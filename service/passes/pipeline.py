@@ -11,51 +11,40 @@ from tvm.target import Target
 
 from schedules.hardware import Cpu, cpu_of
 from service.errors import RelaxcError
-from service.passes.block_channels import BlockChannels
-from service.passes.cancel_casts import CancelCasts
-from service.passes.channels_last import ChannelsLast
-from service.passes.choose_layout import ChooseLayout
-from service.passes.evaluate_constants import EvaluateConstants
-from service.passes.fast_math import FastMath
-from service.passes.fold_batch_norm import FoldBatchNorm
-from service.passes.fold_constants import FoldConstants
-from service.passes.fold_scale import FoldScale
-from service.passes.legalize import Legalize
-from service.passes.lift_weights import LiftWeights
-from service.passes.merge_equal_calls import MergeEqualCalls
-from service.passes.merge_parallel_matmuls import MergeParallelMatmuls
-from service.passes.narrow_contractions import NarrowContractions
-from service.passes.order_shape_stores import OrderShapeStores
-from service.passes.pack_matmul import PackMatmul
+from service.passes.fuse.record_fusions import RecordFusions
+from service.passes.layout.block_channels import BlockChannels
+from service.passes.layout.channels_last import ChannelsLast
+from service.passes.layout.choose_layout import ChooseLayout
+from service.passes.layout.pack_matmul import PackMatmul
+from service.passes.legalize.legalize import Legalize
+from service.passes.phase import Phase
 from service.passes.plugin import ApplyPatterns, Plugin
-from service.passes.pointwise_first import PointwiseFirst
-from service.passes.recognize_activations import RecognizeActivations
-from service.passes.recognize_attention import RecognizeAttention
-from service.passes.recognize_norms import RecognizeNorms
-from service.passes.recognize_safe_softmax import RecognizeSafeSoftmax
-from service.passes.record_fusions import RecordFusions
+from service.passes.precision.cancel_casts import CancelCasts
+from service.passes.precision.fast_math import FastMath
+from service.passes.precision.narrow_contractions import NarrowContractions
+from service.passes.precision.store_low import StoreLow
+from service.passes.precision.widen_arithmetic import WidenArithmetic
+from service.passes.recognize.recognize_activations import RecognizeActivations
+from service.passes.recognize.recognize_attention import RecognizeAttention
+from service.passes.recognize.recognize_norms import RecognizeNorms
+from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
 from service.passes.report import OptimizeReport
-from service.passes.simplify_algebra import SimplifyAlgebra
-from service.passes.simplify_shapes import SimplifyShapes
-from service.passes.simplify_sizes import SimplifySizes
-from service.passes.sink_reshape import SinkReshape
-from service.passes.store_low import StoreLow
-from service.passes.widen_arithmetic import WidenArithmetic
+from service.passes.simplify.evaluate_constants import EvaluateConstants
+from service.passes.simplify.fold_batch_norm import FoldBatchNorm
+from service.passes.simplify.fold_constants import FoldConstants
+from service.passes.simplify.fold_scale import FoldScale
+from service.passes.simplify.merge_equal_calls import MergeEqualCalls
+from service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
+from service.passes.simplify.pointwise_first import PointwiseFirst
+from service.passes.simplify.simplify_algebra import SimplifyAlgebra
+from service.passes.simplify.simplify_shapes import SimplifyShapes
+from service.passes.simplify.simplify_sizes import SimplifySizes
+from service.passes.simplify.sink_reshape import SinkReshape
+from service.passes.vm.lift_weights import LiftWeights
+from service.passes.vm.order_shape_stores import OrderShapeStores
 from service.request import Precision
 
-__all__ = ["PHASES", "Job", "Phase", "lowering_passes", "phases"]
-
-PHASES = ("prepare", "widen", "simplify", "plugins", "precision", "layout", "fast_math", "legalize", "fuse", "weights")
-"""Names of the phases, which a plugin's PASSES may use."""
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Passes that run one after the other; the module is checked, and dumped if asked, after the last."""
-
-    name: str
-    min_opt_level: int
-    passes: list[Any]
+__all__ = ["Job", "lowering_passes", "phases"]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from tvm import IRModule, relax, tirx
 from tvm.relax.dpl import DFPattern, rewrite_call
 
 from service.errors import PluginError, RelaxcError
+from service.passes.phase import PHASES
 
 __all__ = ["ApplyPatterns", "Operators", "Plugin", "load_plugin"]
 
@@ -51,16 +52,12 @@ class Plugin:
         return PluginError(f"{where}: {message}", path=str(self.path), line=line)
 
 
-def load_plugin(path: Path | str, *, phases: Sequence[str] | None = None) -> Plugin:
+def load_plugin(path: Path | str, *, phases: Sequence[str] = PHASES) -> Plugin:
     """The plugin in a Python file, which is executed with the rights of this process.
 
     `phases` are the names that PASSES may use (those of the pipeline by default). Raises PluginError that
     names the file and the line.
     """
-    if phases is None:
-        from service.passes.pipeline import PHASES
-
-        phases = PHASES
     found = Plugin(Path(path))
     module = _execute(found)
     names = [name for name in KNOWN if hasattr(module, name)]

@@ -13,13 +13,14 @@ from tvm.target import Target
 from service.dump import Dump, no_dump
 from service.errors import CompileFailed, PluginError
 from service.passes.check import Boundary, check
-from service.passes.constants import size_bytes
-from service.passes.kernel_graph import kernel_graph
-from service.passes.pipeline import Job, Phase, phases
+from service.passes.common.constants import size_bytes
+from service.passes.common.kernel_graph import kernel_graph
+from service.passes.common.rewrite import op_name
+from service.passes.phase import Phase
+from service.passes.pipeline import Job, phases
 from service.passes.plugin import Plugin
-from service.passes.precision import has_low_arithmetic
+from service.passes.precision.dtypes import has_low_arithmetic
 from service.passes.report import OptimizeReport
-from service.passes.rewrite import op_name
 from service.request import CompileOptions
 
 __all__ = ["Optimized", "optimize"]

@@ -18,7 +18,7 @@ _SEEDS = (1 << 31) - 2
 
 def generic(task: Task, untuned: How) -> Task:
     """The task as one of the generic space, whose traces are not drawn yet. Imports tvm."""
-    from schedules.traces import METASCHEDULE
+    from schedules.metaschedule.traces import METASCHEDULE
 
     space = {CANDIDATE: tuple(range(MOST_CANDIDATES + 1))}
     rule, version = METASCHEDULE.name, METASCHEDULE.version
@@ -32,7 +32,7 @@ def seeded(task: Task, target: Any, seed: int) -> Task:
     """
     if task.untuned is None:
         return task
-    from schedules.traces import sample
+    from schedules.metaschedule.traces import sample
 
     # Which other tasks there are changes nothing.
     own = 1 + (int(task.workload, 16) + seed) % _SEEDS

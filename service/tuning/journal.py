@@ -17,7 +17,7 @@ from service.tuning.measure.outcome import Outcome
 from service.tuning.task import Task
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters
+    from schedules.template import Parameters
 
 __all__ = ["Journal", "name_of"]
 

@@ -15,7 +15,7 @@ from service.tuning.task import Task
 from service.tuning.verdict import Verdict, judge
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters
+    from schedules.template import Parameters
 
 __all__ = ["Candidate", "Measure", "Start", "TuningRun"]
 

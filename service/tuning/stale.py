@@ -15,7 +15,7 @@ Versions = Mapping[str, Mapping[str, int]]
 def current_versions() -> Versions:
     """Those of this relaxc. Imports tvm."""
     from schedules import cpu, cuda
-    from schedules.traces import METASCHEDULE
+    from schedules.metaschedule.traces import METASCHEDULE
 
     versions = {
         kind: {rule.name: rule.version for rule in rules} for kind, rules in (("llvm", cpu.RULES), ("cuda", cuda.RULES))

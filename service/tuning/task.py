@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from service.request import TargetSpec
 
 if TYPE_CHECKING:
-    from schedules.rule import Choices, Parameters
+    from schedules.template import Choices, Parameters
 
 __all__ = ["CANDIDATE", "How", "Task"]
 

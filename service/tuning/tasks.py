@@ -92,7 +92,7 @@ def tasks_of(
 
 def _operand_bytes(func: Any, positions: Sequence[int]) -> int:
     """The bytes of the buffers at these positions, whose sizes are known."""
-    from schedules import tir
+    from schedules.ir import tir
 
     operands = [func.params[position] for position in positions]
     return sum(prod(tir.as_int(size) or 0 for size in o.shape) * tir.dtype_bits(str(o.dtype)) // 8 for o in operands)
@@ -127,7 +127,7 @@ def _task(
     """The task of one row, or why there is none."""
     import tvm
 
-    from schedules.rule import Declined
+    from schedules.template import Declined
 
     rule = rules.get(row["rule"])
     if rule is None:

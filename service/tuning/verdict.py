@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from service.tuning.measure.outcome import Outcome
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters
+    from schedules.template import Parameters
 
 __all__ = ["Verdict", "judge"]
 

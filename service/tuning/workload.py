@@ -22,7 +22,7 @@ def workload_of(func: Any) -> str:
     """
     import tvm_ffi
 
-    from schedules import tir
+    from schedules.ir import tir
 
     for name in _NOT_OF_THE_KERNEL:
         if func.attrs is not None and name in func.attrs:
@@ -45,7 +45,7 @@ def _shapes(buffers: list[Any]) -> str:
     """`128x768 768x3072 128x3072`: a word a buffer, `scalar` for one without dims, symbolic sizes as a, b, …"""
     from tvm import tirx
 
-    from schedules import tir
+    from schedules.ir import tir
 
     names: dict[str, str] = {}
 

@@ -13,8 +13,8 @@ from fastapi.testclient import TestClient
 from service.api.app import create_app
 from service.api.problems import problem
 from service.errors import ServerDied, ServiceError, by_code
-from service.jobs import submission
 from service.jobs.backend import Backend
+from service.jobs.queue import submission
 from tests.api.conftest import RunningServer
 from tests.api.test_compile import problem_of
 

@@ -12,7 +12,7 @@ import pytest
 
 from service.jobs.database import audit
 from service.jobs.database.engine import Database
-from service.jobs.keys import Keys
+from service.jobs.objects.keys import Keys
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
 

@@ -22,8 +22,8 @@ from tests.api.jobs import ended, submit, uploaded
 from tests.api.test_compile import problem_of
 from tests.api.test_compile import until as wait_until
 from tests.jobs.conftest import ENTRIES, LIMITS
-from tests.jobs.test_desk import asks, end_of, upload
-from tests.jobs.test_desk import until as until_state
+from tests.jobs.queue.test_desk import asks, end_of, upload
+from tests.jobs.queue.test_desk import until as until_state
 
 pytestmark = pytest.mark.timeout(180)
 

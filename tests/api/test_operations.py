@@ -22,7 +22,7 @@ from service.client import Client
 from service.client.retry import Patience
 from service.errors import ServerUnreachable
 from service.jobs.database.engine import Database
-from service.jobs.keys import Keys
+from service.jobs.objects.keys import Keys
 from tests.api.conftest import ROOT, RunningServer, make_onnx
 from tests.api.jobs import ended, parsed, submit, uploaded
 

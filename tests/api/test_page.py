@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from service.jobs.database.engine import Database
-from service.jobs.keys import Keys
+from service.jobs.objects.keys import Keys
 from tests.api.browser import WAIT_MS, Tab, chromium
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.page_entry import LOUD, MADE, SLEEP

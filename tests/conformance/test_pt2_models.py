@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from service.frontend import exported_program
+from service.frontend.pt2 import frontend as exported_program
 from tests import zoo
-from tests.frontend.pt2_support import arrays_of, check
+from tests.frontend.pt2.support import arrays_of, check
 
 pytestmark = pytest.mark.slow
 

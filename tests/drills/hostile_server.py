@@ -14,7 +14,7 @@ import httpx
 import psutil
 
 from service.jobs.database.engine import Database
-from service.jobs.keys import Keys
+from service.jobs.objects.keys import Keys
 from tests.api.conftest import ROOT, RunningServer
 from tests.drills.attacks.wire import Address
 from tests.drills.hostile_entries import MARKER

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from service.jobs.task import Emit
+from service.jobs.process.task import Emit
 
 
 def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

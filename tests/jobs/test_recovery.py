@@ -17,8 +17,8 @@ from service.jobs.database import jobs
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import LOCAL_OWNER, JobRow
 from service.jobs.job import State
-from service.jobs.orphans import remove_orphans
-from service.jobs.workspace import Workspace
+from service.jobs.process.workspace import Workspace
+from service.jobs.queue.orphans import remove_orphans
 from tests.jobs.conftest import BY_SEED, OpenBackend
 from tests.jobs.entries import seed_of
 from tests.processes import name_of
@@ -212,7 +212,7 @@ def test_a_half_kept_artifact_is_removed(open_backend: OpenBackend, tmp_path: Pa
 
 
 def test_two_caches_have_two_places_and_one_cache_has_one(tmp_path: Path, database: Database) -> None:
-    from service.jobs.keeper import Keeper
+    from service.jobs.queue.keeper import Keeper
 
     places = []
     for cache in ("one", "one", "two"):

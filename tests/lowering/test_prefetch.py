@@ -8,8 +8,8 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from schedules import tir
-from schedules.moves import PREFETCH_AHEAD
+from schedules.ir import tir
+from schedules.ir.moves import PREFETCH_AHEAD
 from service.lowering import pipeline
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.target import resolve, to_tvm

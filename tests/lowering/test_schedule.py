@@ -11,7 +11,7 @@ from tvm import relax, s_tir, tirx
 from tvm.script import tirx as T
 
 from schedules.cpu import RULES
-from schedules.rule import Declined, Schedule
+from schedules.template import Declined, Schedule
 from service.errors import CompileFailed
 from service.lowering import schedule
 from service.lowering import schedule as schedule_function

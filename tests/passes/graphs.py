@@ -11,8 +11,8 @@ import tvm_ffi
 from tvm import relax
 
 from service.passes import Optimized, finalize
-from service.passes.constants import constant, numpy_dtype
-from service.passes.rewrite import op_name
+from service.passes.common.constants import constant, numpy_dtype
+from service.passes.common.rewrite import op_name
 
 __all__ = ["TARGET", "assert_becomes", "assert_unchanged", "compute", "graph", "operators", "ops", "run", "weights"]
 

@@ -10,7 +10,7 @@ import pytest
 from tvm.relax import op
 
 from service.passes import load_plugin, optimize
-from service.passes.pipeline import PHASES
+from service.passes.phase import PHASES
 from service.request import CompileOptions
 from tests.passes.graphs import TARGET, graph
 

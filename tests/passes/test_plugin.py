@@ -11,7 +11,7 @@ from tvm.relax import op
 
 from service.errors import CompileFailed, PluginError
 from service.passes import Plugin, load_plugin, optimize
-from service.passes.constants import constant
+from service.passes.common.constants import constant
 from service.request import CompileOptions
 from tests.passes.graphs import TARGET, compute, graph, random, run, weights
 

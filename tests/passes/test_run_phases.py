@@ -14,7 +14,8 @@ from docs.generate import PAGES
 from service import frontend
 from service.dump import DumpFolder
 from service.passes import Optimized, optimize
-from service.passes.pipeline import PHASES, Job, lowering_passes, phases
+from service.passes.phase import PHASES
+from service.passes.pipeline import Job, lowering_passes, phases
 from service.request import CompileOptions, Precision, Signature
 from tests import zoo
 from tests.passes.graphs import TARGET, graph, run, weights

@@ -12,7 +12,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from schedules import cpu, cuda
-from schedules.rule import Declined, Schedule
+from schedules.template import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor

@@ -23,7 +23,7 @@ from service.api.uploads import FIELDS, Upload
 from service.errors import RelaxcError
 from service.jobs.backend import Backend
 from service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
-from service.jobs.desk import Submitted
+from service.jobs.queue.desk import Submitted
 from service.lowering.target import resolve
 
 __all__ = ["router"]

@@ -19,8 +19,8 @@ from service.api.problems import responses
 from service.api.routes.backend import backend_of
 from service.errors import Forbidden, InvalidOption
 from service.jobs.database.rows import JobKind, JobRequest, Owner
-from service.jobs.desk import Submitted
 from service.jobs.job import State
+from service.jobs.queue.desk import Submitted
 
 __all__ = ["ACCEPTED", "CACHE_STATUS", "router"]
 

@@ -19,6 +19,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from service.config import settings
 from service.errors import InvalidOption, ServiceError
+from service.jobs.database.migrate import migrate
 
 __all__ = ["Database", "now", "url_of_settings"]
 
@@ -69,8 +70,6 @@ class Database:
     def __init__(self, url: str | URL) -> None:
         """Opens it and brings its tables up to date. Raises InvalidOption for a URL that it cannot use, ServiceError
         when there is no answer."""
-        from service.jobs.database.migrate import migrate
-
         self.engine = _engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         try:

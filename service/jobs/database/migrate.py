@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from alembic.config import Config
 from alembic.runtime.environment import EnvironmentContext
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.engine import Connection
 
 from service.jobs.database.tables import metadata
-
-if TYPE_CHECKING:
-    from service.jobs.database.engine import Database
 
 __all__ = ["MIGRATION_LOCK", "is_current", "migrate"]
 
@@ -22,7 +21,16 @@ MIGRATION_LOCK = 1
 """The name of the lock that the migrating server holds."""
 
 
-def migrate(database: Database, revision: str = "head") -> None:
+class Transactions(Protocol):
+    """What a migration needs of `engine.Database`, which migrates itself when it is opened."""
+
+    def begin(self) -> AbstractContextManager[Connection]: ...
+    def read(self) -> AbstractContextManager[Connection]: ...
+    def lock(self, connection: Connection, name: int) -> None: ...
+    def take_time(self, connection: Connection) -> None: ...
+
+
+def migrate(database: Transactions, revision: str = "head") -> None:
     """Upgrades to `revision`, in one transaction. Does nothing where the database is there already."""
     config, script = _script()
 
@@ -37,7 +45,7 @@ def migrate(database: Database, revision: str = "head") -> None:
         environment.run_migrations()
 
 
-def is_current(database: Database) -> bool:
+def is_current(database: Transactions) -> bool:
     """Whether the tables are those of this version."""
     with database.read() as connection:
         current = MigrationContext.configure(connection).get_current_heads()

@@ -1,4 +1,4 @@
-"""Every table of the service. The migrations make these; `tests/jobs/test_database.py` fails where the two differ.
+"""Every table of the service. The migrations make these; a test of the engine fails where the two differ.
 
 Times are Unix seconds. JSON is text in SQLite and `json` in PostgreSQL; no query looks into it.
 """

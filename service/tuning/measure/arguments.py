@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
-from schedules import tir
+from schedules.ir import tir
 from service.runtime.tensors import Array, numpy_dtype
 
 __all__ = ["Arguments", "arguments_of"]

@@ -12,7 +12,7 @@ from service.tuning.measure.outcome import MeasureLimits, Outcome
 from service.tuning.measure.pool import Done, Lost, Pool, collect
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters
+    from schedules.template import Parameters
 
 __all__ = ["Batch", "Policy", "outcome_of", "run_alone"]
 

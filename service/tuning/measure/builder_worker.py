@@ -10,8 +10,8 @@ from typing import Any
 
 import tvm
 
-from schedules.rule import Declined, Rule, Schedule
-from schedules.traces import METASCHEDULE, Traced
+from schedules.metaschedule.traces import METASCHEDULE, Traced
+from schedules.template import Declined, Rule, Schedule
 from service.errors import RelaxcError, in_one_line
 from service.lowering.apply import apply_rule, finish
 from service.lowering.build import build_kernel

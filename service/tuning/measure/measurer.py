@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from service.config import settings
 from service.errors import InvalidOption, ServerUnreachable
-from service.jobs.workspace import Workspace
+from service.jobs.process.workspace import Workspace
 from service.request import TargetSpec
 from service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
 from service.tuning.measure.disk import check_room, writing
@@ -26,7 +26,7 @@ from service.tuning.measure.zygote import Zygote
 from service.tuning.task import Task
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters
+    from schedules.template import Parameters
 
 __all__ = ["Measurer"]
 

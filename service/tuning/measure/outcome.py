@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from schedules.rule import Parameters
+    from schedules.template import Parameters
 
 __all__ = ["Kind", "MeasureLimits", "Noise", "Outcome", "RpcOptions"]
 

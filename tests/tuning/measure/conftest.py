@@ -10,13 +10,13 @@ import psutil
 import pytest
 import tvm
 
-from schedules.rule import Choices, Declined, Parameters, Schedule
+from schedules.template import Choices, Declined, Parameters, Schedule
 from service.config import settings
 from service.lowering.target import resolve, to_tvm
 from service.tuning.measure import MeasureLimits, Measurer
 from service.tuning.task import Task
 from tests.processes import name_of
-from tests.schedules.test_packed import product
+from tests.schedules.cpu.gemm.test_matmul_packed import product
 from tests.tuning.measure.bad_rules import FAULTS, RULES, plus_one
 
 BAD = "tests.tuning.measure.bad_rules"
@@ -55,7 +55,7 @@ def faulty() -> Task:
 @pytest.fixture(scope="session")
 def matmul() -> Task:
     """A small packed matrix product with a residual and a relu."""
-    from schedules.cpu.matmul_packed import MatmulPacked
+    from schedules.cpu.gemm.matmul_packed import MatmulPacked
 
     return make_task(product(24, 64, 64, 32, 12), MatmulPacked(), "matmul")
 

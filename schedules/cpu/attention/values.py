@@ -1,0 +1,50 @@
+"""The values of one head of attention: packed into panels for the blocks of queries of a task, or where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import tirx
+
+from schedules.cpu.attention.form import Attention, Blocking, Index
+from schedules.ir import tir
+from schedules.ir.statements import buffer, loop, store, unrolled, vectorized
+
+__all__ = ["Values"]
+
+
+class Values:
+    """The values of one head, packed or where they are."""
+
+    def __init__(self, a: Attention, p: Blocking, batch: Index) -> None:
+        self.a, self.p, self.batch = a, p, batch
+        self.wide = p.columns * p.value_lanes
+        self.panel = None
+        if p.copies:
+            self.panel = buffer("panel", a.width // self.wide, int(tir.as_int(a.keys) or 0), self.wide)
+
+    @property
+    def buffers(self) -> list[Any]:
+        return [] if self.panel is None else [self.panel]
+
+    def pack(self) -> list[Any]:
+        """`panel[e // wide, n, e % wide] = v[n, e]`"""
+        if self.panel is None:
+            return []
+
+        def row(n: Any, part: Any) -> Any:
+            def lane(column: Any, at: Any) -> Any:
+                place = column * self.p.value_lanes + at
+                value = self.a.value(self.batch, n, part * self.wide + place)
+                return store(self.panel, value, part, n, place)
+
+            return unrolled(self.p.columns, lambda c: vectorized(self.p.value_lanes, lambda at: lane(c, at)))
+
+        parts = self.a.width // self.wide
+        return [loop(self.a.keys, lambda n: loop(parts, lambda part: row(n, part), name="part"), name="n")]
+
+    def load(self, n: Any, part: Any, place: Any) -> Any:
+        """Key n's value at `place` in part `part` of the columns."""
+        if self.panel is None:
+            return self.a.value(self.batch, n, part * self.wide + place)
+        return tirx.BufferLoad(self.panel, [part, n, place])

@@ -1,0 +1,1 @@
+"""What the CPU templates of several families share."""

@@ -1,0 +1,1 @@
+"""Elementwise functions, data movement, and everything else on CPUs."""

@@ -1,0 +1,236 @@
+"""Elementwise blocks as loops over memory: vectors along contiguous axes, transposed squares across strided ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from tvm import s_tir, tirx
+
+from schedules.cpu.common.nest import TASKS_PER_CORE, lanes_of, work_of_nest
+from schedules.cpu.elementwise.cases import by_case, case_depth
+from schedules.hardware import Cpu
+from schedules.ir import analysis, tir
+from schedules.ir.strides import Strided, strided
+from schedules.ir.transpose_code import transpose_code, transpose_name
+
+__all__ = ["stream_program"]
+
+_Body = Callable[[list[Any], Any], Any]
+_Loops = Callable[[_Body], Any]
+
+
+def stream_program(func: Any, cpu: Cpu) -> Any | None:
+    """`func`, whose statements are elementwise nests, with each as a loop over memory; None where one cannot be.
+
+    Where every access is contiguous along the last axis, or stays where it is:
+
+        for task in parallel: for outer axes: for i: out[i * lanes :] = f(a[i * lanes :], b, …)
+
+    Where loads walk through memory along another axis a than the result does, by squares transposed in registers:
+
+        for outer axes, blocks of a in parallel: for blocks of the last axis l:
+            t = transposed(x[l :, a :]);  for each row of t: out[a, l :] = f(t, …)
+
+    What is left of an axis is done by a vector or a square that overlaps the one before. Conditions that hold for a
+    whole row, as those of a concatenation of blocks of channels, choose among loops (see `by_case`).
+    """
+    statements: list[Any] = []
+    program = _Program(cpu)
+    for nest in analysis.nests(func):
+        found = None if nest is None else strided(nest.block, list(func.params))
+        statement = None if found is None else program.statement(found)
+        if statement is None:
+            return None
+        statements.append(statement)
+    body = tirx.stmt_seq(*statements)
+    if program.code:
+        body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", "".join(program.code.values()), body)
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=program.buffers)
+    return func.with_body(s_tir.SBlockRealize([], True, root))
+
+
+class _Program:
+    """The statements of a PrimFunc, the buffers that they need, and the code that they call, by name."""
+
+    def __init__(self, cpu: Cpu) -> None:
+        self.cpu = cpu
+        self.buffers: list[Any] = []
+        self.code: dict[str, str] = {}
+
+    def statement(self, found: Strided) -> Any | None:
+        """The loops for one block; None where its accesses are neither contiguous nor transposed."""
+        if not found.axes or not isinstance(found.axes[-1].extent, int) or found.store.strides[-1] != 1:
+            return None
+        lanes = lanes_of(found.block, self.cpu)
+        if all(load.strides[-1] in (0, 1) for load in found.loads):
+            return self._contiguous(found, lanes)
+        across = None if _is_conditional(found) else _across(found, lanes)
+        return None if across is None else self._transposed(found, across, lanes)
+
+    def _tasks(self, found: Strided) -> int:
+        """Parts that the work is split into at least; 1 where it is not worth waking the other threads."""
+        parallel = self.cpu.cores > 1 and analysis.worth_parallel(work_of_nest(found.block))
+        return TASKS_PER_CORE * self.cpu.cores if parallel else 1
+
+    def _contiguous(self, found: Strided, lanes: int) -> Any:
+        tasks, extents = self._tasks(found), [axis.extent for axis in found.axes[:-1]]
+        length = found.axes[-1].extent
+        leading = max(_leading(extents, tasks), case_depth(found))
+        rows = tir.product(extents)
+        chunk = length
+        if isinstance(rows, int) and rows < tasks:
+            chunk = min(length, _chunk(length, lanes, -(-tasks // rows)))
+        parts = -(-length // chunk)
+
+        def body(case: Strided, outer: list[Any], part: Any) -> Any:
+            start = _start(part, chunk, length)
+            return _vectors(chunk, lanes, lambda at, lane: _stored(case, [*outer, start + at + lane]))
+
+        def task(first: list[Any], loops: _Loops) -> Any:
+            outer = first[: len(extents)]
+            return by_case(found, outer, lambda case: loops(partial(body, case)))
+
+        return _nest([*extents, parts], leading if parts == 1 else len(extents) + 1, tasks > 1, task)
+
+    def _transposed(self, found: Strided, across: int, lanes: int) -> Any:
+        tasks, axes = self._tasks(found), found.axes
+        length, height = axes[-1].extent, axes[across].extent
+        extents = [axis.extent for axis in axes[:-1]]
+        extents[across] = -(-height // lanes)
+        blocks = -(-length // lanes)
+        rows = tir.product(extents)
+        leading = len(extents) + (isinstance(rows, int) and rows < tasks)
+
+        def body(outer: list[Any], part: Any) -> Any:
+            top = _start(outer[across], lanes, height)
+            corner = [*outer[:across], top, *outer[across + 1 :], _start(part, lanes, length)]
+            return self._square(found, across, lanes, corner)
+
+        return _nest([*extents, blocks], leading, tasks > 1, lambda _first, loops: loops(body))
+
+    def _square(self, found: Strided, across: int, lanes: int, corner: list[Any]) -> Any:
+        """One square of the result, whose first element is at `corner`."""
+        turned = [i for i, load in enumerate(found.loads) if load.strides[-1] not in (0, 1)]
+        if tir.same(found.body.value, found.loads[turned[0]].node):
+            return self._turn(found, turned[0], corner, lanes, found.store.buffer, found.store.strides[across])
+        tiles = {i: self._tile(found.loads[i].buffer, lanes) for i in turned}
+        calls = [self._turn(found, i, corner, lanes, tile, lanes) for i, tile in tiles.items()]
+        row = tir.fresh("row")
+
+        def element(at: Any, lane: Any) -> Any:
+            place = [*corner[:-1], corner[-1] + at + lane]
+            place[across] = place[across] + row
+            return _stored(found, place, {i: tile[row * lanes + lane] for i, tile in tiles.items()})
+
+        rows = tirx.For(
+            row, tirx.const(0, "int64"), tir.size(lanes), tirx.ForKind.SERIAL, _vectors(lanes, lanes, element)
+        )
+        return tirx.stmt_seq(*calls, rows)
+
+    def _tile(self, source: Any, lanes: int) -> Any:
+        self.buffers.append(tirx.decl_buffer([lanes * lanes], str(source.dtype), "tile", scope="local"))
+        return self.buffers[-1]
+
+    def _turn(self, found: Strided, index: int, corner: list[Any], lanes: int, target: Any, step: int | None) -> Any:
+        """The call that transposes the square of one load at `corner` into `target`, whose rows are `step` apart."""
+        load = found.loads[index]
+        source = load.element(found.axes, corner, found.ones)
+        into = target[0]
+        if target.same_as(found.store.buffer):
+            into = found.store.element(found.axes, corner, found.ones)
+        sizes = (lanes, tir.dtype_bits(str(load.buffer.dtype)), load.strides[-1] or 0, step or 0)
+        name = transpose_name(*sizes)
+        self.code[name] = transpose_code(*sizes)
+        call = tirx.call_extern("int32", name, tirx.address_of(source), tirx.address_of(into))
+        return tirx.Evaluate(call)
+
+
+def _stored(found: Strided, positions: list[Any], replaced: dict[int, Any] | None = None) -> Any:
+    offset = found.store.offset(found.axes, positions, found.ones)
+    return tirx.BufferStore(found.store.buffer, found.value(positions, replaced), found.store.at(offset))
+
+
+def _is_conditional(found: Strided) -> bool:
+    """Whether a load that is not along the last axis is in a branch: its square may not exist where it is not taken."""
+    branches = [call for call in tir.conditions(found.body.value) if tir.is_if_then_else(call)]
+    inside = [load for call in branches for branch in call.args[1:] for load in tir.loads(branch)]
+    turned = [load.node for load in found.loads if load.strides[-1] not in (0, 1)]
+    return any(tir.same(a, b) for a in inside for b in turned)
+
+
+def _across(found: Strided, lanes: int) -> int | None:
+    """The axis that every load which does not go along the last one goes along; None where there is no such one."""
+    turned = [load for load in found.loads if load.strides[-1] not in (0, 1)]
+    if any(load.strides[-1] is None for load in turned) or found.axes[-1].extent < lanes:
+        return None
+    for index, axis in enumerate(found.axes[:-1]):
+        extent = axis.extent
+        if all(load.strides[index] == 1 for load in turned) and isinstance(extent, int) and extent >= lanes:
+            return index if found.store.strides[index] else None
+    return None
+
+
+def _leading(extents: Sequence[Any], tasks: int) -> int:
+    """How many of the outer axes give `tasks` tasks together, or all of them."""
+    for count in range(1, len(extents)):
+        total = tir.product(list(extents[:count]))
+        if not isinstance(total, int) or total >= tasks:
+            return count
+    return len(extents)
+
+
+def _chunk(length: int, lanes: int, parts: int) -> int:
+    """The length of each of `parts`: whole vectors, and a divisor of `length` where one is near."""
+    even = -(-length // parts // lanes) * lanes
+    for candidate in range(even, 2 * even + 1, lanes):
+        if length % candidate == 0:
+            return candidate
+    return even
+
+
+def _start(part: Any, size: int, length: int) -> Any:
+    """Where a part of `size` begins: the last one ends with the axis."""
+    return part * size if length % size == 0 else tirx.min(part * size, tirx.const(length - size, "int64"))
+
+
+def _vectors(length: int, lanes: int, body: Any) -> Any:
+    """`body(at, lane)` for `length` elements in vectors, of which the last overlaps the one before it."""
+    zero = tirx.const(0, "int64")
+    if length <= lanes:
+        return _vector(length, zero, body)
+    step = tir.fresh("i")
+    whole = _vector(lanes, step * lanes, body)
+    loop = tirx.For(step, zero, tir.size(length // lanes), tirx.ForKind.SERIAL, whole)
+    if length % lanes == 0:
+        return loop
+    return tirx.stmt_seq(loop, _vector(lanes, tirx.const(length - lanes, "int64"), body))
+
+
+def _vector(lanes: int, at: Any, body: Any) -> Any:
+    if lanes == 1:
+        return body(at, tirx.const(0, "int64"))
+    lane = tir.fresh("lane")
+    return tirx.For(lane, tirx.const(0, "int64"), tir.size(lanes), tirx.ForKind.VECTORIZED, body(at, lane))
+
+
+def _nest(extents: list[Any], leading: int, parallel: bool, task: Callable[[list[Any], _Loops], Any]) -> Any:
+    """Loops over `extents`, the `leading` ones as one parallel loop of tasks.
+
+    `task` takes the indices of the leading axes, and what makes the loops over the others around a body, which takes
+    all but the last index, and that.
+    """
+    at = tir.fresh("task")
+    first = tir.unflatten(at, [tir.size(e) for e in extents[:leading]])
+
+    def loops(body: _Body) -> Any:
+        inner = [tir.fresh("outer") for _ in extents[leading:]]
+        positions = [*first, *inner]
+        nest = body(positions[:-1], positions[-1])
+        for var, extent in reversed(list(zip(inner, extents[leading:], strict=True))):
+            nest = tirx.For(var, tirx.const(0, "int64"), tir.size(extent), tirx.ForKind.SERIAL, nest)
+        return nest
+
+    kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
+    return tirx.For(at, tirx.const(0, "int64"), tir.size(tir.product(extents[:leading])), kind, task(first, loops))

@@ -1,0 +1,1 @@
+"""Row-wise functions on CPUs: softmax, norms, sums."""

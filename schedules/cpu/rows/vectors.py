@@ -1,0 +1,67 @@
+"""Loops of vectors over a row: whole ones, and a last one that overlaps where they do not divide it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from schedules.ir import tir
+
+__all__ = ["Vector", "filled", "folded", "in_lanes", "loop", "vectors"]
+
+
+@dataclass(frozen=True)
+class Vector:
+    """`lanes` elements from `start`, of which the last `fresh` are new; `slot` is the accumulators' index."""
+
+    start: Any
+    lanes: int
+    fresh: int
+    slot: int
+
+
+def vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[Vector]]]:
+    """Loops that cover `length` elements: how often each runs, and its vectors, whose `start` is of the loop's step."""
+    if length < lanes:
+        return [(1, [Vector(lambda _: tirx.const(0, "int64"), length, length, 0)])]
+    whole = length // lanes
+    unroll = min(unroll, whole)
+    steps, rest = divmod(whole, unroll)
+
+    def inside(u: int) -> Callable[[Any], Any]:
+        return lambda step: step * (unroll * lanes) + u * lanes
+
+    def fixed(start: int) -> Callable[[Any], Any]:
+        return lambda _: tirx.const(start, "int64")
+
+    loops = [(steps, [Vector(inside(u), lanes, lanes, u) for u in range(unroll)])]
+    last = [Vector(fixed((steps * unroll + u) * lanes), lanes, lanes, u) for u in range(rest)]
+    if length % lanes:
+        last.append(Vector(fixed(length - lanes), lanes, length % lanes, rest % unroll))
+    return [*loops, (1, last)] if last else loops
+
+
+def loop(var: Any, extent: int, body: Any) -> Any:
+    if extent == 1:
+        return tir.substitute(body, {var: tirx.const(0, "int64")})
+    return tirx.For(var, tirx.const(0, "int64"), tir.size(extent), tirx.ForKind.SERIAL, body)
+
+
+def filled(buffer: Any, value: Any, first: int, count: int) -> Any:
+    return in_lanes(count, lambda lane: tirx.BufferStore(buffer, value, [lane + first]))
+
+
+def folded(buffer: Any, op: Any, count: int, by: int) -> Any:
+    """`b[i] = op(b[i], b[i + by])` for i in `count`, as one vector."""
+    return in_lanes(count, lambda lane: tirx.BufferStore(buffer, op(buffer[lane], buffer[lane + by]), [lane]))
+
+
+def in_lanes(count: int, body: Callable[[Any], Any]) -> Any:
+    """`body` for each of `count` lanes, as one vector."""
+    if count == 1:
+        return body(tirx.const(0, "int64"))
+    lane = tir.fresh("lane")
+    return tirx.For(lane, tirx.const(0, "int64"), tir.size(count), tirx.ForKind.VECTORIZED, body(lane))

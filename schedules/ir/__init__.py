@@ -1,0 +1,1 @@
+"""Reading, building and scheduling TIR: what every template stands on."""

@@ -1,0 +1,305 @@
+"""Facts about a PrimFunc: its blocks, their axes and accesses, and how much they compute and move."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import ir, s_tir, tirx
+
+from schedules.ir import tir
+
+__all__ = [
+    "Nest",
+    "Work",
+    "common_rows",
+    "expression_size",
+    "has_reduction",
+    "is_contiguous_over",
+    "is_expensive",
+    "is_injective",
+    "is_reduction",
+    "iterations",
+    "nest_of",
+    "nests",
+    "readers",
+    "reduces",
+    "work_of",
+    "worth_parallel",
+    "writes_at_axes",
+]
+
+PARALLEL_MIN_WORK = 1 << 16
+"""Scalar operations under which waking the other threads (some microseconds) costs more than it saves."""
+
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+_CHEAP_CALLS = frozenset({"prim.if_then_else", "prim.likely", "tirx.fabs", "tirx.reinterpret", "tirx.bitwise_and"})
+
+
+@dataclass(frozen=True)
+class Nest:
+    """A block alone in perfectly nested loops, one loop an axis, in the order of the axes; or in no loops at all."""
+
+    loops: tuple[Any, ...]
+    block: Any
+
+    @property
+    def extents(self) -> list[Any]:
+        """The extents of the axes: ints, or expressions where symbolic."""
+        return [tir.product([iv.dom.extent]) for iv in self.block.iter_vars]
+
+    def spatial_loops(self, sch: Any, name: str) -> list[Any]:
+        """The schedule's loops over the parallel axes."""
+        return self._loops(sch, name, tirx.IterVar.DataPar)
+
+    def reduction_loops(self, sch: Any, name: str) -> list[Any]:
+        """The schedule's loops over the reduced axes."""
+        return self._loops(sch, name, tirx.IterVar.CommReduce)
+
+    def _loops(self, sch: Any, name: str, kind: int) -> list[Any]:
+        pairs = zip(sch.get_loops(name), self.block.iter_vars, strict=True)
+        return [loop for loop, iv in pairs if iv.iter_type == kind]
+
+
+def nests(func: Any) -> list[Nest | None]:
+    """The statements of `func` in order: None for what is not one block in its own plain loops."""
+    return [_nest(statement) for statement in tir.statements(func.body.block.body)]
+
+
+def nest_of(func: Any, name: str) -> Nest | None:
+    """The nest of the block `name`, if it is one."""
+    return next((nest for nest in nests(func) if nest is not None and nest.block.name_hint == name), None)
+
+
+def _nest(statement: Any) -> Nest | None:
+    loops = []
+    while isinstance(statement, tirx.For) and statement.kind == tirx.ForKind.SERIAL and not statement.annotations:
+        loops.append(statement)
+        statement = statement.body
+    if not isinstance(statement, s_tir.SBlockRealize) or tir.collect(statement.block.body, s_tir.SBlockRealize):
+        return None
+    values = list(statement.iter_values)
+    if not loops:
+        return Nest((), statement.block)
+    if len(values) != len(loops) or tir.as_int(statement.predicate) != 1:
+        return None
+    plain = all(tir.same_var(value, loop.loop_var) for value, loop in zip(values, loops, strict=True))
+    return Nest(tuple(loops), statement.block) if plain else None
+
+
+def is_contiguous_over(block: Any, axes: Sequence[Any]) -> bool:
+    """Whether each access moves through memory by 1 with the row-major position in `axes`, or does not move.
+
+    At least one access must move. Conditions do not count: where they hold for a whole vector is tested later.
+    """
+    extents = {iv.var: iv.dom.extent for iv in block.iter_vars}
+    sizes = [extents[axis] for axis in axes]
+    if any(tir.as_int(size) == 0 for size in extents.values()):
+        return False
+    spot = tir.fresh("spot")
+    place = dict(zip(axes, tir.unflatten(spot, sizes), strict=True))
+    bounds = {var: extent for var, extent in extents.items() if var not in axes} | {spot: tir.size(tir.product(sizes))}
+    accesses = [(load.indices, load.source.shape) for load in tir.loads(block.body.value)]
+    accesses.append((block.body.indices, block.body.buffer.shape))
+    moves = False
+    for indices, shape in accesses:
+        if not tir.uses(list(indices), axes):
+            continue
+        if any(tir.uses([inner for load in tir.loads(index) for inner in load.indices], axes) for index in indices):
+            return False
+        position = tir.substitute(tir.flatten(indices, shape), place)
+        if not tir.steps_by_one(position, spot, bounds):
+            return False
+        moves = True
+    return moves
+
+
+def worth_parallel(work: int | None) -> bool:
+    """Whether `work` scalar operations (None for unknown) are worth waking the other threads."""
+    return work is None or work >= PARALLEL_MIN_WORK
+
+
+def is_injective(block: Any) -> bool:
+    """Whether each iteration of `block` writes an element of its own, at its plain axes, and reduces nothing."""
+    if block.init is not None or not isinstance(block.body, tirx.BufferStore) or block.match_buffers:
+        return False
+    if any(iv.iter_type != tirx.IterVar.DataPar for iv in block.iter_vars):
+        return False
+    return writes_at_axes(block)
+
+
+def writes_at_axes(block: Any) -> bool:
+    """Whether the store's indices are distinct spatial axes of the block or constants, and no axis is left out."""
+    own = [iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
+    seen: list[Any] = []
+    for index in block.body.indices:
+        if tir.as_int(index) is not None:
+            continue
+        if not isinstance(index, tirx.Var) or index not in own or index in seen:
+            return False
+        seen.append(index)
+    missing = [iv for iv in block.iter_vars if iv.var in own and iv.var not in seen]
+    return all(tir.as_int(iv.dom.extent) == 1 for iv in missing)
+
+
+def is_reduction(block: Any) -> bool:
+    """Whether `block` reduces into the elements at its plain axes, from an initial value."""
+    kinds = {iv.iter_type for iv in block.iter_vars}
+    return (
+        block.init is not None
+        and kinds <= {tirx.IterVar.DataPar, tirx.IterVar.CommReduce}
+        and isinstance(block.body, tirx.BufferStore)
+        and writes_at_axes(block)
+    )
+
+
+def has_reduction(func: Any) -> bool:
+    """Whether a block of `func` reduces."""
+    return any(realize.block.init is not None for realize in tir.block_realizes(func))
+
+
+def reduces(iter_var: Any) -> bool:
+    """Whether an axis of a block is reduced over."""
+    return bool(iter_var.iter_type == tirx.IterVar.CommReduce)
+
+
+def readers(func: Any, buffer: Any) -> list[Any]:
+    """The blocks that load from `buffer` and do not store to it."""
+    blocks = [realize.block for realize in tir.block_realizes(func)]
+    return [
+        block
+        for block in blocks
+        if any(load.source.same_as(buffer) for load in tir.loads(block))
+        and not any(store.buffer.same_as(buffer) for store in tir.collect(block, tirx.BufferStore))
+    ]
+
+
+def expression_size(node: Any) -> int:
+    """Operators, calls and loads in `node`."""
+    return len(tir.collect(node, (*_ARITHMETIC, ir.Call, ir.TensorLoad, tirx.Cast, tirx.Select)))
+
+
+def is_expensive(node: Any) -> bool:
+    """Whether `node` calls a function, such as exp, or divides floats: more than a few cycles."""
+    if any(getattr(call.op, "name", "") not in _CHEAP_CALLS for call in tir.collect(node, ir.Call)):
+        return True
+    return any(str(div.ty.dtype).startswith("float") for div in tir.collect(node, tirx.Div))
+
+
+def iterations(block: Any) -> Any:
+    """How often the body of `block` runs: an int, or an expression where an extent is symbolic."""
+    return tir.product([iv.dom.extent for iv in block.iter_vars])
+
+
+class Work:
+    """The floating-point operations and bytes of a PrimFunc: ints, or text in its symbolic sizes."""
+
+    def __init__(self, flops: Any, size_bytes: Any, written_bytes: Any) -> None:
+        self.flops = flops
+        self.size_bytes = size_bytes
+        self.written_bytes = written_bytes
+
+    @property
+    def known_flops(self) -> int | None:
+        """The operations, if they are known at compile time."""
+        return tir.as_int(self.flops)
+
+    def to_dict(self) -> dict[str, int | str]:
+        """All of them as JSON values; `written_bytes` are part of `bytes`."""
+        return {
+            "flops": _json(self.flops),
+            "bytes": _json(self.size_bytes),
+            "written_bytes": _json(self.written_bytes),
+        }
+
+
+def work_of(func: Any) -> Work:
+    """What `func` computes and moves.
+
+    FLOPs: each arithmetic operator and call of a stored value, on floats or integers, counts 1 an iteration.
+    Bytes: each parameter once, as if every intermediate stayed in the cache; of one that is only gathered from, such
+    as the table of an embedding, the elements that are loaded.
+    """
+    flops: Any = 0
+    for realize in tir.block_realizes(func):
+        block = realize.block
+        operations = sum(_operations(store.value) for store in tir.collect(block.body, tirx.BufferStore))
+        flops = flops + operations * iterations(block)
+    stored = [store.buffer for store in tir.collect(func.body, tirx.BufferStore)]
+    moved = [(buffer, _bytes_moved(func, buffer)) for buffer in _buffers(func.params)]
+    written = sum(size for buffer, size in moved if any(buffer.same_as(other) for other in stored))
+    return Work(_folded(flops), _folded(sum(size for _, size in moved)), _folded(written))
+
+
+def _bytes_moved(func: Any, buffer: Any) -> Any:
+    """The bytes of `buffer`, or of its elements that plain blocks load where these are fewer."""
+    whole, loaded = _bytes(buffer), 0
+    for realize in tir.block_realizes(func):
+        block = realize.block
+        count = sum(load.source.same_as(buffer) for load in tir.loads(block.body))
+        times = iterations(block)
+        touched = count or any(store.buffer.same_as(buffer) for store in tir.collect(block.body, tirx.BufferStore))
+        if touched and not (count and isinstance(times, int) and isinstance(block.body, tirx.BufferStore)):
+            return whole
+        loaded += count * times if count else 0
+    item = max(1, tir.dtype_bits(str(buffer.dtype)) // 8)
+    return min(whole, loaded * item) if isinstance(whole, int) and loaded else whole
+
+
+def _operations(value: Any) -> int:
+    """Operators outside of index expressions; of a Select by an index, such as of a matrix's row, the longer branch."""
+    count = _written_operations(value)
+    chosen = [select for select in tir.collect(value, tirx.Select) if not tir.loads(select.condition)]
+    while chosen:
+        outer = chosen.pop()  # children come first, so this one is inside of no other
+        inside = [select for select in tir.collect(outer, tirx.Select) if not tir.loads(select.condition)]
+        del chosen[len(chosen) - len(inside) + 1 :]
+        longer = max(_operations(outer.true_value), _operations(outer.false_value))
+        count -= _written_operations(outer) - longer
+    return count
+
+
+def _written_operations(value: Any) -> int:
+    inside = sum(_all_operations(index) for load in tir.loads(value) for index in load.indices)
+    return max(0, _all_operations(value) - inside)
+
+
+def _all_operations(node: Any) -> int:
+    calls = [c for c in tir.collect(node, ir.Call) if getattr(c.op, "name", "") not in _CHEAP_CALLS]
+    return len(tir.collect(node, _ARITHMETIC)) + len(calls)
+
+
+def _buffers(params: Iterable[Any]) -> list[Any]:
+    return [param for param in params if tirx.is_buffer_var(param)]
+
+
+def _bytes(buffer: Any) -> Any:
+    bits = tir.dtype_bits(str(buffer.dtype))
+    return tir.product(list(buffer.shape)) * max(1, bits // 8)
+
+
+def _folded(value: Any) -> Any:
+    if isinstance(value, int):
+        return value
+    simple = tir.simplify(value)
+    known = tir.as_int(simple)
+    return simple if known is None else known
+
+
+def _json(value: Any) -> int | str:
+    return value if isinstance(value, int) else str(value).replace("T.int64(", "(")
+
+
+def common_rows(blocks: list[Any]) -> int | None:
+    """How many leading axes every stage has in common; every reduction comes after them."""
+    kept = [[iv for iv in block.iter_vars if not reduces(iv)] for block in blocks]
+    rows = min(len(axes) for axes, block in zip(kept, blocks, strict=True) if is_reduction(block))
+    rows = min(rows, len(kept[-1]))
+    for axes, block in zip(kept, blocks, strict=True):
+        if len(axes) < rows or [iv.var for iv in block.iter_vars[:rows]] != [iv.var for iv in axes[:rows]]:
+            return None
+        pairs = zip(axes[:rows], kept[-1][:rows], strict=True)
+        if not all(tir.same_size(axis.dom.extent, last.dom.extent) for axis, last in pairs):
+            return None
+    return rows

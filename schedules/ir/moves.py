@@ -1,0 +1,123 @@
+"""Scheduling steps that several templates share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tvm import s_tir
+
+from schedules.ir import analysis, tir
+
+__all__ = [
+    "ACCUMULATE_LOCALLY",
+    "PREFETCH_AHEAD",
+    "accumulate_locally",
+    "fuse_all",
+    "inline_producers",
+    "loop_of",
+    "parallelize",
+    "prefetch_ahead",
+    "vectorize_inner",
+]
+
+ACCUMULATE_LOCALLY = "relaxc.accumulate_locally"
+"""The annotation that `accumulate_locally` leaves on a loop, for the lowering."""
+
+PREFETCH_AHEAD = "relaxc.prefetch_ahead"
+"""The annotation that `prefetch_ahead` leaves on a loop, for the lowering."""
+
+MAX_INLINED_NODES = 400
+"""Expression nodes over which a producer stays a stage of its own: its uses multiply when it is inlined."""
+
+
+def inline_producers(sch: Any, *, keep: Callable[[Any], bool] = lambda block: False) -> None:
+    """Elementwise stages go into the stages that read them, in program order.
+
+        t[i] = f(a[i]);  c[i] = g(t[i])   →   c[i] = g(f(a[i]))
+
+    A stage stays where TVM refuses (it writes an output, say), where `keep` says so, where the expression
+    would grow too large, or where an expensive function would be evaluated more often than now.
+    """
+    for realize in tir.block_realizes(sch.mod["main"]):
+        block = realize.block
+        if not analysis.is_injective(block) or keep(block):
+            continue
+        name = block.name_hint
+        current = sch.get(sch.get_sblock(name))
+        readers = analysis.readers(sch.mod["main"], current.body.buffer)
+        if not readers or not _worth_inlining(current, readers):
+            continue
+        try:
+            sch.compute_inline(name)
+        except s_tir.ScheduleError:
+            continue
+
+
+def _worth_inlining(block: Any, readers: Sequence[Any]) -> bool:
+    buffer = block.body.buffer
+    uses = [sum(load.source.same_as(buffer) for load in tir.loads(reader)) for reader in readers]
+    nodes = analysis.expression_size(block.body.value)
+    sizes = [nodes * use + analysis.expression_size(r.body) for use, r in zip(uses, readers, strict=True)]
+    if max(sizes) > MAX_INLINED_NODES:
+        return False
+    if not analysis.is_expensive(block.body.value):
+        return True
+    return len(readers) == 1 and analysis.iterations(readers[0]) == analysis.iterations(block)
+
+
+def fuse_all(sch: Any, loops: Sequence[Any]) -> Any:
+    """`loops` as one; one loop is itself."""
+    return loops[0] if len(loops) == 1 else sch.fuse(*loops)
+
+
+def parallelize(sch: Any, loops: Sequence[Any], work: int | None, cores: int) -> Any | None:
+    """The outer `loops` as one parallel loop, if `work` (scalar operations, None for unknown) is worth it."""
+    if not loops:
+        return None
+    fused = fuse_all(sch, loops)
+    if cores > 1 and analysis.worth_parallel(work):
+        sch.parallel(fused)
+    return fused
+
+
+def loop_of(sch: Any, name: str, axis: Any) -> Any:
+    """The innermost loop around the block `name` that its `axis` is bound to. Raises ValueError if there is none."""
+    realize = next(r for r in tir.block_realizes(sch.mod["main"]) if r.block.name_hint == name)
+    value = next(v for iv, v in zip(realize.block.iter_vars, realize.iter_values, strict=True) if iv.var.same_as(axis))
+    for loop in reversed(sch.get_loops(name)):
+        if tir.uses(value, [sch.get(loop).loop_var]):
+            return loop
+    raise ValueError(f"axis {axis} of block {name} is bound to no loop")
+
+
+def vectorize_inner(sch: Any, loop: Any, lanes: int) -> list[Any]:
+    """`loop` as vectors of `lanes`, with a scalar tail where these do not divide it.
+
+        for i in n   →   for i0 in ceil(n / lanes): for i1 in vectorized(lanes)
+
+    A constant extent of at most `lanes` becomes one vector. Returns the loops.
+    """
+    extent = tir.as_int(sch.get(loop).extent)
+    if extent is not None and extent <= lanes:
+        if extent > 1:
+            sch.vectorize(loop)
+        return [loop]
+    outer, inner = sch.split(loop, [None, lanes])
+    sch.vectorize(inner)
+    return [outer, inner]
+
+
+def prefetch_ahead(sch: Any, tiles: Any, ahead: int, elements: int) -> None:
+    """Has the loop over `tiles`, each of which reads the same `elements`, fetch those that are `ahead` into L2.
+
+    for tile in T: use P[base .. base + elements)   also fetches   P[base + ahead .. base + ahead + elements)
+
+    a slice with each tile; `service.lowering.prefetch` says how. The right annotation changes no result.
+    """
+    sch.annotate(tiles, PREFETCH_AHEAD, [ahead, elements])
+
+
+def accumulate_locally(sch: Any, loop: Any) -> None:
+    """Has the reduction `loop` hold what it adds to in registers, from before its first to after its last step."""
+    sch.annotate(loop, ACCUMULATE_LOCALLY, 1)

@@ -1,0 +1,149 @@
+"""If, Loop and Scan: a branch that is known is taken, a loop whose trip count is known is unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from service.frontend.onnx.file import subgraphs
+from service.frontend.onnx.node import Node, Refused, dtype_of
+from service.frontend.onnx.values import Known
+
+__all__ = ["CONTROL"]
+
+MAX_UNROLLED_NODES = 20_000
+"""Nodes that unrolling one loop may make; beyond it the compile would take minutes."""
+
+
+def _if(node: Node, proto: Any) -> list[Any]:
+    """The known branch; else both, and a selection by the condition, as no operator has side effects."""
+    branches = node.attr("then_branch"), node.attr("else_branch")
+    if node.is_known(0) and not node.inputs[0].symbolic:
+        return _branch(node, branches[0 if node.inputs[0].array.reshape(()) else 1])
+    from tvm import relax
+
+    then_values, else_values = _branch(node, branches[0]), _branch(node, branches[1])
+    condition = node.emit(relax.op.reshape(node.tensor(0), ()))
+    return [_select(node, condition, a, b) for a, b in zip(then_values, else_values, strict=True)]
+
+
+def _branch(node: Node, graph: Any) -> list[Any]:
+    inner = node.walk.child(node.walk.values)
+    inner.initialize(graph)
+    inner.run(graph.node)
+    inner.hand_over()
+    return [inner.values[value.name] for value in graph.output]
+
+
+def _select(node: Node, condition: Any, left: Any, right: Any) -> Any:
+    from tvm import relax
+
+    a, b = (_tensor(node, value) for value in (left, right))
+    shapes = node.shape_of(a), node.shape_of(b)
+    if dtype_of(a) != dtype_of(b) or [str(d) for d in shapes[0]] != [str(d) for d in shapes[1]]:
+        raise Refused(
+            "branches whose results differ in shape, with a condition that is computed from the inputs' values"
+        )
+    return node.emit(relax.op.where(condition, a, b))
+
+
+def _tensor(node: Node, value: Any) -> Any:
+    if isinstance(value, tuple):
+        raise Refused("a sequence in a branch, with a condition that is computed from the inputs' values")
+    return node.materialize(value)
+
+
+def _loop(node: Node, proto: Any) -> list[Any]:
+    """Inputs: the trip count, the first condition, the carried values. Scan outputs are stacked."""
+    import numpy as np
+
+    body = node.attr("body")
+    trips = int(node.scalar(0, "the trip count")) if node.has(0) else None
+    going = bool(node.scalar(1, "the first condition")) if node.has(1) else True
+    carried = node.inputs[2:]
+    stacks: list[list[Any]] = [[] for _ in body.output[1 + len(carried) :]]
+    count = 0
+    while going and (trips is None or count < trips):
+        _limit(body, count + 1)
+        inner = node.walk.child(node.walk.values)
+        inner.initialize(body)
+        given = [Known(np.array(count, "int64"), "int64"), Known(np.array(going), "bool"), *carried]
+        inner.values.update(zip((value.name for value in body.input), given, strict=False))
+        inner.run(body.node)
+        inner.hand_over()
+        results = [inner.values[value.name] for value in body.output]
+        condition, carried, scanned = results[0], results[1 : 1 + len(carried)], results[1 + len(carried) :]
+        if not isinstance(condition, Known) or condition.symbolic:
+            raise Refused("a condition that is computed from the inputs' values")
+        going = bool(condition.array.reshape(()))
+        for stack, value in zip(stacks, scanned, strict=True):
+            stack.append(value)
+        count += 1
+    return [*carried, *(_stack(node, stack, 0) for stack in stacks)]
+
+
+def _limit(body: Any, trips: int) -> None:
+    nodes = len(body.node) + sum(len(graph.node) for graph in subgraphs(body.node))
+    if nodes * trips > MAX_UNROLLED_NODES:
+        raise Refused(f"unrolling makes more than {MAX_UNROLLED_NODES} nodes")
+
+
+def _stack(node: Node, values: list[Any], axis: int) -> Any:
+    from tvm import relax
+
+    if not values:
+        raise Refused("a loop of no iterations with a scan output")
+    tensors = [node.emit(relax.op.expand_dims(node.materialize(value), axis)) for value in values]
+    return tensors[0] if len(tensors) == 1 else node.emit(relax.op.concat(tensors, axis))
+
+
+def _scan(node: Node, proto: Any) -> list[Any]:
+    """A loop along an axis of the scan inputs, since opset 9 without a batch axis."""
+    if node.opset < 9:
+        raise Refused("Scan before opset 9")
+    body, scans = node.attr("body"), node.attr("num_scan_inputs")
+    carried, sequences = node.inputs[: len(node.inputs) - scans], node.inputs[len(node.inputs) - scans :]
+    first = len(carried)
+    axes = list(node.attr("scan_input_axes", [0] * scans))
+    trips = node.shape(first)[axes[0]]
+    if not isinstance(trips, int):
+        raise Refused("an axis of symbolic size")
+    _limit(body, trips)
+    backwards = list(node.attr("scan_input_directions", [0] * scans))
+    stacks: list[list[Any]] = [[] for _ in body.output[len(carried) :]]
+    for step in range(trips):
+        slices = [
+            _element(node, sequence, axis, trips - 1 - step if back else step)
+            for sequence, axis, back in zip(sequences, axes, backwards, strict=True)
+        ]
+        inner = node.walk.child(node.walk.values)
+        inner.initialize(body)
+        inner.values.update(zip((value.name for value in body.input), [*carried, *slices], strict=True))
+        inner.run(body.node)
+        inner.hand_over()
+        results = [inner.values[value.name] for value in body.output]
+        carried = results[: len(carried)]
+        for stack, value in zip(stacks, results[len(carried) :], strict=True):
+            stack.append(value)
+    out_axes = list(node.attr("scan_output_axes", [0] * len(stacks)))
+    out_back = list(node.attr("scan_output_directions", [0] * len(stacks)))
+    stacked = [
+        _stack(node, stack[::-1] if back else stack, _positive(axis, node, stack))
+        for stack, axis, back in zip(stacks, out_axes, out_back, strict=True)
+    ]
+    return [*carried, *stacked]
+
+
+def _positive(axis: int, node: Node, stack: list[Any]) -> int:
+    rank = len(node.shape_of(node.materialize(stack[0]))) + 1 if stack else 1
+    return axis % rank
+
+
+def _element(node: Node, sequence: Any, axis: int, place: int) -> Any:
+    from tvm import relax
+
+    return node.emit(relax.op.take(node.materialize(sequence), relax.const(place, "int64"), axis, mode="clip"))
+
+
+CONTROL: dict[str, Callable[[Node, Any], list[Any]]] = {"If": _if, "Loop": _loop, "Scan": _scan}
+"""Operator → its outputs from the node and its protobuf."""

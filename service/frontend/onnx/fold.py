@@ -1,0 +1,167 @@
+"""Operators evaluated while importing: those that move known elements here, arithmetic in `onnx_arithmetic`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from service.frontend.onnx.arithmetic import ARITHMETIC
+from service.frontend.onnx.values import MAX_FOLDED, Undecided
+
+if TYPE_CHECKING:
+    from service.frontend.onnx.node import Node
+
+__all__ = ["FOLDS"]
+
+
+def _static(array: Any) -> list[int]:
+    """The numbers in an array. Raises Undecided when one is symbolic."""
+    values = array.reshape(-1).tolist()
+    if not all(isinstance(value, int) for value in values):
+        raise Undecided
+    return values  # type: ignore[no-any-return]
+
+
+def _squeeze(node: Node) -> Any:
+    array = node.arrays[0]
+    axes = node.axes(1)
+    return array.squeeze() if axes is None else array.squeeze(tuple(axes))
+
+
+def _unsqueeze(node: Node) -> Any:
+    import numpy as np
+
+    return np.expand_dims(node.arrays[0], tuple(node.axes(1) or ()))
+
+
+def _reshape(node: Node) -> Any:
+    array = node.arrays[0]
+    target = _static(node.arrays[1])
+    if not node.attr("allowzero", 0):
+        target = [array.shape[axis] if dim == 0 else dim for axis, dim in enumerate(target)]
+    return array.reshape(target)
+
+
+def _slice(node: Node) -> Any:
+    array = node.arrays[0]
+    starts, ends, axes, steps = node.slice_arguments()
+    index = [slice(None)] * array.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if not all(isinstance(value, int) for value in (start, end, step)):
+            raise Undecided
+        # An end far below zero means 'past the first element' when walking backwards.
+        stop = None if step < 0 and end < -array.shape[axis] else end
+        index[axis] = slice(start, stop, step)
+    return array[tuple(index)]
+
+
+def _concat(node: Node) -> Any:
+    import numpy as np
+
+    return np.concatenate([array for array in node.arrays if array is not None], node.attr("axis", 1))
+
+
+def _gather(node: Node) -> Any:
+    import numpy as np
+
+    return np.take(
+        node.arrays[0], np.array(_static(node.arrays[1]), "int64").reshape(node.arrays[1].shape), node.attr("axis", 0)
+    )
+
+
+def _expand(node: Node) -> Any:
+    import numpy as np
+
+    array = node.arrays[0]
+    shape = np.broadcast_shapes(array.shape, tuple(_static(node.arrays[1])))
+    _bound(shape)
+    return np.broadcast_to(array, shape)
+
+
+def _bound(shape: Any) -> None:
+    if math.prod(shape) > MAX_FOLDED:
+        raise Undecided
+
+
+def _constant_of_shape(node: Node) -> Any:
+    import numpy as np
+
+    shape = tuple(_static(node.arrays[0]))
+    _bound(shape)
+    value = node.attr("value", np.zeros(1, "float32"))
+    return np.full(shape, value.reshape(-1)[0], value.dtype)
+
+
+def _range(node: Node) -> Any:
+    import numpy as np
+
+    if any(array.dtype == object for array in node.arrays):
+        raise Undecided
+    start, limit, delta = (array.reshape(()) for array in node.arrays[:3])
+    if delta == 0:
+        raise Undecided
+    count = int(max(np.ceil((limit.astype("float64") - start) / delta), 0))
+    _bound((count,))
+    return (np.arange(count) * delta + start).astype(start.dtype)
+
+
+def _cast(node: Node) -> Any:
+    dtype = node.attr_dtype("to")
+    array = node.arrays[0]
+    if array.dtype == object:
+        # Sizes stay exact in these; a float of a size may only become an int again.
+        if dtype not in ("int64", "int32", "float32", "float64"):
+            raise Undecided
+        return array
+    if array.dtype.kind == "f" and dtype.startswith(("int", "uint", "bool", "float8")):
+        import numpy as np
+
+        if not np.isfinite(array).all():
+            raise Undecided
+    return array.astype(node.numpy_dtype(dtype))
+
+
+def _where(node: Node) -> Any:
+    import numpy as np
+
+    condition, left, right = node.arrays[:3]
+    if condition.dtype == object:
+        raise Undecided
+    if left.dtype != right.dtype:
+        left, right = left.astype(object), right.astype(object)
+    return np.where(condition, left, right)
+
+
+def _split(node: Node) -> Any:
+    import numpy as np
+
+    array = node.arrays[0]
+    axis = node.attr("axis", 0)
+    sizes = node.split_sizes(array.shape[axis])
+    return np.split(array, np.cumsum(sizes[:-1]), axis)
+
+
+FOLDS: dict[str, Callable[[Node], Any]] = {
+    "Identity": lambda node: node.arrays[0],
+    "Squeeze": _squeeze,
+    "Unsqueeze": _unsqueeze,
+    "Reshape": _reshape,
+    "Flatten": lambda node: node.arrays[0].reshape(1, -1) if node.arrays[0].ndim == 1 else _undecided(),
+    "Transpose": lambda node: node.arrays[0].transpose(node.attr("perm", None)),
+    "Slice": _slice,
+    "Concat": _concat,
+    "Gather": _gather,
+    "Expand": _expand,
+    "ConstantOfShape": _constant_of_shape,
+    "Range": _range,
+    "Cast": _cast,
+    "Where": _where,
+    "Split": _split,
+    **ARITHMETIC,
+}
+"""Operator → its result on `node.arrays`; raises Undecided where the sizes do not decide it."""
+
+
+def _undecided() -> Any:
+    raise Undecided

@@ -1,0 +1,154 @@
+"""The ONNX frontend: load, inspect and reference for a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
+from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes
+from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx.graph import Graph, check, read
+from service.frontend.signature import signature_of
+from service.request import Dim, DimBounds, ModelFormat, Signature, TensorSpec
+
+__all__ = ["inspect", "load", "reference"]
+
+
+def load(path: Path, *, shapes: Shapes) -> ImportedModel:
+    """The model as Relax, with `shapes` in place of the inputs' symbolic dims.
+
+    Raises a ModelError for a file that cannot be used, UnsupportedModel with every unsupported node,
+    and InvalidShape for a shape that does not fit the model.
+    """
+    graph = read(path)
+    inputs = with_shapes(input_specs(graph), shapes)
+    # TVM is imported here and not before: a file that cannot be read needs none of it.
+    from service.frontend.onnx import importer
+    from service.frontend.onnx import support as onnx_support
+
+    missing = onnx_support.unsupported(graph)
+    if missing:
+        raise onnx_support.unsupported_error(missing)
+    check(graph)
+    while True:
+        scope = onnx_dims.Scope()
+        try:
+            module, outputs = importer.build(graph, inputs, scope)
+        except onnx_dims.Equal as found:
+            # One name less each time, so this ends.
+            inputs = _renamed(inputs, {found.name: found.dim})
+            continue
+        return ImportedModel(module, signature_of(inputs, outputs, scope), graph.op_counts)
+
+
+def inspect(path: Path) -> ModelInfo:
+    """What the file holds: signature as declared, operators, unsupported nodes."""
+    from service.frontend.onnx import support as onnx_support
+
+    graph = read(path)
+    missing = onnx_support.unsupported(graph)
+    if not missing:
+        check(graph)
+    inputs = input_specs(graph)
+    declared = _values(_with_types(graph.model).graph.output, graph.outputs)
+    outputs = tuple(_spec(value, f"output {value.name!r}") for value in declared)
+    names = sorted({name for spec in (*inputs, *outputs) for dim in spec.shape for name in onnx_dims.names_in(dim)})
+    signature = Signature(tuple(inputs), outputs, tuple((name, DimBounds()) for name in names))
+    return ModelInfo(ModelFormat.ONNX, signature, graph.op_counts, missing, graph.details)
+
+
+def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False) -> Reference:
+    """The model in ONNX Runtime on the CPU; `shapes` needs nothing, as the session takes the shapes it is given."""
+    from service.frontend.onnx.reference import reference as build
+
+    return build(path, threads, fastest=fastest)
+
+
+def _with_types(model: Any) -> Any:
+    """The model with types of outputs inferred where the file leaves them out."""
+    import onnx
+
+    kinds = [value.type.tensor_type for value in model.graph.output]
+    if all(kind.elem_type and kind.HasField("shape") for kind in kinds):
+        return model
+    return onnx.shape_inference.infer_shapes(model)
+
+
+def _values(values: Iterable[Any], names: Iterable[str]) -> list[Any]:
+    by_name = {value.name: value for value in values}
+    return [by_name[name] for name in names]
+
+
+def input_specs(graph: Graph) -> list[TensorSpec]:
+    """The inputs as the file declares them, an unnamed dim called `<input>_<axis>`.
+
+    An expression in a dim stays one when its names are sizes of their own elsewhere; otherwise it is a name.
+    """
+    specs = [_spec(value, f"input {value.name!r}") for value in _values(graph.model.graph.input, graph.inputs)]
+    bare = {dim for spec in specs for dim in spec.shape if isinstance(dim, str) and dim.isidentifier()}
+
+    def settled(dim: Dim) -> Dim:
+        if isinstance(dim, int) or onnx_dims.names_in(dim) <= bare:
+            return dim
+        return onnx_dims.identifier(dim)
+
+    return [TensorSpec(spec.name, spec.dtype, tuple(map(settled, spec.shape))) for spec in specs]
+
+
+def _spec(value: Any, what: str) -> TensorSpec:
+    from service.frontend.onnx.node import DTYPES, dtype_name
+
+    tensor = value.type.tensor_type
+    try:
+        dtype = dtype_name(tensor.elem_type)
+    except KeyError as error:
+        raise ModelMalformed(f"{what} has the undefined dtype {tensor.elem_type}", tensor=value.name) from error
+    if dtype not in DTYPES:
+        raise UnsupportedModel(f"{what} has the dtype {dtype}", tensor=value.name, dtype=dtype)
+    return TensorSpec(
+        value.name, dtype, tuple(_dim(value.name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))
+    )
+
+
+def _dim(name: str, axis: int, dim: Any) -> Dim:
+    if dim.HasField("dim_value"):
+        return int(dim.dim_value)
+    return onnx_dims.dim_of_text(dim.dim_param)[0] if dim.dim_param else onnx_dims.identifier(f"{name}_{axis}")
+
+
+def with_shapes(specs: list[TensorSpec], shapes: Shapes) -> list[TensorSpec]:
+    """The inputs with the user's shapes: a symbolic dim fixed or renamed, everywhere it occurs.
+
+    Raises InvalidShape for an unknown input, another rank, or a size that the model fixes otherwise.
+    """
+    swap: dict[str, Dim] = {}
+    by_name = {spec.name: spec for spec in specs}
+    for name, wanted in shapes.items():
+        if name not in by_name:
+            raise InvalidShape(f"the model has no input {name!r}; it has {', '.join(by_name)}", name=name)
+        _match(by_name[name], wanted, swap)
+    return _renamed(specs, swap)
+
+
+def _renamed(specs: list[TensorSpec], swap: dict[str, Dim]) -> list[TensorSpec]:
+    return [TensorSpec(s.name, s.dtype, tuple(onnx_dims.replaced(dim, swap) for dim in s.shape)) for s in specs]
+
+
+def _match(spec: TensorSpec, wanted: tuple[Dim, ...], swap: dict[str, Dim]) -> None:
+    if len(wanted) != len(spec.shape):
+        raise InvalidShape(f"input {spec.name!r} has rank {len(spec.shape)}, not {len(wanted)}", name=spec.name)
+    for have, want in zip(spec.shape, wanted, strict=True):
+        if isinstance(want, str) and not want.isidentifier():
+            raise InvalidShape(f"{want!r} is neither a size nor a name", name=spec.name)
+        if want == 0:
+            raise InvalidShape(f"input {spec.name!r} cannot have the size 0", name=spec.name)
+        if isinstance(have, int):
+            if want != have:
+                raise InvalidShape(f"input {spec.name!r} has the fixed size {have}, not {want}", name=spec.name)
+        elif have.isidentifier():
+            if swap.setdefault(have, want) != want:
+                raise InvalidShape(f"dim {have!r} cannot be both {swap[have]} and {want}", name=spec.name)
+        elif want != have:
+            raise InvalidShape(f"dim {have!r} of {spec.name!r} follows from others; fix these", name=spec.name)

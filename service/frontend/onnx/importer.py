@@ -1,0 +1,302 @@
+"""An ONNX graph as a Relax function: one walk, each node folded when its inputs are known, converted otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from itertools import zip_longest
+from typing import Any
+
+from service.config import settings
+from service.errors import CompileFailed, ModelError, ModelMalformed, ModelTooLarge
+from service.frontend.model import NODES_NAMED, Unsupported
+from service.frontend.onnx import control as onnx_control
+from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx import support as onnx_support
+from service.frontend.onnx.file import one_line
+from service.frontend.onnx.fold import FOLDS
+from service.frontend.onnx.function import body_of
+from service.frontend.onnx.graph import Graph, op_name
+from service.frontend.onnx.node import Node, Refused, Value, dtype_of
+from service.frontend.onnx.ops import converter_of
+from service.frontend.onnx.ops.sequence import Sequence
+from service.frontend.onnx.values import MAX_FOLDED, Known, Undecided, known_ints
+from service.request import TensorSpec
+
+__all__ = ["Walk", "build"]
+
+
+class _Skipped:
+    """Stands for the outputs of a node that was refused, so that the rest of the graph is still looked at."""
+
+
+_SKIPPED = _Skipped()
+
+
+def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) -> tuple[Any, list[TensorSpec]]:
+    """An IRModule whose `main` takes `inputs` and gives the graph's outputs as one flat tuple; and these outputs.
+
+    Raises UnsupportedModel naming every node that is refused, or CompileFailed when a converter breaks.
+    """
+    from tvm import relax
+
+    builder = relax.BlockBuilder()
+    walk = Walk(graph, builder, scope)
+    parameters = walk.declare(inputs)
+    with builder.function("main", parameters), _ended(builder):
+        with builder.dataflow():
+            walk.run(graph.nodes)
+            walk.raise_refused()
+            outputs = [walk.output(name) for name in graph.outputs]
+            # Read here: outside of the function, a size that only the data decides has no name any more.
+            specs = [_spec(name, output, scope) for name, output in zip(graph.outputs, outputs, strict=True)]
+            result = builder.emit_output(relax.Tuple(outputs))
+        builder.emit_func_output(result)
+    return builder.get(), specs
+
+
+@contextlib.contextmanager
+def _ended(builder: Any) -> Iterator[None]:
+    """Ends the block that an error leaves open, of which TVM would complain on stderr."""
+    try:
+        yield
+    except Exception:
+        builder._end_block()
+        raise
+
+
+def _spec(name: str, output: Any, scope: onnx_dims.Scope) -> TensorSpec:
+    dims = (onnx_dims.simplify(dim, scope) for dim in output.ty.shape.values)
+    return TensorSpec(name, dtype_of(output), tuple(map(onnx_dims.dim_text, dims)))
+
+
+class Walk:
+    """The walk over one graph; a subgraph is walked by a child that sees the outer names."""
+
+    def __init__(self, graph: Graph, builder: Any, scope: onnx_dims.Scope) -> None:
+        self.graph, self.builder, self.scope = graph, builder, scope
+        self.values: dict[str, Any] = {}
+        self.refused: dict[str, list[tuple[str, str]]] = {}
+        self.constants: dict[int, tuple[Known, Any]] = {}
+
+    def declare(self, inputs: Iterable[TensorSpec]) -> list[Any]:
+        """The function's parameters, under names that TVM allows."""
+        from tvm import relax
+
+        parameters: list[Any] = []
+        for spec in inputs:
+            name = onnx_dims.unique(spec.name, [parameter.name for parameter in parameters])
+            check_size(f"input {spec.name!r}", list(spec.shape), spec.dtype)
+            shape = [self.scope.expression(dim) for dim in spec.shape]
+            parameters.append(relax.Var(name, relax.TensorType(shape, spec.dtype)))
+            self.values[spec.name] = parameters[-1]
+        for name, array in self.graph.weights.items():
+            self.values[name] = Known(array, str(array.dtype))
+        self.initialize(self.graph.model.graph)
+        return parameters
+
+    def initialize(self, graph: Any) -> None:
+        """The initializers that are still in the protobuf."""
+        import onnx
+
+        for tensor in graph.initializer:
+            array = onnx.numpy_helper.to_array(tensor)
+            self.values[tensor.name] = Known(array, str(array.dtype))
+
+    def run(self, nodes: Any) -> None:
+        """Converts nodes in order; a refused one is noted."""
+        for proto in nodes:
+            inputs = [self.values[name] if name else None for name in proto.input]
+            if any(value is _SKIPPED for value in inputs):
+                results: list[Any] = [_SKIPPED] * len(proto.output)
+            else:
+                results = self._results(proto, inputs)
+            for name, value in zip(proto.output, results, strict=False):
+                if name:
+                    self.values[name] = value
+
+    def _results(self, proto: Any, inputs: list[Value | None]) -> list[Any]:
+        node = self._node(proto, inputs)
+        try:
+            results = self._convert(node, proto)
+            missing = [n for n, v in zip_longest(proto.output, results[: len(proto.output)]) if n and v is None]
+            if missing:
+                raise Refused(f"its output {missing[0]!r} is not computed")
+            return results
+        except Refused as refusal:
+            self.refused.setdefault(op_name(proto), []).append((proto.name or proto.output[0], str(refusal)))
+            return [_SKIPPED] * len(proto.output)
+
+    def _node(self, proto: Any, inputs: list[Value | None]) -> Node:
+        opset = self.graph.opsets.get("" if proto.domain == "ai.onnx" else proto.domain, 1)
+        attributes = {attribute.name: _attribute(attribute) for attribute in proto.attribute}
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        return Node(
+            op_name(proto), proto.name, opset, attributes, inputs, len(proto.output), self.builder, self.scope, self
+        )
+
+    def _convert(self, node: Node, proto: Any) -> list[Any]:
+        """The outputs; what goes wrong has a name.
+
+        TVM's shape rules and numpy raise ValueError for operands that do not fit, which onnx.checker does not see in
+        all operators. Every other exception is ours.
+        """
+        name = proto.name or proto.output[0]
+        try:
+            return self._outputs(node, proto)
+        except (Refused, CompileFailed, ModelError, onnx_dims.Equal):
+            raise
+        except (ValueError, IndexError) as error:
+            raise ModelMalformed(f"node {name!r} ({node.op}) does not fit its inputs: {one_line(error)}") from error
+        except Exception as error:
+            cause = f"{type(error).__name__}: {one_line(error)}"
+            raise CompileFailed(
+                f"importing node {name!r} ({node.op}) failed: {cause}", stage="import", node=name, op=node.op
+            ) from error
+
+    def _outputs(self, node: Node, proto: Any) -> list[Any]:
+        folded = self._fold(node)
+        if folded is not None:
+            return folded
+        if node.op in onnx_control.CONTROL:
+            return onnx_control.CONTROL[node.op](node, proto)
+        converter = converter_of(node.op)
+        if converter is None:
+            return self._expand(node, proto)
+        results = converter(node)
+        results = list(results) if isinstance(results, list | tuple) else [results]
+        return [self._settle(node, value) for value in results]
+
+    def _expand(self, node: Node, proto: Any) -> list[Any]:
+        """The operator by its definition in the specification, walked with names of its own."""
+        types = [type_proto(node, index) for index in range(len(node.inputs))]
+        body = body_of(proto, node.opset, types)
+        if body is None:
+            raise Refused("there is no converter for this operator")
+        inner = self.child({}, body.opsets)
+        for index, name in enumerate(body.inputs):
+            inner.values[name] = node.inputs[index] if index < len(node.inputs) else None
+        inner.run(body.nodes)
+        inner.hand_over()
+        return [inner.values.get(name) for name in body.outputs[: len(proto.output)]]
+
+    def child(self, values: dict[str, Any], opsets: dict[str, int] | None = None) -> Walk:
+        """A walk of an inner graph, which sees `values`."""
+        graph = self.graph if opsets is None else replace(self.graph, opsets=self.graph.opsets | opsets)
+        inner = Walk(graph, self.builder, self.scope)
+        inner.values = dict(values)
+        inner.constants = self.constants
+        return inner
+
+    def hand_over(self) -> None:
+        """Gives what an inner walk refused to the node that it belongs to."""
+        if self.refused:
+            inner, nodes = next(iter(self.refused.items()))
+            raise Refused(f"inside of it, {inner}: {nodes[0][1]}")
+
+    def _fold(self, node: Node) -> list[Any] | None:
+        """The outputs when the inputs decide them now; None otherwise."""
+        import numpy as np
+
+        if node.op in ("Shape", "Size"):
+            return [_shape(node)]
+        function = FOLDS.get(node.op)
+        if function is None or not node.inputs:
+            return None
+        if not all(
+            value is None or (isinstance(value, Known) and value.array.size <= MAX_FOLDED) for value in node.inputs
+        ):
+            return None
+        try:
+            result = function(node)
+        except Undecided:
+            return None
+        arrays = result if isinstance(result, list) else [result]
+        dtype = node.attr_dtype("to") if node.op == "Cast" else node.known_dtype(1 if node.op == "Where" else 0)
+        return [self._known(np.asarray(array), dtype) for array in arrays]
+
+    def _known(self, array: Any, dtype: str) -> Known:
+        if array.dtype != object:
+            return Known(array, str(array.dtype))
+        return known_ints(array.reshape(-1).tolist(), self.scope, dtype, array.shape)
+
+    def _settle(self, node: Node, value: Value) -> Value:
+        """The value with a type in which every dim has a name, those that the data decides included."""
+        from tvm import ir, relax
+
+        if isinstance(value, Known | Sequence) or value is None:
+            return value
+        value = self.builder.normalize(value)
+        if not isinstance(value, relax.Var | ir.GenericConst):
+            value = self.builder.emit(value)
+        if value.ty.ndim < 0:
+            raise Refused("the rank of its output is unknown")
+        if value.ty.shape is None:
+            dims = [self.scope.fresh(f"{node.op}_{axis}".lower()) for axis in range(value.ty.ndim)]
+            value = self.builder.match_cast(value, relax.TensorType(dims, value.ty.dtype))
+        check_size(f"node {node.name!r} ({node.op})", node.shape_of(value), dtype_of(value))
+        return value
+
+    def output(self, name: str) -> Any:
+        """An output of the graph as a tensor."""
+        value = self.values[name]
+        node = Node("Identity", name, 0, {}, [value], 1, self.builder, self.scope, self)
+        return node.tensor(0)
+
+    def raise_refused(self) -> None:
+        """Raises UnsupportedModel when a node was refused."""
+        if self.refused:
+            raise onnx_support.unsupported_error(
+                {
+                    op: Unsupported(len(nodes), tuple(name for name, _ in nodes[:NODES_NAMED]), nodes[0][1])
+                    for op, nodes in self.refused.items()
+                }
+            )
+
+
+def check_size(what: str, shape: list[Any], dtype: str) -> None:
+    """Raises ModelTooLarge for a tensor that the memory of a compile, which runs the model too, cannot hold."""
+    size = math.prod(dim for dim in shape if isinstance(dim, int)) * Node.numpy_dtype(dtype).itemsize
+    limit = settings().compile_memory_bytes
+    if size > limit:
+        raise ModelTooLarge(
+            f"{what} has the shape {[str(dim) for dim in shape]}, {size} bytes; RELAXC_COMPILE_MEMORY_BYTES is {limit}",
+            size_bytes=size,
+            limit_bytes=limit,
+        )
+
+
+def type_proto(node: Node, index: int) -> Any:
+    """The type of an input as ONNX writes it."""
+    import onnx
+
+    if not node.has(index):
+        return onnx.TypeProto()
+    data_type = onnx.helper.np_dtype_to_tensor_dtype(node.numpy_dtype(node.dtype(index)))
+    dims = [dim if isinstance(dim, int) else str(onnx_dims.dim_text(dim)) for dim in node.shape(index)]
+    return onnx.helper.make_tensor_type_proto(data_type, dims)
+
+
+def _shape(node: Node) -> Known:
+    dims = node.shape(0)
+    if node.op == "Size":
+        return known_ints([onnx_dims.product(dims)], node.scope, shape=())
+    return known_ints(dims[node.attr("start", 0) : node.attr("end", None)], node.scope)
+
+
+def _attribute(attribute: Any) -> Any:
+    """An attribute as int, float, str, tuple of these, numpy array or GraphProto."""
+    import onnx
+
+    kind = onnx.AttributeProto.AttributeType.Name(attribute.type)
+    value = onnx.helper.get_attribute_value(attribute)
+    if kind == "STRING":
+        return value.decode(errors="replace")
+    if kind == "STRINGS":
+        return tuple(text.decode(errors="replace") for text in value)
+    if kind == "TENSOR":
+        return onnx.numpy_helper.to_array(value)
+    return tuple(value) if isinstance(value, list) or kind.endswith("S") else value

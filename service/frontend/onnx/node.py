@@ -1,0 +1,297 @@
+"""What an operator's converter is given: attributes, inputs as tensors or as known values, and a builder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx.values import Known, known_ints
+
+__all__ = ["DTYPES", "Converter", "Node", "Refused", "Value"]
+
+DTYPES = frozenset(
+    {"float16", "bfloat16", "float32", "float64", "bool"} | {f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)}
+)
+"""The dtypes that a tensor may have in what we build."""
+
+Value = Any
+"""A Relax expression of tensor type, or a `Known`."""
+
+
+class Refused(Exception):
+    """A converter does not take this node; the message says what of it, in the words of the ONNX specification."""
+
+
+class Node:
+    """One node while it is converted. Inputs are counted from 0; an absent optional input is None."""
+
+    def __init__(
+        self,
+        op: str,
+        name: str,
+        opset: int,
+        attributes: dict[str, Any],
+        inputs: Sequence[Value],
+        output_count: int,
+        builder: Any,
+        scope: onnx_dims.Scope,
+        walk: Any = None,
+    ) -> None:
+        self.op, self.name, self.opset = op, name, opset
+        self.attributes, self.inputs, self.output_count = attributes, list(inputs), output_count
+        self.builder, self.scope, self.walk = builder, scope, walk
+
+    # Attributes
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """An attribute: int, float, str, tuple of these, array, or the default."""
+        return self.attributes.get(name, default)
+
+    def attr_dtype(self, name: str) -> str:
+        """An attribute that is an onnx.TensorProto.DataType, as a dtype's name."""
+        return dtype_name(self.attributes[name])
+
+    @staticmethod
+    def numpy_dtype(dtype: str) -> Any:
+        """The numpy dtype of that name, bfloat16 included."""
+        import ml_dtypes
+        import numpy as np
+
+        return np.dtype(getattr(ml_dtypes, dtype)) if hasattr(ml_dtypes, dtype) else np.dtype(dtype)
+
+    # Known values
+
+    def has(self, index: int) -> bool:
+        """Whether an optional input is there."""
+        return index < len(self.inputs) and self.inputs[index] is not None
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The inputs' arrays, all of which are known; an absent one is None."""
+        return [None if value is None else value.array for value in self.inputs]
+
+    def known_dtype(self, index: int) -> str:
+        """The dtype of a known input."""
+        value = self.inputs[index]
+        return str(value.dtype) if isinstance(value, Known) else self.dtype(index)
+
+    def is_known(self, index: int) -> bool:
+        """Whether an input is there and known before the run."""
+        return self.has(index) and isinstance(self.inputs[index], Known)
+
+    def dims(self, index: int, what: str) -> list[Any]:
+        """A known vector of sizes: ints and expressions. Raises Refused when it is computed from data."""
+        if not self.is_known(index):
+            raise Refused(f"{what} is computed from the inputs' values")
+        return [
+            value if not isinstance(value, int) and hasattr(value, "ty") else int(value)
+            for value in self.inputs[index].array.reshape(-1).tolist()
+        ]
+
+    def ints(self, index: int, what: str) -> list[int]:
+        """A known vector of numbers. Raises Refused when one is symbolic."""
+        dims = self.dims(index, what)
+        if not all(isinstance(dim, int) for dim in dims):
+            raise Refused(f"{what} depends on a symbolic size")
+        return dims
+
+    def scalar(self, index: int, what: str) -> Any:
+        """A known number of any dtype."""
+        if not self.is_known(index) or self.inputs[index].symbolic:
+            raise Refused(f"{what} is computed from the inputs' values")
+        if self.inputs[index].array.size != 1:
+            raise Refused(f"{what} has {self.inputs[index].array.size} elements instead of one")
+        return self.inputs[index].array.reshape(()).item()
+
+    def axes(self, index: int) -> tuple[int, ...] | None:
+        """The axes of a node, which newer opsets give as an input and older ones as an attribute; None when absent."""
+        if self.has(index):
+            axes = tuple(self.ints(index, "the list of axes"))
+            return axes or None
+        axes = self.attr("axes")
+        return None if axes is None else tuple(axes)
+
+    def slice_arguments(self) -> tuple[list[Any], list[Any], list[int], list[int]]:
+        """starts, ends, axes and steps of a Slice in any opset."""
+        if not self.has(1):
+            starts, ends = list(self.attr("starts")), list(self.attr("ends"))
+            return starts, ends, list(self.attr("axes", range(len(starts)))), [1] * len(starts)
+        starts, ends = self.dims(1, "starts"), self.dims(2, "ends")
+        axes = self.ints(3, "axes") if self.has(3) else list(range(len(starts)))
+        steps = self.ints(4, "steps") if self.has(4) else [1] * len(starts)
+        rank = self.rank(0)
+        return starts, ends, [axis % rank for axis in axes], steps
+
+    def split_sizes(self, size: Any) -> list[int]:
+        """The sizes of a Split's parts along an axis of `size`."""
+        if self.has(1):
+            return self.ints(1, "split")
+        if self.attr("split") is not None:
+            return list(self.attr("split"))
+        if not isinstance(size, int):
+            raise Refused("an axis of symbolic size is split into equal parts")
+        parts = self.attr("num_outputs", self.output_count)
+        each = -(-size // parts)
+        return [each] * (parts - 1) + [size - each * (parts - 1)]
+
+    # Tensors
+
+    def tensor(self, index: int) -> Any:
+        """An input as a Relax expression."""
+        return self.materialize(self.inputs[index])
+
+    def materialize(self, value: Value) -> Any:
+        """A value as a Relax expression: known numbers become a constant, symbolic ones a small kernel."""
+        from tvm import relax
+
+        if not isinstance(value, Known):
+            return value
+        if value.symbolic:
+            return self._compute_sizes(value)
+        if value.dtype not in DTYPES:
+            raise Refused(f"a constant of dtype {value.dtype}")
+        if id(value) not in self.walk.constants:
+            # The value is kept with its constant, so that its id stays its own.
+            self.walk.constants[id(value)] = value, relax.const(value.array, value.dtype)
+        return self.walk.constants[id(value)][1]
+
+    def _compute_sizes(self, value: Known) -> Any:
+        from tvm import te, tirx
+
+        def kernel(own: list[Any]) -> Any:
+            def element(*index: Any) -> Any:
+                flat = tirx.const(0, "int64")
+                for position, extent in zip(index, value.array.shape, strict=True):
+                    flat = flat * extent + position
+                result = own[-1]
+                for number in range(len(own) - 2, -1, -1):
+                    result = tirx.if_then_else(flat == number, own[number], result)
+                return result.astype(value.dtype)
+
+            return te.compute(value.array.shape, element, name="sizes")
+
+        return self.te_of_sizes(kernel, value.array.reshape(-1).tolist(), "sizes")
+
+    def te_of_sizes(self, kernel: Callable[[list[Any]], Any], sizes: Sequence[Any], name: str) -> Any:
+        """A tensor expression of sizes alone."""
+        return self.te(lambda *own: kernel(list(own)), *map(_expression, sizes), primfunc_name_hint=name)
+
+    def emit(self, expression: Any) -> Any:
+        """A Relax call bound to a variable, with its type."""
+        return self.builder.emit(expression)
+
+    def te(self, function: Callable[..., Any], *args: Any, primfunc_name_hint: str = "") -> Any:
+        """The result of a tensor expression of tensors, sizes and plain values.
+
+        As BlockBuilder.emit_te, which however passes symbolic sizes in the order of a set of pointers, another in each
+        process. Here they go in the order in which the model names them, so that equal models give equal files.
+        """
+        from tvm import relax, te, tirx
+
+        outer = list(self.scope.variables.values())
+        inner = [tirx.Var(variable.name, "int64") for variable in outer]
+        inwards, outwards = dict(zip(outer, inner, strict=True)), dict(zip(inner, outer, strict=True))
+        tensors = [arg for arg in args if isinstance(arg, relax.Expr) and isinstance(arg.ty, relax.TensorType)]
+        buffers = [
+            te.placeholder([_swapped(dim, inwards) for dim in x.ty.shape.values], dtype_of(x), name=f"x{place}")
+            for place, x in enumerate(tensors)
+        ]
+        given = iter(buffers)
+        result = function(*(next(given) if _any_is(arg, tensors) else _swapped(arg, inwards) for arg in args))
+        results = list(result) if isinstance(result, list | tuple) else [result]
+        free = _free_sizes(buffers, results, args, inwards, inner)
+        prim_func = te.create_prim_func([*buffers, *free, *results], "int64").without_attr("global_symbol")
+        place = self.builder.add_func(prim_func, primfunc_name_hint or self.op.rpartition(":")[2].lower())
+        types = [
+            relax.TensorType(relax.ShapeExpr([_swapped(dim, outwards) for dim in out.shape]), out.dtype)
+            for out in results
+        ]
+        arguments = relax.Tuple([*tensors, *(outwards[variable] for variable in free)])
+        return self.builder.emit(relax.call_tir(place, arguments, types if len(types) > 1 else types[0]))
+
+    def const(self, value: Any, dtype: str) -> Any:
+        """A constant of a dtype."""
+        from tvm import relax
+
+        return relax.const(value, dtype)
+
+    def shape(self, index: int) -> list[Any]:
+        """The dims of an input: ints where they are numbers."""
+        value = self.inputs[index]
+        return list(value.array.shape) if isinstance(value, Known) else self.shape_of(value)
+
+    def shape_of(self, expression: Any) -> list[Any]:
+        """The dims of an expression."""
+        return [onnx_dims.simplify(dim, self.scope) for dim in expression.ty.shape.values]
+
+    def static_shape(self, index: int, what: str) -> list[int]:
+        """The dims of an input when all of them are numbers."""
+        shape = self.shape(index)
+        if not all(isinstance(dim, int) for dim in shape):
+            raise Refused(f"{what} has a symbolic size")
+        return shape
+
+    def rank(self, index: int) -> int:
+        """The number of axes of an input."""
+        return len(self.shape(index))
+
+    def dtype(self, index: int) -> str:
+        """The dtype of an input."""
+        value = self.inputs[index]
+        return str(value.dtype) if isinstance(value, Known) else dtype_of(value)
+
+    def known(self, sizes: Sequence[Any], dtype: str = "int64") -> Known:
+        """Sizes as a known vector."""
+        return known_ints(list(sizes), self.scope, dtype)
+
+
+def _expression(size: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.const(size, "int64") if isinstance(size, int) else size
+
+
+def _swapped(value: Any, swap: dict[Any, Any]) -> Any:
+    """A size with its variables exchanged; lists element by element, anything else as it is."""
+    import tvm_ffi
+    from tvm import ir
+
+    if isinstance(value, list):
+        return [_swapped(item, swap) for item in value]
+    if not ir.is_prim_expr(value):
+        return value
+    return tvm_ffi.structural_map(value, (ir.Var, lambda v: swap.get(v, v)), order="post")
+
+
+def _any_is(value: Any, candidates: list[Any]) -> bool:
+    return any(value is candidate for candidate in candidates)
+
+
+def _free_sizes(
+    buffers: list[Any], results: list[Any], args: Sequence[Any], inwards: dict[Any, Any], inner: list[Any]
+) -> list[Any]:
+    """The sizes that a kernel uses and none of its inputs has as a dim of its own."""
+    from tvm import ir, tirx
+
+    sizes = [dim for tensor in (*buffers, *results) for dim in tensor.shape]
+    sizes += [_swapped(arg, inwards) for arg in args if ir.is_prim_expr(arg)]
+    used = {variable for size in sizes for variable in tirx.analysis.undefined_vars(size)}
+    bound = {dim for buffer in buffers for dim in buffer.shape if isinstance(dim, ir.Var)}
+    return [variable for variable in inner if variable in used and variable not in bound]
+
+
+def dtype_of(expression: Any) -> str:
+    """The dtype of a Relax tensor expression."""
+    return str(expression.ty.dtype.dtype)
+
+
+def dtype_name(data_type: int) -> str:
+    """The name that TVM and numpy give an onnx.TensorProto.DataType."""
+    import onnx
+
+    return str(onnx.helper.tensor_dtype_to_np_dtype(data_type))
+
+
+Converter = Callable[[Node], Any]
+"""Node → its outputs: a Value for one, a sequence of Values for more. Raises Refused."""

@@ -1,0 +1,43 @@
+"""Converters of ONNX operators to Relax, one family a file; what none of them takes may go to TVM's own importer."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+
+from service.frontend.onnx.node import Converter
+from service.frontend.onnx.ops.registry import CONVERTERS
+
+__all__ = ["converter_of"]
+
+FAMILIES = (
+    "activation",
+    "conv",
+    "elementwise",
+    "indexing",
+    "matmul",
+    "microsoft",
+    "normalization",
+    "pool",
+    "quantize",
+    "recurrent",
+    "reduce",
+    "resize",
+    "sequence",
+    "shape",
+    "shape_make",
+    "sort",
+    "upstream",
+)
+
+
+def converter_of(name: str) -> Converter | None:
+    """The converter of an operator (`Conv`, `com.microsoft::FastGelu`); None if there is none."""
+    _import_families()
+    return CONVERTERS.get(name)
+
+
+@functools.cache
+def _import_families() -> None:
+    for family in FAMILIES:
+        importlib.import_module(f"service.frontend.onnx.ops.{family}")

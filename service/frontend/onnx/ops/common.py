@@ -1,0 +1,119 @@
+"""What several operator families need: broadcasting of symbolic shapes, accumulation in fp32, scalars of a dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax
+
+from service.errors import ModelMalformed
+from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx.node import Node, Refused, dtype_of
+
+__all__ = [
+    "aligned",
+    "cast",
+    "full_precision",
+    "is_float",
+    "is_integer",
+    "is_low_precision",
+    "permuted",
+    "reshaped",
+    "scalar",
+]
+
+
+def is_float(dtype: str) -> bool:
+    """Whether a dtype is a floating-point one."""
+    return dtype.startswith(("float", "bfloat"))
+
+
+def is_integer(dtype: str) -> bool:
+    """Whether a dtype is a signed or unsigned integer."""
+    return dtype.startswith(("int", "uint"))
+
+
+def is_low_precision(dtype: str) -> bool:
+    """Whether sums in a dtype lose digits that the reference keeps."""
+    return dtype in ("float16", "bfloat16")
+
+
+def scalar(value: float | int | bool, like: Any) -> Any:
+    """A constant of rank 0 with the dtype of an expression."""
+    return relax.const(value, dtype_of(like))
+
+
+def cast(expression: Any, dtype: str) -> Any:
+    """The expression in another dtype; itself when it has it already."""
+    return expression if dtype_of(expression) == dtype else relax.op.astype(expression, dtype)
+
+
+def full_precision(node: Node, function: Callable[..., Any], *tensors: Any) -> Any:
+    """`function` of tensors in fp32 when they are fp16 or bf16, its result cast back."""
+    dtype = dtype_of(tensors[0])
+    if not is_low_precision(dtype):
+        return function(*tensors)
+    wide = [node.emit(cast(tensor, "float32")) for tensor in tensors]
+    return cast(node.emit(function(*wide)), dtype)
+
+
+def aligned(node: Node, *tensors: Any) -> list[Any]:
+    """The tensors, with every pair of dims that broadcasting joins either provably equal or a literal 1.
+
+    Where that cannot be proved (two symbolic names), ONNX leaves it to the run; here it becomes part of the signature.
+    Raises ModelMalformed when two sizes can never be joined, and otherwise what `require_shape` does.
+    """
+    shapes = [node.shape_of(tensor) for tensor in tensors]
+    rank = max(map(len, shapes))
+    wanted: list[Any] = [1] * rank
+    for shape in shapes:
+        for axis, dim in enumerate(shape, rank - len(shape)):
+            known = wanted[axis]
+            if _is_one(known) or (not onnx_dims.is_static(known) and onnx_dims.is_static(dim) and not _is_one(dim)):
+                wanted[axis] = dim
+    return [
+        _match(node, tensor, shape, wanted[rank - len(shape) :]) for tensor, shape in zip(tensors, shapes, strict=True)
+    ]
+
+
+def _match(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
+    matched = [dim if _is_one(dim) else want for dim, want in zip(shape, wanted, strict=True)]
+    return require_shape(node, tensor, shape, matched)
+
+
+def require_shape(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
+    """The tensor with the wanted shape: as it is when that is proved; two names that must be equal become one.
+
+    Raises ModelMalformed for two numbers, Equal for a name, and Refused for what can be said of no name.
+    """
+    pairs = [(dim, want) for dim, want in zip(shape, wanted, strict=True) if not onnx_dims.same(dim, want, node.scope)]
+    for dim, want in pairs:
+        if onnx_dims.is_static(dim) and onnx_dims.is_static(want):
+            raise ModelMalformed(f"node {node.name!r} ({node.op}) joins the sizes {dim} and {want}", node=node.name)
+        node.scope.unify(dim, want)
+        if onnx_dims.shared_names(dim, want) or node.scope.depends_on_data(dim, want):
+            # TVM's CanonicalizeBindings follows `seq = min(seq, 64)` until its stack ends.
+            raise Refused(f"the sizes {dim} and {want}, which are equal for some inputs only")
+    return node.builder.match_cast(tensor, relax.TensorType(wanted, dtype_of(tensor))) if pairs else tensor
+
+
+def _is_one(dim: Any) -> bool:
+    return isinstance(dim, int) and dim == 1
+
+
+def reshaped(node: Node, tensor: Any, shape: list[Any]) -> Any:
+    """The tensor in another shape with equally many elements."""
+    return node.emit(relax.op.reshape(tensor, relax.ShapeExpr([relax_dim(dim) for dim in shape])))
+
+
+def relax_dim(dim: Any) -> Any:
+    """A dim as Relax takes it."""
+    from tvm import tirx
+
+    return tirx.IntImm("int64", dim) if isinstance(dim, int) else dim
+
+
+def permuted(node: Node, tensor: Any, axes: list[int]) -> Any:
+    """The tensor with its axes in another order."""
+    return tensor if axes == list(range(len(axes))) else node.emit(relax.op.permute_dims(tensor, axes))

@@ -1,0 +1,266 @@
+"""Arithmetic, comparison, logic and mathematical functions, element by element with broadcasting."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from service.frontend.onnx.node import DTYPES, Node, Refused, dtype_of
+from service.frontend.onnx.ops.common import aligned, cast, is_float, is_integer, is_low_precision, scalar
+from service.frontend.onnx.ops.registry import op
+from service.frontend.onnx.values import Known
+
+_UNARY = {
+    "Abs": relax.op.abs,
+    "Acos": relax.op.acos,
+    "Acosh": relax.op.acosh,
+    "Asin": relax.op.asin,
+    "Asinh": relax.op.asinh,
+    "Atan": relax.op.atan,
+    "Atanh": relax.op.atanh,
+    "BitwiseNot": relax.op.bitwise_not,
+    "Ceil": relax.op.ceil,
+    "Cos": relax.op.cos,
+    "Cosh": relax.op.cosh,
+    "Erf": relax.op.erf,
+    "Exp": relax.op.exp,
+    "Floor": relax.op.floor,
+    "Log": relax.op.log,
+    "Neg": relax.op.negative,
+    "Not": relax.op.logical_not,
+    "Sign": relax.op.sign,
+    "Sin": relax.op.sin,
+    "Sinh": relax.op.sinh,
+    "Sqrt": relax.op.sqrt,
+    "Tan": relax.op.tan,
+    "Tanh": relax.op.tanh,
+}
+_BINARY = {
+    "Add": relax.op.add,
+    "And": relax.op.logical_and,
+    "BitwiseAnd": relax.op.bitwise_and,
+    "BitwiseOr": relax.op.bitwise_or,
+    "BitwiseXor": relax.op.bitwise_xor,
+    "Equal": relax.op.equal,
+    "Greater": relax.op.greater,
+    "GreaterOrEqual": relax.op.greater_equal,
+    "Less": relax.op.less,
+    "LessOrEqual": relax.op.less_equal,
+    "Mul": relax.op.multiply,
+    "Or": relax.op.logical_or,
+    "Sub": relax.op.subtract,
+    "Xor": relax.op.logical_xor,
+}
+_VARIADIC = {"Max": relax.op.maximum, "Min": relax.op.minimum, "Sum": relax.op.add}
+
+
+def _register_unary(name: str, function: Callable[..., Any]) -> None:
+    op(name)(lambda node: function(node.tensor(0)))
+
+
+def _register_binary(name: str, function: Callable[..., Any]) -> None:
+    op(name)(lambda node: function(*aligned(node, node.tensor(0), node.tensor(1))))
+
+
+for _name, _function in _UNARY.items():
+    _register_unary(_name, _function)
+for _name, _function in _BINARY.items():
+    _register_binary(_name, _function)
+
+
+@op(*_VARIADIC)
+def _variadic(node: Node) -> Any:
+    function = _VARIADIC[node.op]
+    tensors = [node.tensor(index) for index in range(len(node.inputs))]
+    return functools.reduce(lambda a, b: node.emit(function(*aligned(node, a, b))), tensors)
+
+
+@op("Mean")
+def _mean(node: Node) -> Any:
+    tensors = [node.tensor(index) for index in range(len(node.inputs))]
+    total = functools.reduce(lambda a, b: node.emit(relax.op.add(*aligned(node, a, b))), tensors)
+    return relax.op.divide(total, scalar(len(tensors), total))
+
+
+@op("Div")
+def _divide(node: Node) -> Any:
+    """Integers divide towards zero; a zero divisor, which ONNX leaves undefined, must not kill the process."""
+    left, right = aligned(node, node.tensor(0), node.tensor(1))
+    if not is_integer(dtype_of(left)):
+        return relax.op.divide(left, right)
+    zero_free = _nonzero(dtype_of(left))
+    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: tirx.truncdiv(x, zero_free(y))), left, right)
+
+
+@op("Mod")
+def _modulo(node: Node) -> Any:
+    """`fmod=0`: the sign of the divisor, integers only; `fmod=1`: the sign of the dividend, as C's fmod."""
+    left, right = aligned(node, node.tensor(0), node.tensor(1))
+    dtype = dtype_of(left)
+    if is_float(dtype):
+        if not node.attr("fmod", 0):
+            raise Refused("Mod of floats needs fmod=1")
+        # The C library's function, in CUDA under the same name: TVM lowers no fmod of its own for a CPU.
+        wide, symbol = (dtype, "fmod") if dtype == "float64" else ("float32", "fmodf")
+        left, right = node.emit(cast(left, wide)), node.emit(cast(right, wide))
+        result = node.te(
+            lambda a, b: _broadcast(a, b, lambda x, y: tirx.call_pure_extern(wide, symbol, x, y)), left, right
+        )
+        return cast(result, dtype)
+    function, zero_free = tirx.truncmod if node.attr("fmod", 0) else tirx.floormod, _nonzero(dtype)
+    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: function(x, zero_free(y))), left, right)
+
+
+def _nonzero(dtype: str) -> Callable[[Any], Any]:
+    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
+    return lambda value: tirx.Select(tirx.EQ(value, zero), one, value)
+
+
+def _broadcast(left: te.Tensor, right: te.Tensor, function: Callable[[Any, Any], Any]) -> te.Tensor:
+    rank = max(len(left.shape), len(right.shape))
+
+    def size(axis: int) -> Any:
+        dims = [t.shape[axis - rank + len(t.shape)] for t in (left, right) if axis >= rank - len(t.shape)]
+        return next((dim for dim in dims if not _is_one(dim)), dims[0])
+
+    def read(tensor: te.Tensor, index: tuple[Any, ...]) -> Any:
+        own = index[rank - len(tensor.shape) :]
+        return tensor(*(0 if _is_one(dim) else i for dim, i in zip(tensor.shape, own, strict=True)))
+
+    shape = [size(axis) for axis in range(rank)]
+    return te.compute(shape, lambda *index: function(read(left, index), read(right, index)), name="elementwise")
+
+
+def _is_one(dim: Any) -> bool:
+    return isinstance(dim, tirx.IntImm) and int(dim) == 1
+
+
+@op("Pow")
+def _power(node: Node) -> Any:
+    """The result has the base's dtype. Small whole exponents are products, which is exact and fast."""
+    base, dtype = node.tensor(0), node.dtype(0)
+    if node.is_known(1) and not node.inputs[1].symbolic and node.inputs[1].array.size == 1:
+        exponent = float(node.scalar(1, "the exponent"))
+        if node.shape(1) in ([], [1]) and node.rank(0) >= node.rank(1):
+            if exponent in (1.0, 2.0, 3.0):
+                return functools.reduce(lambda a, b: node.emit(relax.op.multiply(a, b)), [base] * int(exponent))
+            if exponent == 0.5 and is_float(dtype):
+                return relax.op.sqrt(base)
+    wide = "float64" if is_integer(dtype) or dtype == "float64" else "float32"
+    base, exponent_tensor = aligned(node, base, node.tensor(1))
+    result = relax.op.power(node.emit(cast(base, wide)), node.emit(cast(exponent_tensor, wide)))
+    return cast(node.emit(result), dtype)
+
+
+@op("Round")
+def _round(node: Node) -> Any:
+    """Halves to even."""
+    return node.te(lambda x: te.compute(x.shape, lambda *i: tirx.nearbyint(x(*i)), name="round"), node.tensor(0))
+
+
+@op("Reciprocal")
+def _reciprocal(node: Node) -> Any:
+    x = node.tensor(0)
+    return relax.op.divide(scalar(1, x), x)
+
+
+@op("IsNaN")
+def _is_nan(node: Node) -> Any:
+    return relax.op.isnan(_testable(node))
+
+
+def _testable(node: Node) -> Any:
+    """TVM asks float32 and float64 alone whether they are NaN or infinite; widening keeps the answer."""
+    x = node.tensor(0)
+    return node.emit(cast(x, "float32")) if is_low_precision(dtype_of(x)) else x
+
+
+@op("IsInf")
+def _is_inf(node: Node) -> Any:
+    x = _testable(node)
+    infinite = node.emit(relax.op.isinf(x))
+    if not node.attr("detect_negative", 1):
+        infinite = node.emit(relax.op.logical_and(infinite, node.emit(relax.op.greater(x, scalar(0, x)))))
+    if not node.attr("detect_positive", 1):
+        infinite = node.emit(relax.op.logical_and(infinite, node.emit(relax.op.less(x, scalar(0, x)))))
+    return infinite
+
+
+@op("BitShift")
+def _bit_shift(node: Node) -> Any:
+    """A shift by the width or more, or by less than 0, leaves 0, or of a negative number shifted right -1."""
+    left, right = aligned(node, node.tensor(0), node.tensor(1))
+    dtype = dtype_of(left)
+    width, towards_left = int(dtype.lstrip("uint")), node.attr("direction") == "LEFT"
+
+    def shift(x: Any, amount: Any) -> Any:
+        zero = tirx.const(0, dtype)
+        # In int64: TVM's simplifier subtracts what it compares, and stops at an unsigned number that turns negative.
+        places = amount.astype("int64")
+        inside = tirx.And(places >= 0, places < width)
+        safe = tirx.Select(inside, amount, zero)
+        beyond = zero if towards_left or dtype.startswith("uint") else x >> tirx.const(width - 1, dtype)
+        return tirx.Select(inside, x << safe if towards_left else x >> safe, beyond)
+
+    return node.te(lambda a, b: _broadcast(a, b, shift), left, right)
+
+
+@op("Where")
+def _where(node: Node) -> Any:
+    return relax.op.where(*aligned(node, node.tensor(0), node.tensor(1), node.tensor(2)))
+
+
+@op("Clip")
+def _clip(node: Node) -> Any:
+    """Bounds are attributes before opset 11 and scalars after; where the bounds cross, the upper one wins."""
+    x = node.tensor(0)
+    for index, name, function in ((1, "min", relax.op.maximum), (2, "max", relax.op.minimum)):
+        if node.has(index):
+            bound = node.tensor(index)
+            x = node.emit(function(x, bound if node.rank(index) == 0 else node.emit(relax.op.reshape(bound, ()))))
+        elif node.attr(name) is not None:
+            x = node.emit(function(x, scalar(node.attr(name), x)))
+    return x
+
+
+@op("Cast")
+def _cast(node: Node) -> Any:
+    return _convert(node, node.attr_dtype("to"))
+
+
+@op("CastLike")
+def _cast_like(node: Node) -> Any:
+    return _convert(node, node.dtype(1))
+
+
+def _convert(node: Node, dtype: str) -> Any:
+    for name in (dtype, node.dtype(0)):
+        if name not in DTYPES:
+            raise Refused(f"a cast with the dtype {name}")
+    if node.is_known(0) and not node.inputs[0].symbolic and node.inputs[0].array.size == 1:
+        # CastLike of a constant, as function bodies have it: still a constant to what comes after.
+        return Known(node.inputs[0].array.astype(node.numpy_dtype(dtype)), dtype)
+    x = node.tensor(0)
+    if dtype == "bool" and dtype_of(x) != "bool":
+        return relax.op.not_equal(x, scalar(0, x))
+    return cast(x, dtype)
+
+
+@op("Identity")
+def _identity(node: Node) -> Any:
+    return node.inputs[0]
+
+
+@op("Dropout")
+def _dropout(node: Node) -> Any:
+    """The identity at inference; the mask, where asked for, keeps everything."""
+    if node.has(2) and node.scalar(2, "training_mode") and node.scalar(1, "ratio") > 0:
+        raise Refused("training_mode=1")
+    if node.output_count == 1:
+        return node.inputs[0]
+    dtype = "bool" if node.opset >= 10 else node.dtype(0)
+    shape = relax.ShapeExpr(node.tensor(0).ty.shape.values)
+    return node.inputs[0], relax.op.full(shape, relax.const(1, dtype), dtype)

@@ -1,0 +1,121 @@
+"""Gathers and scatters. A negative index counts from the end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from service.frontend.onnx.node import Node, Refused, dtype_of
+from service.frontend.onnx.ops.common import cast, relax_dim, reshaped, scalar
+from service.frontend.onnx.ops.registry import op
+from service.frontend.onnx.values import Known, known_ints
+
+__all__ = ["from_start"]
+
+
+def _size_tensor(dim: Any, node: Node, dtype: str) -> Any:
+    return node.materialize(known_ints([dim], node.scope, dtype, ()))
+
+
+def from_start(node: Node, index: int, size: Any) -> Any:
+    """Indices along an axis of `size`, counted from its start; done at import when they are known."""
+    value = node.inputs[index]
+    if isinstance(value, Known) and not value.symbolic:
+        if (value.array >= 0).all():
+            return node.tensor(index)
+        places = [place if place >= 0 else place + size for place in value.array.reshape(-1).tolist()]
+        return node.materialize(known_ints(places, node.scope, value.dtype, value.array.shape))
+    x = node.tensor(index)
+    if dtype_of(x).startswith("uint"):
+        return x
+    wrapped = node.emit(relax.op.add(x, _size_tensor(size, node, dtype_of(x))))
+    return node.emit(relax.op.where(node.emit(relax.op.less(x, scalar(0, x))), wrapped, x))
+
+
+@op("Gather")
+def _gather(node: Node) -> Any:
+    """An index that is outside, which ONNX forbids, reads the nearest element instead of foreign memory."""
+    axis = node.attr("axis", 0) % node.rank(0)
+    size = node.shape(0)[axis]
+    known = node.is_known(1) and not node.inputs[1].symbolic and isinstance(size, int)
+    if known and not _inside(node.inputs[1].array, size):
+        raise Refused(f"an index outside of an axis of size {size}")
+    return relax.op.take(node.tensor(0), from_start(node, 1, size), axis, mode="clip")
+
+
+def _inside(indices: Any, size: int) -> bool:
+    return bool(((indices >= -size) & (indices < size)).all())
+
+
+@op("GatherElements")
+def _gather_elements(node: Node) -> Any:
+    axis = node.attr("axis", 0) % node.rank(0)
+    indices = node.emit(cast(from_start(node, 1, node.shape(0)[axis]), "int64"))
+    return relax.op.gather_elements(node.tensor(0), indices, axis)
+
+
+def _coordinates(node: Node, index: int, axes: list[Any]) -> Any:
+    """The last axis of the indices holds one place for each of `axes`."""
+    x = node.emit(cast(node.tensor(index), "int64"))
+    sizes = node.materialize(node.known(axes))
+    wrapped = node.emit(relax.op.add(x, sizes))
+    return node.emit(relax.op.where(node.emit(relax.op.less(x, scalar(0, x))), wrapped, x))
+
+
+def _depth(node: Node, index: int) -> int:
+    depth = node.shape(index)[-1]
+    if not isinstance(depth, int):
+        raise Refused("indices whose last axis has a symbolic size")
+    return depth
+
+
+@op("GatherND")
+def _gather_nd(node: Node) -> Any:
+    batch = node.attr("batch_dims", 0)
+    depth = _depth(node, 1)
+    indices = _coordinates(node, 1, node.shape(0)[batch : batch + depth])
+    return relax.op.gather_nd(node.tensor(0), indices, batch)
+
+
+_REDUCTION = {"none": "update", "add": "add", "mul": "mul", "min": "min", "max": "max"}
+
+
+@op("Scatter", "ScatterElements")
+def _scatter_elements(node: Node) -> Any:
+    axis = node.attr("axis", 0) % node.rank(0)
+    indices = node.emit(cast(from_start(node, 1, node.shape(0)[axis]), "int64"))
+    return relax.op.scatter_elements(node.tensor(0), indices, node.tensor(2), axis, _reduction(node))
+
+
+@op("ScatterND")
+def _scatter_nd(node: Node) -> Any:
+    indices = _coordinates(node, 1, node.shape(0)[: _depth(node, 1)])
+    return relax.op.scatter_nd(node.tensor(0), indices, node.tensor(2), _reduction(node))
+
+
+def _reduction(node: Node) -> str:
+    name = node.attr("reduction", "none")
+    if name not in _REDUCTION:
+        raise Refused(f"reduction={name}")
+    return _REDUCTION[name]
+
+
+@op("NonZero")
+def _nonzero(node: Node) -> Any:
+    found = node.emit(relax.op.nonzero(node.tensor(0)))
+    count = node.scope.fresh("nonzero")
+    return node.builder.match_cast(found, relax.TensorType([node.rank(0), count], "int64"))
+
+
+@op("Compress")
+def _compress(node: Node) -> Any:
+    """The slices whose condition holds; how many is known at run time."""
+    x, axis = node.tensor(0), node.attr("axis")
+    if axis is None:
+        x, axis = node.emit(relax.op.flatten(x)), 0
+    axis %= len(node.shape_of(x))
+    count = node.scope.fresh("compress")
+    places = node.emit(relax.op.nonzero(node.tensor(1)))
+    places = node.builder.match_cast(places, relax.TensorType([1, count], "int64"))
+    return relax.op.take(x, reshaped(node, places, [relax_dim(count)]), axis, mode="clip")

@@ -1,0 +1,149 @@
+"""Quantization: linear, dynamic, and products of quantized tensors. Halves round to even, results saturate."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from service.frontend.onnx.node import Node, Refused, dtype_of
+from service.frontend.onnx.ops.common import aligned, cast, reshaped, scalar
+from service.frontend.onnx.ops.conv import add_bias, convolution, shifted, spatial_padding
+from service.frontend.onnx.ops.registry import op
+
+__all__ = ["saturated"]
+
+_RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+
+
+def _spread(node: Node, index: int, axis: int) -> Any:
+    """A scale or zero point, for the whole tensor, for one axis, or for blocks of it, in a shape that broadcasts."""
+    x, rank = node.tensor(index), node.rank(0)
+    shape = node.shape(index)
+    block = node.attr("block_size", 0)
+    if block:
+        apart = [*shape[: axis + 1], 1, *shape[axis + 1 :]]
+        wide = [*shape[: axis + 1], block, *shape[axis + 1 :]]
+        x = node.emit(relax.op.broadcast_to(reshaped(node, x, apart), relax.ShapeExpr(wide)))
+        x = reshaped(node, x, [*shape[:axis], shape[axis] * block, *shape[axis + 1 :]])
+        size = node.shape(0)[axis]
+        if not isinstance(size, int):
+            raise Refused("blocks along an axis of symbolic size")
+        return x if size == shape[axis] * block else node.emit(relax.op.strided_slice(x, [axis], [0], [size], [1]))
+    if shape in ([], [1]) or rank == 0:
+        return reshaped(node, x, [])
+    return reshaped(node, x, [shape[0] if i == axis else 1 for i in range(rank)])
+
+
+def _axis(node: Node) -> int:
+    rank = node.rank(0)
+    axis = node.attr("axis", 1)
+    return int(axis % rank) if rank > 1 or (axis < 0 and rank) else 0
+
+
+def _round(node: Node, x: Any) -> Any:
+    return node.te(lambda data: te.compute(data.shape, lambda *i: tirx.nearbyint(data(*i)), name="round"), x)
+
+
+def saturated(node: Node, x: Any, zero: Any | None, dtype: str) -> Any:
+    """`saturate(round(x) + zero)`, x a float."""
+    if dtype not in _RANGE:
+        raise Refused(f"quantization to {dtype}")
+    rounded = _round(node, x)
+    if zero is not None:
+        rounded = node.emit(relax.op.add(*aligned(node, rounded, node.emit(cast(zero, dtype_of(x))))))
+    low, high = _RANGE[dtype]
+    clipped = node.emit(relax.op.minimum(node.emit(relax.op.maximum(rounded, scalar(low, x))), scalar(high, x)))
+    return node.emit(cast(clipped, dtype))
+
+
+@op("QuantizeLinear")
+def _quantize(node: Node) -> Any:
+    axis = _axis(node)
+    zero = _spread(node, 2, axis) if node.has(2) else None
+    dtype = dtype_of(zero) if zero is not None else "uint8"
+    if node.attr("output_dtype", 0):
+        dtype = node.attr_dtype("output_dtype")
+    if node.attr("precision", 0) not in (0, 1):
+        raise Refused("a precision other than float32")
+    x = node.emit(cast(node.tensor(0), "float32"))
+    scale = node.emit(cast(_spread(node, 1, axis), "float32"))
+    return saturated(node, node.emit(relax.op.divide(*aligned(node, x, scale))), zero, dtype)
+
+
+@op("DequantizeLinear")
+def _dequantize(node: Node) -> Any:
+    """`(x - zero) · scale`."""
+    axis = _axis(node)
+    if node.dtype(0) not in (*_RANGE, "int32"):
+        raise Refused(f"dequantization of {node.dtype(0)}")
+    dtype = node.attr_dtype("output_dtype") if node.attr("output_dtype", 0) else node.dtype(1)
+    x = node.emit(cast(node.tensor(0), "int32"))
+    if node.has(2):
+        x = node.emit(relax.op.subtract(*aligned(node, x, node.emit(cast(_spread(node, 2, axis), "int32")))))
+    scale = node.emit(cast(_spread(node, 1, axis), "float32"))
+    return cast(node.emit(relax.op.multiply(*aligned(node, node.emit(cast(x, "float32")), scale))), dtype)
+
+
+@op("DynamicQuantizeLinear")
+def _dynamic_quantize(node: Node) -> Any:
+    """Scale and zero point from the tensor's own range, which always has 0 in it."""
+    x = node.tensor(0)
+    zero = scalar(0, x)
+    high = node.emit(relax.op.maximum(zero, node.emit(relax.op.max(x))))
+    low = node.emit(relax.op.minimum(zero, node.emit(relax.op.min(x))))
+    scale = node.emit(relax.op.divide(node.emit(relax.op.subtract(high, low)), scalar(255, x)))
+    # A tensor of zeros has scale 0; any divisor but that quantizes it to its zero point.
+    divisor = node.emit(relax.op.where(node.emit(relax.op.equal(scale, zero)), scalar(1, x), scale))
+    point = saturated(node, node.emit(relax.op.divide(node.emit(relax.op.negative(low)), divisor)), None, "uint8")
+    y = saturated(node, node.emit(relax.op.divide(x, divisor)), point, "uint8")
+    return y, scale, point
+
+
+def _rescaled(node: Node, total: Any, scales: list[Any], zero: int) -> Any:
+    """An int32 sum, times the operands' scales, over the result's, quantized as the result."""
+    x = node.emit(cast(total, "float32"))
+    factor = node.emit(relax.op.multiply(*aligned(node, scales[0], scales[1])))
+    factor = node.emit(relax.op.divide(*aligned(node, factor, scales[2])))
+    x = node.emit(relax.op.multiply(*aligned(node, x, factor)))
+    return saturated(node, x, node.tensor(zero), node.dtype(zero))
+
+
+@op("QLinearMatMul")
+def _quantized_matmul(node: Node) -> Any:
+    """Inputs: a, its scale and zero point, b and its own, then the result's scale and zero point."""
+    left = _less_zero(node, 0, 2, row=True)
+    right = _less_zero(node, 3, 5, row=False)
+    total = node.emit(relax.op.matmul(left, right))
+    scales = [node.emit(cast(node.tensor(index), "float32")) for index in (1, 4, 6)]
+    if node.rank(1) == 1 and node.shape(1) != [1]:
+        scales[0] = reshaped(node, scales[0], [*node.shape(1), 1])
+    return _rescaled(node, total, scales, 7)
+
+
+def _less_zero(node: Node, index: int, zero: int, *, row: bool) -> Any:
+    x = node.emit(cast(node.tensor(index), "int32"))
+    point = node.emit(cast(node.tensor(zero), "int32"))
+    if row and node.rank(zero) == 1 and node.shape(zero) != [1]:
+        point = reshaped(node, point, [*node.shape(zero), 1])
+    return node.emit(relax.op.subtract(*aligned(node, x, point)))
+
+
+@op("QLinearConv")
+def _quantized_conv(node: Node) -> Any:
+    """Inputs: x, scale, zero, w, scale, zero, y's scale and zero, and an int32 bias. w's may be for each channel."""
+    kernel = node.static_shape(3, "the weight")[2:]
+    rank = len(kernel)
+    strides, dilations = list(node.attr("strides", [1] * rank)), list(node.attr("dilations", [1] * rank))
+    pads = spatial_padding(node, node.shape(0)[2:], kernel, strides, dilations)
+    x, weight = shifted(node, node.tensor(0), 2), shifted(node, node.tensor(3), 5)
+    total = convolution(node, x, weight, strides, pads, dilations, node.attr("group", 1), "int32")
+    if node.has(8):
+        total = node.emit(add_bias(node, total, node.tensor(8)))
+    scales = [node.emit(cast(node.tensor(index), "float32")) for index in (1, 4, 6)]
+    if node.rank(4) == 1 and node.shape(4) != [1]:
+        scales[1] = reshaped(node, scales[1], [1, *node.shape(4), *[1] * rank])
+    else:
+        scales[1] = reshaped(node, scales[1], [])
+    scales = [reshaped(node, s, []) if node.shape_of(s) == [1] else s for s in scales]
+    return _rescaled(node, total, scales, 7)

@@ -1,0 +1,208 @@
+"""Resize and Upsample: along each axis a weighted sum of a few elements, places and weights computed at import.
+
+`Y[…, o, …] = Σ_t W[o, t] · X[…, P[o, t], …]` for one axis after the other; the operator is separable. The weights
+follow the reference evaluator of the ONNX project (onnx/reference/ops/op_resize.py).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tvm import relax, te, tirx
+
+from service.frontend.onnx.node import Node, Refused
+from service.frontend.onnx.ops.common import full_precision, relax_dim, reshaped
+from service.frontend.onnx.ops.registry import op
+from service.frontend.onnx.ops.resize_weights import Plan, taps
+
+
+@op("Upsample")
+def _upsample(node: Node) -> Any:
+    """Superseded by Resize in opset 10: `asymmetric` places, rounded down."""
+    scales = list(node.attr("scales", ())) or [float(v) for v in _floats(node, 1)]
+    attributes = {"mode": node.attr("mode", "nearest"), "coordinate_transformation_mode": "asymmetric"}
+    attributes["nearest_mode"] = "floor"
+    return _resize_axes(node, attributes, _scaled(node, scales, list(range(node.rank(0))), None))
+
+
+@op("Resize")
+def _resize(node: Node) -> Any:
+    if node.opset < 11:
+        attributes = {"mode": node.attr("mode", "nearest"), "coordinate_transformation_mode": "asymmetric"}
+        attributes["nearest_mode"] = "floor"
+        return _resize_axes(node, attributes, _scaled(node, _floats(node, 1), list(range(node.rank(0))), None))
+    rank = node.rank(0)
+    axes = [axis % rank for axis in node.attr("axes", range(rank))]
+    roi = _floats(node, 1) if node.has(1) and node.shape(1) != [0] else None
+    if node.has(3) and node.shape(3) != [0]:
+        plans = _sized(node, node.dims(3, "sizes"), axes, roi)
+    else:
+        plans = _scaled(node, _floats(node, 2), axes, roi)
+    return _resize_axes(node, node.attributes, plans)
+
+
+def _floats(node: Node, index: int) -> list[float]:
+    if not node.is_known(index) or node.inputs[index].symbolic:
+        raise Refused("scales or a region that are computed from the inputs' values")
+    return [float(value) for value in node.inputs[index].array.reshape(-1)]
+
+
+def _regions(roi: list[float] | None, axes: list[int]) -> list[tuple[float, float]]:
+    if roi is None:
+        return [(0.0, 1.0)] * len(axes)
+    return list(zip(roi[: len(axes)], roi[len(axes) :], strict=True))
+
+
+def _scaled(node: Node, scales: list[float], axes: list[int], roi: list[float] | None) -> list[Plan]:
+    import numpy as np
+
+    shape, plans = node.shape(0), []
+    regions = _regions(roi, axes)
+    crop = node.attr("coordinate_transformation_mode") == "tf_crop_and_resize"
+    for axis, scale, region in zip(axes, scales, regions, strict=True):
+        size = shape[axis]
+        # The specification's product is of fp32 numbers.
+        scale = float(np.float32(scale))
+        if isinstance(size, int):
+            extent = size * (region[1] - region[0]) if crop else size
+            plans.append(Plan(axis, size, math.floor(extent * scale), scale, region))
+        elif scale == 1.0:
+            plans.append(Plan(axis, size, size, scale, region))
+        elif scale.is_integer():
+            plans.append(Plan(axis, size, size * int(scale), scale, region))
+        else:
+            raise Refused("a scale that is no whole number along an axis of symbolic size")
+    return plans
+
+
+def _sized(node: Node, sizes: list[Any], axes: list[int], roi: list[float] | None) -> list[Plan]:
+    shape, policy = node.shape(0), node.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        plans = []
+        for axis, out, region in zip(axes, sizes, _regions(roi, axes), strict=True):
+            size = shape[axis]
+            if isinstance(size, int) and isinstance(out, int):
+                plans.append(Plan(axis, size, out, out / size, region))
+            else:
+                plans.append(_symbolic(node, axis, size, out, region))
+        return plans
+    if not all(isinstance(v, int) for v in [*sizes, *(shape[a] for a in axes)]):
+        raise Refused(f"keep_aspect_ratio_policy={policy} with symbolic sizes")
+    choose = max if policy == "not_smaller" else min
+    scale = choose(out / shape[axis] for axis, out in zip(axes, sizes, strict=True))
+    return [
+        Plan(axis, shape[axis], math.floor(scale * shape[axis] + 0.5), scale, region)
+        for axis, region in zip(axes, _regions(roi, axes), strict=True)
+    ]
+
+
+def _symbolic(node: Node, axis: int, size: Any, out: Any, region: tuple[float, float]) -> Plan:
+    """A symbolic axis may stay as it is or grow by a whole factor."""
+    for factor in (1, 2, 3, 4, 8, 16):
+        if node.scope.analyzer.can_prove_equal(relax_dim(out), relax_dim(size) * factor):
+            return Plan(axis, size, out, float(factor), region)
+    raise Refused("a symbolic size that is no whole multiple of the input's")
+
+
+def _resize_axes(node: Node, attributes: dict[str, Any], plans: list[Plan]) -> Any:
+    def run(x: Any) -> Any:
+        for plan in plans:
+            if isinstance(plan.size, int):
+                x = _resize_static(node, x, plan, attributes)
+            elif plan.scale != 1.0:
+                x = _repeat(node, x, plan, attributes)
+        return x
+
+    if attributes.get("mode", "nearest") == "nearest" and attributes.get("coordinate_transformation_mode") != (
+        "tf_crop_and_resize"
+    ):
+        return run(node.tensor(0))
+    mode = _bilinear(node, attributes, plans)
+    if mode is not None:
+        return _resize2d(node, plans, mode)
+    if not node.dtype(0).startswith(("float", "bfloat")):
+        raise Refused(f"mode={attributes.get('mode')} of {node.dtype(0)}")
+    return full_precision(node, run, node.tensor(0))
+
+
+def _bilinear(node: Node, attributes: dict[str, Any], plans: list[Plan]) -> str | None:
+    """The mode of relax's bilinear interpolation that gives the same, None where none does: the sides of a float32
+    image of known sizes, by the ratio of the sizes.
+    """
+    by_axis = {plan.axis: plan for plan in plans}
+    kept = all(by_axis.pop(axis).scale == 1.0 for axis in (0, 1) if axis in by_axis)
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    other = attributes.get("antialias") or attributes.get("exclude_outside")
+    plain = attributes.get("mode") == "linear" and not other
+    if not (plain and kept and node.rank(0) == 4 and set(by_axis) == {2, 3} and node.dtype(0) == "float32"):
+        return None
+    if all(plan.size == plan.out for plan in by_axis.values()):
+        return None
+    for plan in by_axis.values():
+        known = isinstance(plan.size, int) and isinstance(plan.out, int) and plan.out > 1
+        if not known or abs(plan.scale * plan.size - plan.out) > 1e-6:
+            return None
+    return {"half_pixel": "half_pixel", "pytorch_half_pixel": "half_pixel", "align_corners": "align_corners"}.get(mode)
+
+
+def _resize2d(node: Node, plans: list[Plan], mode: str) -> Any:
+    sides = {plan.axis: plan.out for plan in plans}
+    return relax.op.image.resize2d(
+        node.tensor(0),
+        (sides[2], sides[3]),
+        method="linear",
+        coordinate_transformation_mode=mode,
+        rounding_method="",
+        layout="NCHW",
+    )
+
+
+def _repeat(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
+    """A whole factor along a symbolic axis: every element that many times."""
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    rounding = attributes.get("nearest_mode", "round_prefer_floor")
+    plain = (mode, rounding) == ("asymmetric", "floor") or (mode.startswith("half_pixel") and "round" in rounding)
+    if attributes.get("mode", "nearest") != "nearest" or not plain:
+        raise Refused(f"mode={attributes.get('mode')} along an axis of symbolic size")
+    factor, shape = int(plan.scale), node.shape_of(x)
+    apart = [*shape[: plan.axis + 1], 1, *shape[plan.axis + 1 :]]
+    wide = [*shape[: plan.axis + 1], factor, *shape[plan.axis + 1 :]]
+    spread = node.emit(relax.op.broadcast_to(reshaped(node, x, apart), relax.ShapeExpr(list(map(relax_dim, wide)))))
+    return reshaped(node, spread, [*shape[: plan.axis], shape[plan.axis] * factor, *shape[plan.axis + 1 :]])
+
+
+def _resize_static(node: Node, x: Any, plan: Plan, attributes: dict[str, Any]) -> Any:
+    import numpy as np
+
+    places, weights, outside = taps(plan, attributes)
+    if plan.size == plan.out and not outside.any():
+        own = places == np.arange(plan.size)[:, None]
+        identity = ((weights * own).sum(axis=1) == 1).all() and not (weights * ~own).any()
+        if identity:
+            return x
+    if weights.shape[1] == 1 and not outside.any() and (weights == 1).all():
+        return node.emit(relax.op.take(x, relax.const(places[:, 0], "int64"), plan.axis, mode="clip"))
+    return _weighted(node, x, plan, places, weights, outside, attributes.get("extrapolation_value", 0.0))
+
+
+def _weighted(node: Node, x: Any, plan: Plan, places: Any, weights: Any, outside: Any, filler: float) -> Any:
+    axis, taps = plan.axis, weights.shape[1]
+
+    def kernel(data: te.Tensor, where: te.Tensor, share: te.Tensor, off: te.Tensor) -> te.Tensor:
+        tap = te.reduce_axis((0, taps), name="tap")
+        shape = [*data.shape[:axis], plan.out, *data.shape[axis + 1 :]]
+
+        def total(*i: Any) -> Any:
+            o = i[axis]
+            return te.sum(share[o, tap].astype(data.dtype) * data(*i[:axis], where[o, tap], *i[axis + 1 :]), axis=tap)
+
+        result = te.compute(shape, total, name="resize")
+        if not outside.any():
+            return result
+        fixed = tirx.const(filler, data.dtype)
+        return te.compute(shape, lambda *i: tirx.Select(off[i[axis]], fixed, result(*i)), name="extrapolate")
+
+    dtype = "float64" if str(x.ty.dtype.dtype) == "float64" else "float32"
+    constants = relax.const(places, "int64"), relax.const(weights, dtype), relax.const(outside, "bool")
+    return node.te(kernel, x, *constants, primfunc_name_hint="resize")

@@ -1,0 +1,277 @@
+"""Operators that move elements without computing: Reshape, Transpose, Slice, Split, Concat, Pad."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from tvm import relax, tirx, topi
+
+from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx.node import Node, Refused
+from service.frontend.onnx.ops.common import permuted, relax_dim, require_shape, reshaped
+from service.frontend.onnx.ops.registry import op
+
+
+@op("Reshape")
+def _reshape(node: Node) -> Any:
+    """0 keeps a size (unless `allowzero`), and one -1 takes what is left."""
+    shape = node.shape(0)
+    wanted = list(node.attr("shape")) if node.attr("shape") is not None else node.dims(1, "the shape")
+    if not node.attr("allowzero", 0):
+        wanted = [shape[axis] if _is(dim, 0) else dim for axis, dim in enumerate(wanted)]
+    open_axes = [axis for axis, dim in enumerate(wanted) if _is(dim, -1)]
+    if len(open_axes) > 1:
+        raise Refused("a shape with more than one -1")
+    for axis in open_axes:
+        wanted[axis] = onnx_dims.quotient(shape, wanted[:axis] + wanted[axis + 1 :], node.scope)
+    return reshaped(node, node.tensor(0), wanted)
+
+
+def _is(dim: Any, number: int) -> bool:
+    return isinstance(dim, int) and dim == number
+
+
+@op("Flatten")
+def _flatten(node: Node) -> Any:
+    shape, axis = node.shape(0), node.attr("axis", 1)
+    axis = axis + len(shape) if axis < 0 else axis
+    rows, columns = onnx_dims.product(shape[:axis]), onnx_dims.product(shape[axis:])
+    return reshaped(node, node.tensor(0), [rows, columns])
+
+
+@op("Squeeze")
+def _squeeze(node: Node) -> Any:
+    shape, axes = node.shape(0), node.axes(1)
+    gone = {axis % len(shape) for axis in axes} if axes is not None else {i for i, d in enumerate(shape) if _is(d, 1)}
+    if any(isinstance(shape[axis], int) and shape[axis] != 1 for axis in gone):
+        raise Refused(f"axes {sorted(gone)} of the shape {shape}, not all of which have size 1")
+    wanted = [1 if axis in gone else dim for axis, dim in enumerate(shape)]
+    x = require_shape(node, node.tensor(0), shape, wanted)
+    return reshaped(node, x, [dim for axis, dim in enumerate(shape) if axis not in gone])
+
+
+@op("Unsqueeze")
+def _unsqueeze(node: Node) -> Any:
+    shape, axes = node.shape(0), node.axes(1) or ()
+    rank = len(shape) + len(axes)
+    new, rest = {axis % rank for axis in axes}, iter(shape)
+    return reshaped(node, node.tensor(0), [1 if axis in new else next(rest) for axis in range(rank)])
+
+
+@op("Transpose")
+def _transpose(node: Node) -> Any:
+    rank = node.rank(0)
+    return permuted(node, node.tensor(0), list(node.attr("perm", range(rank - 1, -1, -1))))
+
+
+@op("Concat")
+def _concat(node: Node) -> Any:
+    axis = node.attr("axis", 1) % node.rank(0)
+    shapes = [node.shape(index) for index in range(len(node.inputs))]
+    # The first static size on each axis is what the others, where symbolic, must be at run time.
+    wanted = [next((s[i] for s in shapes if isinstance(s[i], int)), shapes[0][i]) for i in range(len(shapes[0]))]
+    tensors = []
+    for index, shape in enumerate(shapes):
+        target = [dim if i == axis else want for i, (dim, want) in enumerate(zip(shape, wanted, strict=True))]
+        tensors.append(require_shape(node, node.tensor(index), shape, target))
+    return tensors[0] if len(tensors) == 1 else relax.op.concat(tensors, axis)
+
+
+@op("Split")
+def _split(node: Node) -> Any:
+    shape = node.shape(0)
+    axis = node.attr("axis", 0) % len(shape)
+    sizes = node.split_sizes(shape[axis])
+    starts = [sum(sizes[:index]) for index in range(len(sizes) + 1)]
+    x = node.tensor(0)
+    if len(sizes) == 1:
+        return [x]
+    if isinstance(shape[axis], int) and starts[-1] != shape[axis]:
+        raise Refused(f"parts of {sizes} of an axis of size {shape[axis]}")
+    return [
+        relax.op.strided_slice(x, [axis], [begin], [end], [1], assume_inbound=True)
+        for begin, end in itertools.pairwise(starts)
+    ]
+
+
+@op("Slice")
+def _slice(node: Node) -> Any:
+    x, shape = node.tensor(0), node.shape(0)
+    for start, end, axis, step in zip(*node.slice_arguments(), strict=True):
+        x = _slice_axis(node, x, axis, shape[axis], start, end, step)
+    return x
+
+
+def _slice_axis(node: Node, x: Any, axis: int, size: Any, start: Any, end: Any, step: int) -> Any:
+    if step == 0:
+        raise Refused("a step of 0")
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        places = range(size)[_python_slice(start, end, step, size)]
+        if len(places) == size and step == 1:
+            return x
+        if step > 0:
+            stop = max(places.stop, places.start)
+            return node.emit(relax.op.strided_slice(x, [axis], [places.start], [stop], [step], assume_inbound=True))
+        return (
+            node.emit(relax.op.take(x, relax.const(list(places), "int64"), axis, mode="clip")) if places else _refuse()
+        )
+    if step < 0:
+        if step == -1 and _is(start, -1) and isinstance(end, int) and end < -(1 << 31):
+            return node.emit(relax.op.flip(x, axis))
+        raise Refused("a negative step along an axis of symbolic size")
+    begin, stop = (_clamp(node, bound, size) for bound in (start, end))
+    if _is(begin, 0) and onnx_dims.same(stop, size, node.scope) and step == 1:
+        return x
+    arguments = [[relax_dim(begin)], [relax_dim(stop)], [step]]
+    return node.emit(relax.op.strided_slice(x, [axis], *arguments, assume_inbound=True))
+
+
+def _refuse() -> Any:
+    raise Refused("an empty result")
+
+
+def _python_slice(start: int, end: int, step: int, size: int) -> slice:
+    # Walking backwards, an end below -size means 'past the first', which Python writes as None.
+    return slice(start, None if step < 0 and end < -size else end, step)
+
+
+def _clamp(node: Node, bound: Any, size: Any) -> Any:
+    """A start or end as a place in 0..size.
+
+    The first `seq` rows of a table of 512 put a bound on `seq`, which the signature states and a run is held to.
+    Where that cannot be said of one name, the run decides by min and max.
+    """
+    analyzer = node.scope.analyzer
+    bound, size = (tirx.const(v, "int64") if isinstance(v, int) else v for v in (bound, size))
+    if analyzer.can_prove(bound < 0):
+        bound = analyzer.simplify(bound + size)
+    elif not analyzer.can_prove(bound >= 0):
+        raise Refused("a start or end that is negative for some sizes only")
+    if not analyzer.can_prove(bound >= 0):
+        bound = tirx.max(bound, tirx.const(0, "int64"))
+    if analyzer.can_prove(bound >= size):
+        bound = size
+    elif onnx_dims.is_static(size) and node.scope.limit(bound, int(size)):
+        pass
+    elif not analyzer.can_prove(bound <= size):
+        bound = tirx.min(bound, size)
+    return onnx_dims.simplify(bound, node.scope)
+
+
+@op("Expand")
+def _expand(node: Node) -> Any:
+    """Broadcasting in both directions: a 1 in the wanted shape keeps the tensor's size."""
+    x, shape = node.tensor(0), node.shape(0)
+    wanted = node.dims(1, "the shape")
+    rank = max(len(shape), len(wanted))
+    shape = [1] * (rank - len(shape)) + shape
+    wanted = [1] * (rank - len(wanted)) + wanted
+    result = [have if _is(want, 1) else want for have, want in zip(shape, wanted, strict=True)]
+    if len(shape) > node.rank(0):
+        x = reshaped(node, x, shape)
+    x = require_shape(node, x, shape, [h if _is(h, 1) else r for h, r in zip(shape, result, strict=True)])
+    if all(onnx_dims.same(have, want, node.scope) for have, want in zip(shape, result, strict=True)):
+        return x
+    return relax.op.broadcast_to(x, relax.ShapeExpr([relax_dim(dim) for dim in result]))
+
+
+@op("Tile")
+def _tile(node: Node) -> Any:
+    """Each axis as (repeats, size), broadcast, and the two joined."""
+    x, shape = node.tensor(0), node.shape(0)
+    repeats = node.dims(1, "repeats")
+    if all(_is(repeat, 1) for repeat in repeats):
+        return x
+    apart = [dim for size in shape for dim in (1, size)]
+    spread = [dim for repeat, size in zip(repeats, shape, strict=True) for dim in (repeat, size)]
+    joined = [onnx_dims.simplify(r * s, node.scope) for r, s in zip(repeats, shape, strict=True)]
+    wide = node.emit(relax.op.broadcast_to(reshaped(node, x, apart), relax.ShapeExpr(list(map(relax_dim, spread)))))
+    return reshaped(node, wide, joined)
+
+
+@op("Pad")
+def _pad(node: Node) -> Any:
+    before, after = _pad_widths(node)
+    x, shape, mode = node.tensor(0), node.shape(0), node.attr("mode", "constant")
+    x = _crop(node, x, before, after)
+    before, after = [max(width, 0) for width in before], [max(width, 0) for width in after]
+    if not any(before + after):
+        return x
+    if mode == "constant":
+        return node.te(topi.nn.pad, x, before, after, _pad_value(node))
+    for axis, size in enumerate(shape):
+        if before[axis] or after[axis]:
+            x = _pad_by_index(node, x, axis, size, before[axis], after[axis], mode)
+    return x
+
+
+def _pad_widths(node: Node) -> tuple[list[int], list[int]]:
+    rank = node.rank(0)
+    pads = node.ints(1, "pads") if node.has(1) else list(node.attr("pads", node.attr("paddings", ())))
+    axes = [axis % rank for axis in node.ints(3, "axes")] if node.has(3) else list(range(rank))
+    before, after = [0] * rank, [0] * rank
+    for place, axis in enumerate(axes):
+        before[axis], after[axis] = pads[place], pads[place + len(axes)]
+    return before, after
+
+
+def _pad_value(node: Node) -> Any:
+    value = node.scalar(2, "the padding value") if node.has(2) else node.attr("value", 0)
+    return tirx.const(value, node.dtype(0))
+
+
+def _crop(node: Node, x: Any, before: list[int], after: list[int]) -> Any:
+    """Negative widths cut."""
+    for axis, (low, high) in enumerate(zip(before, after, strict=True)):
+        if low < 0 or high < 0:
+            size = node.shape_of(x)[axis]
+            x = _slice_axis(node, x, axis, size, max(-low, 0), min(high, 0) or (1 << 62), 1)
+    return x
+
+
+_NUMPY_MODE = {"reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+def _pad_by_index(node: Node, x: Any, axis: int, size: Any, before: int, after: int, mode: str) -> Any:
+    """Padding that repeats elements is a gather whose places are known."""
+    import numpy as np
+
+    if mode not in _NUMPY_MODE:
+        raise Refused(f"mode={mode}")
+    if not isinstance(size, int):
+        raise Refused(f"mode={mode} along an axis of symbolic size")
+    size = node.shape_of(x)[axis]
+    places = np.pad(np.arange(size), (before, after), _NUMPY_MODE[mode])  # type: ignore[call-overload]
+    return node.emit(relax.op.take(x, relax.const(places, "int64"), axis, mode="clip"))
+
+
+@op("DepthToSpace")
+def _depth_to_space(node: Node) -> Any:
+    batch, channels, height, width = node.shape(0)
+    block = node.attr("blocksize")
+    rest = onnx_dims.simplify(channels // (block * block), node.scope)
+    first = node.attr("mode", "DCR") == "DCR"
+    apart = [batch, block, block, rest, height, width] if first else [batch, rest, block, block, height, width]
+    x = reshaped(node, node.tensor(0), apart)
+    x = permuted(node, x, [0, 3, 4, 1, 5, 2] if first else [0, 1, 4, 2, 5, 3])
+    return reshaped(node, x, [batch, rest, height * block, width * block])
+
+
+@op("SpaceToDepth")
+def _space_to_depth(node: Node) -> Any:
+    batch, channels, height, width = node.shape(0)
+    block = node.attr("blocksize")
+    high, wide = (onnx_dims.simplify(size // block, node.scope) for size in (height, width))
+    x = reshaped(node, node.tensor(0), [batch, channels, high, block, wide, block])
+    x = permuted(node, x, [0, 3, 5, 1, 2, 4] if node.attr("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4])
+    return reshaped(node, x, [batch, channels * block * block, high, wide])
+
+
+@op("ReverseSequence")
+def _reverse_sequence(node: Node) -> Any:
+    """Along `time_axis`, the first `sequence_lens[b]` elements of each batch entry are reversed."""
+    x = node.tensor(0)
+    time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
+    lengths = node.emit(relax.op.astype(node.tensor(1), "int32"))
+    return node.te(topi.reverse_sequence, x, lengths, time, batch)

@@ -1,0 +1,42 @@
+"""TopK and running sums and products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import relax
+
+from service.frontend.onnx.node import Node, Refused
+from service.frontend.onnx.ops.common import full_precision
+from service.frontend.onnx.ops.registry import op
+
+# What TVM's sort takes (src/runtime/contrib/sort/sort.cc).
+_SORTABLE = ("float16", "float32", "float64", "int32", "int64")
+
+
+@op("TopK")
+def _top_k(node: Node) -> Any:
+    """Values and places; of equal values the one with the lower index comes first."""
+    count = int(node.attr("k")) if node.attr("k") is not None else int(node.scalar(1, "K"))
+    axis = node.attr("axis", -1) % node.rank(0)
+    if node.dtype(0) not in _SORTABLE:
+        raise Refused(f"an order of {node.dtype(0)}")
+    largest = bool(node.attr("largest", 1))
+    both = node.emit(relax.op.topk(node.tensor(0), count, axis, "both", largest, "int64"))
+    return [relax.TupleGetItem(both, index) for index in (0, 1)]
+
+
+@op("CumSum", "CumProd")
+def _cumulative(node: Node) -> Any:
+    rank = node.rank(0)
+    axis = int(node.scalar(1, "axis")) % rank
+    exclusive = bool(node.attr("exclusive", 0))
+    function = relax.op.cumsum if node.op == "CumSum" else relax.op.cumprod
+
+    def run(x: Any) -> Any:
+        if not node.attr("reverse", 0):
+            return function(x, axis, exclusive=exclusive)
+        backwards = node.emit(relax.op.flip(x, axis))
+        return relax.op.flip(node.emit(function(backwards, axis, exclusive=exclusive)), axis)
+
+    return full_precision(node, run, node.tensor(0))

@@ -1,0 +1,116 @@
+"""ONNX Runtime as the reference; where it has no kernel, the model in fp32, or the ONNX project's own evaluator."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.errors import ModelMalformed
+from service.frontend.model import Reference
+from service.frontend.onnx.file import array, check_tensors, one_line, parse, tensors
+from service.frontend.onnx.widen import uses_bfloat16, widened
+
+__all__ = ["reference"]
+
+
+def reference(path: Path, threads: int, *, fastest: bool = False) -> Reference:
+    """Runs the model at `path` on arrays by name; one thread makes it repeatable.
+
+    Only basic graph optimizations are on, since the extended ones trade digits for speed, and `fastest` turns them
+    on: ONNX Runtime's own default. ONNX Runtime has no CPU
+    kernels for most of bfloat16: such a model runs with every bfloat16 as a float32, and its outputs are
+    rounded. What it still does not take runs in onnx.reference, which is slow.
+    Raises ModelMalformed when none of them takes the model.
+    """
+    check_tensors(parse(path), path.parent)
+    try:
+        return _runtime(_session(str(path), threads, fastest))
+    except _errors() as error:
+        cause = error
+    model = _with_data(path)
+    if uses_bfloat16(model):
+        try:
+            return _rounded(model, threads)
+        except _errors():
+            pass
+    return _evaluator(model, cause)
+
+
+def _errors() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises for a model that it does not take."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    return (
+        state.Fail,
+        state.InvalidArgument,
+        state.InvalidGraph,
+        state.InvalidProtobuf,
+        state.NotImplemented,
+        state.RuntimeException,
+    )
+
+
+def _session(model: str | bytes, threads: int, fastest: bool = False) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    levels = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = levels.ORT_ENABLE_ALL if fastest else levels.ORT_ENABLE_BASIC
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Only fatal messages: what a session refuses comes as an exception.
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def _runtime(session: Any) -> Reference:
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+
+    return run
+
+
+def _with_data(path: Path) -> Any:
+    """The model with its external data inside."""
+    import onnx
+
+    model = parse(path)
+    for tensor in tensors(model):
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array(tensor, path.parent), tensor.name))
+    return model
+
+
+def _rounded(model: Any, threads: int) -> Reference:
+    """The model with float32 for every bfloat16; its outputs are rounded to what the model declares."""
+    import ml_dtypes
+    import numpy as np
+
+    short = [value.name for value in model.graph.output if value.type.tensor_type.elem_type == 16]
+    wide = widened(type(model).FromString(model.SerializeToString()))
+    run = _runtime(_session(wide.SerializeToString(), threads))
+
+    def rounded(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        bfloat16 = np.dtype(ml_dtypes.bfloat16)
+        given = {name: data.astype("float32") if data.dtype == bfloat16 else data for name, data in inputs.items()}
+        return {name: data.astype(bfloat16) if name in short else data for name, data in run(given).items()}
+
+    return rounded
+
+
+def _evaluator(model: Any, cause: Exception) -> Reference:
+    import onnx.reference
+
+    try:
+        evaluator = onnx.reference.ReferenceEvaluator(model)
+    except (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
+        raise ModelMalformed(f"ONNX Runtime refuses the model: {one_line(cause)}") from error
+    names = list(evaluator.output_names)
+
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(zip(names, evaluator.run(None, dict(inputs)), strict=True))
+
+    return run

@@ -1,0 +1,74 @@
+"""Which nodes of a graph can be imported, decided for all of them before anything is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from service.errors import UnsupportedModel
+from service.frontend.model import NODES_NAMED, Unsupported
+from service.frontend.onnx.file import subgraphs
+from service.frontend.onnx.fold import FOLDS
+from service.frontend.onnx.function import has_body
+from service.frontend.onnx.graph import Graph, op_name
+
+__all__ = ["DIRECT", "is_supported", "unsupported", "unsupported_error"]
+
+DIRECT = frozenset({"Shape", "Size", "If", "Loop", "Scan"})
+"""Operators that the walk itself handles."""
+
+RANDOM = frozenset(
+    {"RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Multinomial", "Bernoulli"}
+)
+_KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
+
+
+def unsupported(graph: Graph) -> dict[str, Unsupported]:
+    """The operators that have no converter, with the names of their nodes, subgraphs included, most frequent first."""
+    found: dict[str, list[Any]] = {}
+    for node in _all_nodes(graph.nodes):
+        if not is_supported(node, graph.opsets):
+            found.setdefault(op_name(node), []).append(node)
+    ordered = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
+    return {
+        op: Unsupported(len(nodes), tuple(_label(node) for node in nodes[:NODES_NAMED]), _reason(nodes[0]))
+        for op, nodes in ordered
+    }
+
+
+def unsupported_error(ops: Mapping[str, Unsupported]) -> UnsupportedModel:
+    """The error that lists all unsupported nodes at once."""
+    shown = ", ".join(f"{op} ({nodes.count}: {nodes.reason})" for op, nodes in list(ops.items())[:5])
+    more = f" and {len(ops) - 5} more" if len(ops) > 5 else ""
+    return UnsupportedModel(
+        f"the model has operators that cannot be imported: {shown}{more}",
+        ops={op: nodes.to_dict() for op, nodes in ops.items()},
+    )
+
+
+def is_supported(node: Any, opsets: dict[str, int]) -> bool:
+    """Whether some converter takes this operator; it may still refuse the node for its attributes or inputs."""
+    from service.frontend.onnx.ops import converter_of
+
+    name = op_name(node)
+    if name in RANDOM:
+        return False
+    if name in DIRECT or name in FOLDS or converter_of(name) is not None:
+        return True
+    return node.domain in ("", "ai.onnx") and has_body(node.op_type, node.domain, opsets[""])
+
+
+def _all_nodes(nodes: Any) -> Iterable[Any]:
+    yield from nodes
+    for graph in subgraphs(nodes):
+        yield from graph.node
+
+
+def _label(node: Any) -> str:
+    return str(node.name or (node.output[0] if node.output else node.op_type))
+
+
+def _reason(node: Any) -> str:
+    if node.domain not in _KNOWN_DOMAINS:
+        return f"the domain {node.domain!r} is unknown"
+    return "its result is random" if node.op_type in RANDOM else "there is no converter for this operator"

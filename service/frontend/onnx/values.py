@@ -1,0 +1,53 @@
+"""Values known before the run: small constants and shapes, with symbolic sizes in them, computed while importing.
+
+A graph computes its shapes with nodes (Shape → Gather → Concat → Reshape). Here these are evaluated on arrays whose
+elements are numbers or TVM expressions, so that Reshape sees `[batch, 12, seq, 64]` and nothing of it is left to run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from service.frontend.onnx import dims as onnx_dims
+
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["MAX_FOLDED", "Known", "Undecided", "known_ints"]
+
+# Larger results are left to the constant folding pass, which compiles what it folds.
+MAX_FOLDED = 4096
+
+
+class Undecided(Exception):
+    """A comparison of symbolic sizes that holds for some sizes only."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A tensor known at import: an array of numbers, or for integers an object array of ints and TVM expressions."""
+
+    array: Any
+    dtype: str
+
+    @property
+    def symbolic(self) -> bool:
+        """Whether some element is an expression over symbolic sizes."""
+        return bool(self.array.dtype == object)
+
+
+def known_ints(
+    values: list[Any], scope: onnx_dims.Scope, dtype: str = "int64", shape: tuple[int, ...] | None = None
+) -> Known:
+    """Sizes as a Known of rank one or of `shape`: numbers where all are numbers."""
+    import numpy as np
+
+    simple = [onnx_dims.simplify(value, scope) for value in values]
+    shape = (len(simple),) if shape is None else shape
+    if all(isinstance(value, int) for value in simple):
+        return Known(np.array(simple, dtype).reshape(shape), dtype)
+    array = np.empty(len(simple), object)
+    for place, value in enumerate(simple):
+        array[place] = value
+    return Known(array.reshape(shape), dtype)

@@ -1,0 +1,150 @@
+"""The frontend of torch.export archives (`.pt2`): a Relax module, a description, and torch itself as reference.
+
+Reading runs nothing that the file carries: see pt2_archive, pt2_check and pt2_weights. Then torch decomposes the
+program (`graph`), and each node goes through its converter (`importer`, `ops`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.errors import InputName, UnsupportedModel
+from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes, Unsupported
+from service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
+from service.frontend.pt2.program import Document, Program, deserialize, parse
+from service.frontend.pt2.signature import signature
+from service.frontend.pt2.torch_calls import quiet
+from service.request import ModelFormat
+
+__all__ = ["inspect", "load", "reference"]
+
+
+def load(path: Path, *, shapes: Shapes) -> ImportedModel:
+    """The program as Relax, symbolic dims bound or renamed by `shapes`.
+
+    Raises a ModelError, InvalidShape for `shapes` that do not fit, or CompileFailed for a fault of ours or torch's.
+    """
+    document = parse(path)
+    found, symbols = signature(document.interface, shapes)  # first: it is cheap, and refuses most wrong shapes
+    program, unsupported = _decomposed(document)
+    refuse(unsupported)
+    from service.frontend.pt2.importer import to_relax
+
+    module = to_relax(program, document.interface, symbols)
+    return ImportedModel(module, found, document.op_counts)
+
+
+def inspect(path: Path) -> ModelInfo:
+    """Signature, operators and which of them are not supported. Raises a ModelError."""
+    document = parse(path)
+    found, _ = signature(document.interface, {})
+    _, unsupported = _decomposed(document)
+    return ModelInfo(ModelFormat.PT2, found, document.op_counts, unsupported, document.details)
+
+
+def _decomposed(document: Document) -> tuple[Any, dict[str, Unsupported]]:
+    """The program decomposed, None if torch cannot trace it, and the operators that no converter takes."""
+    if document.unknown and not document.traceable:
+        return None, document.unknown
+    program = decompose(deserialize(document).exported)
+    return program, unsupported_nodes(program)
+
+
+def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False) -> Reference:
+    """The program as it was exported, run by torch in its own dtypes with `threads` threads; torch has no faster way
+    that does not compile, so `fastest` changes nothing."""
+    del fastest
+    document = parse(path, writable=True)
+    refuse(document.unknown)
+    signature(document.interface, shapes)
+    return _TorchReference(document, deserialize(document), threads)
+
+
+class _TorchReference:
+    """Interprets the exported graph; torch's generated code for the module is not used."""
+
+    def __init__(self, document: Document, program: Program, threads: int) -> None:
+        self.interface = document.interface
+        self.program = program
+        self.threads = threads
+
+    def __call__(self, inputs: Mapping[str, Any], /) -> dict[str, Any]:
+        """Outputs by name from inputs by name, all numpy. Raises InputName."""
+        import torch
+
+        wanted = [leaf.name for leaf in self.interface.inputs if leaf.dtype is not None]
+        if set(inputs) != set(wanted):
+            raise InputName(f"the program takes {', '.join(wanted)}; given were {', '.join(inputs) or 'none'}")
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads)
+        try:
+            with torch.no_grad(), quiet():
+                results = self._run(inputs)
+        finally:
+            torch.set_num_threads(before)
+        leaves = zip(self.interface.outputs, results, strict=True)
+        return {leaf.name: _numpy(value, leaf.dtype) for leaf, value in leaves if leaf.dtype is not None}
+
+    def _run(self, inputs: Mapping[str, Any]) -> list[Any]:
+        exported = self.program.exported
+        stored = {**exported.constants, **exported.state_dict}
+        leaves = iter(self.interface.inputs)
+        arguments = []
+        for spec in exported.graph_signature.input_specs:
+            if spec.kind.name == "USER_INPUT":
+                leaf = next(leaves)
+                arguments.append(leaf.value if leaf.dtype is None else _tensor(inputs[leaf.name]))
+            elif spec.target in stored:
+                arguments.append(stored[spec.target])
+            else:
+                raise UnsupportedModel(f"the program takes {spec.arg.name} as {spec.kind.name.lower()}")
+        values = _interpreter(exported.graph_module).run(*arguments)
+        specs = exported.graph_signature.output_specs
+        flat = list(values) if isinstance(values, list | tuple) else [values]
+        return [v for v, spec in zip(flat, specs, strict=True) if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
+
+
+def _interpreter(graph_module: Any) -> Any:
+    """torch's interpreter, but for 16-bit convolutions in groups, which go through float32.
+
+    oneDNN in torch 2.13 computes them wrongly on CPUs with AMX: conv1d of 32 channels in 4 groups with a kernel of 8
+    is off by as much as its largest value, in bfloat16 and in float16.
+    """
+    import torch
+
+    class Interpreter(torch.fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
+        def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            is_half = args and isinstance(args[0], torch.Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
+            if is_half and "conv" in str(target) and any(isinstance(arg, int) and arg > 1 for arg in args):
+                wide = [arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args]
+                return super().call_function(target, tuple(wide), kwargs).to(args[0].dtype)
+            return super().call_function(target, args, kwargs)
+
+    return Interpreter(graph_module)
+
+
+def _tensor(array: Any) -> Any:
+    """A numpy array, bfloat16 by ml_dtypes included, as a tensor with memory of its own."""
+    import numpy as np
+    import torch
+
+    array = np.array(
+        array, order="C"
+    )  # a copy: the program may write to it; ascontiguousarray would add a dim to a scalar
+    if array.dtype.name == "bfloat16":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _numpy(value: Any, dtype: str | None) -> Any:
+    import ml_dtypes
+    import numpy as np
+    import torch
+
+    tensor = value if isinstance(value, torch.Tensor) else torch.tensor(value, dtype=getattr(torch, str(dtype)))
+    tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
+    return np.array(tensor.numpy(), order="C")

@@ -1,0 +1,46 @@
+"""Converters of ATen operators to Relax, one family a file, found by name: `CONVERTERS["aten.add.Tensor"]`.
+
+A converter takes an Emitter and the operator's arguments in the order of its schema, defaults filled in: tensors are
+Relax expressions, sizes are ints or tirx expressions. It returns the result, or a tuple of results.
+"""
+
+from __future__ import annotations
+
+from service.frontend.pt2.ops import (
+    activation,
+    arithmetic,
+    attention,
+    convolution,
+    create,
+    indexing,
+    linear,
+    logic,
+    norms,
+    pooling,
+    recurrent,
+    reduce,
+    resize,
+    shape,
+    unary,
+)
+from service.frontend.pt2.ops.registry import CONVERTERS, KEPT
+
+__all__ = ["CONVERTERS", "FAMILIES", "KEPT"]
+
+FAMILIES = (
+    activation,
+    arithmetic,
+    attention,
+    convolution,
+    create,
+    indexing,
+    linear,
+    logic,
+    norms,
+    pooling,
+    recurrent,
+    reduce,
+    resize,
+    shape,
+    unary,
+)

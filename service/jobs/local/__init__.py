@@ -1,0 +1,1 @@
+"""Compiles and tunes for one process: the command line, or Python code."""

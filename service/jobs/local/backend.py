@@ -1,0 +1,59 @@
+"""What compiles for this process alone, opened and closed as one: the store, the workers, the queue in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from service.artifact.store import Store
+from service.config import settings
+from service.jobs.local.queue import COMPILE_ENTRY, CompileQueue
+from service.jobs.process.limits import Limits
+from service.jobs.process.pool import Pool
+from service.jobs.process.task import Flavour
+from service.jobs.process.workspace import Workspace
+
+__all__ = ["LocalBackend"]
+
+
+class LocalBackend:
+    """What the command line and the library have of us. Opening it starts no worker; `warm` or a request does."""
+
+    def __init__(
+        self,
+        cache_dir: Path | None = None,
+        *,
+        workers: int | None = None,
+        queue_max: int | None = None,
+        limits: Limits | None = None,
+        entry: str = COMPILE_ENTRY,
+    ) -> None:
+        """What is None is as the settings say; `entry` is what a child runs."""
+        root = cache_dir or settings().cache_dir
+        self.store = Store(root, settings().cache_max_bytes)
+        self.workspace = Workspace(root / "jobs")
+        self.pool = Pool()
+        self.queue = CompileQueue(
+            self.store, self.pool, self.workspace, workers=workers, queue_max=queue_max, limits=limits, entry=entry
+        )
+
+    def warm(self) -> None:
+        """Starts the workers of both flavours, without waiting for them."""
+        self.pool.warm(*Flavour)
+
+    def stop(self) -> None:
+        """Ends what runs, with an error for who waits for it, and takes nothing more; no process of ours is left."""
+        self.queue.stop()
+        self.pool.close()  # wakes the jobs that wait for a worker's imports
+        self.queue.close()
+
+    def close(self) -> None:
+        """Stops, and removes the folders. May be called twice."""
+        self.stop()
+        self.workspace.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,126 @@
+"""A compile for somebody in this process: the command line, or Python code. The same path as over HTTP."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from functools import lru_cache
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from service.artifact.compiled import CompiledArtifact
+from service.artifact.entry import Entry
+from service.artifact.manifest import Manifest
+from service.compiler import prepare
+from service.errors import InvalidOption
+from service.jobs.job import Event, Job
+from service.jobs.local.backend import LocalBackend
+from service.jobs.local.queue import Origin
+from service.jobs.process.sandbox.confinement import Confinement, folders_of
+from service.jobs.process.task import Emit, Flavour, Task
+from service.request import CompileOptions, CompileRequest, ModelFormat
+
+__all__ = ["compile", "compile_local", "inspect_local", "local_backend"]
+
+# A program that asks for more than it lets run waits; `busy` is for a server's clients.
+_NO_QUEUE_LIMIT = 1 << 30
+
+
+def compile(
+    model: Path | str | bytes,
+    *,
+    target: str = "auto",
+    options: CompileOptions | None = None,
+    output: Path | str | None = None,
+    on_event: Emit | None = None,
+) -> CompiledArtifact:
+    """Compiles a model file, or the bytes of one, in a child process; equal requests come from the store.
+
+    `output` is where the artifact is copied to (a sidecar with weights goes beside it). `on_event` gets the events
+    of docs/layout.md, in this thread. Raises a RelaxcError of any family but `InputError`.
+    """
+    if isinstance(model, bytes):
+        backend = local_backend()
+        folder = backend.workspace.folder("model")
+        try:
+            path = folder / "model"
+            path.write_bytes(model)
+            return compile(path, target=target, options=options, output=output, on_event=on_event)
+        finally:
+            backend.workspace.remove(folder)
+    made = compile_local(prepare(model, target=target, options=options), on_event)
+    return made if output is None else made.copy_to(Path(output))
+
+
+def compile_local(
+    request: CompileRequest, on_event: Emit | None = None, *, dump_dir: Path | None = None, force: bool = False
+) -> CompiledArtifact:
+    """The artifact of `request`; with `dump_dir` each stage writes there what it saw.
+
+    With `dump_dir` or `force` it is compiled even if the store has it. Ctrl-C, or an exception of `on_event`, ends
+    the compile and every process of it.
+    """
+    if dump_dir is not None:
+        _make(dump_dir)
+    submission = local_backend().queue.submit(request, dump_dir=dump_dir, force=force)
+    try:
+        entry = _follow(submission.job, on_event or (lambda event: None))
+    except BaseException:
+        submission.job.cancel()
+        submission.job.wait()
+        raise
+    return _artifact(entry, cached=submission.origin is Origin.HIT)
+
+
+def _make(folder: Path) -> None:
+    """Jobs write into folders that exist: the sandbox cannot open what does not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidOption(f"cannot make {folder}: {error.strerror}", option="dump") from error
+
+
+def inspect_local(path: Path, format: ModelFormat) -> dict[str, Any]:
+    """`frontend.inspect` in a child, as `ModelInfo.to_dict()`: an importer that crashes takes nobody with it."""
+    backend = local_backend()
+    workdir = backend.workspace.folder("inspect")
+    try:
+        payload = {"path": str(path.resolve()), "format": format.value}
+        allowed = Confinement(reads=folders_of(path), own_user=False)
+        task = Task(
+            "service.jobs.process.entries:inspect_model", payload, workdir, Flavour(format), confinement=allowed
+        )
+        info: dict[str, Any] = backend.pool.run(task, lambda event: None)["info"]
+        return info
+    finally:
+        backend.workspace.remove(workdir)
+
+
+def _follow(job: Job, on_event: Emit) -> Entry:
+    """Hands events over to this thread until the job is at its end."""
+    events: SimpleQueue[Event | None] = SimpleQueue()
+    job.listen(events.put)
+    job.done.add_done_callback(lambda _: events.put(None))
+    while (event := events.get()) is not None:
+        if event.data.get("event") != "state":
+            on_event(event.data)
+    return job.result()
+
+
+def _artifact(entry: Entry, *, cached: bool) -> CompiledArtifact:
+    return CompiledArtifact(
+        entry.digest, entry.path, tuple(entry.paths), Manifest.read(entry.path), entry.build, cached
+    )
+
+
+def local_backend() -> LocalBackend:
+    """This process's own; its workers stay warm until the process ends."""
+    return _backend_of(os.getpid())
+
+
+@lru_cache(maxsize=1)
+def _backend_of(pid: int) -> LocalBackend:  # a fork of this process needs one of its own
+    backend = LocalBackend(queue_max=_NO_QUEUE_LIMIT)
+    atexit.register(backend.close)
+    return backend

@@ -1,0 +1,174 @@
+"""Requests become artifacts: looked up, joined with equal ones, compiled in a child, put into the store."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from service.artifact.entry import Entry
+from service.artifact.key import Key, key_for
+from service.artifact.store import Store
+from service.compiler import places_read
+from service.config import settings
+from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
+from service.jobs.job import Job, State
+from service.jobs.once import Ask, CompileOnce
+from service.jobs.process.limits import Limits
+from service.jobs.process.pool import Pool
+from service.jobs.process.sandbox.confinement import Confinement, folders_of
+from service.jobs.process.workspace import Workspace
+from service.request import CompileRequest
+
+__all__ = ["COMPILE_ENTRY", "CompileQueue", "Origin", "Submission"]
+
+COMPILE_ENTRY = "service.jobs.process.entries:compile_model"
+
+_LOG = logging.getLogger("relaxc.jobs")
+
+
+class Origin(StrEnum):
+    """How a request was answered: from the store, by a compile of its own, or by one that another had asked for."""
+
+    HIT = "hit"
+    MISS = "miss"
+    JOINED = "joined"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """The job that will answer a request; a hit's is at its end already."""
+
+    job: Job
+    origin: Origin
+
+
+class CompileQueue:
+    """Takes requests from any thread, and runs at most `workers` compiles at a time.
+
+    `entry` is what a child runs (docs/layout.md says what it must leave); tests put other things there.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        pool: Pool,
+        workspace: Workspace,
+        *,
+        workers: int | None = None,
+        queue_max: int | None = None,
+        limits: Limits | None = None,
+        entry: str = COMPILE_ENTRY,
+    ) -> None:
+        self.store = store
+        self._compile = CompileOnce(store, pool, workspace, limits or Limits.of_settings(), entry)
+        self._queue_max = settings().queue_max if queue_max is None else queue_max
+        self._threads = ThreadPoolExecutor(workers or settings().workers, thread_name_prefix="compile")
+        self._jobs: dict[str, Job] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(
+        self,
+        request: CompileRequest,
+        *,
+        release: Callable[[], None] = lambda: None,
+        dump_dir: Path | None = None,
+        name: str | None = None,
+        force: bool = False,
+    ) -> Submission:
+        """The job for `request`. With `dump_dir`, for the sake of the dump, or `force` it is compiled in any case.
+
+        `release` is called once the model's files are needed no more, also when this raises; `name` is what the
+        user calls the model. Raises Busy when too many wait, and what `key_for` raises.
+        """
+        try:
+            key = key_for(request)
+            anew = force or dump_dir is not None
+            found = None if anew else self.store.lookup(key)
+            with self._lock:
+                joined = None if anew else self._jobs.get(key.digest)
+                if found is None and (joined is None or joined.ended):
+                    job = Job(request, key.digest, release, anew=anew)
+                    return self._enqueue(job, key, dump_dir, name or str(request.model.path))
+        except BaseException:
+            release()
+            raise
+        if joined is not None and found is None:
+            release()
+            return Submission(joined, Origin.JOINED)
+        assert found is not None
+        return Submission(_finished(request, key, release, found), Origin.HIT)
+
+    def counts(self) -> tuple[int, int]:
+        """How many jobs run, and how many wait."""
+        with self._lock:
+            states = [job.state for job in self._jobs.values()]
+        return states.count(State.RUNNING), states.count(State.QUEUED)
+
+    def stop(self) -> None:
+        """Refuses new requests, and ends every job with that reason; `close` waits until none is left."""
+        with self._lock:
+            self._closed = True
+            jobs = list(self._jobs.values())
+        for job in jobs:
+            job.cancel(ServiceError("the service is shutting down"))
+
+    def close(self) -> None:
+        """Stops, and returns when no job is left."""
+        self.stop()
+        self._threads.shutdown(wait=True)
+
+    def _enqueue(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Submission:
+        if self._closed:
+            raise ServiceError("the service is shutting down")
+        waiting = sum(job.state is State.QUEUED for job in self._jobs.values())
+        if waiting >= self._queue_max:
+            raise Busy(f"{waiting} compiles wait already", waiting=waiting, limit=self._queue_max)
+        self._jobs[job.id if job.anew else key.digest] = job
+        job.done.add_done_callback(lambda _: self._forget(job))
+        self._threads.submit(self._work, job, key, dump_dir, name)
+        return Submission(job, Origin.MISS)
+
+    def _forget(self, job: Job) -> None:
+        with self._lock:
+            self._jobs = {known: other for known, other in self._jobs.items() if other is not job}
+
+    def _work(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> None:
+        """Runs in a thread of ours; whatever happens, the job ends."""
+        if not job.start():
+            return
+        try:
+            allowed = _confinement(job.request, dump_dir)
+            ask = Ask(job.request, key, name, allowed, _waited_s(job), dump_dir=dump_dir, anew=job.anew)
+            job.succeed(self._compile(ask, job.take, job.cancellation))
+        except Cancelled as error:
+            job.fail(job.cancel_reason or error)
+        except RelaxcError as error:
+            job.fail(error)
+        except OSError as error:
+            job.fail(StoreUnwritable(f"the job's folder cannot be used: {error.strerror}", stage=job.stage))
+        except Exception as error:  # noqa: BLE001  # nobody else would see it, and those who wait would wait for ever
+            _LOG.exception("job %s", job.id)
+            job.fail(CompileFailed(f"{type(error).__name__}: {error}", stage=job.stage))
+
+
+def _confinement(request: CompileRequest, dump_dir: Path | None) -> Confinement:
+    """A compile of whoever runs this process may read what they may: their model, plugins and records, in folders."""
+    reads = folders_of(request.model.path, *places_read(request))
+    return Confinement(reads, (dump_dir.absolute(),) if dump_dir else (), own_user=False)
+
+
+def _waited_s(job: Job) -> float:
+    return round((job.started_s or time.time()) - job.created_s, 3)
+
+
+def _finished(request: CompileRequest, key: Key, release: Callable[[], None], found: Entry) -> Job:
+    job = Job(request, key.digest, release)
+    job.succeed(found)
+    return job

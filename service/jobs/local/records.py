@@ -1,0 +1,44 @@
+"""What tuning records do for a model, found out in a child: which kernels they cover, whether their times hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from service.compiler import places_read
+from service.config import settings
+from service.jobs.local.calls import local_backend
+from service.jobs.process.sandbox.confinement import Confinement, folders_of
+from service.jobs.process.task import Emit, Flavour, Task
+from service.request import CompileRequest
+
+__all__ = ["cover_local", "verify_local"]
+
+
+def cover_local(request: CompileRequest, on_event: Emit) -> list[dict[str, Any]]:
+    """The rows of `Kernel.to_dict`, heaviest first: the stages before the build, in a child. Raises a RelaxcError."""
+    found: list[dict[str, Any]] = _run("service.jobs.process.entries:cover_model", request, {}, on_event)["kernels"]
+    return found
+
+
+def verify_local(request: CompileRequest, *, sample: int, seed: int, on_event: Emit) -> dict[str, Any]:
+    """Measures `sample` of the model's records again; the result of `drift.run`. Raises a RelaxcError."""
+    return _run("service.jobs.process.entries:verify_records", request, {"sample": sample, "seed": seed}, on_event)
+
+
+def _run(entry: str, request: CompileRequest, payload: dict[str, Any], on_event: Emit) -> dict[str, Any]:
+    backend = local_backend()
+    workdir = backend.workspace.folder("records")
+    try:
+        writes = settings().cache_dir / "tuning"  # where measurement has its own files
+        writes.mkdir(parents=True, exist_ok=True)
+        allowed = Confinement(folders_of(request.model.path, *places_read(request)), (writes,), own_user=False)
+        task = Task(
+            entry,
+            {"request": request.to_dict(), **payload},
+            workdir,
+            Flavour(request.model.format),
+            confinement=allowed,
+        )
+        return backend.pool.run(task, on_event)
+    finally:
+        backend.workspace.remove(workdir)

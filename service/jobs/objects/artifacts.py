@@ -1,0 +1,141 @@
+"""Finished artifacts, for those who had them made, and their mirror in the bucket."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+from service.artifact.entry import Entry, Opened, is_digest, sha256_of
+from service.artifact.key import Key
+from service.artifact.manifest import Manifest
+from service.artifact.store import Store
+from service.errors import ArtifactNotFound, StoreUnwritable
+from service.jobs.blobs.mirrored import Blobs
+from service.jobs.database import artifacts
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import Owner
+from service.jobs.objects.recent import Recent
+from service.jobs.process.workspace import Workspace
+
+__all__ = ["Artifacts"]
+
+_LOG = logging.getLogger("relaxc.artifacts")
+_MANIFESTS_BYTES = 32 << 20
+
+
+class Artifacts:
+    """The artifact store, seen by owner.
+
+    With a bucket, `artifacts/DIGEST/…` has the files of each artifact, `artifacts/DIGEST/about.json` what the store
+    needs to take them in again, and `keys/KEY/artifact` leads from a key to its artifact.
+    """
+
+    def __init__(self, database: Database, blobs: Blobs, store: Store, workspace: Workspace) -> None:
+        self._database = database
+        self._blobs = blobs
+        self._store = store
+        self._workspace = workspace
+        self._manifests = Recent(_MANIFESTS_BYTES)
+
+    def open(self, owner: Owner, digest: str) -> Opened:
+        """Safe from removal until it is closed; fetched back where only the mirror has it.
+
+        Raises ArtifactNotFound, also for what this owner has not had made, and ArtifactCorrupt.
+        """
+        if not self.has(owner, digest):
+            raise ArtifactNotFound(f"there is no artifact {digest}", digest=digest)
+        try:
+            return self._store.open(digest)
+        except ArtifactNotFound:
+            if self._restore(digest) is None:
+                raise
+            return self._store.open(digest)
+
+    def manifest(self, owner: Owner, digest: str) -> bytes:
+        """The JSON of its manifest, from memory where it was asked for lately. Raises what `open` raises."""
+        known = self._manifests.get(digest)
+        if known is not None and self.has(owner, digest) and self._store.use(digest):
+            return known
+        with self.open(owner, digest) as opened:
+            text = Manifest.read(opened.path).to_json().encode()
+        self._manifests.put(digest, text)
+        return text
+
+    def has(self, owner: Owner, digest: str) -> bool:
+        """Whether this owner has had it made."""
+        if not is_digest(digest):
+            return False
+        with self._database.read() as connection:
+            return artifacts.has(connection, None if owner.admin else owner.id, digest)
+
+    def lookup(self, key: Key) -> Entry | None:
+        """The artifact of this key, here or in the mirror; a mirror that does not answer has none."""
+        entry = self._store.lookup(key)
+        if entry is not None or self._blobs.remote is None:
+            return entry
+        try:
+            pointer = self._fetch(f"keys/{key.digest}/artifact")
+            digest = "" if pointer is None else pointer.read_text().strip()
+            return self._restore(digest) if is_digest(digest) else None
+        except StoreUnwritable as error:
+            _LOG.warning("looking for %s in the bucket: %s", key.digest, error)
+            return None
+
+    def mirror(self, entry: Entry) -> None:
+        """Puts a finished artifact into the bucket, if there is one. Raises StoreUnwritable."""
+        remote = self._blobs.remote
+        if remote is None or not entry.keys:
+            return
+        stored = entry.keys[0]
+        files = [[file.name, file.size_bytes, file.sha256] for file in entry.files]
+        about = {"files": files, "key": dict(stored.key.entries), "build": dict(entry.build)}
+        for file in entry.paths:
+            remote.put(f"artifacts/{entry.digest}/{file.name}", file)
+        self._put_remote(f"artifacts/{entry.digest}/about.json", json.dumps(about))
+        self._put_remote(f"keys/{stored.key.digest}/artifact", entry.digest)
+
+    def _put_remote(self, name: str, text: str) -> None:
+        assert self._blobs.remote is not None
+        folder = self._workspace.folder("mirror")
+        try:
+            path = folder / "text"
+            path.write_text(text)
+            self._blobs.remote.put(name, path)
+        finally:
+            self._workspace.remove(folder)
+
+    def _fetch(self, name: str) -> Path | None:
+        """A small object of the bucket, as a file of this server that the next fetch may replace."""
+        assert self._blobs.remote is not None
+        path = self._workspace.path / f"fetched-{Path(name).parent.name}"
+        return path if self._blobs.remote.fetch(name, path) else None
+
+    def _restore(self, digest: str) -> Entry | None:
+        """Takes an artifact in from the bucket; None where that has none, or a damaged one."""
+        remote = self._blobs.remote
+        if remote is None:
+            return None
+        folder = self._workspace.folder("restore")
+        try:
+            about_path = folder / "about.json"
+            if not remote.fetch(f"artifacts/{digest}/about.json", about_path):
+                return None
+            about: dict[str, Any] = json.loads(about_path.read_bytes())
+            paths = []
+            for name, _, sha256 in about["files"]:
+                path = folder / Path(name).name
+                if not remote.fetch(f"artifacts/{digest}/{name}", path) or sha256_of(path) != sha256:
+                    _LOG.error("artifact %s in the bucket is damaged: %s", digest, name)
+                    return None
+                paths.append(path)
+            if not paths or sha256_of(paths[0]) != digest:
+                return None
+            return self._store.put(Key.of(about["key"]), paths, about["build"])
+        except (ValueError, KeyError, TypeError) as error:
+            _LOG.error("artifact %s in the bucket is damaged: %s", digest, error)
+            return None
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)

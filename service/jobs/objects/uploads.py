@@ -1,0 +1,198 @@
+"""Uploads in parts: bytes by announced SHA-256, gone on with after any interruption, dropped when nobody does.
+
+ROOT/uploads/k_local/<sha256>-<total>.part: the file's name says what was announced, its size is the offset, its age the
+time of the last byte. So nothing else has to be kept in step with it when the server is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from service.artifact.entry import is_digest, sha256_of
+from service.config import settings
+from service.errors import (
+    DigestMismatch,
+    InvalidOption,
+    ModelError,
+    ModelTooLarge,
+    RequestError,
+    StoreUnwritable,
+    UploadConflict,
+)
+from service.jobs.database.rows import ModelRow, Owner, UploadState
+from service.jobs.objects.models import Models
+from service.jobs.process.workspace import Workspace
+
+__all__ = ["Part", "Uploads"]
+
+
+class Part:
+    """An upload held open by one sender: `write` in order, then `close`; what was written stays."""
+
+    def __init__(self, path: Path, sha256: str, total: int) -> None:
+        """Opens or makes the file. Raises UploadConflict when somebody else has it open, StoreUnwritable."""
+        self.path = path
+        self._sha256, self._total = sha256, total
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unwritable(error) from error
+        if not _hold(self._handle, path):
+            offset = os.fstat(self._handle).st_size
+            self.close()
+            raise UploadConflict("somebody else sends this upload now", offset=offset, total=total)
+
+    @property
+    def state(self) -> UploadState:
+        """How far it is."""
+        size = self.path.stat().st_size if self._handle is None else os.fstat(self._handle).st_size
+        return UploadState(self._sha256, size, self._total)
+
+    def write(self, data: bytes) -> None:
+        """Appends. Raises UploadConflict past the announced total, of which nothing is kept; StoreUnwritable."""
+        assert self._handle is not None, "the part is closed"
+        state = self.state
+        if state.offset + len(data) > self._total:
+            raise UploadConflict(f"more than the announced {self._total} bytes", offset=state.offset, total=self._total)
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self._handle, view) :]
+        except OSError as error:
+            raise _unwritable(error) from error
+
+    def close(self) -> None:
+        """Lets others go on with it. May be called twice."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone leaves it to a fork that has not come to its exec yet
+            os.close(handle)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Uploads:
+    """The uploads of every owner, in one folder of this host."""
+
+    def __init__(self, root: Path, models: Models, workspace: Workspace) -> None:
+        self._root = root
+        self._models = models
+        self._workspace = workspace
+
+    def state(self, owner: Owner, sha256: str) -> UploadState | None:
+        """How much has come; None when nothing has."""
+        path = self._found(owner, sha256)
+        try:
+            return None if path is None else UploadState(sha256, path.stat().st_size, _total_of(path))
+        except FileNotFoundError:
+            return None
+
+    def open(self, owner: Owner, sha256: str, *, offset: int, total: int) -> Part:
+        """The upload at `offset`, begun where it is 0 and nothing is there.
+
+        Raises UploadConflict, whose field `offset` says where to go on, when `offset` or `total` is not what is there
+        or somebody else sends it now; ModelTooLarge; InvalidOption for what is no digest.
+        """
+        limit = settings().max_model_bytes
+        if not is_digest(sha256):
+            raise InvalidOption("an upload is named by the SHA-256 of the file, as 64 lower-case hex digits")
+        if total > limit:
+            raise ModelTooLarge(f"the upload is over RELAXC_MAX_MODEL_BYTES, {limit} bytes", limit_bytes=limit)
+        if not 0 <= offset <= total:
+            raise InvalidOption(f"byte {offset} is not within the {total} bytes of the upload", option="Content-Range")
+        there = self.state(owner, sha256)
+        if there is not None and there.total != total:
+            what = f"the upload was announced with {there.total} bytes, not {total}"
+            raise UploadConflict(what, offset=there.offset, total=there.total)
+        if there is None and offset > 0:
+            raise UploadConflict("nothing of this upload is here", offset=0, total=total)
+        part = Part(self._root / owner.id / f"{sha256}-{total}.part", sha256, total)
+        if (found := part.state.offset) != offset:
+            part.close()
+            raise UploadConflict(f"the upload stands at byte {found}, not {offset}", offset=found, total=total)
+        return part
+
+    def finish(self, owner: Owner, sha256: str, *, name: str = "model") -> tuple[ModelRow, bool]:
+        """Makes a complete upload a model, as `Models.add`. Raises DigestMismatch, after which nothing of it is left,
+        and UploadConflict while bytes are missing."""
+        path = self._found(owner, sha256)
+        if path is None:
+            raise UploadConflict("nothing of this upload is here", offset=0)
+        with Part(path, sha256, _total_of(path)) as part:
+            state = part.state
+            if not state.complete:
+                raise UploadConflict(
+                    f"{state.total - state.offset} bytes are missing", offset=state.offset, total=state.total
+                )
+            try:
+                row = self._to_model(owner, path, sha256, name)
+            except (ModelError, RequestError):
+                path.unlink(missing_ok=True)  # sending it again would end the same way
+                raise
+            path.unlink(missing_ok=True)
+        return row
+
+    def _to_model(self, owner: Owner, path: Path, sha256: str, name: str) -> tuple[ModelRow, bool]:
+        if (found := sha256_of(path)) != sha256:
+            raise DigestMismatch(f"the upload has SHA-256 {found}, not the announced {sha256}", found=found)
+        folder = self._workspace.folder("upload")
+        try:
+            model = folder / "model"
+            model.hardlink_to(path)
+            return self._models.add(owner, folder, model, sha256, name=name)
+        except OSError as error:
+            raise _unwritable(error) from error
+        finally:
+            self._workspace.remove(folder)
+
+    def remove(self, owner: Owner, sha256: str) -> None:
+        """Drops what has come; nothing where nothing has."""
+        path = self._found(owner, sha256)
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+    def sweep(self, older_than_s: float) -> int:
+        """Drops uploads whose last byte came so many seconds ago and that nobody sends; returns how many."""
+        gone = 0
+        for path in self._root.glob("*/*.part"):
+            with contextlib.suppress(FileNotFoundError, UploadConflict):
+                if time.time() - path.stat().st_mtime > older_than_s:
+                    with Part(path, path.stem, _total_of(path)):
+                        path.unlink()
+                    gone += 1
+        return gone
+
+    def _found(self, owner: Owner, sha256: str) -> Path | None:
+        if not is_digest(sha256):
+            return None
+        return next((self._root / owner.id).glob(f"{sha256}-*.part"), None)
+
+
+def _total_of(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def _hold(handle: int, path: Path) -> bool:
+    """Locks the file; False when another has, or when it is no longer the one at `path`."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _unwritable(error: OSError) -> StoreUnwritable:
+    return StoreUnwritable(f"the upload cannot be kept: {error.strerror or error}")

@@ -1,0 +1,131 @@
+"""The job's own process: limits, a private folder, a log; then the entry, and what came of it as an event."""
+
+from __future__ import annotations
+
+import errno
+import faulthandler
+import importlib
+import os
+import re
+import resource
+import socket
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from service.errors import CompileError, CompileFailed, CompilerOutOfMemory, RelaxcError, ServiceError
+from service.jobs.process.limits import Limits, die_with_parent, name_process
+from service.jobs.process.sandbox.confine import confine
+from service.jobs.process.sandbox.confinement import Confinement
+from service.jobs.process.task import send
+
+__all__ = ["EXIT_OUT_OF_MEMORY", "run_child"]
+
+EXIT_OUT_OF_MEMORY = 71
+"""The exit code of a job that had not even the memory left to say so."""
+
+# How C++, LLVM, the linker and g++ say it.
+_OUT_OF_MEMORY = re.compile(r"bad_alloc|out of memory|Cannot allocate memory|bad_array_new_length", re.IGNORECASE)
+
+_DISK = {
+    errno.EFBIG: ("a file passed its size limit", "Raise RELAXC_COMPILE_FILE_BYTES."),
+    errno.ENOSPC: ("the disk is full", "Free space in RELAXC_CACHE_DIR, where jobs have their folders."),
+}
+
+
+def run_child(channel: socket.socket, spec: dict[str, Any]) -> None:
+    """Runs the task `spec` and leaves the process; events, and last `result` or `error`, go to `channel`."""
+    workdir = Path(spec["workdir"])
+    _move_in(workdir, channel)
+    Limits(**spec["limits"]).apply()
+    lock = threading.Lock()
+
+    def emit(event: dict[str, Any]) -> None:
+        with lock:
+            send(channel, event)
+
+    try:
+        error = _confine(spec, workdir) or _call(spec, workdir, emit)
+        if error is not None:
+            emit({"event": "error", "error": error.to_dict()})
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except MemoryError:
+        os._exit(EXIT_OUT_OF_MEMORY)
+    # No atexit handlers and no destructors: tvm and torch tear down threads that the fork does not have.
+    os._exit(0)
+
+
+def _move_in(workdir: Path, channel: socket.socket) -> None:
+    os.setsid()
+    name_process("relaxc-job")
+    os.chdir(workdir)
+    log = os.open("log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    for source, number in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, number)
+    os.close(log)
+    os.close(null)
+    faulthandler.enable(all_threads=False)
+    (workdir / "tmp").mkdir(exist_ok=True)
+    os.environ["TMPDIR"] = os.environ["HOME"] = tempfile.tempdir = str(workdir / "tmp")
+    os.closerange(3, channel.fileno())
+    os.closerange(channel.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _confine(spec: dict[str, Any], workdir: Path) -> RelaxcError | None:
+    guard_pid = os.getppid()
+    try:
+        confine(workdir, Confinement.from_dict(spec["confinement"]))
+    except RelaxcError as error:
+        return error
+    except OSError as error:
+        traceback.print_exc()
+        return ServiceError(f"the job's walls cannot be put up: {error}")
+    die_with_parent(guard_pid)  # another user id, or other rights, have undone it
+    return None
+
+
+def _call(spec: dict[str, Any], workdir: Path, emit: Callable[[dict[str, Any]], None]) -> RelaxcError | None:
+    try:
+        _entry(spec["entry"])(spec["payload"], workdir, emit)
+    except MemoryError:
+        return CompilerOutOfMemory("the compiling process passed its memory limit")
+    except RelaxcError as error:
+        if isinstance(error, CompileError):
+            traceback.print_exc()
+        return _true_cause(error)
+    except Exception as error:  # noqa: BLE001  # the boundary of the process: a bug becomes our documented error
+        traceback.print_exc()
+        return _true_cause(CompileFailed(f"{type(error).__name__}: {error}"), error)
+    return None
+
+
+def _entry(name: str) -> Callable[[dict[str, Any], Path, Callable[[dict[str, Any]], None]], None]:
+    module, _, function = name.partition(":")
+    entry: Callable[[dict[str, Any], Path, Callable[[dict[str, Any]], None]], None]
+    entry = getattr(importlib.import_module(module), function)
+    return entry
+
+
+def _true_cause(error: RelaxcError, cause: BaseException | None = None) -> RelaxcError:
+    """A 'compile failed' that in truth ran into one of our limits, as the error of that limit."""
+    if not isinstance(error, CompileFailed):
+        return error
+    for link in _chain(cause or error):
+        if isinstance(link, MemoryError) or _OUT_OF_MEMORY.search(str(link)):
+            return CompilerOutOfMemory(f"out of memory: {error.message}", **error.fields)
+        if isinstance(link, OSError) and link.errno in _DISK:
+            says, remedy = _DISK[link.errno]
+            return CompileFailed(f"{says}: {error.message}", remedy=remedy, **error.fields)
+    return error
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,143 @@
+"""What runs in a child: entries of the form `entry(payload, workdir, emit)`; stages are imported in here only."""
+
+from __future__ import annotations
+
+import mmap
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from service.errors import InvalidOption
+from service.jobs.process.task import Emit
+from service.request import CompileRequest, ModelFormat, ModelRef
+
+__all__ = [
+    "bench_artifact",
+    "compile_model",
+    "cover_model",
+    "inspect_model",
+    "refer_to_model",
+    "tune_model",
+    "verify_artifact",
+    "verify_records",
+]
+
+_BENCH_S = 3.0
+
+
+def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Every stage. Leaves the files that the result names in `workdir`.
+
+    Payload: `request`; `dump_dir` or None; `records`, the digest of the records that the request's key is for, or None.
+    """
+    from service import compiler
+
+    dump_dir = Path(payload["dump_dir"]) if payload.get("dump_dir") else None
+    request = CompileRequest.from_dict(payload["request"])
+    compiler.run(request, workdir, emit, dump_dir=dump_dir, records=payload.get("records"))
+
+
+def cover_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """`compiler.cover`. Payload: `request`. The result has rows of `Kernel.to_dict` under `kernels`."""
+    from service import compiler
+
+    compiler.cover(CompileRequest.from_dict(payload["request"]), emit)
+
+
+def verify_records(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """`drift.run`. Payload: `request`, `sample` and `seed`."""
+    from service import drift
+
+    request = CompileRequest.from_dict(payload["request"])
+    drift.run(request, workdir, emit, sample=payload["sample"], seed=payload["seed"])
+
+
+def inspect_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """`frontend.inspect`. Payload: `path`, `format`. The result has the ModelInfo's fields under `info`."""
+    from service import frontend
+
+    info = frontend.inspect(Path(payload["path"]), ModelFormat(payload["format"]))
+    emit({"event": "result", "info": info.to_dict()})
+
+
+def refer_to_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """The ModelRef of an uploaded file. Payload: `path`, and `sha256` of that file. The result has it under `model`.
+
+    Only an ONNX file with external data, which must name a `location` for it, has a digest of its own.
+    """
+    from service import frontend
+
+    path = Path(payload["path"])
+    format = frontend.identify(path)
+    if format is ModelFormat.ONNX and _mentions(path, b"location"):
+        model = frontend.digest(path, format)
+    else:
+        model = ModelRef(format, payload["sha256"], path.stat().st_size, path)
+    emit({"event": "result", "model": {**asdict(model), "path": str(path)}})
+
+
+def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """`tuner.run`. Payload: `request`, and any of TuneOptions. Leaves the files that the result names in `workdir`."""
+    from service import tuner
+    from service.tuning.options import TuneOptions
+
+    options = {name: value for name, value in payload.items() if name != "request"}
+    tuner.run(CompileRequest.from_dict(payload["request"]), TuneOptions.from_dict(options), workdir, emit)
+
+
+def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Times an artifact on random inputs. Payload: `artifact`, `seconds` or None, `seed`.
+
+    The result has BenchReport's fields, `threads`, and a `profile` by PrimFunc (a ProfileReport's fields), under
+    `report`. Raises MachineMismatch where it cannot run here.
+    """
+    from service.runtime import load
+    from service.runtime.bench import bench
+    from service.runtime.inputs import random_inputs
+    from service.runtime.profile import profile
+
+    emit({"event": "stage", "stage": "bench", "state": "start"})
+    start = time.perf_counter()
+    session = load(payload["artifact"])
+    values = random_inputs(session.signature, seed=payload["seed"])
+    report = bench({"relaxc": lambda: session(values)}, measure_s=payload["seconds"] or _BENCH_S)
+    seconds = round(time.perf_counter() - start, 4)
+    emit({"event": "stage", "stage": "bench", "state": "done", "seconds": seconds})
+    emit({"event": "stage", "stage": "profile", "state": "start"})
+    start = time.perf_counter()
+    by_function = profile(session, values)
+    seconds = round(time.perf_counter() - start, 4)
+    emit({"event": "stage", "stage": "profile", "state": "done", "seconds": seconds})
+    found = {"threads": session.threads, **report.to_dict(), "profile": by_function.to_dict()}
+    emit({"event": "result", "report": found})
+
+
+def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Compares an artifact with the model that it was compiled from. Payload: `artifact`, and `model` as a ModelRef's
+    fields. The result has Verification's fields, or `reason` where nothing could be compared, under `report`.
+
+    Raises InvalidOption for another model, VerificationFailed where the numbers differ.
+    """
+    from service import compiler
+    from service.runtime import load
+
+    session = load(payload["artifact"])
+    manifest = session.manifest
+    model = CompileRequest.from_dict(
+        {"model": payload["model"], "target": manifest.target.to_dict(), "options": {**manifest.options, "plugins": []}}
+    )
+    if manifest.digests["model"] != model.model.digest:
+        raise InvalidOption("the artifact was not compiled from this model: their digests differ", option="model")
+    request = replace(model, options=replace(model.options, verify=True))
+    with compiler.Stages(emit)("verify") as progress:
+        found = compiler.verify(request, session.signature, lambda: session, progress)
+    report = {"passed": None, "reason": found} if isinstance(found, str) else found.to_dict()
+    emit({"event": "result", "report": report})
+
+
+def _mentions(path: Path, word: bytes) -> bool:
+    if path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return content.find(word) >= 0

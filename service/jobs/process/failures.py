@@ -1,0 +1,102 @@
+"""How a job's process ended, as one of our errors."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from service.errors import (
+    Cancelled,
+    CompileError,
+    CompilerCrashed,
+    CompilerOutOfMemory,
+    CompilerTimeout,
+    RelaxcError,
+)
+from service.jobs.process.child import EXIT_OUT_OF_MEMORY
+from service.jobs.process.guard import Ending
+from service.jobs.process.plain import open_plain
+from service.jobs.process.task import Task
+
+__all__ = ["error_of_ending", "log_tail", "tail_of", "with_context"]
+
+_TAIL_LINES = 40
+_TAIL_BYTES = 64 << 10
+_LINE_CHARS = 1000
+# A limit hit shows as one of these where the code does not look at what malloc gave.
+_SIGNALS_OF_NO_MEMORY = {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS}
+_SAYS_NO_MEMORY = ("bad_alloc", "out of memory", "Cannot allocate memory", "MemoryError")
+_NEAR_THE_LIMIT = 0.9
+
+
+def log_tail(path: Path) -> list[str]:
+    """`tail_of` the log of a job, which may have put something else there; none without a log."""
+    file = open_plain(path)
+    if file is None:
+        return []
+    with file:
+        return tail_of(file)
+
+
+def tail_of(file: BinaryIO) -> list[str]:
+    """The last 40 lines of a log, or of one that a crash ended, those around its Python stack."""
+    file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
+    lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
+    # faulthandler's line; TVM's own handler prints the C++ stack after it, which is long.
+    crash = next((i for i, line in enumerate(lines) if line.startswith("Fatal Python error:")), None)
+    end = len(lines) if crash is None else min(len(lines), crash + _TAIL_LINES // 4 * 3)
+    return [line[:_LINE_CHARS] for line in lines[max(0, end - _TAIL_LINES) : end]]
+
+
+def with_context(error: RelaxcError, task: Task, stage: str | None) -> RelaxcError:
+    """`error` with what a bug report needs: `stage`, `log_tail` and `repro`, where it is the compiler's failure."""
+    if isinstance(error, CompileError):
+        error.fields.setdefault("stage", stage)
+        error.fields.setdefault("log_tail", log_tail(task.log_path))
+        error.fields.setdefault("repro", task.repro)
+    return error
+
+
+def error_of_ending(ending: Ending | None, task: Task, stage: str | None) -> RelaxcError:
+    """The error of a job that ended without saying why; `ending` None means that its guard died as well."""
+    where = f" in stage {stage}" if stage else ""
+    fields: dict[str, Any] = {"stage": stage, "log_tail": log_tail(task.log_path), "repro": task.repro}
+    if ending is None:
+        return CompilerCrashed(f"the compiling process and its guard were killed{where}", signal="SIGKILL", **fields)
+    if ending.cause == "timeout":
+        limit = task.limits.timeout_s
+        return CompilerTimeout(f"the compile passed its limit of {limit:g} s{where}", limit_s=limit, **fields)
+    if ending.cause == "hangup":
+        return Cancelled(f"the compile was cancelled{where}", **fields)
+    if _ran_out_of_memory(ending, task, fields["log_tail"]):
+        limit_bytes = task.limits.memory_bytes
+        return CompilerOutOfMemory(
+            f"the compiling process ran out of memory{where}",
+            limit_bytes=limit_bytes,
+            max_rss_bytes=ending.max_rss_bytes,
+            signal=_name(ending.signal),
+            **fields,
+        )
+    how = f"died of {_name(ending.signal)}" if ending.signal else f"left with exit code {ending.exit_code}"
+    return CompilerCrashed(
+        f"the compiling process {how}{where}", signal=_name(ending.signal), exit_code=ending.exit_code, **fields
+    )
+
+
+def _name(number: int) -> str | None:
+    try:
+        return signal.Signals(number).name if number else None
+    except ValueError:
+        return f"signal {number}"
+
+
+def _ran_out_of_memory(ending: Ending, task: Task, tail: list[str]) -> bool:
+    """Whether memory is why it ended; of a SIGKILL, only the kernel's own count of OOM kills can tell."""
+    if ending.exit_code == EXIT_OUT_OF_MEMORY:
+        return True
+    if ending.signal == signal.SIGKILL:
+        return ending.oom_kills > 0
+    near = ending.max_rss_bytes > _NEAR_THE_LIMIT * task.limits.memory_bytes
+    says = any(text in line for line in tail[-_TAIL_LINES:] for text in _SAYS_NO_MEMORY)
+    return ending.signal in _SIGNALS_OF_NO_MEMORY and (near or says)

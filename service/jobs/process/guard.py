@@ -1,0 +1,147 @@
+"""The process that stands over one job: forks it, waits for it, and leaves nothing of it alive.
+
+server ⇄ zygote → guard (subreaper) → job → g++, nvcc, …
+
+The guard is the parent of the job and the reaper of all its orphans, so that no process id that it signals can
+have been given to somebody else. It ends the job when the time is up, when the server hangs up (a cancel, or
+the server's own death), and when the job's first process has ended and others of it still run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+from service.jobs.process.child import run_child
+from service.jobs.process.limits import Limits, become_subreaper, die_with_parent, kernel_oom_kills, name_process
+from service.jobs.process.sandbox.confine import take_back
+from service.jobs.process.task import Lines, send
+
+__all__ = ["Ending", "stand_guard"]
+
+_REAP_LIMIT_S = 5.0
+_REAP_PAUSE_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a job's first process ended: `cause` is `exit`, `timeout` or `hangup`; `signal` 0 is an exit by itself.
+
+    `oom_kills` counts the processes that the kernel took for want of memory meanwhile, on the whole machine;
+    `survivors` those of the job that would not die.
+    """
+
+    cause: str
+    exit_code: int
+    signal: int
+    max_rss_bytes: int
+    oom_kills: int
+    survivors: int
+
+
+def stand_guard(channel: socket.socket) -> None:
+    """Reads a task from `channel`, runs it in a fork of this process, and answers `started`, then `ended`."""
+    os.setsid()
+    name_process("relaxc-guard")
+    become_subreaper()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the zygote ignores it
+    spec = next(iter(Lines(channel)), None)
+    if spec is None:
+        return
+    guard_pid, oom_kills = os.getpid(), kernel_oom_kills()
+    gate, key = os.pipe()
+    job = os.fork()
+    if job == 0:
+        with _ends_here():
+            die_with_parent(guard_pid)
+            os.close(key)
+            os.read(gate, 1)  # `started` is the first line, so that the server knows whom it hears
+            os.close(gate)
+            run_child(channel, spec)
+    with contextlib.suppress(OSError):  # the server may be gone; then the wait ends at once
+        send(channel, {"event": "started", "pid": job})
+    os.close(key)
+    os.close(gate)
+    cause = _wait(channel, job, Limits(**spec["limits"]).timeout_s)
+    ending = _end(cause, job, oom_kills)
+    if not ending.survivors:
+        take_back(Path(spec["workdir"]))
+    with contextlib.suppress(OSError):
+        channel.sendall(b"\n")  # ends a line that the job was killed in
+        send(channel, {"event": "ended", **asdict(ending)})
+
+
+@contextlib.contextmanager
+def _ends_here() -> Iterator[None]:
+    """Whatever the fork does, it never runs its parent's code."""
+    try:
+        yield
+    except Exception:  # noqa: BLE001  # the end of a forked process: the trace goes to the log
+        traceback.print_exc()
+    finally:
+        os._exit(70)
+
+
+def _wait(channel: socket.socket, job: int, timeout_s: float) -> str:
+    pidfd = os.pidfd_open(job)
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    poll.register(channel, select.POLLRDHUP)
+    deadline = time.monotonic() + timeout_s
+    try:
+        while (left := deadline - time.monotonic()) > 0:
+            # A minute at a time: poll takes milliseconds in a C int.
+            ready = dict(poll.poll(min(left, 60.0) * 1000 + 1))
+            if pidfd in ready:
+                return "exit"
+            if channel.fileno() in ready:
+                return "hangup"
+    finally:
+        os.close(pidfd)
+    return "timeout"
+
+
+def _end(cause: str, job: int, oom_kills_before: int) -> Ending:
+    """Kills the job's process group, then every orphan that comes to us, until there is none."""
+    os.killpg(job, signal.SIGKILL) if _is_leader(job) else os.kill(job, signal.SIGKILL)
+    _, status, usage = os.wait4(job, 0)
+    survivors = _reap_all()
+    return Ending(
+        cause=cause,
+        exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1,
+        signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+        max_rss_bytes=usage.ru_maxrss * 1024,
+        oom_kills=kernel_oom_kills() - oom_kills_before,
+        survivors=survivors,
+    )
+
+
+def _is_leader(job: int) -> bool:
+    """Whether the job came as far as its own process group; it is a child of ours and not yet reaped."""
+    return os.getpgid(job) == job
+
+
+def _reap_all() -> int:
+    me = psutil.Process()
+    deadline = time.monotonic() + _REAP_LIMIT_S
+    while time.monotonic() < deadline:
+        for process in me.children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return 0
+        time.sleep(_REAP_PAUSE_S)
+    return len(me.children(recursive=True))

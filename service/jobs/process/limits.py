@@ -1,0 +1,86 @@
+"""What one job may use, and how the kernel is told so."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from service.config import Settings, settings
+from service.jobs.process.sandbox.kernel import prctl
+
+__all__ = ["Limits", "become_subreaper", "die_with_parent", "kernel_oom_kills", "name_process"]
+
+# <linux/prctl.h>
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+_VMSTAT = Path("/proc/vmstat")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Wall-clock seconds, private writable memory and file size of one job; the last two hold for each process of it.
+
+    Memory is RLIMIT_DATA, not RLIMIT_AS: it counts private writable pages, and neither memory-mapped weights nor the
+    address space that LLVM, glibc's arenas and the CUDA driver reserve without using. What it does not count is
+    shared memory; a limit on that needs a cgroup.
+    """
+
+    timeout_s: float
+    memory_bytes: int
+    file_bytes: int
+
+    @staticmethod
+    def of_settings(values: Settings | None = None) -> Limits:
+        """The limits of one compile that the settings give."""
+        values = values or settings()
+        return Limits(values.compile_timeout_s, values.compile_memory_bytes, values.compile_file_bytes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The limits as JSON values, for `Limits(**data)`."""
+        return asdict(self)
+
+    def apply(self) -> None:
+        """Puts this process, and what it starts, under the limits; the guard enforces the time. Not to be undone."""
+        for kind, limit in (
+            (resource.RLIMIT_DATA, self.memory_bytes),
+            (resource.RLIMIT_FSIZE, self.file_bytes),
+            (resource.RLIMIT_CORE, 0),
+        ):
+            _, hard = resource.getrlimit(kind)
+            bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+            resource.setrlimit(kind, (bound, bound))
+        # Where the machine itself runs out of memory, a compile is what the kernel should take, not the server.
+        with contextlib.suppress(PermissionError):  # behind a job's walls, where it has been written before them
+            Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """The kernel kills this process when the one that forked it, `parent_pid`, ends in whatever way."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:  # it ended before the prctl
+        os._exit(1)
+
+
+def become_subreaper() -> None:
+    """Orphaned descendants become children of this process, so that none escapes it."""
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def name_process(name: str) -> None:
+    """Sets the name, of at most 15 bytes, that `ps` and `top` show for this process."""
+    buffer = ctypes.create_string_buffer(name.encode()[:15])
+    prctl(_PR_SET_NAME, ctypes.addressof(buffer))
+
+
+def kernel_oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it started; 0 where it does not say."""
+    try:
+        lines = _VMSTAT.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

@@ -1,0 +1,197 @@
+"""The walls round a job's process, put up before it reads a byte of a model; see docs/deploying.md for what each stops.
+
+Each wall stands by itself: what the kernel, a container or our own rights do not allow is left out, said in `Walls`,
+and refused as a whole where RELAXC_SANDBOX is `require`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from service.config import settings
+from service.errors import ServiceError
+from service.jobs.process.sandbox import landlock
+from service.jobs.process.sandbox.confinement import Confinement, Walls
+from service.jobs.process.sandbox.kernel import drop_capabilities, prctl
+from service.jobs.process.sandbox.namespaces import leave_network, make_reachable
+from service.jobs.process.sandbox.seccomp import filter_calls
+
+__all__ = ["confine", "take_back"]
+
+_PR_SET_NO_NEW_PRIVS = 38
+_CAP_DAC_OVERRIDE = 1
+_SIGNALS_SCOPED = 6
+
+FIRST_USER = 0x70000000
+"""User ids from here on are nobody's (https://systemd.io/UIDS-GIDS/); a job adds its process id, which is at most
+2²². The same number is the group of all jobs, to which files are lent that others may not read."""
+
+_TOOLS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/opt", "/nix/store")
+_FACTS = (
+    *("/proc", "/sys", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
+    *("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime", "/etc/OpenCL", "/run/nvidia-persistenced"),
+)
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+
+# Processes and threads: each core has one in each of a few libraries (TVM, OpenMP, ONNX Runtime, torch), and g++ some.
+_PROCESSES, _PROCESSES_A_CORE, _FILES = 256, 16, 4096
+
+
+def confine(workdir: Path, allowed: Confinement) -> Walls:
+    """Puts up every wall that can be had round this process, for good; its parent's death signal has to be set anew.
+
+    `workdir` is the current folder before and after, and the job's to write. Raises ServiceError where the settings
+    require walls that are not to be had.
+    """
+    walls = Walls()
+    if settings().sandbox == "off":
+        walls.missing["all"] = "RELAXC_SANDBOX=off"
+        walls.user = "root" if os.geteuid() == 0 else "same"
+        return walls
+    rules = list(_rules(workdir, allowed))
+    _limit_counts()
+    if allowed.network:
+        walls.network = "open"
+    elif _up(walls, "network", leave_network):
+        walls.network = "namespace"
+    walls.user = _change_user(walls, workdir, allowed, [path for path, _ in rules])
+    prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _up(walls, "files", lambda: _restrict_files(walls, rules, network=allowed.network))
+    if _up(walls, "calls", lambda: filter_calls(network=allowed.network)):
+        walls.calls = "seccomp"
+        walls.network = "filter" if walls.network == "none" else walls.network
+    if settings().sandbox == "require" and not walls.sound:
+        raise ServiceError(f"no job runs without a sandbox (RELAXC_SANDBOX=require), and there is: {walls}")
+    return walls
+
+
+def _up(walls: Walls, part: str, build: Callable[[], None]) -> bool:
+    try:
+        build()
+    except (OSError, NotImplementedError) as error:
+        walls.missing[part] = str(error)
+        return False
+    return True
+
+
+def _restrict_files(walls: Walls, rules: list[tuple[Path, int]], *, network: bool) -> None:
+    version = landlock.restrict(rules, network=network)
+    walls.files = "landlock"
+    if version >= _SIGNALS_SCOPED:
+        walls.signals = "landlock"
+
+
+def _limit_counts() -> None:
+    """Bounds processes, where the user or a user namespace has a count of its own, and open files."""
+    processes = _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1)
+    for kind, limit in ((resource.RLIMIT_NPROC, processes), (resource.RLIMIT_NOFILE, _FILES)):
+        _, hard = resource.getrlimit(kind)
+        bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(kind, (bound, bound))
+
+
+def _change_user(walls: Walls, workdir: Path, allowed: Confinement, paths: list[Path]) -> str:
+    if os.geteuid() != 0:
+        drop_capabilities()  # those of a user namespace
+        return "same"
+    if allowed.own_user and _up(walls, "user", lambda: _become_nobody(workdir, allowed, paths)):
+        walls.signals = "user"
+        return "own"
+    drop_capabilities([_CAP_DAC_OVERRIDE])
+    return "root"
+
+
+def _become_nobody(workdir: Path, allowed: Confinement, paths: list[Path]) -> None:
+    user = FIRST_USER + os.getpid()
+    if not _is_mapped(user):
+        raise OSError("this container's user namespace has no user ids to spare")
+    make_reachable(paths)
+    os.chdir(workdir)  # the way to it may be another now
+    for path in _tree(workdir):
+        os.chown(path, user, FIRST_USER, follow_symlinks=False)
+    for root in allowed.reads:
+        for path in _tree(root):
+            _lend(path, stat.S_IROTH)
+    for root in allowed.writes:
+        for path in _tree(root):
+            _lend(path, stat.S_IROTH | stat.S_IWOTH)
+    os.setgroups([])
+    os.setresgid(FIRST_USER, FIRST_USER, FIRST_USER)
+    os.setresuid(user, user, user)
+
+
+def _is_mapped(user: int) -> bool:
+    rows = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    return any(first <= user < first + count for first, _, count in rows)
+
+
+def _tree(root: Path) -> Iterator[Path]:
+    yield root
+    if root.is_dir() and not root.is_symlink():
+        for folder, folders, files in os.walk(root):
+            yield from (Path(folder, name) for name in (*folders, *files))
+
+
+def _lend(path: Path, needed: int) -> None:
+    """Lets the group of all jobs do with `path` what `needed` would let everybody do, where not everybody may."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:  # another job's, and gone meanwhile
+        return
+    needed |= stat.S_IXOTH if stat.S_ISDIR(mode) else 0
+    if not stat.S_ISLNK(mode) and mode & needed != needed:
+        os.chown(path, -1, FIRST_USER)
+        path.chmod(stat.S_IMODE(mode) | needed << 3)
+
+
+def take_back(workdir: Path) -> None:
+    """Makes what a job left ours again, once no process of it runs: a later job may get its user id."""
+    if os.geteuid() == 0:
+        for path in _tree(workdir):
+            os.chown(path, 0, 0, follow_symlinks=False)
+
+
+def _rules(workdir: Path, allowed: Confinement) -> Iterator[tuple[Path, int]]:
+    """Each path that the job may reach, and for what."""
+    ours = [settings().cache_dir]
+    for name in (*_TOOLS, *sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix, *_tool_folders()):
+        if name:
+            yield from ((path, landlock.READ | landlock.EXECUTE) for path in _without(Path(name), ours))
+            yield Path(name), landlock.LIST
+    for name in _FACTS:
+        yield Path(name), landlock.READ
+    for path in (*map(Path, _DEVICES), *Path("/dev").glob("nvidia*")):
+        yield path, landlock.USE_DEVICE | landlock.READ
+    for path in (*allowed.reads, *filter(None, [settings().records])):
+        yield path, landlock.READ
+    for path in (workdir, *allowed.writes):
+        yield path, landlock.WRITE
+
+
+def _tool_folders() -> Iterator[str]:
+    """Where the settings' compilers are installed: the folder above their `bin`, unless that is somebody's home."""
+    for tool in (settings().cxx, settings().nvcc):
+        found = shutil.which(tool)
+        if found:
+            folder = Path(found).resolve().parent
+            yield str(folder if folder.parent in (Path("/"), Path.home()) else folder.parent)
+
+
+def _without(path: Path, left_out: list[Path]) -> Iterator[Path]:
+    """`path`, or where one of `left_out` is below it, everything in it but that."""
+    if any(path.is_relative_to(other) for other in left_out):
+        return
+    if not any(other.is_relative_to(path) for other in left_out):
+        yield path
+        return
+    with contextlib.suppress(PermissionError):  # what we may not list, a job of ours may not either
+        for child in path.iterdir():
+            if not child.is_symlink():
+                yield from _without(child, left_out)

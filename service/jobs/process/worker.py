@@ -1,0 +1,113 @@
+"""The zygote: has paid the imports once, and forks a fresh process for each job.
+
+`python -m service.jobs.process.worker --flavour onnx --control FD`. It does no work itself and starts no thread, which
+is what makes the fork safe (docs/decisions/010-zygote.md). It ends when the server's end of FD closes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import select
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from service.jobs.process.forks import serve_forks
+from service.jobs.process.limits import name_process
+from service.jobs.process.sandbox.probe import probe
+from service.jobs.process.task import Flavour
+
+__all__ = ["main", "preload"]
+
+# Imported before the fork, in order. onnxruntime is not here: its import starts a thread, and takes 60 ms.
+_LIBRARIES = {
+    Flavour.ONNX: ("tvm", "tvm.relax", "tvm.relax.frontend.onnx", "onnx", "numpy.random"),
+    # What torch.export.load imports when it is first called takes 2.5 s.
+    Flavour.PT2: (
+        *("torch", "torch.export", "torch.export.pt2_archive._package", "torch.export._unlift"),
+        *("torch._dynamo", "torch._functorch.aot_autograd", "torch.fx.experimental.symbolic_shapes"),
+        *("tvm", "tvm.relax", "tvm.relax.frontend.torch", "numpy.random"),
+    ),
+}
+_OURS = ("schedules", "service.frontend", "service.passes", "service.lowering", "service.artifact", "service.runtime")
+_NOT_OURS = {
+    Flavour.ONNX: ("service.frontend.pt2",),
+    Flavour.PT2: ("service.frontend.onnx",),
+}
+# Extras: without them the worker still runs, and the frontend says which one a model needs.
+_EXTRAS = frozenset({"onnx", "torch"})
+
+
+def preload(flavour: Flavour) -> None:
+    """Imports what a job of this flavour will need; `onnx` cannot import torch afterwards."""
+    if flavour is Flavour.ONNX:
+        sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
+    for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.process.entries", *_our_modules(flavour)):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _EXTRAS:
+                raise
+
+
+def _our_modules(flavour: Flavour) -> Iterator[str]:
+    """Every module of the stages but the other frontend's: which of them a compile uses is their own business."""
+    for package in _OURS:
+        yield package
+        for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
+            if not module.name.startswith(_NOT_OURS[flavour]):
+                yield module.name
+
+
+def threads() -> int:
+    """How many threads this process has."""
+    return sum(1 for _ in Path("/proc/self/task").iterdir())
+
+
+@contextmanager
+def _killed_at_hangup(control: socket.socket) -> Iterator[None]:
+    """While nobody reads `control`, the kernel ends this process with SIGIO when the server's end closes."""
+    flags = fcntl.fcntl(control, fcntl.F_GETFL)
+    fcntl.fcntl(control, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(control, fcntl.F_SETFL, flags | os.O_ASYNC)
+    if select.select([control], [], [], 0)[0]:  # it closed before that: there is nothing else to read yet
+        sys.exit(1)
+    yield
+    fcntl.fcntl(control, fcntl.F_SETFL, flags)
+
+
+def main() -> None:
+    """Preloads, says that it is ready, and forks."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--flavour", type=Flavour, required=True, choices=list(Flavour))
+    parser.add_argument("--control", type=int, required=True)
+    arguments = parser.parse_args()
+    name_process("relaxc-zygote")
+    start = time.perf_counter()
+    with socket.socket(fileno=arguments.control) as control:
+        with _killed_at_hangup(control):
+            preload(arguments.flavour)
+        gc.collect()
+        gc.freeze()  # the collector leaves the shared pages of what exists now alone
+        ready: dict[str, Any] = {
+            "pid": os.getpid(),
+            "threads": threads(),
+            "seconds": round(time.perf_counter() - start, 3),
+        }
+        ready["walls"] = probe()
+        control.send(json.dumps(ready).encode())
+        serve_forks(control)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Does one job that the scheduler has started, and writes down how it ended."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+import structlog
+
+from service.errors import Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
+from service.jobs.database import transitions
+from service.jobs.database.engine import Database
+from service.jobs.database.transitions import Outcome
+from service.jobs.job import State
+from service.jobs.queue.running import Running
+
+__all__ = ["Executor"]
+
+_LOG = logging.getLogger("relaxc.jobs")
+_AGAIN_S = 1.0
+
+
+class Executor:
+    """`work` does a job and returns what came of it; `told` is called with its id when its row has changed."""
+
+    def __init__(self, database: Database, work: Callable[[Running], Outcome], told: Callable[[str], None]) -> None:
+        self._database = database
+        self._work = work
+        self._told = told
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Waits no longer for a database that does not answer: the jobs are then recovered as a dead server's."""
+        self._closed.set()
+
+    def __call__(self, running: Running) -> None:
+        """Whatever happens, the job ends, is queued again, or was no longer ours."""
+        with structlog.contextvars.bound_contextvars(job=running.job.id, key=running.job.owner):
+            running.is_in(State.RUNNING)
+            outcome = self._outcome(running)
+            while not self._settled(running, outcome):
+                if self._closed.wait(_AGAIN_S):
+                    _LOG.error("job %s: how it ended could not be written down", running.job.id)
+                    return
+        self._told(running.job.id)
+
+    def _outcome(self, running: Running) -> Outcome:
+        job = running.job
+        try:
+            return self._work(running)
+        except Cancelled as error:
+            return Outcome(error=running.reason or error)
+        except RelaxcError as error:
+            return Outcome(error=error)
+        except OSError as error:
+            return Outcome(error=StoreUnwritable(f"the job's folder cannot be used: {error.strerror}"))
+        except Exception as error:  # noqa: BLE001  # nobody else would see it, and those who wait would wait for ever
+            _LOG.exception("job %s", job.id)
+            return Outcome(error=CompileFailed(f"{type(error).__name__}: {error}"))
+
+    def _settled(self, running: Running, outcome: Outcome) -> bool:
+        running.flush()
+        job = running.job
+        try:
+            with self._database.begin() as connection:
+                if running.give_back and outcome.error is not None:
+                    now = transitions.give_back(connection, job, str(running.reason))
+                else:
+                    now = transitions.end(connection, job, outcome)
+        except ServiceError as error:
+            _LOG.warning("job %s: %s", job.id, error)
+            return False
+        if now is None:
+            _LOG.warning("job %s has been taken by another server", job.id)
+            running.is_in(State.QUEUED)
+        else:
+            _LOG.info("job %s %s", now.id, now.state)
+            running.is_in(now.state, now.error)
+        return True

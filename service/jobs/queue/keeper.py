@@ -1,0 +1,123 @@
+"""What has to be done now and then: say that this server lives, settle what dead ones left, remove what is old."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from service.errors import RelaxcError
+from service.jobs.database import instances, transitions
+from service.jobs.database.engine import Database
+from service.jobs.process.workspace import Workspace
+
+__all__ = ["RECOVERY_LOCK", "Keeper", "Periodic"]
+
+RECOVERY_LOCK = 4
+"""The name of the lock that a server holds while it settles what others left."""
+
+_LOG = logging.getLogger("relaxc.keeper")
+_MARK = "place"
+
+
+class Periodic:
+    """A thread that calls `work` every `pause_s` seconds; what goes wrong is logged, and tried again."""
+
+    def __init__(self, name: str, pause_s: float, work: Callable[[], object]) -> None:
+        self._pause_s = pause_s
+        self._work = work
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._go, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Returns when it works no more."""
+        self._closed.set()
+        self._thread.join()
+
+    def _go(self) -> None:
+        while not self._closed.wait(self._pause_s):
+            try:
+                self._work()
+            except RelaxcError as error:
+                _LOG.warning("%s: %s", self._thread.name, error)
+            except Exception:  # noqa: BLE001  # a bug must not end what keeps the service going
+                _LOG.exception("%s goes on", self._thread.name)
+
+
+class Keeper:
+    """This server's row among the servers of the database, and its eye on the others'."""
+
+    def __init__(self, database: Database, workspace: Workspace, root: Path, lease_s: float) -> None:
+        """Registers; `root` is the cache folder."""
+        self.id = uuid.uuid4().hex
+        self._database = database
+        self._workspace = workspace.path
+        self._place = _place(root, workspace)
+        self._lease_s = lease_s
+        self._register()
+
+    def _register(self) -> None:
+        with self._database.begin() as connection:
+            instances.register(connection, self.id, self._place, self._workspace.name)
+
+    def beat(self) -> None:
+        """Says that this server lives; one that others have given up comes back, without the jobs it had."""
+        with self._database.begin() as connection:
+            alive = instances.beat(connection, self.id)
+        if not alive:
+            _LOG.warning("this server was silent for %g s, and was given up by another", self._lease_s)
+            self._register()
+
+    def recover(self) -> list[str]:
+        """Queues again, fails or cancels the jobs of servers that are gone; returns the jobs' ids."""
+        with self._database.read() as connection:
+            if not instances.suspicious(connection, self.id):
+                return []
+        with self._database.begin() as connection:
+            self._database.lock(connection, RECOVERY_LOCK)
+            gone = instances.dead(connection, self.id, self._place, self._lease_s, self._is_abandoned)
+            orphans = instances.bury(connection, gone)
+            for id in orphans:
+                job = transitions.recover(connection, id)
+                _LOG.warning("job %s of a server that is gone is %s", id, job.state)
+        return orphans
+
+    def _is_abandoned(self, workspace: str) -> bool:
+        """Whether nobody holds this folder beside ours: its server has ended, however it did."""
+        try:
+            with (self._workspace.parent / workspace / "lock").open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return True
+        except BlockingIOError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """This server has ended in order, and runs nothing."""
+        with self._database.begin() as connection:
+            instances.forget(connection, self.id)
+
+
+def _place(root: Path, workspace: Workspace) -> str:
+    """What tells this cache folder from all others, written into it once."""
+    mark = root / _MARK
+    while True:
+        try:
+            if text := mark.read_text().strip():
+                return text
+        except FileNotFoundError:
+            staged = workspace.path / _MARK
+            staged.write_text(uuid.uuid4().hex)
+            try:
+                mark.hardlink_to(staged)
+            except FileExistsError:
+                continue
+            finally:
+                staged.unlink()
+        time.sleep(0.01)

@@ -1,0 +1,189 @@
+"""What each kind of job does: its child, what that may read, and what is kept of what it leaves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from service.artifact.key import key_for
+from service.compiler import places_read
+from service.config import settings
+from service.jobs.blobs.mirrored import Blobs
+from service.jobs.database.rows import JobKind, JobRow, Owner
+from service.jobs.database.transitions import Outcome
+from service.jobs.objects.artifacts import Artifacts
+from service.jobs.objects.models import Models
+from service.jobs.objects.recordsets import RecordSets
+from service.jobs.once import Ask, CompileOnce
+from service.jobs.process.bounds import checked
+from service.jobs.process.limits import Limits
+from service.jobs.process.plain import MAX_READ_BYTES, open_left
+from service.jobs.process.pool import Pool
+from service.jobs.process.sandbox.confinement import Confinement, folders_of
+from service.jobs.process.task import Flavour, Task, finite
+from service.jobs.process.unnamed import unnamed
+from service.jobs.process.workspace import Workspace
+from service.jobs.queue.running import Running
+from service.request import CompileOptions, CompileRequest, ModelRef, TargetSpec
+
+__all__ = ["ENTRIES", "TUNE_FILES", "Kinds", "compile_request"]
+
+ENTRIES = {
+    JobKind.TUNE: "service.jobs.process.entries:tune_model",
+    JobKind.BENCH: "service.jobs.process.entries:bench_artifact",
+    JobKind.VERIFY: "service.jobs.process.entries:verify_artifact",
+}
+
+TUNE_FILES = ("report.json", "curve.png")
+"""What is kept of a tuning beside its records."""
+
+_TUNE_GRACE_S = 1800.0
+"""What a tuning may take beside its time: the import, the last batch, the comparisons at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Does a job, and returns what came of it. Raises a RelaxcError, which is how the job ends."""
+
+    compile_once: CompileOnce
+    pool: Pool
+    workspace: Workspace
+    limits: Limits
+    blobs: Blobs
+    models: Models
+    artifacts: Artifacts
+    records: RecordSets
+    entries: Mapping[JobKind, str]
+
+    def __call__(self, running: Running) -> Outcome:
+        """Runs it to its end, in this thread."""
+        does: dict[JobKind, Callable[[Running], Outcome]] = {
+            JobKind.COMPILE: self._compile,
+            JobKind.TUNE: self._tune,
+            JobKind.BENCH: self._bench,
+            JobKind.VERIFY: self._verify,
+        }
+        return does[running.job.kind](running)
+
+    def _compile(self, running: Running) -> Outcome:
+        job = running.job
+        with self._model(job) as model:
+            request = compile_request(job, model, self.records)
+            allowed = Confinement(reads=(*folders_of(model.path), *places_read(request)))
+            waited_s = round((job.started or time.time()) - job.created, 3)
+            entry = self.compile_once(
+                Ask(request, key_for(request), job.name, allowed, waited_s),
+                running.take,
+                running.cancellation,
+                lookup=self.artifacts.lookup,
+                around=running.at,
+            )
+        self.artifacts.mirror(entry)
+        return Outcome.of(entry)
+
+    def _tune(self, running: Running) -> Outcome:
+        job = running.job
+        with self._model(job) as model:
+            request = compile_request(job, model, self.records)
+            reads = (*folders_of(model.path), *places_read(request), _peak_folder())
+            payload = {"request": request.to_dict(), **_tune_options(job), "records": list(request.options.records)}
+            limits = replace(self.limits, timeout_s=_tune_limit_s(job))
+            return self._run(running, payload, Flavour(model.format), Confinement(reads), limits, self._tuned)
+
+    def _tuned(self, job: JobRow, workdir: Path, result: dict[str, Any]) -> Outcome:
+        files = [str(name) for name in result.get("files", ())]
+        for name in TUNE_FILES:
+            if name in files:
+                self._keep(job, workdir, name)
+        digest = None
+        if "records.jsonl" in files and (text := _read(workdir, "records.jsonl")).strip():
+            owner = Owner(job.owner, frozenset())
+            digest = self.records.add(owner, text, name=f"{job.name} ({job.id})", job=job.id)[0].digest
+        return Outcome(records=digest, result=checked(finite({**result.get("summary", {}), "records": digest})))
+
+    def _bench(self, running: Running) -> Outcome:
+        job = running.job
+        with self.artifacts.open(_owner_of(job), job.extras["artifact"]) as opened:
+            payload = {"artifact": str(opened.path), "seconds": job.extras.get("time_s"), "seed": job.options["seed"]}
+            allowed = Confinement((*folders_of(*opened.entry.paths), _peak_folder()))
+            return self._run(running, payload, Flavour.ONNX, allowed, self.limits, _result)
+
+    def _verify(self, running: Running) -> Outcome:
+        job = running.job
+        with self.artifacts.open(_owner_of(job), job.extras["artifact"]) as opened, self._model(job) as model:
+            reference = {"format": model.format.value, "digest": model.digest, "size_bytes": model.size_bytes}
+            payload = {"artifact": str(opened.path), "model": {**reference, "path": str(model.path)}}
+            allowed = Confinement(reads=(*folders_of(*opened.entry.paths), *folders_of(model.path)))
+            return self._run(running, payload, Flavour(model.format), allowed, self.limits, _result)
+
+    def _run(
+        self,
+        running: Running,
+        payload: dict[str, Any],
+        flavour: Flavour,
+        allowed: Confinement,
+        limits: Limits,
+        keep: Callable[[JobRow, Path, dict[str, Any]], Outcome],
+    ) -> Outcome:
+        workdir = self.workspace.folder("job")
+        try:
+            task = Task(self.entries[running.job.kind], payload, workdir, flavour, limits, confinement=allowed)
+            with running.at(workdir):
+                result = self.pool.run(task, running.take, cancellation=running.cancellation)
+                return keep(running.job, workdir, unnamed(result, task))
+        finally:
+            self.workspace.remove(workdir)
+
+    def _model(self, job: JobRow) -> AbstractContextManager[ModelRef]:
+        assert job.model is not None
+        return self.models.open(job.model)
+
+    def _keep(self, job: JobRow, workdir: Path, name: str) -> None:
+        self.blobs.put_bytes(f"jobs/{job.id}/{name}", _read(workdir, name))
+
+
+def compile_request(job: JobRow, model: ModelRef, records: RecordSets) -> CompileRequest:
+    """The compile that a job's row speaks of, with its records where they are on this host."""
+    options = CompileOptions.from_dict(job.options)
+    given = job.extras.get("records")
+    if given is not None:
+        options = replace(options, records=(str(records.path(given)),))
+    return CompileRequest(model, TargetSpec.from_dict(job.target), options)
+
+
+def _tune_options(job: JobRow) -> dict[str, Any]:
+    """What of `service.tuning.options.TuneOptions` a request may say; records found are in the job's own folder."""
+    asked = {name: job.extras[name] for name in ("trials", "time_s") if job.extras.get(name) is not None}
+    return {**asked, "seed": job.options["seed"]}
+
+
+def _peak_folder() -> Path:
+    """Where a child finds this machine's peak, if the command line has measured it; or else it measures for itself.
+
+    Not to be written: what one owner's job left there, all others' would believe.
+    """
+    return settings().cache_dir / "peak"
+
+
+def _tune_limit_s(job: JobRow) -> float:
+    asked: float | None = job.extras.get("time_s")
+    return settings().tune_timeout_s if asked is None else asked + _TUNE_GRACE_S
+
+
+def _owner_of(job: JobRow) -> Owner:
+    """Whoever was allowed to ask for it when it was put in: an admin may bench what another key has made."""
+    return Owner(job.owner, frozenset({"admin"}))
+
+
+def _result(job: JobRow, workdir: Path, result: dict[str, Any]) -> Outcome:
+    return Outcome(result=checked(finite(result.get("report"))))
+
+
+def _read(workdir: Path, name: str) -> bytes:
+    """A file that a child left, of an absurdly large one the beginning."""
+    with open_left(workdir, name) as file:
+        return file.read(MAX_READ_BYTES)

@@ -1,0 +1,126 @@
+"""One job while it runs on this server: its events, its log, and how it is ended from outside."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from service.errors import RelaxcError, StoreUnwritable
+from service.jobs.blobs.mirrored import Blobs
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import JobKind, JobRow
+from service.jobs.job import State
+from service.jobs.process.plain import open_plain
+from service.jobs.process.pool import Cancellation
+from service.jobs.queue.eventlog import EventLog
+
+__all__ = ["LOG_BYTES", "Running", "Watch", "log_name"]
+
+_LOG = logging.getLogger("relaxc.jobs")
+
+Watch = Callable[[JobRow, dict[str, Any]], None]
+"""Is told of each event of a job while it runs, and of its state at both ends; it must not fail, nor wait."""
+
+LOG_BYTES = 4 << 20
+"""Of a longer log the first and the last half are kept."""
+
+
+class Running:
+    """What the scheduler holds of a job that it started. `memory_bytes` is what the job is expected to take."""
+
+    def __init__(
+        self,
+        job: JobRow,
+        memory_bytes: int,
+        database: Database,
+        blobs: Blobs,
+        tell: Callable[[str], None],
+        watch: Watch,
+    ) -> None:
+        self.job = job
+        self.memory_bytes = memory_bytes
+        self.cancellation = Cancellation()
+        self.reason: RelaxcError | None = None
+        self.give_back = False
+        self.workdir: Path | None = None
+        self.events = EventLog(database, job)
+        self._blobs = blobs
+        self._tell = tell
+        self._watch = watch
+
+    @property
+    def tunes(self) -> bool:
+        """Whether it is in the lane of tuning."""
+        return self.job.kind is JobKind.TUNE
+
+    @property
+    def log(self) -> Path | None:
+        """Where its process prints to now."""
+        return None if self.workdir is None else self.workdir / "log.txt"
+
+    def cancel(self, reason: RelaxcError, *, give_back: bool = False) -> None:
+        """Ends its processes; the job ends with `reason`, or is queued again. What was said first holds."""
+        if self.reason is None:
+            self.reason, self.give_back = reason, give_back
+        self.cancellation.cancel()
+
+    def take(self, data: dict[str, Any]) -> None:
+        """An event of its process."""
+        self._watch(self.job, data)
+        if self.events.take(data):
+            self._tell(self.job.id)
+
+    def is_in(self, state: State, error: dict[str, Any] | None = None) -> None:
+        """Tells who watches that it has begun to run, that it is queued again, or how it ended."""
+        self._watch(self.job, {"event": "state", "state": state, "error": error})
+
+    def flush(self) -> None:
+        """Writes what it has told."""
+        if self.events.flush():
+            self._tell(self.job.id)
+
+    @contextmanager
+    def at(self, workdir: Path) -> Iterator[None]:
+        """While it works in this folder; at the end its log is kept."""
+        self.workdir = workdir
+        try:
+            yield
+        finally:
+            self._keep_log(workdir / "log.txt")
+            self.workdir = None
+
+    def _keep_log(self, path: Path) -> None:
+        file = open_plain(path)
+        if file is None:
+            return
+        staged = self._blobs.local.staged()
+        try:
+            with file:
+                _copy_ends(file, staged)
+            self._blobs.put(log_name(self.job.id), staged)
+        except (OSError, StoreUnwritable) as error:
+            _LOG.warning("the log of job %s is lost: %s", self.job.id, error)
+        finally:
+            staged.unlink(missing_ok=True)
+
+
+def log_name(job: str) -> str:
+    """The blob that holds a job's log."""
+    return f"jobs/{job}/log.txt"
+
+
+def _copy_ends(file: BinaryIO, target: Path) -> None:
+    with target.open("wb") as copy:
+        size = os.fstat(file.fileno()).st_size
+        if size <= LOG_BYTES:
+            shutil.copyfileobj(file, copy)
+            return
+        copy.write(file.read(LOG_BYTES // 2))
+        copy.write(f"\n… {size - LOG_BYTES} bytes left out …\n".encode())
+        file.seek(size - LOG_BYTES // 2)
+        copy.write(file.read(LOG_BYTES // 2))

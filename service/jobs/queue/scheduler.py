@@ -1,0 +1,210 @@
+"""Starts jobs when it is their turn, on this server's share of slots and memory, and ends those that are to end.
+
+Several servers of one database each have a scheduler; a lock in the database lets one of them choose at a time.
+Compiles, benches and verifications have `workers` slots. Tuning has slots of its own, and gives way: a job that waits
+only for memory that tuning holds has the tuning queued again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from service.errors import Cancelled, ServiceError
+from service.jobs.database import jobs, transitions
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import JobRow
+from service.jobs.database.transitions import Candidate, Lane
+from service.jobs.queue.budget import Budget
+from service.jobs.queue.running import Running
+
+__all__ = ["CLAIM_LOCK", "Scheduler"]
+
+CLAIM_LOCK = 3
+"""The name of the lock that a server holds while it chooses its next job."""
+
+_LOG = logging.getLogger("relaxc.scheduler")
+_POLL_S = 0.5
+_FLUSH_S = 0.2
+_NO_THREAD_S = 5.0
+_STOPPING = "the service is shutting down"
+
+
+class Scheduler:
+    """A thread that starts a thread for each job; `run` does the job and settles how it ended."""
+
+    def __init__(
+        self,
+        database: Database,
+        instance: str,
+        slots: Mapping[Lane, int],
+        budget: Budget,
+        begin: Callable[[JobRow, int], Running],
+        run: Callable[[Running], None],
+    ) -> None:
+        self._database = database
+        self._instance = instance
+        self._slots = slots
+        self._budget = budget
+        self._begin = begin
+        self._run = run
+        self._running: dict[tuple[str, int], tuple[Running, threading.Thread]] = {}
+        self._condition = threading.Condition()
+        self._woken = True
+        self._stopped = False
+        self._hurried = threading.Event()
+        self._polled = 0.0
+        self._pausing_until = 0.0
+        self._thread = threading.Thread(target=self._work, name="scheduler", daemon=True)
+
+    def start(self) -> None:
+        """Begins to start jobs."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Something has changed: a job was put in, or is to be cancelled."""
+        with self._condition:
+            self._woken = True
+            self._condition.notify()
+
+    def find(self, id: str) -> Running | None:
+        """The job, where it runs here."""
+        with self._condition:
+            return next((running for (job, _), (running, _) in self._running.items() if job == id), None)
+
+    def stop(self, drain_s: float = 0.0) -> None:
+        """Starts nothing more, gives running jobs `drain_s` seconds, and ends the rest, to be queued again."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+        deadline = time.monotonic() + drain_s
+        while self._flush() and time.monotonic() < deadline and not self._hurried.wait(_FLUSH_S):
+            pass
+        for running, _ in self._held():
+            running.cancel(ServiceError(_STOPPING), give_back=True)
+
+    def hurry(self) -> None:
+        """A `stop` that is under way gives running jobs no more time."""
+        self._hurried.set()
+
+    def join(self) -> None:
+        """After `stop`: returns when no job is left."""
+        for _, thread in self._held():
+            thread.join()
+
+    def _held(self) -> list[tuple[Running, threading.Thread]]:
+        with self._condition:
+            return list(self._running.values())
+
+    def _flush(self) -> bool:
+        held = self._held()
+        for running, _ in held:
+            running.flush()
+        return bool(held)
+
+    def _work(self) -> None:
+        while True:
+            with self._condition:
+                if not self._woken and not self._stopped:
+                    self._condition.wait(_FLUSH_S if self._running else _POLL_S)
+                if self._stopped:
+                    return
+                woken, self._woken = self._woken, False
+            try:
+                self._flush()
+                if woken or time.monotonic() - self._polled >= _POLL_S:
+                    self._polled = time.monotonic()
+                    self._end_unwanted()
+                    self._start_waiting()
+            except ServiceError as error:
+                _LOG.warning("%s", error)
+                time.sleep(_POLL_S)
+            except Exception:  # noqa: BLE001  # a bug must not end the thread that all jobs wait for
+                _LOG.exception("the scheduler goes on")
+                time.sleep(_POLL_S)
+
+    def _end_unwanted(self) -> None:
+        """Ends what is to be cancelled, and what others have given up as this server did not say that it lives."""
+        held = self._by_key()
+        with self._database.read() as connection:
+            mine = jobs.running_on(connection, self._instance)
+        for key, running in held.items():
+            if mine.get(key):
+                running.cancel(Cancelled("the job was cancelled"))
+            elif key not in mine or running.events.lost:
+                running.cancel(Cancelled("another server has taken the job"))
+        for id, _ in mine.keys() - held.keys():
+            # Started in the database, and then not here: there was no thread to be had, or a bug.
+            with self._database.begin() as connection:
+                _LOG.error("job %s is run by nobody; it is now %s", id, transitions.recover(connection, id).state)
+
+    def _by_key(self) -> dict[tuple[str, int], Running]:
+        with self._condition:
+            return {key: running for key, (running, _) in self._running.items()}
+
+    def _start_waiting(self) -> None:
+        if time.monotonic() < self._pausing_until:
+            return
+        with self._database.read() as connection:
+            if not jobs.any_queued(connection):
+                return
+        for lane in (False, True):
+            while self._count(lane) < self._slots[lane] and self._start_one(lane):
+                pass
+
+    def _count(self, lane: Lane) -> int:
+        return sum(running.tunes is lane for running, _ in self._held())
+
+    def _start_one(self, lane: Lane) -> bool:
+        with self._database.begin() as connection:
+            self._database.lock(connection, CLAIM_LOCK)
+            claimed = transitions.claim(connection, self._instance, lane, lambda job: self._fits(job, lane))
+        if claimed is None:
+            return False
+        job, memory_bytes = claimed
+        running, key = self._begin(job, memory_bytes), (job.id, job.attempts)
+        thread = threading.Thread(target=self._run_one, args=(key, running), name=f"job-{job.id[:8]}", daemon=True)
+        with self._condition:
+            self._budget.take(key, memory_bytes)
+            self._running[key] = running, thread
+        try:
+            thread.start()
+        except Exception:
+            self._forget(key)
+            self._pausing_until = time.monotonic() + _NO_THREAD_S
+            with self._database.begin() as connection:  # where this fails too, `_end_unwanted` finds it
+                transitions.give_back(connection, job, "the server has no thread for it")
+            raise
+        return True
+
+    def _forget(self, key: tuple[str, int]) -> None:
+        with self._condition:
+            del self._running[key]
+            self._budget.release(key)
+
+    def _fits(self, job: Candidate, lane: Lane) -> bool:
+        with self._condition:
+            tuning = [running for running, _ in self._running.values() if running.tunes]
+            freed = sum(running.memory_bytes for running in tuning)
+            if lane:  # half of the memory stays for what tuning must not hold up, unless there is nothing
+                spare = freed + job.memory_bytes <= self._budget.limit_bytes // 2 or not self._running
+                return spare and self._budget.fits(job.memory_bytes)
+            if self._budget.fits(job.memory_bytes):
+                return True
+            if tuning and self._budget.fits(job.memory_bytes, freed=freed):
+                for running in tuning:
+                    running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)
+            return False
+
+    def _run_one(self, key: tuple[str, int], running: Running) -> None:
+        try:
+            self._run(running)
+        except Exception:  # noqa: BLE001  # nobody else would see it
+            _LOG.exception("job %s", running.job.id)
+        finally:
+            self._forget(key)
+            self.wake()

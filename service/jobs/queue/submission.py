@@ -1,0 +1,233 @@
+"""A request becomes a job: checked, found in the store, joined with an equal one, or put into the queue."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from service.artifact.entry import Entry
+from service.artifact.key import Key, key_for
+from service.errors import ArtifactNotFound, Busy, IdempotencyConflict, InvalidOption
+from service.jobs.database import deliveries, idempotency, jobs, transitions
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, ModelRow, Owner
+from service.jobs.database.transitions import Outcome
+from service.jobs.objects.artifacts import Artifacts
+from service.jobs.objects.models import Models
+from service.jobs.objects.recordsets import RecordSets
+from service.jobs.queue.budget import estimate
+from service.jobs.webhooks.deliver import check_url
+from service.lowering.target import resolve
+from service.request import CompileRequest, ModelRef, TargetSpec, canonical_json
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+__all__ = ["Origin", "Submission", "Submitted"]
+
+_MAX_NAME = 200
+_PRIORITIES = 100
+_IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+_TRIES = 5
+_MAX_TRIALS = 100_000
+_MAX_TIME_S = 7 * 24 * 3600.0
+
+
+class Origin(StrEnum):
+    """How a request was answered: from the store, by a job of its own, by an equal one that lives, by the one that the
+    same Idempotency-Key made."""
+
+    HIT = "hit"
+    MISS = "miss"
+    JOINED = "joined"
+    REPEATED = "repeated"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The job that answers a request; a hit's has succeeded already."""
+
+    job: JobRow
+    origin: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class _Checked:
+    """A request that can be done: the columns of its job, and the artifact that is in the store already."""
+
+    columns: dict[str, Any]
+    artifact: Entry | None = None
+
+
+class _Again(Exception):
+    """Somebody else was faster: undo, and look again."""
+
+
+class Submission:
+    """Checks requests and makes them jobs; any thread may call it."""
+
+    def __init__(
+        self,
+        database: Database,
+        models: Models,
+        artifacts: Artifacts,
+        records: RecordSets,
+        *,
+        queue_max: int,
+        queue_max_per_key: int,
+    ) -> None:
+        self._database = database
+        self._models = models
+        self._artifacts = artifacts
+        self._records = records
+        self._queue_max = queue_max
+        self._queue_max_per_key = queue_max_per_key
+
+    def __call__(self, owner: Owner, request: JobRequest, key: str | None, body_digest: str) -> Submitted:
+        """As `Jobs.submit`."""
+        if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
+            raise InvalidOption("an Idempotency-Key has 1 to 255 visible ASCII characters", option="Idempotency-Key")
+        repeated = self._repeated(owner, key, body_digest)
+        if repeated is not None:
+            return repeated
+        checked = self._check(owner, request)
+        for _ in range(_TRIES):
+            try:
+                return self._put(owner, checked, key, body_digest)
+            except _Again:
+                repeated = self._repeated(owner, key, body_digest)
+                if repeated is not None:
+                    return repeated
+        raise Busy("equal requests come and go too fast", retry_after_s=1)
+
+    def _repeated(self, owner: Owner, key: str | None, body_digest: str) -> Submitted | None:
+        if key is None:
+            return None
+        with self._database.read() as connection:
+            answered = idempotency.find(connection, owner.id, key)
+            job = None if answered is None else jobs.find(connection, answered.job)
+        if answered is not None and answered.body != body_digest:
+            raise IdempotencyConflict("this Idempotency-Key came with another body before")
+        return None if job is None else Submitted(job, Origin.REPEATED)
+
+    def _put(self, owner: Owner, checked: _Checked, key: str | None, body_digest: str) -> Submitted:
+        columns = checked.columns
+        with self._database.begin() as connection:
+            live = jobs.find_live(connection, owner.id, columns["request_key"])
+            if live is not None:
+                submitted = Submitted(_joined(connection, live.id, columns), Origin.JOINED)
+            else:
+                if checked.artifact is None:
+                    self._make_room(connection, owner)
+                id = jobs.insert(connection, owner=owner.id, weight=owner.weight, **columns)
+                if id is None:
+                    raise _Again
+                if checked.artifact is not None:
+                    job = transitions.finish_now(connection, id, Outcome.of(checked.artifact))
+                    submitted = Submitted(job, Origin.HIT)
+                else:
+                    job = jobs.get(connection, id)
+                    submitted = Submitted(job, Origin.MISS)
+            if key is not None and not idempotency.insert(connection, owner.id, key, body_digest, submitted.job.id):
+                raise _Again
+        return submitted
+
+    def _make_room(self, connection: Connection, owner: Owner) -> None:
+        """Raises Busy where too many wait."""
+        waiting, mine = jobs.waiting(connection, owner.id)
+        limit = self._queue_max if owner.id == LOCAL_OWNER.id else min(self._queue_max, self._queue_max_per_key)
+        if waiting < self._queue_max and mine < limit:
+            return
+        what = f"{mine} jobs of this key wait" if waiting < self._queue_max else f"{waiting} jobs wait"
+        raise Busy(f"{what} already", waiting=waiting, limit=limit, retry_after_s=min(60, 1 + waiting))
+
+    def _check(self, owner: Owner, asked: JobRequest) -> _Checked:
+        needs_model = asked.kind is not JobKind.BENCH
+        needs_artifact = asked.kind in (JobKind.BENCH, JobKind.VERIFY)
+        _check_fields(asked, needs_model=needs_model, needs_artifact=needs_artifact)
+        if asked.webhook is not None:
+            check_url(asked.webhook)
+        model = self._models.get(owner, str(asked.model)) if needs_model else None
+        if needs_artifact and not self._artifacts.has(owner, str(asked.artifact)):
+            raise ArtifactNotFound(f"there is no artifact {asked.artifact}", digest=asked.artifact)
+        if asked.records is not None:
+            self._records.get(owner, asked.records)
+        target = resolve(asked.target) if not needs_artifact else None
+        given = {"artifact": asked.artifact, "records": asked.records, "trials": asked.trials, "time_s": asked.time_s}
+        extras = {field: value for field, value in given.items() if value is not None}
+        name = asked.name or (model.name if model is not None else str(asked.artifact)[:12])
+        columns = {
+            "kind": asked.kind,
+            "model": None if model is None else model.digest,
+            "name": name.replace("\0", "")[:_MAX_NAME],
+            "target": {} if target is None else target.to_dict(),
+            "options": asked.options.to_dict(),
+            "extras": extras if target is None else {**extras, "target": _as_json(asked.target)},
+            "priority": asked.priority,
+            "webhook": asked.webhook,
+            "memory_bytes": estimate(asked.kind, self._size(asked, model)),
+        }
+        if asked.kind is JobKind.COMPILE and model is not None and target is not None:
+            found = self._look_up(asked, ModelRef(model.format, model.digest, model.size_bytes, Path("model")), target)
+            return _Checked({**columns, "request_key": found.digest}, self._artifacts.lookup(found))
+        same = {name: columns[name] for name in ("kind", "model", "target", "options")} | {"extras": extras}
+        return _Checked({**columns, "request_key": hashlib.sha256(canonical_json(same).encode()).hexdigest()})
+
+    def _look_up(self, asked: JobRequest, model: ModelRef, target: TargetSpec) -> Key:
+        options = asked.options
+        if asked.records is not None:
+            options = replace(options, records=(str(self._records.path(asked.records)),))
+        return key_for(CompileRequest(model, target, options))
+
+    def _size(self, asked: JobRequest, model: ModelRow | None) -> int:
+        if asked.kind is not JobKind.BENCH:
+            return 0 if model is None else model.size_bytes
+        with self._artifacts.open(Owner("", frozenset({"admin"})), str(asked.artifact)) as opened:
+            return opened.entry.size_bytes
+
+
+def _joined(connection: Connection, id: str, columns: dict[str, Any]) -> JobRow:
+    """The job that does an equal request: with the higher priority of both, and the webhooks of both."""
+    job, webhook = transitions.join(connection, id, columns["priority"]), columns["webhook"]
+    if job is None:
+        raise _Again
+    if webhook is not None and not deliveries.hold(connection, job, webhook):
+        most = deliveries.MAX_JOINED
+        raise InvalidOption(f"{most} webhooks wait for the end of an equal job, {id}, already", option="webhook")
+    return job
+
+
+def _as_json(target: str) -> Any:
+    """A target as its asker wrote it: a name, or an object."""
+    text = target.strip()
+    return json.loads(text) if text.startswith("{") else text
+
+
+def _check_fields(asked: JobRequest, *, needs_model: bool, needs_artifact: bool) -> None:
+    """Raises InvalidOption for what does not belong together."""
+    tunes = asked.kind is JobKind.TUNE
+    takes = {
+        "model": (asked.model, needs_model, needs_model),
+        "artifact": (asked.artifact, needs_artifact, needs_artifact),
+        "records": (asked.records, False, not needs_artifact),
+        "trials": (asked.trials, False, tunes),
+        "time_s": (asked.time_s, False, tunes or asked.kind is JobKind.BENCH),
+    }
+    for name, (value, needed, allowed) in takes.items():
+        if needed and value is None:
+            raise InvalidOption(f"a {asked.kind} job needs {name}", option=name)
+        if value is not None and not allowed:
+            raise InvalidOption(f"a {asked.kind} job takes no {name}", option=name)
+    if asked.options.plugins or asked.options.records:
+        raise InvalidOption("plugins and record files are the server's own, and are not named in a request")
+    if not -_PRIORITIES <= asked.priority <= _PRIORITIES:
+        raise InvalidOption(f"priority is -{_PRIORITIES} to {_PRIORITIES}, not {asked.priority}", option="priority")
+    if asked.trials is not None and not 1 <= asked.trials <= _MAX_TRIALS:
+        raise InvalidOption(f"trials is 1 to {_MAX_TRIALS}, not {asked.trials}", option="trials")
+    if asked.time_s is not None and not 0 < asked.time_s <= _MAX_TIME_S:
+        raise InvalidOption(f"time_s is over 0 and at most {_MAX_TIME_S:g}, not {asked.time_s}", option="time_s")

@@ -1,0 +1,1 @@
+"""Who asked to be told of a job's end is told."""

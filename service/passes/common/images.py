@@ -1,0 +1,80 @@
+"""What the layout passes ask about `NCHW` images, and the elementwise operators that keep a blocked form."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from tvm import relax
+
+from service.passes.common.rewrite import dims_equal
+
+__all__ = [
+    "BINARY",
+    "ZERO_KEEPING_UNARY",
+    "channels_of",
+    "count_reads",
+    "ints",
+    "is_float32_image",
+    "is_pixel",
+    "is_static_image",
+    "same_batch",
+]
+
+ZERO_KEEPING_UNARY = frozenset(
+    f"relax.{name}"
+    for name in (
+        *("abs", "clip", "erf", "negative", "sigmoid", "sqrt", "square", "tanh"),
+        *("nn.gelu", "nn.gelu_tanh", "nn.leakyrelu", "nn.relu", "nn.relu6", "nn.silu"),
+    )
+)
+"""Elementwise operators that are finite at zero, which is what lanes past the last channel hold, or a value made
+from it: those lanes meet zero weights later, and only NaN and infinities would survive that."""
+
+BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "multiply", "subtract"))
+
+
+def is_float32_image(expr: relax.Expr) -> bool:
+    """Whether it is a float32 tensor of four dims."""
+    return isinstance(expr.ty, relax.TensorType) and expr.ty.ndim == 4 and str(expr.ty.dtype) == "float32"
+
+
+def is_static_image(expr: relax.Expr) -> bool:
+    """Whether everything but the batch is known, and it is a float32 image."""
+    if not is_float32_image(expr) or not isinstance(expr.ty.shape, relax.ShapeExpr):
+        return False
+    return all(hasattr(dim, "value") for dim in list(expr.ty.shape)[1:])
+
+
+def is_pixel(expr: relax.Expr) -> bool:
+    """Whether it is one value a channel."""
+    return is_static_image(expr) and all(int(dim) == 1 for dim in list(expr.ty.shape)[2:4])
+
+
+def same_batch(expr: relax.Expr, other: relax.Expr) -> bool:
+    """Whether both have the same first dim."""
+    return dims_equal(list(expr.ty.shape)[:1], list(other.ty.shape)[:1])
+
+
+def count_reads(function: relax.Function) -> Counter[Any]:
+    """How often each variable is an argument of a call, or part of a tuple."""
+    found: Counter[Any] = Counter()
+
+    def count(expr: relax.Expr) -> None:
+        if isinstance(expr, (relax.Call, relax.Tuple)):
+            found.update(expr.args if isinstance(expr, relax.Call) else expr.fields)
+
+    relax.analysis.post_order_visit(function, count)
+    return found
+
+
+def channels_of(expr: relax.Expr) -> int:
+    """The channels of an `NCHW` image; -1 where they are symbolic."""
+    dim = list(expr.ty.shape)[1]
+    return int(dim) if hasattr(dim, "value") else -1
+
+
+def ints(values: Any, count: int) -> tuple[int, ...]:
+    """`values` as `count` ints, repeated where there are fewer."""
+    found = [int(value) for value in values]
+    return tuple(found * (count // len(found)))

@@ -1,0 +1,233 @@
+"""Rewriting of calls: the one walk over Relax functions that our graph passes are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any
+
+from tvm import IRModule, relax
+from tvm.ir import Op
+from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.sym import Analyzer
+
+from service.passes.common.constants import Array, array_of, is_tensor_constant
+
+__all__ = [
+    "Rule",
+    "Scope",
+    "dims_equal",
+    "first_of",
+    "is_tensor_constant",
+    "merge_rules",
+    "op_name",
+    "rewrite_calls",
+    "scalar_of",
+    "static_shape",
+    "with_functions",
+]
+
+MAX_ROUNDS = 20
+"""A set of rules that still fires after this many walks is taken to be going in circles."""
+
+
+class Scope:
+    """What a rule may ask about the code around a call, and how it adds code before it."""
+
+    def __init__(self, walker: Any, function: relax.Function) -> None:
+        self._walker = walker
+        self._function = function
+        self._uses: dict[Any, int] | None = None
+
+    def value(self, expr: relax.Expr) -> relax.Expr:
+        """The expression that `expr` stands for: variables and fields of tuples are followed to what they are."""
+        while True:
+            if isinstance(expr, relax.Var):
+                bound = self._walker.lookup_binding(expr)
+                if bound is None:
+                    return expr
+                expr = bound
+            elif isinstance(expr, relax.TupleGetItem) and isinstance(self.value(expr.tuple_value), relax.Tuple):
+                expr = self.value(expr.tuple_value).fields[int(expr.index)]
+            else:
+                return expr
+
+    def call(self, expr: relax.Expr, *names: str) -> relax.Call | None:
+        """The call to one of the operators `names` that `expr` stands for, if it is one."""
+        value = self.value(expr)
+        return value if op_name(value) in names else None
+
+    def constant(self, expr: relax.Expr) -> Array | None:
+        """The value of a tensor constant, if `expr` stands for one."""
+        value = self.value(expr)
+        return array_of(value) if is_tensor_constant(value) else None
+
+    def emit(self, expr: relax.Expr) -> relax.Var:
+        """Binds `expr` to a new variable before the call that is rewritten."""
+        return self._walker.builder_.emit(expr)
+
+    def emit_te(self, compute: Callable[..., Any], *args: relax.Expr, name: str, attrs: Mapping[str, Any]) -> relax.Var:
+        """Binds a call of the PrimFunc that `compute` describes in tensor expressions."""
+        call = self._walker.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=dict(attrs))
+        return self._walker.builder_.emit(call)
+
+    def uses(self, expr: relax.Expr) -> int:
+        """How often `expr` is read; 0 where this walk cannot know."""
+        if self._uses is None:
+            self._uses = _count_uses(self._function)
+        return self._uses.get(expr, 0) if isinstance(expr, relax.Var) else 0
+
+    def used_once(self, expr: relax.Expr) -> bool:
+        """Whether nothing else reads `expr`; False where this walk cannot know."""
+        return self.uses(expr) == 1
+
+
+Rule = Callable[[relax.Call, Scope], relax.Expr | None]
+"""Takes a call whose arguments are rewritten already; gives its replacement of the same dtype and rank, or None."""
+
+
+def op_name(expr: relax.Expr | None) -> str:
+    """The name of the operator that `expr` calls, or the empty string."""
+    return str(expr.op.name) if isinstance(expr, relax.Call) and isinstance(expr.op, Op) else ""
+
+
+def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
+    """The sizes of a tensor, or None where one of them is symbolic or unknown."""
+    shape = getattr(expr.ty, "shape", None)
+    if not isinstance(shape, relax.ShapeExpr) or not all(hasattr(dim, "value") for dim in shape):
+        return None
+    return tuple(int(dim) for dim in shape)
+
+
+def dims_equal(left: Any, right: Any) -> bool:
+    """Whether two lists of sizes are provably equal; symbolic sizes are simplified first."""
+    analyzer = Analyzer()
+    return len(left) == len(right) and all(analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True))
+
+
+def scalar_of(scope: Scope, expr: relax.Expr) -> float | None:
+    """The number in a constant whose elements are all equal, or None."""
+    array = scope.constant(expr)
+    if array is None or array.size == 0 or (array.size > 1 and not (array == array.flat[0]).all()):
+        return None
+    return float(array.flat[0])
+
+
+def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = MAX_ROUNDS) -> IRModule:
+    """The module with each call to an operator in `rules` replaced by what its rule gives, until none fires.
+
+    The same object where none does.
+    `rules` are by operator name without `relax.`; where one operator has several, combine them with `first_of`.
+    Functions marked Primitive are left alone. Raises TypeError where a rule changes a dtype or a rank:
+    that is a bug in the rule.
+    """
+    table = {f"relax.{name}": rule for name, rule in rules.items()}
+    for _ in range(rounds):
+        changed = {}
+        for gvar, function in module.functions_items():
+            if not isinstance(function, relax.Function) or _is_primitive(function) or not _calls(function, table):
+                continue
+            walker = _Walker(module, table, function)
+            rewritten = walker.visit_expr(function)
+            if walker.fired:
+                changed[gvar] = relax.analysis.remove_all_unused(rewritten)
+                changed |= walker.added(module)
+        if not changed:
+            break
+        module = with_functions(module, changed)
+    return module
+
+
+def with_functions(module: IRModule, functions: Mapping[Any, Any]) -> IRModule:
+    """The module with these functions in the place of those of their names; the same object if there are none."""
+    if not functions:
+        return module
+    module = module.clone()
+    for gvar, function in functions.items():
+        module.update_func(gvar, function)
+    return module
+
+
+def first_of(*rules: Rule) -> Rule:
+    """The rule that gives what the first of `rules` that fires gives."""
+
+    def rule(call: relax.Call, scope: Scope) -> relax.Expr | None:
+        return next((found for each in rules if (found := each(call, scope)) is not None), None)
+
+    return rule
+
+
+def merge_rules(*tables: Mapping[str, Rule]) -> dict[str, Rule]:
+    """One table of rules; earlier tables are tried first."""
+    names = {name for table in tables for name in table}
+    return {name: first_of(*(table[name] for table in tables if name in table)) for name in sorted(names)}
+
+
+def _is_primitive(function: relax.Function) -> bool:
+    return bool(function.attrs and function.attrs.get("Primitive", 0))
+
+
+def _values(function: relax.Function) -> Iterator[relax.Expr]:
+    """What the variables of a function are bound to, nested branches included, and its result."""
+    pending = [function.body]
+    while pending:
+        body = pending.pop()
+        for block in body.blocks:
+            for binding in block.bindings:
+                yield binding.value
+                if isinstance(binding.value, relax.If):
+                    pending += [binding.value.true_branch, binding.value.false_branch]
+        yield body.body
+
+
+def _calls(function: relax.Function, names: Container[str]) -> bool:
+    return any(op_name(value) in names for value in _values(function))
+
+
+def _count_uses(function: relax.Function) -> dict[Any, int]:
+    uses: dict[Any, int] = {}
+
+    def count(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.Var):
+            uses[expr] = uses.get(expr, 0) + 1
+        elif isinstance(expr, relax.Call | relax.Tuple):
+            for child in expr.args if isinstance(expr, relax.Call) else expr.fields:
+                count(child)
+        elif isinstance(expr, relax.TupleGetItem):
+            count(expr.tuple_value)
+
+    for value in _values(function):
+        count(value)
+    return uses
+
+
+@mutator
+class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
+    def __init__(self, module: IRModule, rules: Mapping[str, Rule], function: relax.Function) -> None:
+        super().__init__(module)
+        self.rules = rules
+        self.scope = Scope(self, function)
+        self.fired = 0
+
+    def added(self, module: IRModule) -> dict[Any, Any]:
+        """The functions that rules added to the module."""
+        known = {str(gvar.name_hint) for gvar in module.get_global_vars()}
+        functions = self.builder_.get().functions_items()
+        return {gvar: function for gvar, function in functions if str(gvar.name_hint) not in known}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        call = self.visit_expr_post_order(call)
+        rule = self.rules.get(op_name(call))
+        replacement = rule(call, self.scope) if rule else None
+        if replacement is None:
+            return call
+        self.fired += 1
+        replacement = self.builder_.normalize(replacement)
+        _require_same_type(call, replacement)
+        return replacement
+
+
+def _require_same_type(old: relax.Expr, new: relax.Expr) -> None:
+    if not isinstance(old.ty, relax.TensorType):
+        return
+    if str(old.ty.dtype) != str(new.ty.dtype) or old.ty.ndim != new.ty.ndim:
+        raise TypeError(f"a rule for {op_name(old)} changed {old.ty} into {new.ty}")

@@ -1,0 +1,1 @@
+"""One kernel for several operators."""

@@ -1,0 +1,1 @@
+"""Operators in chosen layouts as tensor expressions, in the blocks that the templates read."""

@@ -1,0 +1,311 @@
+"""Convolutions on blocked layouts: `NCHW[v]c` for as much of the graph as takes it, weights packed at compile time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import IRModule, relax, topi
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from schedules.hardware import Cpu
+from service.passes.common.images import (
+    BINARY,
+    ZERO_KEEPING_UNARY,
+    channels_of,
+    count_reads,
+    ints,
+    is_float32_image,
+    is_pixel,
+    is_static_image,
+    same_batch,
+)
+from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
+from service.passes.kernels import blocked_compute as compute
+from service.passes.kernels import blocked_pooling as pooling
+from service.passes.kernels import winograd
+from service.passes.kernels.blocked_resize import bilinear
+from service.passes.kernels.blocked_transposed import Phases
+from service.passes.layout.blocked_weights import pack_broadcast, pack_depthwise, pack_weight
+from service.passes.report import LayoutDecision, OptimizeReport
+
+__all__ = ["BlockChannels"]
+
+_INJECTIVE, _OUT_FUSABLE, _OPAQUE = 2, 4, 8
+"""TVM's patterns for fusion. One that is injective is not fused behind a contraction: that of one pixel is computed
+once, and not for each element of the image that it is multiplied with."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="BlockChannels")
+class BlockChannels:
+    """Float32 2-D convolutions with constant weights compute on tensors of `[N, C/v, H, W, v]`, v a vector's lanes.
+
+        y = conv2d(x, W); z = relu(y + b)   →   p = pack(x); z' = relu(conv2d_blocked(p, W') + b'); z = unpack(z')
+
+    The blocked form is kept through elementwise operators, concatenation of channels, pooling and means over H and W;
+    `unpack` comes where something else reads the value. W' and b' are packed here. Channels are filled up with zeros to
+    whole vectors.
+    """
+
+    def __init__(self, report: OptimizeReport, cpu: Cpu) -> None:
+        self.report = report
+        self.cpu = cpu
+        self.lanes = cpu.lanes(32)
+        self.most_rows = (cpu.vector_registers - 4) // 2
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """The module with blocked convolutions; the same object if it has none that can be."""
+        gvar = module.get_global_var("main")
+        blocker = _Blocker(module, self.cpu, self.most_rows)
+        function = blocker.visit_expr(module[gvar])
+        if not blocker.convolutions:
+            return module
+        module = blocker.builder_.get()
+        module.update_func(module.get_global_var("main"), relax.analysis.remove_all_unused(function))
+        self.report.layout = LayoutDecision(
+            f"NCHW{self.lanes}c",
+            f"{blocker.convolutions} convolutions blocked, {blocker.packs} packs and {blocker.unpacks} unpacks",
+        )
+        return module
+
+
+@dataclass(frozen=True)
+class _Blocked:
+    """A value in blocked form, of `channels` channels in `[N, ceil(channels / v), H, W, v]`."""
+
+    var: relax.Var
+    channels: int
+
+
+@mutator
+class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
+    def __init__(self, module: IRModule, cpu: Cpu, most_rows: int) -> None:
+        super().__init__(module)
+        self.cpu = cpu
+        self.lanes = cpu.lanes(32)
+        self.most_rows = most_rows
+        self.blocked: dict[Any, _Blocked] = {}
+        self.gated: dict[Any, tuple[relax.Var, relax.Var]] = {}
+        """Products of an image and a value a channel (squeeze and excite), which a convolution can take apart."""
+        self.reads = count_reads(module["main"])
+        self.packed: dict[Any, relax.Var] = {}
+        self.convolutions = self.packs = self.unpacks = 0
+        self.rules: dict[str, Callable[[relax.Call], _Blocked | None]] = {
+            "relax.nn.conv2d": self._conv2d,
+            "relax.nn.conv2d_transpose": self._transposed,
+            "relax.nn.max_pool2d": partial(self._pool, "max"),
+            "relax.nn.avg_pool2d": partial(self._pool, "avg"),
+            "relax.nn.adaptive_avg_pool2d": self._adaptive,
+            "relax.mean": partial(self._over_pixels, "avg"),
+            "relax.max": partial(self._over_pixels, "max"),
+            "relax.concat": self._concat,
+            "relax.take": self._take,
+            "relax.image.resize2d": self._resize,
+            "relax.divide": self._divide,
+            **dict.fromkeys(ZERO_KEEPING_UNARY, self._unary),
+            **dict.fromkeys(BINARY, self._binary),
+        }
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        call = binding.value
+        if isinstance(binding.var, relax.DataflowVar) and is_float32_image(call):
+            rule = self.rules.get(op_name(call))
+            result = rule(call) if rule else None
+            if result is not None:
+                self.blocked[binding.var] = result
+                return
+        super().visit_var_binding_(binding)
+
+    def visit_dataflow_var_(self, var: relax.DataflowVar) -> relax.Expr:
+        found = self.blocked.get(var)
+        if found is None:
+            return super().visit_dataflow_var_(var)
+        if var not in self.packed:
+            unpack = partial(compute.unpack_channels, channels=found.channels)
+            self.packed[var] = self._te(unpack, found.var, name="unpack_channels")
+            self.unpacks += 1
+        return self.packed[var]
+
+    def _te(self, function: Callable[..., Any], *args: relax.Expr, name: str, **attrs: Any) -> relax.Var:
+        call = self.builder_.call_te(function, *args, primfunc_name_hint=name, primfunc_attrs=attrs or None)
+        return self.builder_.emit(call)
+
+    def _pack(self, expr: relax.Expr) -> relax.Var:
+        """The blocked form of an image, packed if it has none; an image is packed once."""
+        found = self.blocked.get(expr)
+        if found is not None:
+            return found.var
+        plain = self.visit_expr(expr)
+        if plain not in self.packed:
+            self.packed[plain] = self._te(partial(compute.pack_channels, lanes=self.lanes), plain, name="pack_channels")
+            self.packs += 1
+        return self.packed[plain]
+
+    def _conv2d(self, call: relax.Call) -> _Blocked | None:
+        data, weight = call.args
+        attrs, shape = call.attrs, static_shape(weight)
+        if not is_tensor_constant(weight) or shape is None or not is_static_image(data):
+            return None
+        if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or str(weight.ty.dtype) != "float32":
+            return None
+        groups, channels = int(attrs.groups), channels_of(data)
+        faster = winograd.choose(static_shape(data), shape, attrs, self.cpu)
+        if faster is not None:
+            self.convolutions += 1
+            packed = relax.const(faster.weight(weight.value.numpy(), self.lanes))
+            return _Blocked(self._te(faster.compute, self._pack(data), packed, name="winograd_conv2d"), shape[0])
+        geometry: dict[str, Any] = {
+            "strides": ints(attrs.strides, 2),
+            "padding": ints(attrs.padding, 4),
+            "dilation": ints(attrs.dilation, 2),
+            "out_dtype": "float32",
+        }
+        if groups == channels == shape[0] and shape[1] == 1:
+            packed = pack_depthwise(weight.value.numpy(), self.lanes)
+            function: Any = compute.depthwise_conv2d
+            source = self._pack(data)
+        elif groups == 1 or (shape[0] // groups) % self.lanes == shape[1] % self.lanes == 0:
+            few = channels * 2 <= self.lanes and data not in self.blocked
+            packed = pack_weight(weight.value.numpy(), 1 if few else self.lanes, self.lanes)
+            function = partial(compute.conv2d, groups=groups, most_rows=self.most_rows)
+            source = self.visit_expr(data) if few else self._pack(data)
+        else:
+            return None
+        self.convolutions += 1
+        name = "depthwise_conv2d" if packed.ndim == 4 else "conv2d"
+        operands = [source, relax.const(packed)]
+        if name == "conv2d" and groups == 1 and source in self.gated and self.reads[data] == 1:
+            image, gate = self.gated[source]
+            operands = [image, relax.const(packed), gate]
+        return _Blocked(self._te(partial(function, **geometry), *operands, name=name), shape[0])
+
+    def _transposed(self, call: relax.Call) -> _Blocked | None:
+        (data, weight), attrs = call.args, call.attrs
+        if not is_tensor_constant(weight) or not is_static_image(data) or str(weight.ty.dtype) != "float32":
+            return None
+        layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout
+        if layouts != ("NCHW", "IOHW", "NCHW") or {int(attrs.groups), *ints(attrs.dilation, 2)} != {1}:
+            return None
+        taps = weight.value.numpy()
+        phases = Phases.of(list(data.ty.shape)[2:], list(call.ty.shape)[2:], taps, attrs)
+        packed = relax.const(pack_weight(phases.weight(taps, self.lanes), self.lanes, self.lanes))
+        conv = partial(phases.convolved, most_rows=self.most_rows)
+        self.convolutions += 1
+        result = self._te(conv, self._pack(data), packed, name="conv2d")
+        result = self._te(phases.interleave, result, name="interleave", op_pattern=_OUT_FUSABLE)
+        return _Blocked(result, phases.channels)
+
+    def _pool(self, kind: str, call: relax.Call) -> _Blocked | None:
+        (data,), attrs = call.args, call.attrs
+        if (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW") or attrs.ceil_mode:
+            return None
+        return self._windows(
+            data,
+            kind=kind,
+            kernel=ints(attrs.pool_size, 2),
+            strides=ints(attrs.strides, 2),
+            dilation=ints(attrs.dilation, 2),
+            padding=ints(attrs.padding, 4),
+            count_include_pad=bool(attrs.count_include_pad),
+        )
+
+    def _adaptive(self, call: relax.Call) -> _Blocked | None:
+        (data,), attrs = call.args, call.attrs
+        if data not in self.blocked or (attrs.layout, attrs.out_layout) != ("NCHW", "NCHW"):
+            return None
+        sizes, bins = ints(list(data.ty.shape)[2:], 2), ints(list(call.ty.shape)[2:], 2)
+        if any(size % count for size, count in zip(sizes, bins, strict=True)):
+            return None
+        kernel = tuple(size // count for size, count in zip(sizes, bins, strict=True))
+        return self._image("avg", data) if bins == (1, 1) else self._windows(data, "avg", kernel=kernel, strides=kernel)
+
+    def _windows(self, data: relax.Expr, kind: str, **geometry: Any) -> _Blocked | None:
+        if data not in self.blocked:
+            return None
+        function, found = partial(pooling.pool_windows, kind=kind, **geometry), self.blocked[data]
+        result = self._te(function, found.var, name=f"{kind}_pool2d", op_pattern=_OUT_FUSABLE)
+        return _Blocked(result, found.channels)
+
+    def _over_pixels(self, kind: str, call: relax.Call) -> _Blocked | None:
+        (data,), attrs = call.args, call.attrs
+        if data not in self.blocked or not attrs.keepdims or sorted(int(a) % 4 for a in attrs.axis or ()) != [2, 3]:
+            return None
+        return self._image(kind, data)
+
+    def _image(self, kind: str, data: relax.Expr) -> _Blocked:
+        batch, _, height, _ = data.ty.shape
+        divided = int(height) % self.cpu.cores == 0 and getattr(batch, "value", 1) == 1
+        function = partial(pooling.pool_images, kind=kind, strips=self.cpu.cores if divided else 1)
+        found = self.blocked[data]
+        return _Blocked(self._te(function, found.var, name=f"{kind}_image", op_pattern=_OPAQUE), found.channels)
+
+    def _unary(self, call: relax.Call) -> _Blocked | None:
+        data, *rest = call.args
+        if data not in self.blocked:
+            return None
+        found = self.blocked[data]
+        return _Blocked(self.builder_.emit(relax.Call(call.op, [found.var, *rest], call.attrs)), found.channels)
+
+    def _concat(self, call: relax.Call) -> _Blocked | None:
+        """Of whole blocks along the channels, most of them blocked already: the last one may end within a block."""
+        fields = self._fields(call.args[0])
+        if call.attrs.axis is None or int(call.attrs.axis) % 4 != 1 or not all(map(is_static_image, fields)):
+            return None
+        counts = [channels_of(field) for field in fields]
+        blocked = sum(count for field, count in zip(fields, counts, strict=True) if field in self.blocked)
+        if any(count % self.lanes for count in counts[:-1]) or 2 * blocked < sum(counts):
+            return None
+        return _Blocked(self.builder_.emit(relax.op.concat([self._pack(field) for field in fields], 1)), sum(counts))
+
+    def _take(self, call: relax.Call) -> _Blocked | None:
+        """Rows or columns, as upsampling takes each of them twice."""
+        data, places = call.args
+        if data not in self.blocked or call.attrs.axis is None or int(call.attrs.axis) % 4 < 2:
+            return None
+        found, axis = self.blocked[data], int(call.attrs.axis) % 4
+        taken = relax.op.take(found.var, places, axis, mode=call.attrs.mode)
+        return _Blocked(self.builder_.emit(taken), found.channels) if is_tensor_constant(places) else None
+
+    def _resize(self, call: relax.Call) -> _Blocked | None:
+        data = call.args[0]
+        if data not in self.blocked or not is_static_image(call):
+            return None
+        function = bilinear(call.attrs, ints(list(call.ty.shape)[2:], 2), self.lanes)
+        found = self.blocked[data]
+        return function and _Blocked(self._te(function, found.var, name="resize2d"), found.channels)
+
+    def _fields(self, expr: relax.Expr) -> list[relax.Expr]:
+        value = self.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        return list(value.fields) if isinstance(value, relax.Tuple) else []
+
+    def _divide(self, call: relax.Call) -> _Blocked | None:
+        """Of whole blocks only: lanes past the last channel would be 0 / 0."""
+        return self._binary(call) if channels_of(call) % self.lanes == 0 else None
+
+    def _binary(self, call: relax.Call) -> _Blocked | None:
+        known = next((self.blocked[arg] for arg in call.args if arg in self.blocked), None)
+        if known is None or channels_of(call) != known.channels:
+            return None
+        operands = [self._operand(arg, known.channels) for arg in call.args]
+        if None in operands:
+            return None
+        gates = [i for i, arg in enumerate(call.args) if not is_tensor_constant(arg) and is_pixel(arg)]
+        if len(gates) != 1 or is_pixel(call) or not all(same_batch(arg, call) for arg in call.args):
+            return _Blocked(self.builder_.emit(relax.Call(call.op, operands, call.attrs)), known.channels)
+        name = op_name(call).removeprefix("relax.")
+        result = self._te(getattr(topi, name), *operands, name=name, op_pattern=_INJECTIVE)
+        if name == "multiply":
+            self.gated[result] = operands[1 - gates[0]], operands[gates[0]]
+        return _Blocked(result, known.channels)
+
+    def _operand(self, arg: relax.Expr, channels: int) -> relax.Expr | None:
+        """`arg` so that it broadcasts in blocked form, or None."""
+        if arg in self.blocked:
+            return self.blocked[arg].var if self.blocked[arg].channels == channels else None
+        if is_tensor_constant(arg):
+            array = arg.value.numpy()
+            return relax.const(array.reshape(())) if array.size == 1 else pack_broadcast(array, channels, self.lanes)
+        return self._pack(arg) if is_static_image(arg) and channels_of(arg) == channels else None

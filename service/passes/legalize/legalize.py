@@ -1,0 +1,63 @@
+"""Operators become calls of PrimFuncs: TVM's legalization, with ours where TVM's is unsafe or inexact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import tvm
+from tvm import IRModule, relax
+
+from service.errors import RelaxcError, UnsupportedModel
+from service.passes.common.rewrite import op_name
+from service.passes.legalize.legalize_indexing import INDEXING
+from service.passes.legalize.legalize_norms import NORMS
+
+__all__ = ["Legalize", "operators_left"]
+
+LATER = frozenset({
+    "relax.call_tir", "relax.call_tir_inplace", "relax.call_dps_packed", "relax.call_pure_packed",
+    "relax.call_inplace_packed", "relax.shape_of", "relax.shape_to_tensor", "relax.tensor_to_shape",
+    "relax.size", "relax.assert_op", "relax.print", "relax.null_value", "relax.invoke_closure",
+    "relax.call_builtin_with_ctx", "relax.memory.view", "relax.memory.ensure_zero_offset",
+})  # fmt: skip
+"""Calls that the VM lowering takes as they are."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="Legalize")
+class Legalize:
+    """`op(x) → call_tir(op, (x,))` for every operator.
+
+    Raises UnsupportedModel that names every operator that has no TIR for its dtypes, shapes or attributes;
+    it is kept in `raised` too, since it does not come through tvm as it is.
+    """
+
+    def __init__(self, raised: list[RelaxcError]) -> None:
+        self.raised = raised
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """The module in calls of PrimFuncs."""
+        module = relax.transform.LegalizeOps(INDEXING | NORMS)(module)
+        left = operators_left(module)
+        if left:
+            names = ", ".join(f"{name.removeprefix('relax.')} ({count})" for name, count in sorted(left.items()))
+            self.raised.append(
+                UnsupportedModel(f"no kernel can be made for these operators: {names}", operators=dict(left))
+            )
+            raise self.raised[-1]
+        return module
+
+
+def operators_left(module: IRModule) -> Counter[str]:
+    """The operators that have no kernel, with the number of their calls."""
+    left: Counter[str] = Counter()
+
+    def visit(expr: relax.Expr) -> None:
+        name = op_name(expr)
+        if name.startswith("relax.") and name not in LATER and not name.startswith(("relax.vm.", "relax.builtin.")):
+            left[name] += 1
+
+    for function in module.functions.values():
+        if isinstance(function, relax.Function):
+            relax.analysis.post_order_visit(function, visit)
+    return left

@@ -1,0 +1,35 @@
+"""Convolutions and matmuls in fp32 get 16-bit operands and keep their fp32 accumulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import IRModule, relax
+
+from service.passes.common.rewrite import Scope, rewrite_calls
+from service.passes.precision.dtypes import CONTRACTIONS, with_dtype
+
+__all__ = ["NarrowContractions"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="NarrowContractions")
+class NarrowContractions:
+    """`matmul(a₃₂, b₃₂) → matmul(cast₁₆(a₃₂), cast₁₆(b₃₂), out_dtype=float32)`, and so for every convolution.
+
+    Upstream's ToMixedPrecision knows float16 only, and casts each result back to it at once, so that bias,
+    activation and residual are computed and rounded in 16 bits; here the whole epilogue stays in fp32.
+    """
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """The module with 16-bit operands of every contraction that was in fp32."""
+        return rewrite_calls(module, dict.fromkeys(CONTRACTIONS, self._narrow), rounds=1)
+
+    def _narrow(self, call: relax.Call, scope: Scope) -> relax.Expr | None:
+        if any(str(expr.ty.dtype) != "float32" for expr in (call, *call.args)):
+            return None
+        args = [scope.emit(relax.op.astype(arg, self.dtype)) for arg in call.args]
+        return with_dtype(call, args, "float32")

@@ -1,0 +1,1 @@
+"""Passes that find one operator in what an exporter spelled out in many."""

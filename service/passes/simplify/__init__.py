@@ -1,0 +1,1 @@
+"""Passes that compute less: constants folded, equal calls merged, shapes and algebra simplified."""

@@ -1,0 +1,150 @@
+"""Products of one tensor with several constant matrices become one product, which their readers take apart."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from service.passes.common.constants import Array, array_of, constant, is_tensor_constant
+from service.passes.common.rewrite import op_name, with_functions
+from service.passes.simplify.simplify_shapes import shape_of
+
+__all__ = ["MergeParallelMatmuls"]
+
+
+@tvm.transform.module_pass(opt_level=0, name="MergeParallelMatmuls")
+class MergeParallelMatmuls:
+    """`x @ Wq + bq, x @ Wk, x @ Wv + bv → slices of x @ [Wq Wk Wv] + [bq 0 bv]`
+
+    The tensor is read once instead of three times, and one kernel starts instead of three. Only where the slices cost
+    nothing: what reads each product, reshapes aside, is a transpose, as that of attention's heads. This either
+    reads the slice in place or copies it as it did before. Gate and up projections are left alone: the second one
+    applies `silu(gate) * up` to its result in registers, and merged both would go through memory first.
+    """
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """The module with merged products; the same object if it has none."""
+        changed = {}
+        for gvar, function in module.functions_items():
+            if isinstance(function, relax.Function) and (groups := _groups(function)):
+                merged = _Merger(module, groups).visit_expr(function)
+                changed[gvar] = relax.analysis.remove_all_unused(merged)
+        return with_functions(module, changed)
+
+
+@dataclass(frozen=True)
+class _Product:
+    """`result = data @ weight + bias`, the bias and its addition if there is one."""
+
+    data: relax.Var
+    weight: relax.Expr
+    bias: relax.Expr | None
+    result: relax.Var
+    out_dtype: Any
+
+    @property
+    def columns(self) -> int:
+        return int(shape_of(self.weight)[-1])  # type: ignore[index]
+
+
+def _bindings(function: relax.Function) -> Iterator[Any]:
+    return (binding for block in function.body.blocks for binding in block.bindings)
+
+
+def _groups(function: relax.Function) -> list[list[_Product]]:
+    """Products to merge, two or more of the same tensor."""
+    readers: dict[Any, list[Any]] = defaultdict(list)
+    for binding in _bindings(function):
+        if isinstance(binding, relax.VarBinding):
+            for var in relax.analysis.free_vars(binding.value):
+                readers[var].append(binding)
+    readers[function.body.body].append(None)
+    groups: dict[Any, list[_Product]] = defaultdict(list)
+    for binding in _bindings(function):
+        product = _product(binding, readers)
+        if product is not None and _is_free(product.result, readers):
+            groups[product.data, str(product.out_dtype), str(product.weight.ty.dtype)].append(product)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def _product(binding: Any, readers: Mapping[Any, Sequence[Any]]) -> _Product | None:
+    value: Any = getattr(binding, "value", None)
+    if op_name(value) != "relax.matmul":
+        return None
+    data, weight = value.args
+    if not isinstance(data, relax.Var) or not is_tensor_constant(weight) or weight.ty.ndim != 2 or data.ty.ndim < 2:
+        return None
+    following = readers[binding.var]
+    bias = _bias(following[0], binding.var, weight) if len(following) == 1 else None
+    result = binding.var if bias is None else following[0].var
+    return _Product(data, weight, bias, result, value.attrs.out_dtype)
+
+
+def _bias(binding: Any, product: relax.Var, weight: relax.Expr) -> relax.Expr | None:
+    """The constant vector that `binding` adds to the product, if that is what it does."""
+    value: Any = getattr(binding, "value", None)
+    if op_name(value) != "relax.add":
+        return None
+    other = value.args[1] if value.args[0].same_as(product) else value.args[0]
+    if not is_tensor_constant(other) or other.ty.ndim > product.ty.ndim:
+        return None
+    same = array_of(other).size == array_of(weight).shape[-1] == (shape_of(other) or [0])[-1]
+    return other if same else None
+
+
+def _is_free(product: relax.Var, readers: Mapping[Any, Sequence[Any]]) -> bool:
+    """Whether a slice in the product's place costs nothing: every reader, reshapes aside, is a transpose."""
+    pending, found = [product], False
+    while pending:
+        for reader in readers[pending.pop()]:
+            name = op_name(getattr(reader, "value", None))
+            if name == "relax.reshape":
+                pending.append(reader.var)
+            elif name != "relax.permute_dims":
+                return False
+            found = found or name == "relax.permute_dims"
+    return found
+
+
+@mutator
+class _Merger(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
+    def __init__(self, module: IRModule, groups: list[list[_Product]]) -> None:
+        super().__init__(module)
+        self.members = {member.result: (group, at) for group in groups for at, member in enumerate(group)}
+        self.merged: dict[Any, relax.Var] = {}
+
+    def visit_var_binding_(self, binding: Any) -> None:
+        """The slice in the place of a product; the first of a group computes all of them."""
+        if binding.var not in self.members:
+            super().visit_var_binding_(binding)
+            return
+        group, at = self.members[binding.var]
+        first = group[0].result
+        if first not in self.merged:
+            self.merged[first] = self._product_of(group)
+        whole = self.merged[first]
+        start = sum(member.columns for member in group[:at])
+        part = relax.op.strided_slice(
+            whole, [whole.ty.ndim - 1], [start], [start + group[at].columns], [1], assume_inbound=True
+        )
+        self.set_var_remap(binding.var, self.builder_.emit(part))
+
+    def _product_of(self, group: list[_Product]) -> relax.Var:
+        data = self.visit_expr(group[0].data)
+        weight = constant(np.concatenate([array_of(member.weight) for member in group], axis=1))
+        product = self.builder_.emit(relax.op.matmul(data, weight, group[0].out_dtype))
+        if all(member.bias is None for member in group):
+            return product
+        bias = np.concatenate([_vector(member) for member in group])
+        return self.builder_.emit(relax.op.add(product, constant(bias, str(product.ty.dtype))))
+
+
+def _vector(member: _Product) -> Array:
+    return np.zeros(member.columns) if member.bias is None else array_of(member.bias).reshape(-1)

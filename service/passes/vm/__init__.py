@@ -1,0 +1,1 @@
+"""From PrimFuncs under Relax to what the virtual machine's code generator takes."""

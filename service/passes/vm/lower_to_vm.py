@@ -1,0 +1,113 @@
+"""`finalize`: scheduled module → what the VM's code generator takes, with its memory planned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import tvm
+from tvm import IRModule, relax
+from tvm.target import Target
+
+from service.errors import CompileFailed
+from service.passes.common.rewrite import op_name, with_functions
+from service.passes.pipeline import lowering_passes
+from service.passes.report import MemoryReport
+from service.request import DimBounds
+
+__all__ = ["finalize"]
+
+
+PLAN_MAX_BYTES = 1 << 30
+"""A plan at the upper bounds of the dims that takes more is not made: a run at usual sizes would pay for it."""
+
+
+def finalize(
+    module: IRModule, target: Target, *, bounds: Mapping[str, DimBounds] | None = None
+) -> tuple[IRModule, MemoryReport]:
+    """The module after the VM lowering, and the memory that it plans.
+
+    `bounds` are the signature's, by the name of the symbolic dim: with an upper bound for each, every
+    intermediate value has a place in a plan made once, of at most PLAN_MAX_BYTES; without, those that depend on it
+    are allocated as the run goes. Raises CompileFailed if a pass does.
+    """
+    bounds = bounds or {}
+    upper = {name: bound.maximum for name, bound in bounds.items() if bound.maximum is not None}
+    lowered, memory = _lower(_with_upper_bounds(module, upper), target, bounds)
+    if memory.planned_bytes > PLAN_MAX_BYTES and upper:
+        at_bounds = memory.planned_bytes
+        lowered, memory = _lower(_with_upper_bounds(module, {}), target, bounds)
+        memory = replace(memory, bytes_at_upper_bounds=at_bounds)
+    return lowered, memory
+
+
+def _with_upper_bounds(module: IRModule, upper: Mapping[str, int]) -> IRModule:
+    main = module["main"].without_attr("tir_var_upper_bound")
+    return with_functions(
+        module, {module.get_global_var("main"): main.with_attr("tir_var_upper_bound", upper) if upper else main}
+    )
+
+
+def _lower(module: IRModule, target: Target, bounds: Mapping[str, DimBounds]) -> tuple[IRModule, MemoryReport]:
+    memory = MemoryReport(0, 0)
+    with target, tvm.transform.PassContext(opt_level=3):
+        for each in lowering_passes(target):
+            try:
+                module = each(module)
+            except Exception as error:
+                message = f"pass {each.info.name} of the VM lowering raised {type(error).__name__}: {error}"
+                raise CompileFailed(message, stage="build", phase="finalize") from error
+            if each.info.name == "StaticPlanBlockMemory":
+                memory = _planned(module["main"], bounds)
+    return module, memory
+
+
+def _planned(main: relax.Function, bounds: Mapping[str, DimBounds]) -> MemoryReport:
+    """Storages as StaticPlanBlockMemory left them: what it planned, and what it could not."""
+    sizes: list[int] = []
+    dynamic = 0
+    names: set[str] = set()
+    outputs = _returned(main)
+
+    def count(dims: list[Any]) -> None:
+        nonlocal dynamic
+        symbolic = {str(var.name) for dim in dims for var in _variables(dim)}
+        names.update(symbolic)
+        dynamic += bool(symbolic)
+
+    for binding in (binding for block in main.body.blocks for binding in block.bindings):
+        name = op_name(getattr(binding, "value", None))
+        if name == "relax.memory.alloc_storage":
+            size = binding.value.args[0].values[0]
+            if hasattr(size, "value"):
+                sizes.append(int(size))
+            else:
+                count([size])
+        elif name == "relax.builtin.alloc_tensor" and binding.var not in outputs:
+            count(list(binding.value.args[0].values))
+    unbounded = sorted(name for name in names if name not in bounds or bounds[name].maximum is None)
+    return MemoryReport(sum(sizes), len(sizes), dynamic, tuple(unbounded))
+
+
+def _returned(main: relax.Function) -> set[Any]:
+    """The variables of the result, which is allocated for the caller and not planned."""
+    values = {binding.var: binding.value for block in main.body.blocks for binding in block.bindings}
+    found: set[Any] = set()
+    pending: list[Any] = [main.body.body]
+    while pending:
+        expr = pending.pop()
+        if isinstance(expr, relax.Tuple):
+            pending.extend(expr.fields)
+        elif isinstance(expr, relax.Var) and expr not in found:
+            found.add(expr)
+            value = values.get(expr)
+            if isinstance(value, relax.Var | relax.Tuple):
+                pending.append(value)
+            elif value is not None and op_name(value) == "relax.reshape":
+                pending.append(value.args[0])
+    return found
+
+
+def _variables(size: Any) -> list[Any]:
+    return [] if hasattr(size, "value") else list(tvm.tirx.analysis.undefined_vars(size))

@@ -1,0 +1,378 @@
+"""Operators against ONNX Runtime where the node suite is thin: many variants of one family in one graph, one build."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from service.errors import UnsupportedModel
+from service.frontend import load
+from service.request import ModelFormat
+from tests.frontend.onnx.harness import FLOAT, INT64, check, model, node, value, write
+
+BOOL, FLOAT16 = TensorProto.BOOL, TensorProto.FLOAT16
+Variant = tuple[str, list[str], dict[str, Any]]
+
+
+def _bundle(
+    folder: Path, variants: list[Variant], inputs: list[Any], *, opset: int = 20, dtype: int = FLOAT, **weights: Any
+) -> None:
+    """All variants as nodes of one graph, each with an output of its own."""
+    nodes, outputs = [], []
+    for place, (op, sources, attributes) in enumerate(variants):
+        domain = "com.microsoft" if op.startswith("ms.") else ""
+        name = f"y{place}"
+        nodes.append(helper.make_node(op.removeprefix("ms."), sources, [name], name=name, domain=domain, **attributes))
+        outputs.append(helper.make_value_info(name, helper.make_tensor_type_proto(dtype, None)))
+    check(write(folder, model(nodes, inputs, outputs, opset=opset, **weights)))
+
+
+def _grid(**choices: list[Any]) -> list[dict[str, Any]]:
+    return [
+        {name: choice for name, choice in zip(choices, row, strict=True) if choice is not None}
+        for row in itertools.product(*choices.values())
+    ]
+
+
+def test_average_pool(tmp_path: Path) -> None:
+    grid = _grid(
+        kernel_shape=[[3, 2]],
+        strides=[[2, 3], None],
+        pads=[[1, 0, 1, 1], None],
+        ceil_mode=[0, 1],
+        count_include_pad=[0, 1],
+    )
+    grid += _grid(kernel_shape=[[2, 3]], strides=[[2, 2]], auto_pad=["SAME_UPPER", "SAME_LOWER", "VALID"])
+    grid += _grid(kernel_shape=[[2, 2]], dilations=[[2, 2]], pads=[[1, 1, 1, 1]], count_include_pad=[0, 1])
+    _bundle(tmp_path, [("AveragePool", ["x"], attributes) for attributes in grid], [value("x", [2, 3, 9, 10])])
+
+
+def test_max_pool(tmp_path: Path) -> None:
+    grid = _grid(
+        kernel_shape=[[3, 2]],
+        strides=[[2, 3], None],
+        pads=[[1, 0, 1, 1], None],
+        ceil_mode=[0, 1],
+        dilations=[[1, 2], None],
+    )
+    grid += _grid(kernel_shape=[[2, 3]], strides=[[2, 2]], auto_pad=["SAME_UPPER", "SAME_LOWER", "VALID"])
+    _bundle(tmp_path, [("MaxPool", ["x"], attributes) for attributes in grid], [value("x", [2, 3, 9, 10])])
+
+
+def test_pools_of_one_and_three_axes(tmp_path: Path) -> None:
+    variants: list[Variant] = []
+    for op, source, kernel in (("AveragePool", "a", [3]), ("MaxPool", "a", [3]), ("MaxPool", "b", [2, 2, 2])):
+        variants += [
+            (op, [source], {"kernel_shape": kernel, "strides": [2] * len(kernel), "ceil_mode": c}) for c in (0, 1)
+        ]
+    _bundle(tmp_path, variants, [value("a", [2, 3, 10]), value("b", [1, 2, 5, 6, 7])])
+
+
+def test_convolutions(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        "w2": rng.standard_normal((4, 2, 3, 3)),
+        "w1": rng.standard_normal((4, 2, 3)),
+        "w3": rng.standard_normal((2, 2, 2, 2, 2)),
+        "b": rng.standard_normal(4),
+    }
+    variants: list[Variant] = [
+        ("Conv", ["x", "w2", "b"], a)
+        for a in _grid(group=[2], pads=[[1, 0, 2, 1], None], strides=[[2, 1], None], dilations=[[1, 2], None])
+    ]
+    variants += [
+        ("Conv", ["x", "w2"], {"group": 2, "auto_pad": pad, "strides": [2, 2]}) for pad in ("SAME_UPPER", "SAME_LOWER")
+    ]
+    variants += [("Conv", ["s", "w1", "b"], {"group": 2, "pads": [2, 1], "dilations": [2]}), ("Conv", ["v", "w3"], {})]
+    inputs = [value("x", [2, 4, 9, 8]), value("s", [2, 4, 11]), value("v", [1, 2, 4, 5, 4])]
+    _bundle(tmp_path, variants, inputs, **{name: data.astype("float32") for name, data in weights.items()})
+
+
+def test_transposed_convolutions(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights = {
+        "w2": rng.standard_normal((4, 3, 3, 2)),
+        "w1": rng.standard_normal((4, 3, 3)),
+        "w3": rng.standard_normal((2, 3, 2, 2, 2)),
+        "b": rng.standard_normal(6),
+    }
+    variants: list[Variant] = [
+        ("ConvTranspose", ["x", "w2", "b"], a)
+        for a in _grid(group=[2], pads=[[1, 0, 2, 1], None], strides=[[2, 3], None], dilations=[[1, 2], None])
+    ]
+    variants += [
+        ("ConvTranspose", ["x", "w2"], {"group": 2, "strides": [2, 2], "output_padding": [1, 1]}),
+        ("ConvTranspose", ["x", "w2"], {"group": 2, "strides": [2, 2], "output_shape": [10, 9]}),
+        ("ConvTranspose", ["x", "w2"], {"group": 2, "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        ("ConvTranspose", ["s", "w1", "b"], {"group": 2, "pads": [2, 1], "strides": [2]}),
+        ("ConvTranspose", ["v", "w3"], {"strides": [2, 1, 2]}),
+    ]
+    inputs = [value("x", [2, 4, 5, 4]), value("s", [2, 4, 7]), value("v", [1, 2, 3, 3, 2])]
+    _bundle(tmp_path, variants, inputs, **{name: data.astype("float32") for name, data in weights.items()})
+
+
+def test_resize(tmp_path: Path) -> None:
+    modes = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel"]
+    scales = {"up": [1, 1, 2.0, 3.0], "down": [1, 1, 0.6, 0.5], "odd": [1, 1, 1.7, 0.8]}
+    weights: dict[str, Any] = {name: np.array(scale, "float32") for name, scale in scales.items()}
+    weights["sizes"] = np.array([1, 2, 7, 3], "int64")
+    variants: list[Variant] = []
+    for mode, coordinates in itertools.product(("nearest", "linear", "cubic"), modes):
+        attributes = {"mode": mode, "coordinate_transformation_mode": coordinates}
+        variants.append(("Resize", ["x", "", "", "sizes"], attributes))
+        # ONNX Runtime and the specification differ for corners that a scale does not hit.
+        names = ["up"] if coordinates == "align_corners" else list(scales)
+        variants += [("Resize", ["x", "", name], attributes) for name in names]
+    for rounding in ("round_prefer_ceil", "floor", "ceil"):
+        attributes = {"mode": "nearest", "nearest_mode": rounding, "coordinate_transformation_mode": "asymmetric"}
+        variants += [("Resize", ["x", "", name], attributes) for name in scales]
+    cubic = {"mode": "cubic", "cubic_coeff_a": -0.5, "exclude_outside": 1}
+    variants += [("Resize", ["x", "", name], cubic) for name in scales]
+    variants += [("Resize", ["x", "", "down"], {"mode": mode, "antialias": 1}) for mode in ("linear", "cubic")]
+    _bundle(tmp_path, variants, [value("x", [1, 2, 5, 4])], **weights)
+
+
+def test_pad_and_slice(tmp_path: Path) -> None:
+    weights: dict[str, Any] = {
+        "some": np.array([0, 1, 2, 2, 0, 1], "int64"),
+        "cut": np.array([0, -1, 0, 0, 2, -2], "int64"),
+        "seven": np.float32(7),
+    }
+    variants: list[Variant] = [("Pad", ["x", "some"], {"mode": mode}) for mode in ("constant", "reflect", "edge")]
+    variants += [("Pad", ["x", "cut", "seven"], {}), ("Pad", ["x", "some", "seven"], {})]
+    bounds = [(0, 3, 1), (-3, -1, 1), (1, 1 << 62, 2), (4, 0, -1), (-1, -(1 << 62), -2), (-100, 100, 1), (2, 2, 1)]
+    for place, (start, end, step) in enumerate(bounds):
+        for name, number in (("start", start), ("end", end), ("step", step)):
+            weights[f"{name}{place}"] = np.array([number], "int64")
+        variants.append(("Slice", ["x", f"start{place}", f"end{place}", "one", f"step{place}"], {}))
+    weights["one"] = np.array([1], "int64")
+    _bundle(tmp_path, variants[:-1], [value("x", [3, 6, 5])], **weights)
+
+
+def test_reductions_of_infinities(tmp_path: Path) -> None:
+    """The largest of nothing but -inf is -inf: TVM's own maximum starts from the least finite number."""
+    from tests.frontend.onnx.harness import run
+
+    ops = ("ReduceMax", "ReduceMin", "ReduceLogSumExp", "ArgMax", "ArgMin", "MaxPool")
+    nodes = [node(op, ["x"], [f"y{op}"], **({"kernel_shape": [2]} if op == "MaxPool" else {})) for op in ops[:3]] + [
+        node(op, ["x"], [f"y{op}"], axis=2) for op in ops[3:5]
+    ]
+    kinds = {"ArgMax": INT64, "ArgMin": INT64}
+    outputs = [
+        helper.make_value_info(f"y{op}", helper.make_tensor_type_proto(kinds.get(op, FLOAT), None)) for op in ops[:5]
+    ]
+    imported = load(write(tmp_path, model(nodes, [value("x", [1, 1, 4])], outputs)), ModelFormat.ONNX)
+    low = run(imported, {"x": np.full((1, 1, 4), -np.inf, "float32")})
+    high = run(imported, {"x": np.full((1, 1, 4), np.inf, "float32")})
+    assert [float(low[f"y{op}"].reshape(-1)[0]) for op in ops[:5]] == [-np.inf, -np.inf, -np.inf, 0, 0]
+    assert [float(high[f"y{op}"].reshape(-1)[0]) for op in ops[:5]] == [np.inf, np.inf, np.inf, 0, 0]
+
+
+def test_low_precision_sums_keep_their_digits(tmp_path: Path) -> None:
+    variants: list[Variant] = [
+        (op, ["x"], {}) for op in ("ReduceMean", "ReduceL2", "ReduceSum", "GlobalAveragePool", "Softmax", "LogSoftmax")
+    ]
+    variants += [("MatMul", ["x", "t"], {}), ("LayerNormalization", ["x", "g"], {})]
+    weights = {"t": np.ones((512, 3), "float16"), "g": np.ones(512, "float16")}
+    _bundle(tmp_path, variants, [value("x", [1, 2, 4, 512], FLOAT16)], dtype=FLOAT16, **weights)
+
+
+def test_softmax_before_opset_13_joins_axes(tmp_path: Path) -> None:
+    variants: list[Variant] = [(op, ["x"], {"axis": axis}) for op in ("Softmax", "LogSoftmax") for axis in (0, 1, 2)]
+    _bundle(tmp_path, variants, [value("x", [2, 3, 4])], opset=11)
+
+
+def test_einsum(tmp_path: Path) -> None:
+    equations = [
+        "bij,bjk->bik",
+        "bij,bkj->bik",
+        "bhid,bhjd->bhij",
+        "...ij,...jk->...ik",
+        "ij,jk",
+        "bij->b",
+        "ii->i",
+        "i,j->ij",
+    ]
+    shapes = {
+        "bij,bjk->bik": ([2, 3, 4], [2, 4, 5]),
+        "bij,bkj->bik": ([2, 3, 4], [2, 5, 4]),
+        "bhid,bhjd->bhij": ([2, 2, 3, 4], [2, 2, 5, 4]),
+        "...ij,...jk->...ik": ([2, 2, 3, 4], [1, 2, 4, 5]),
+        "ij,jk": ([3, 4], [4, 5]),
+        "bij->b": ([2, 3, 4],),
+        "ii->i": ([3, 3],),
+        "i,j->ij": ([3], [4]),
+    }
+    inputs, variants = [], []
+    for place, equation in enumerate(equations):
+        names = [f"x{place}_{number}" for number in range(len(shapes[equation]))]
+        inputs += [value(name, shape) for name, shape in zip(names, shapes[equation], strict=True)]
+        variants.append(("Einsum", names, {"equation": equation}))
+    _bundle(tmp_path, variants, inputs)
+
+
+def test_operators_of_onnx_runtime(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    weights: dict[str, Any] = {name: rng.standard_normal(8).astype("float32") for name in ("g", "b")}
+    weights["t"] = rng.standard_normal((5, 8)).astype("float32")
+    variants: list[Variant] = [
+        ("ms.FastGelu", ["x", "b"], {}),
+        ("ms.BiasGelu", ["x", "b"], {}),
+        ("ms.Gelu", ["x"], {}),
+        ("ms.QuickGelu", ["x"], {}),
+        ("ms.FusedMatMul", ["x", "t"], {"transB": 1, "alpha": 0.5}),
+        ("ms.SkipLayerNormalization", ["x", "s", "g", "b"], {"epsilon": 1e-5}),
+        ("ms.SkipSimplifiedLayerNormalization", ["x", "s", "g"], {"epsilon": 1e-5}),
+        ("SimplifiedLayerNormalization", ["x", "g"], {"epsilon": 1e-5}),
+    ]
+    _bundle(tmp_path, variants, [value("x", [2, 3, 8]), value("s", [2, 3, 8])], **weights)
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize(("steps", "hidden"), [(5, 6), ("seq", 6), ("seq", 68)])
+def test_recurrent(op: str, steps: int | str, hidden: int, tmp_path: Path) -> None:
+    """Unrolled for 5 steps, one loop nest for a symbolic number; all directions; with and without reset first.
+
+    6 units are less than one block of them, 68 are blocks and a rest, and enough for threads.
+    """
+    gates, rng = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], np.random.default_rng(0)
+    nodes, outputs, weights = [], [], {}
+    for place, (direction, before) in enumerate([("forward", 0), ("reverse", 1), ("bidirectional", 0)]):
+        count = 2 if direction == "bidirectional" else 1
+        shapes = {
+            "w": (count, gates * hidden, 3),
+            "r": (count, gates * hidden, hidden),
+            "b": (count, 2 * gates * hidden),
+        }
+        weights.update({f"{n}{place}": (rng.standard_normal(s) / 3).astype("float32") for n, s in shapes.items()})
+        attributes = {"hidden_size": hidden, "direction": direction} | (
+            {"linear_before_reset": before} if op == "GRU" else {}
+        )
+        names = [f"y{place}", f"h{place}"]
+        nodes.append(node(op, ["x", *(f"{n}{place}" for n in shapes)], names, **attributes))
+        outputs += [helper.make_value_info(name, helper.make_tensor_type_proto(FLOAT, None)) for name in names]
+    proto = model(nodes, [value("x", [steps, "batch", 3])], outputs, **weights)
+    check(write(tmp_path, proto), sizes={"seq": 4, "batch": 2})
+
+
+def _branch(name: str, *nodes: Any) -> Any:
+    return helper.make_graph(list(nodes), name, [], [value(nodes[-1].output[0], ["n", 3])])
+
+
+def test_if_with_a_condition_from_data(tmp_path: Path) -> None:
+    branches = _branch("a", node("Relu", ["x"], ["p"])), _branch("b", node("Neg", ["x"], ["q"]))
+    nodes = [
+        node("ReduceSum", ["x"], ["s"], keepdims=0),
+        node("Greater", ["s", "zero"], ["c"]),
+        node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    proto = model(nodes, [value("x", ["n", 3])], [value("y", ["n", 3])], zero=np.float32(0))
+    check(write(tmp_path, proto))
+
+
+def test_if_with_a_condition_from_shapes(tmp_path: Path) -> None:
+    """Only the taken branch is converted, so what the other one needs does not matter."""
+    refused = helper.make_graph([node("NoSuch", ["x"], ["p"])], "a", [], [value("p", ["n", 3])])
+    del refused.node[:]
+    refused.node.append(node("Relu", ["x"], ["p"]))
+    branches = refused, _branch("b", node("Neg", ["x"], ["q"]))
+    nodes = [
+        node("Shape", ["x"], ["s"], start=1),
+        node("Equal", ["s", "three"], ["c"]),
+        node("If", ["c"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    proto = model(nodes, [value("x", ["n", 3])], [value("y", ["n", 3])], three=np.array([3], "int64"))
+    assert "where" not in str(check(write(tmp_path, proto)).module["main"])
+
+
+def test_loop_of_known_length(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [
+            node("Identity", ["going"], ["on"]),
+            node("Mul", ["state", "two"], ["next"]),
+            node("Identity", ["next"], ["out"]),
+        ],
+        "body",
+        [value("i", [], INT64), value("going", [], BOOL), value("state", [2])],
+        [value("on", [], BOOL), value("next", [2]), value("out", [2])],
+    )
+    nodes = [node("Loop", ["trips", "yes", "x"], ["y", "all"], body=body)]
+    weights = {"trips": np.array(4, "int64"), "yes": np.array(True), "two": np.float32(2)}
+    proto = model(nodes, [value("x", [2])], [value("y", [2]), value("all", [4, 2])], **weights)
+    check(write(tmp_path, proto))
+
+
+def test_a_loop_too_long_to_unroll_is_refused(tmp_path: Path) -> None:
+    body = helper.make_graph(
+        [node("Identity", ["going"], ["on"]), node("Neg", ["state"], ["next"])],
+        "body",
+        [value("i", [], INT64), value("going", [], BOOL), value("state", [2])],
+        [value("on", [], BOOL), value("next", [2])],
+    )
+    nodes = [node("Loop", ["trips", "yes", "x"], ["y"], body=body)]
+    weights = {"trips": np.array(1 << 40, "int64"), "yes": np.array(True)}
+    with pytest.raises(UnsupportedModel, match="unrolling"):
+        load(write(tmp_path, model(nodes, [value("x", [2])], [value("y", [2])], **weights)), ModelFormat.ONNX)
+
+
+def test_shapes_computed_in_the_graph(tmp_path: Path) -> None:
+    """Shape, Gather, Unsqueeze, Concat, Reshape with symbolic sizes: nothing of it is left in the module."""
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "i0"], ["b"], axis=0),
+        node("Gather", ["s", "i1"], ["n"], axis=0),
+        node("Div", ["n", "two"], ["half"]),
+        node("Unsqueeze", ["b", "axis0"], ["b1"]),
+        node("Unsqueeze", ["half", "axis0"], ["h1"]),
+        node("Concat", ["b1", "minus", "h1", "two1"], ["t"], axis=0),
+        node("Reshape", ["x", "t"], ["r"]),
+        node("Transpose", ["r"], ["y"], perm=[0, 2, 1, 3]),
+    ]
+    weights = {
+        "i0": np.array(0, "int64"),
+        "i1": np.array(2, "int64"),
+        "two": np.array(2, "int64"),
+        "two1": np.array([2], "int64"),
+        "axis0": np.array([0], "int64"),
+        "minus": np.array([-1], "int64"),
+    }
+    proto = model(nodes, [value("x", ["b", "seq", 8])], [value("y", ["b", 4, "seq", 2])], **weights)
+    text = str(check(write(tmp_path, proto), sizes={"b": 2, "seq": 5}).module["main"])
+    assert "call_tir" not in text
+    assert "R.reshape" in text
+
+
+def test_division_by_zero_does_not_kill(tmp_path: Path) -> None:
+    from tests.frontend.onnx.harness import run
+
+    nodes = [node("Div", ["a", "b"], ["q"]), node("Mod", ["a", "b"], ["r"])]
+    inputs, outputs = [value(n, [3], INT64) for n in "ab"], [value(n, [3], INT64) for n in "qr"]
+    imported = load(write(tmp_path, model(nodes, inputs, outputs)), ModelFormat.ONNX)
+    given = {"a": np.array([-7, 7, 5], "int64"), "b": np.array([2, -2, 0], "int64")}
+    got = run(imported, given)
+    assert got["q"][:2].tolist() == [-3, -3]
+    assert got["r"][:2].tolist() == [1, -1]
+
+
+def test_quantized_convolution(tmp_path: Path) -> None:
+    """QuantizeLinear, Conv on dequantized weights, and back, as exporters of quantized models write it."""
+    rng = np.random.default_rng(0)
+    weights = {
+        "sx": np.float32(0.05),
+        "zx": np.uint8(120),
+        "w": rng.integers(-100, 100, (4, 3, 3, 3)).astype("int8"),
+        "sw": np.array([0.01, 0.02, 0.03, 0.04], "float32"),
+        "zw": np.zeros(4, "int8"),
+    }
+    nodes = [
+        node("QuantizeLinear", ["x", "sx", "zx"], ["q"]),
+        node("DequantizeLinear", ["q", "sx", "zx"], ["d"]),
+        node("DequantizeLinear", ["w", "sw", "zw"], ["v"], axis=0),
+        node("Conv", ["d", "v"], ["y"], pads=[1, 1, 1, 1]),
+    ]
+    check(write(tmp_path, model(nodes, [value("x", ["n", 3, 8, 8])], [value("y", ["n", 4, 8, 8])], **weights)))

@@ -1,0 +1,153 @@
+"""Blobs in a folder, and mirrored in a bucket that moto serves over HTTP on a port of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from service.config import Settings
+from service.errors import InvalidOption, StoreUnwritable
+from service.jobs import backend as backend_module
+from service.jobs.backend import Backend
+from service.jobs.blobs.local import LocalBlobs, is_blob_name
+from service.jobs.blobs.mirrored import Blobs, open_blobs
+from service.jobs.database.rows import JobRow
+from service.jobs.job import State
+from tests.jobs.conftest import BY_SEED, ENTRIES, LIMITS
+from tests.jobs.queue.test_desk import ANN, asks, end_of, log_of, upload
+
+BUCKET = "s3://relaxc-test/some/prefix"
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an S3 service with an empty bucket; credentials are in the environment."""
+    pytest.importorskip("moto")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    log = tmp_path_factory.mktemp("moto") / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
+        )
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 120
+        while True:
+            try:
+                assert httpx.get(url, timeout=30).status_code < 500
+                break
+            except httpx.TransportError:
+                assert time.monotonic() < deadline, log.read_text()
+                assert process.poll() is None, log.read_text()
+                time.sleep(0.2)
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+                patch.setenv(name, "test")
+            patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+            assert httpx.put(f"{url}/relaxc-test", timeout=30).status_code == 200
+            yield url
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+@pytest.fixture
+def blobs(s3: str, tmp_path: Path) -> Iterator[Blobs]:
+    opened = open_blobs(BUCKET, tmp_path / "blobs", s3)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("name", ["models/a/b.onnx", "jobs/j_1/log.txt", "models/x/wéights (1).bin"])
+def test_names_of_blobs(name: str) -> None:
+    assert is_blob_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "/etc/passwd", "models", "models/../x", "models/a/..", "models//x", "a/b/c/d/e", ".staging/x", "a/\0"]
+)
+def test_names_that_no_blob_has(name: str, tmp_path: Path) -> None:
+    assert not is_blob_name(name)
+    with pytest.raises(ValueError, match="no name"):
+        LocalBlobs(tmp_path).path(name)
+
+
+def test_what_is_put_is_found_until_it_is_removed(blobs: Blobs, tmp_path: Path) -> None:
+    assert blobs.find("models/a/m") is None
+    path = blobs.put_bytes("models/a/m", b"content")
+    assert path.read_bytes() == b"content"
+    path.unlink()
+    found = blobs.find("models/a/m", hashlib.sha256(b"content").hexdigest())
+    assert found is not None
+    assert found.read_bytes() == b"content"
+    blobs.remove("models/a/m")
+    blobs.remove("models/a/m")
+    assert blobs.find("models/a/m") is None
+    assert not list((tmp_path / "blobs" / ".staging").iterdir())
+
+
+def test_a_damaged_object_counts_as_lost(blobs: Blobs, tmp_path: Path) -> None:
+    blobs.put_bytes("models/b/m", b"damaged").unlink()
+    assert blobs.find("models/b/m", hashlib.sha256(b"content").hexdigest()) is None
+    assert not list((tmp_path / "blobs" / ".staging").iterdir())
+
+
+def test_a_large_file_goes_and_comes_in_parts(blobs: Blobs) -> None:
+    data = bytes(range(256)) * (40 << 12)  # 40 MiB
+    blobs.put_bytes("models/c/m", data).unlink()
+    found = blobs.find("models/c/m", hashlib.sha256(data).hexdigest())
+    assert found is not None
+    assert found.stat().st_size == len(data)
+
+
+@pytest.mark.parametrize(("url", "error"), [("s3://", InvalidOption), ("s3://no-such-bucket/x", StoreUnwritable)])
+def test_a_bucket_that_is_not_there_is_said_at_the_start(
+    s3: str, tmp_path: Path, url: str, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        open_blobs(url, tmp_path, s3)
+
+
+def test_another_host_finds_models_and_artifacts_in_the_bucket(
+    s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two servers of one database on two hosts: nothing is shared but the database and the bucket."""
+    monkeypatch.setattr(backend_module, "settings", lambda: Settings(s3_endpoint_url=s3, cache_dir=tmp_path))
+    options: dict[str, Any] = {
+        "database_url": f"sqlite:///{tmp_path / 'shared.sqlite3'}",
+        "blobs_url": "s3://relaxc-test/hosts",
+        "limits": LIMITS,
+        "entry": BY_SEED,
+        "entries": ENTRIES,
+    }
+    with Backend(tmp_path / "one", **options) as one:
+        model = upload(one, ANN)
+        job = end_of(one, ANN, one.jobs.submit(ANN, asks(one, model=model, beside=1)).job.id)
+        assert log_of(one, job.id) is not None
+    with Backend(tmp_path / "two", **options) as two:
+        assert not two.store.ls()
+        with two.artifacts.open(ANN, str(job.artifact)) as opened:
+            assert len(opened.entry.files) == 2
+        two.store.verify(str(job.artifact))
+        assert log_of(two, job.id) is not None
+        with two.models.open(model) as reference:
+            assert hashlib.sha256(reference.path.read_bytes()).hexdigest() == model
+    with Backend(tmp_path / "three", **options) as three:
+        submitted = three.jobs.submit(ANN, asks(three, model=model, beside=1))
+        assert isinstance(submitted.job, JobRow)
+        assert (submitted.job.state, submitted.job.artifact) == (State.SUCCEEDED, job.artifact)
+        three.models.remove(ANN, model)
+        three.sweep()
+    with Backend(tmp_path / "four", **options) as four:
+        assert four.blobs.find(f"models/{model}/model") is None

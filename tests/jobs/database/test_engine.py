@@ -1,0 +1,94 @@
+"""The database: both kinds from empty, migrations under a lock, transactions, the clock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from service.errors import InvalidOption, ServiceError
+from service.jobs.database.engine import Database, now
+from service.jobs.database.tables import metadata, shares
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_migrations_make_exactly_the_tables(database: Database) -> None:
+    with database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert compare_metadata(context, metadata) == []
+
+
+def test_migrating_again_changes_nothing(database: Database, database_url: str) -> None:
+    with database.begin() as connection:
+        connection.execute(sa.insert(shares).values(owner="k_a", finish=1.0))
+    again = Database(database_url)
+    with again.read() as connection:
+        assert connection.scalar(sa.select(shares.c.finish)) == 1.0
+    again.close()
+
+
+def test_servers_that_start_at_once_migrate_once(database_url: str) -> None:
+    code = f"from service.jobs.database.engine import Database; Database({database_url!r}).close()"
+    starting = [
+        subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)
+    ]
+    for process in starting:
+        _, errors = process.communicate(timeout=120)
+        assert process.returncode == 0, errors
+
+
+def test_a_transaction_is_undone_when_its_block_raises(database: Database) -> None:
+    with pytest.raises(KeyError), database.begin() as connection:
+        connection.execute(sa.insert(shares).values(owner="k_a", finish=1.0))
+        raise KeyError
+    with database.read() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(shares)) == 0
+
+
+def test_writers_of_many_threads_all_get_their_turn(database: Database) -> None:
+    with database.begin() as connection:
+        connection.execute(sa.insert(shares).values(owner="k_a", finish=0.0))
+
+    def work() -> None:
+        for _ in range(10):
+            with database.begin() as connection:
+                database.lock(connection, 9)
+                value = connection.scalar(sa.select(shares.c.finish))
+                assert value is not None
+                connection.execute(sa.update(shares).values(finish=value + 1))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    with database.read() as connection:
+        assert connection.scalar(sa.select(shares.c.finish)) == 80
+
+
+def test_the_clock_is_unix_time(database: Database) -> None:
+    with database.read() as connection:
+        first = connection.scalar(sa.select(now()))
+    assert first is not None
+    assert abs(first - time.time()) < 60
+
+
+@pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "no url at all"])
+def test_other_urls_are_refused(url: str) -> None:
+    with pytest.raises(InvalidOption):
+        Database(url)
+
+
+def test_a_database_that_does_not_answer_is_an_error_without_secrets(tmp_path: Path) -> None:
+    with pytest.raises(ServiceError) as caught:
+        Database(f"postgresql://user:hunter2@/x?host={tmp_path}")
+    assert "hunter2" not in str(caught.value)
+    assert "does not answer" in caught.value.message

@@ -1,0 +1,133 @@
+"""The library's compile: real models, the same path as the server's, nothing left when it is interrupted."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+import service
+from service.config import settings
+from service.errors import InvalidOption, ModelNotFound, UnknownFormat
+from service.jobs.local import calls as local
+from service.request import CompileOptions, ModelFormat
+from tests.api.conftest import ROOT, make_onnx
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A store of this module's own, and no worker after it."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RELAXC_CACHE_DIR", str(cache))
+        settings.cache_clear()
+        local._backend_of.cache_clear()
+        yield cache
+        local.local_backend().close()
+        local._backend_of.cache_clear()
+    settings.cache_clear()
+    assert list((cache / "jobs").iterdir()) == []
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "net.onnx"
+    path.write_bytes(make_onnx(8))
+    return path
+
+
+def test_a_model_becomes_a_verified_artifact_and_then_a_hit(model: Path, tmp_path: Path) -> None:
+    events: list[dict[str, Any]] = []
+    made = service.compile(model, output=tmp_path / "net.so", on_event=events.append)
+    assert not made.cached
+    assert made.manifest.verified
+    assert made.path == tmp_path / "net.so"
+    assert made.build_record["stages"].keys() >= {"import", "optimize", "schedule", "build", "verify", "pack"}
+    stages = [event["stage"] for event in events if event["event"] == "stage" and event["state"] == "done"]
+    assert stages == ["import", "optimize", "schedule", "build", "verify", "pack"]
+    again = service.compile(model.read_bytes())
+    assert again.cached
+    assert (again.digest, again.build_record) == (made.digest, made.build_record)
+    assert again.path.read_bytes() == (tmp_path / "net.so").read_bytes()
+    x = np.random.default_rng(0).standard_normal((2, 8), np.float32)
+    weight = np.random.default_rng(0).standard_normal((8, 8), np.float32)
+    y = service.load(made.path)({"x": x})["y"]
+    np.testing.assert_allclose(y, np.maximum(x @ weight, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_two_compiles_of_one_request_are_equal_bit_for_bit(model: Path) -> None:
+    request = local.prepare(model)
+    first, second = (local.compile_local(request, force=True) for _ in range(2))
+    assert not first.cached
+    assert not second.cached
+    assert first.digest == second.digest
+
+
+def test_a_dump_is_written_also_when_the_store_has_it(model: Path, tmp_path: Path) -> None:
+    request = local.prepare(model)
+    local.compile_local(request)
+    local.compile_local(request, dump_dir=tmp_path / "dump")
+    names = sorted(path.name for path in (tmp_path / "dump").iterdir())
+    assert names[0].startswith("00_")
+    assert len(names) > 3
+
+
+def test_inspect_runs_in_a_child(model: Path) -> None:
+    info = local.inspect_local(model, ModelFormat.ONNX)
+    assert info["op_counts"] == {"MatMul": 1, "Relu": 1}
+    assert info["unsupported"] == {}
+
+
+def test_what_cannot_be_compiled(tmp_path: Path, model: Path) -> None:
+    with pytest.raises(ModelNotFound):
+        service.compile(tmp_path / "none.onnx")
+    with pytest.raises(UnknownFormat):
+        service.compile(b"hello")
+    with pytest.raises(InvalidOption, match="cannot write"):
+        service.compile(model, output=tmp_path / "none" / "net.so")
+
+
+def test_an_exception_of_the_listener_comes_through_and_ends_the_compile(model: Path) -> None:
+    def listen(event: dict[str, Any]) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        service.compile(model, options=CompileOptions(seed=7), on_event=listen)
+    assert local.local_backend().queue.counts() == (0, 0)
+    assert service.compile(model, options=CompileOptions(seed=7)).manifest.verified
+
+
+_WAITS = """
+import sys, time, service
+def listen(event):
+    print("started", flush=True)
+    time.sleep(60)
+if __name__ == "__main__":
+    service.compile(sys.argv[1], on_event=listen)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_interrupted_program_leaves_no_process(model: Path, number: signal.Signals, tmp_path: Path) -> None:
+    environment = {**os.environ, "RELAXC_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", _WAITS, model]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, cwd=ROOT
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"started\n"
+        below = psutil.Process(program.pid).children(recursive=True)
+        assert below
+        program.send_signal(number)
+        program.communicate(timeout=20)
+    _, alive = psutil.wait_procs(below, timeout=5)
+    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+    assert number == signal.SIGKILL or not list((tmp_path / "cache" / "jobs").iterdir())

@@ -1,0 +1,257 @@
+"""Requests through the queue: hits, misses, joins, limits, failures, and what is left on disk."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.artifact.key import key_for
+from service.artifact.store import Store
+from service.errors import Busy, Cancelled, CompileFailed, CompilerCrashed, ServiceError, UnsupportedModel
+from service.jobs.job import State
+from service.jobs.local.queue import CompileQueue, Origin
+from service.jobs.process.limits import Limits
+from service.jobs.process.pool import Pool
+from service.jobs.process.workspace import Workspace
+from service.lowering.target import resolve
+from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
+from tests.jobs.entries import seed_of
+
+LIMITS = Limits(timeout_s=60.0, memory_bytes=2 << 30, file_bytes=1 << 30)
+
+Open = Callable[..., CompileQueue]
+Asks = Callable[..., CompileRequest]
+Count = Callable[[], int]
+
+
+class Counting(Pool):
+    """A pool that knows how many tasks it was given."""
+
+    runs = 0
+
+    def run(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        self.runs += 1
+        return super().run(*arguments, **options)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Counting]:
+    with Counting() as pool:
+        yield pool
+
+
+@pytest.fixture
+def open_queue(tmp_path: Path, pool: Pool) -> Iterator[Open]:
+    """Queues over stores in the test's folder, with this module's warm pool; no folder of a job is left at the end."""
+    opened: list[tuple[CompileQueue, Workspace]] = []
+
+    def make(cache: str = "cache", **options: Any) -> CompileQueue:
+        root = tmp_path / cache
+        workspace = Workspace(root / "jobs")
+        entry = "tests.jobs.entries:by_seed"
+        queue = CompileQueue(Store(root, 1 << 30), pool, workspace, limits=LIMITS, entry=entry, **options)
+        opened.append((queue, workspace))
+        return queue
+
+    yield make
+    for queue, workspace in opened:
+        queue.close()
+        assert [path.name for path in workspace.path.iterdir()] == ["lock"]
+        workspace.close()
+
+
+@pytest.fixture
+def asks(tmp_path: Path) -> Asks:
+    """A request whose child will run an entry; equal arguments give equal requests."""
+
+    def make(entry: str = "made", model: str = "a", **shapes: int) -> CompileRequest:
+        options = CompileOptions(seed=seed_of(entry), shapes=tuple((name, (size,)) for name, size in shapes.items()))
+        reference = ModelRef(ModelFormat.ONNX, model * 64, 1, tmp_path / "m.onnx")
+        return CompileRequest(reference, resolve("x86-64-v3"), options)
+
+    return make
+
+
+@pytest.fixture
+def compiles(pool: Counting) -> Count:
+    """How many compiles have run in this test."""
+    before = pool.runs
+    return lambda: pool.runs - before
+
+
+def test_a_miss_is_compiled_and_kept_and_the_next_is_a_hit(open_queue: Open, asks: Asks, compiles: Count) -> None:
+    queue, released = open_queue(), []
+    first = queue.submit(asks(), release=lambda: released.append(1))
+    entry = first.job.result(60)
+    second = queue.submit(asks(), release=lambda: released.append(2))
+    assert (first.origin, second.origin) == (Origin.MISS, Origin.HIT)
+    assert second.job.result(0).digest == entry.digest
+    assert entry.path.read_bytes() == second.job.result(0).path.read_bytes()
+    assert second.job.result(0).build["stages"] == {"build": 0.1}
+    assert second.job.state is State.SUCCEEDED
+    assert released == [1, 2]
+    assert compiles() == 1
+
+
+def test_a_job_tells_its_story_in_order_and_again(open_queue: Open, asks: Asks) -> None:
+    job = open_queue().submit(asks()).job
+    heard: list[int] = []
+    job.listen(lambda event: heard.append(event.seq))
+    job.result(60)
+    assert [event.seq for event in job.events] == list(range(1, len(job.events) + 1)) == heard
+    kinds = [event.data.get("stage", event.data.get("state")) for event in job.events]
+    assert kinds == ["running", "build", "build", "succeeded"]
+    again: list[Any] = []
+    job.listen(again.append, after=2)
+    assert [event.seq for event in again] == heard[2:]
+    assert job.created_s <= (job.started_s or 0) <= (job.finished_s or 0)
+    assert job.stage == "build"
+
+
+def test_equal_requests_at_the_same_time_are_compiled_once(open_queue: Open, asks: Asks, compiles: Count) -> None:
+    queue = open_queue(workers=2)
+    released: list[int] = []
+    submissions = [queue.submit(asks(sleep_s=1), release=lambda: released.append(1)) for _ in range(5)]
+    assert [s.origin for s in submissions] == [Origin.MISS, *[Origin.JOINED] * 4]
+    assert len({id(s.job.result(60)) for s in submissions}) == 1
+    assert compiles() == 1
+    assert len(released) == 5
+
+
+def test_two_servers_that_share_a_store_compile_once(open_queue: Open, asks: Asks, compiles: Count) -> None:
+    queues = [open_queue(), open_queue()]
+    jobs = [queue.submit(asks(sleep_s=1)).job for queue in queues]
+    assert len({job.result(60).digest for job in jobs}) == 1
+    assert compiles() == 1
+
+
+def test_different_requests_are_different_jobs(open_queue: Open, asks: Asks, compiles: Count) -> None:
+    queue = open_queue(workers=2)
+    jobs = [queue.submit(asks(model=model)).job for model in "ab"]
+    assert len({job.result(60).digest for job in jobs}) == 2
+    assert compiles() == 2
+
+
+def test_equal_requests_in_two_stores_give_equal_bytes(open_queue: Open, asks: Asks, compiles: Count) -> None:
+    entries = [open_queue(name).submit(asks()).job.result(60) for name in ("one", "two")]
+    assert compiles() == 2
+    assert entries[0].path != entries[1].path
+    assert entries[0].path.read_bytes() == entries[1].path.read_bytes()
+
+
+def test_a_failure_is_told_to_everybody_and_not_kept(open_queue: Open, asks: Asks) -> None:
+    queue = open_queue()
+    for _ in range(2):
+        submission = queue.submit(asks("refuse"), name="net.onnx")
+        assert submission.origin is Origin.MISS
+        with pytest.raises(UnsupportedModel, match="Frob"):
+            submission.job.result(60)
+        assert submission.job.state is State.FAILED
+        assert submission.job.events[-1].data["error"]["code"] == "unsupported-model"
+    assert queue.store.lookup(key_for(asks("refuse"))) is None
+
+
+def test_a_crash_has_a_command_that_repeats_it(open_queue: Open, asks: Asks) -> None:
+    with pytest.raises(CompilerCrashed) as caught:
+        open_queue().submit(asks("segfault"), name="my net.onnx").job.result(60)
+    assert caught.value.fields["repro"].startswith("relaxc compile 'my net.onnx' -o out.so --target x86-64-v3")
+
+
+@pytest.mark.parametrize("entry", ["link_out", "path_out"])
+def test_a_child_cannot_put_another_file_into_the_store(open_queue: Open, asks: Asks, entry: str) -> None:
+    queue = open_queue()
+    with pytest.raises(CompileFailed, match="no regular file"):
+        queue.submit(asks(entry)).job.result(60)
+    assert queue.store.ls() == []
+
+
+def test_more_than_the_queue_holds_is_busy(open_queue: Open, asks: Asks) -> None:
+    queue, released = open_queue(queue_max=1), []
+    running = queue.submit(asks("sleep")).job
+    until(lambda: running.state is State.RUNNING)
+    waiting = queue.submit(asks(model="b")).job
+    with pytest.raises(Busy, match="1 compiles wait") as caught:
+        queue.submit(asks(model="c"), release=lambda: released.append(1))
+    assert caught.value.fields == {"waiting": 1, "limit": 1}
+    assert released == [1]
+    assert queue.counts() == (1, 1)
+    assert queue.submit(asks(model="b")).job is waiting  # to join is not to wait
+    running.cancel()
+    waiting.result(60)
+
+
+def test_cancel_ends_a_running_and_a_waiting_job(open_queue: Open, asks: Asks) -> None:
+    queue = open_queue()
+    running, waiting = (queue.submit(asks("sleep", model=model)).job for model in "ab")
+    until(lambda: running.stage == "build")
+    start = time.monotonic()
+    for job in (waiting, running):
+        job.cancel()
+        with pytest.raises(Cancelled):
+            job.result(5)
+        assert job.state is State.CANCELLED
+        running.cancel()
+    assert time.monotonic() - start < 2
+    assert waiting.started_s is None
+
+
+def test_close_ends_every_job_and_refuses_new_ones(open_queue: Open, asks: Asks) -> None:
+    queue = open_queue()
+    jobs = [queue.submit(asks("sleep", model=model)).job for model in "ab"]
+    until(lambda: jobs[0].stage == "build")
+    queue.close()
+    for job in jobs:
+        with pytest.raises(ServiceError, match="shutting down"):
+            job.result(0)
+    with pytest.raises(ServiceError, match="shutting down"):
+        queue.submit(asks(model="c"))
+
+
+def test_with_a_dump_a_hit_is_compiled_all_the_same(
+    open_queue: Open, asks: Asks, compiles: Count, tmp_path: Path
+) -> None:
+    queue = open_queue()
+    first = queue.submit(asks()).job.result(60)
+    dumped = queue.submit(asks(), dump_dir=tmp_path / "dump")
+    assert dumped.origin is Origin.MISS
+    assert dumped.job.result(60).digest == first.digest
+    assert compiles() == 2
+
+
+def test_force_compiles_a_hit_again_to_the_same_bytes(open_queue: Open, asks: Asks, compiles: Count) -> None:
+    queue = open_queue()
+    first = queue.submit(asks()).job.result(60)
+    again = queue.submit(asks(), force=True)
+    assert again.origin is Origin.MISS
+    assert again.job.result(60).digest == first.digest
+    assert compiles() == 2
+
+
+def test_submitting_from_many_threads(open_queue: Open, asks: Asks, compiles: Count) -> None:
+    queue = open_queue(workers=2)
+    results: list[str] = []
+
+    def ask(model: str) -> None:
+        results.append(queue.submit(asks(model=model)).job.result(60).digest)
+
+    threads = [threading.Thread(target=ask, args=(model,)) for model in "abcabcabcabc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 12
+    assert len(set(results)) == 3
+    assert compiles() == 3
+
+
+def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+    """Waits for a condition of another thread's making."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

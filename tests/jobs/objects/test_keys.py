@@ -1,0 +1,118 @@
+"""API keys: what is kept of a secret, who is served with it, until when."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from service.errors import InvalidOption, KeyNotFound
+from service.jobs.database import audit
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import SCOPES, AuditRow
+from service.jobs.objects.keys import Keys
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with closing(Database(f"sqlite:///{tmp_path / 'keys.sqlite3'}")) as database:
+        yield database
+
+
+@pytest.fixture
+def keys(database: Database) -> Keys:
+    return Keys(database)
+
+
+def test_a_secret_is_shown_once_and_only_its_hash_is_kept(keys: Keys, tmp_path: Path) -> None:
+    made = keys.create("ci", ["compile", "read"])
+    assert re.fullmatch(r"rk_[0-9A-Za-z]{43}", made.secret)
+    assert re.fullmatch(r"k_[0-9A-Za-z]{12}", made.row.id)
+    found = keys.find(made.secret)
+    assert found is not None
+    assert found == made.row == keys.list()[0]
+    assert found.owner.scopes == {"compile", "read"}
+    assert {path.stat().st_mode & 0o077 for path in tmp_path.iterdir()} == {0}
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert made.secret.encode() not in kept
+    assert made.secret.removeprefix("rk_").encode() not in kept
+    assert made.secret not in str(made.row.to_dict())
+    assert made.row.webhook_secret not in str(made.row.to_dict())
+
+
+@pytest.mark.parametrize("secret", ["", "rk_", "rk_" + "a" * 43, "k_local", "\udcff", "x" * 100_000])
+def test_what_is_no_secret_finds_nobody(keys: Keys, secret: str) -> None:
+    keys.create("ci", ["read"])
+    assert keys.find(secret) is None
+
+
+def test_admin_has_every_scope(keys: Keys) -> None:
+    owner = keys.create("root", ["admin"]).row.owner
+    assert owner.admin
+    assert owner.scopes == set(SCOPES)
+
+
+def test_a_revoked_key_is_refused_at_once_and_elsewhere_within_a_second(keys: Keys, database: Database) -> None:
+    made, other_server = keys.create("ci", ["read"]), Keys(database)
+    assert keys.find(made.secret)
+    assert other_server.find(made.secret)
+    revoked = keys.revoke(made.row.id)
+    assert revoked.revoked is not None
+    assert keys.find(made.secret) is None
+    time.sleep(1.1)  # what the contract allows it to remember
+    assert other_server.find(made.secret) is None
+    assert keys.revoke(made.row.id) == revoked
+    with pytest.raises(KeyNotFound):
+        keys.revoke("k_000000000000")
+
+
+def test_an_expired_key_is_refused_also_when_it_was_seen_just_now(keys: Keys) -> None:
+    made = keys.create("ci", ["read"], expires_s=0.3)
+    assert keys.find(made.secret)
+    time.sleep(0.35)
+    assert keys.seen(made.secret) is None
+    assert keys.find(made.secret) is None
+    assert not keys.any_usable()
+
+
+def test_once_a_key_was_made_nobody_is_served_without(keys: Keys, database: Database) -> None:
+    assert not keys.any_made()
+    assert keys.any_made_seen() is False
+    made = Keys(database).create("ci", ["read"])
+    keys.revoke(made.row.id)
+    time.sleep(1.1)
+    assert keys.any_made()
+    assert not keys.any_usable()
+
+
+@pytest.mark.parametrize(
+    ("name", "scopes", "options"),
+    [
+        ("", ["read"], {}),
+        ("a\nb", ["read"], {}),
+        ("x" * 201, ["read"], {}),
+        ("ci", [], {}),
+        ("ci", ["write"], {}),
+        ("ci", ["read"], {"expires_s": -1.0}),
+        ("ci", ["read"], {"expires_s": float("nan")}),
+        ("ci", ["read"], {"weight": 0.0}),
+    ],
+)
+def test_what_no_key_can_be_is_refused(keys: Keys, name: str, scopes: list[str], options: dict[str, float]) -> None:
+    with pytest.raises(InvalidOption):
+        keys.create(name, scopes, **options)
+    assert keys.list() == []
+
+
+def test_the_audit_log_gives_the_newest_first(database: Database) -> None:
+    rows = [AuditRow(float(i), f"k_{i % 2}", "POST /v1/jobs", f"j_{i}", "202", "::1", {"request": i}) for i in range(5)]
+    with database.begin() as connection:
+        audit.append(connection, rows)
+        audit.append(connection, [])
+    with database.read() as connection:
+        assert audit.newest(connection, 3) == rows[:1:-1]
+        assert audit.newest(connection, 9, key="k_1") == [rows[3], rows[1]]

@@ -1,0 +1,338 @@
+"""A task in a child process: what it is given, how it can die, and that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from service.errors import (
+    Cancelled,
+    CompileFailed,
+    CompilerCrashed,
+    CompilerOutOfMemory,
+    CompilerTimeout,
+    ServiceError,
+    UnsupportedModel,
+)
+from service.jobs.process.limits import Limits
+from service.jobs.process.pool import Cancellation, Pool
+from service.jobs.process.task import Flavour, Task
+from service.jobs.process.zygote import Zygote, ZygoteGone
+
+ROOT = Path(__file__).parents[3]
+LIMITS = Limits(timeout_s=60.0, memory_bytes=2 << 30, file_bytes=8 << 20)
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    with Pool() as pool:
+        pool.warm(Flavour.ONNX)
+        yield pool
+
+
+@pytest.fixture
+def task(tmp_path: Path) -> Callable[..., Task]:
+    def make(entry: str, *, limits: Limits = LIMITS, flavour: Flavour = Flavour.ONNX, **payload: Any) -> Task:
+        return Task(f"tests.jobs.entries:{entry}", payload, tmp_path, flavour, limits, repro="relaxc compile m.onnx")
+
+    return make
+
+
+def ignore(event: dict[str, Any]) -> None:
+    """For tests that look at the end only."""
+
+
+def all_gone(pids: list[int], within_s: float = 2.0) -> bool:
+    """Whether none of these processes runs any more; one that nobody has reaped yet does not run."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
+            return True
+        time.sleep(0.01)
+    return False
+
+
+class Watched:
+    """A run in a thread: its events as they come, its end when it has ended."""
+
+    def __init__(self, pool: Pool, task: Task) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.cancellation = Cancellation()
+        self.error: BaseException | None = None
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, args=(pool, task))
+        self._thread.start()
+
+    def _run(self, pool: Pool, task: Task) -> None:
+        try:
+            pool.run(task, self._take, cancellation=self.cancellation)
+        except BaseException as error:  # noqa: BLE001  # told to the test
+            self.error = error
+
+    def _take(self, event: dict[str, Any]) -> None:
+        with self._changed:
+            self.events.append(event)
+            self._changed.notify_all()
+
+    def pids(self) -> list[int]:
+        """The processes that the entry `sleep` says it has."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: any("pids" in e for e in self.events), 30)
+        return next(event["pids"] for event in self.events if "pids" in event)
+
+    def ended(self, within_s: float) -> BaseException | None:
+        """What it raised."""
+        self._thread.join(within_s)
+        assert not self._thread.is_alive()
+        return self.error
+
+
+def test_a_task_gives_its_events_and_its_result(pool: Pool, task: Callable[..., Task]) -> None:
+    events: list[dict[str, Any]] = []
+    assert pool.run(task("echo", a=[1, {"b": None}]), events.append) == {"payload": {"a": [1, {"b": None}]}}
+    assert [event["event"] for event in events] == ["stage", "progress", "stage"]
+
+
+def test_a_child_has_limits_a_session_a_folder_and_no_descriptors_of_others(
+    pool: Pool, task: Callable[..., Task], tmp_path: Path
+) -> None:
+    facts = pool.run(task("report"), ignore)["facts"]
+    assert facts["session"] == facts["pid"]
+    assert (facts["data"], facts["fsize"], facts["core"]) == (LIMITS.memory_bytes, LIMITS.file_bytes, 0)
+    assert Path(facts["cwd"]) == tmp_path
+    assert Path(facts["tmp"]).is_relative_to(tmp_path)
+    assert facts["oom_score_adj"] == "1000"
+    assert not facts["torch"]
+    assert facts["files"].count("socket") == 1
+    assert len(facts["files"]) <= 6, facts["files"]  # stdio, the socket, the listing itself, the zygote's log
+
+
+@pytest.mark.parametrize("flavour", Flavour)
+def test_a_zygote_has_one_thread_when_it_forks(flavour: Flavour, task: Callable[..., Task]) -> None:
+    with Pool() as pool:
+        facts = pool.run(task("report", flavour=flavour), ignore)["facts"]
+        assert facts["torch"] is (flavour is Flavour.PT2)
+        assert psutil.Process(pool.pids()[flavour]).num_threads() == 1
+
+
+def test_a_segfault_is_a_crash_with_stage_signal_log_and_repro(pool: Pool, task: Callable[..., Task]) -> None:
+    with pytest.raises(CompilerCrashed, match="SIGSEGV in stage schedule") as caught:
+        pool.run(task("segfault"), ignore)
+    fields = caught.value.fields
+    assert (fields["stage"], fields["signal"], fields["repro"]) == ("schedule", "SIGSEGV", "relaxc compile m.onnx")
+    assert "about to crash" in fields["log_tail"]
+    assert any("Fatal Python error: Segmentation fault" in line for line in fields["log_tail"])
+    assert any("entries.py" in line and "segfault" in line for line in fields["log_tail"])
+
+
+@pytest.mark.parametrize(("entry", "text"), [("abort", "SIGABRT"), ("leave", "without a result")])
+def test_other_deaths_are_crashes(pool: Pool, task: Callable[..., Task], entry: str, text: str) -> None:
+    with pytest.raises(CompilerCrashed, match=text):
+        pool.run(task(entry), ignore)
+
+
+def test_an_exit_code_is_told(pool: Pool, task: Callable[..., Task]) -> None:
+    with pytest.raises(CompilerCrashed, match="exit code 3"):
+        pool.run(task("leave", code=3), ignore)
+
+
+@pytest.mark.parametrize("entry", ["hog", "hog_in_cxx"])
+def test_memory_has_a_limit(pool: Pool, task: Callable[..., Task], entry: str) -> None:
+    limits = Limits(timeout_s=60.0, memory_bytes=512 << 20, file_bytes=1 << 20)
+    with pytest.raises(CompilerOutOfMemory) as caught:
+        pool.run(task(entry, limits=limits), ignore)
+    assert caught.value.fields["repro"]
+
+
+def test_files_have_a_limit(pool: Pool, task: Callable[..., Task], tmp_path: Path) -> None:
+    with pytest.raises(CompileFailed, match="size limit") as caught:
+        pool.run(task("big_file"), ignore)
+    assert "RELAXC_COMPILE_FILE_BYTES" in caught.value.remedy
+    assert (tmp_path / "big").stat().st_size == LIMITS.file_bytes
+
+
+def test_a_hang_ends_at_the_time_limit_with_everything_it_started(pool: Pool, task: Callable[..., Task]) -> None:
+    limits = Limits(timeout_s=1.0, memory_bytes=1 << 30, file_bytes=1 << 20)
+    events: list[dict[str, Any]] = []
+    start = time.monotonic()
+    with pytest.raises(CompilerTimeout, match="limit of 1 s in stage build") as caught:
+        pool.run(task("sleep", limits=limits), events.append)
+    assert time.monotonic() - start < 3
+    assert caught.value.fields["log_tail"] == ["sleeping"]
+    assert all_gone(events[-1]["pids"], within_s=0.1)
+
+
+def test_cancel_kills_everything_in_under_two_seconds(pool: Pool, task: Callable[..., Task]) -> None:
+    run = Watched(pool, task("sleep"))
+    pids = run.pids()
+    start = time.monotonic()
+    run.cancellation.cancel()
+    assert isinstance(run.ended(2), Cancelled)
+    assert time.monotonic() - start < 2
+    assert all_gone(pids, within_s=0.1)
+
+
+def test_a_task_cancelled_before_it_starts_does_not_start(pool: Pool, task: Callable[..., Task]) -> None:
+    cancellation = Cancellation()
+    cancellation.cancel()
+    with pytest.raises(Cancelled, match="before it started"):
+        pool.run(task("echo"), ignore, cancellation=cancellation)
+
+
+def test_kill_9_of_the_child(pool: Pool, task: Callable[..., Task]) -> None:
+    run = Watched(pool, task("sleep"))
+    pids = run.pids()
+    os.kill(pids[0], signal.SIGKILL)
+    error = run.ended(5)
+    assert isinstance(error, CompilerCrashed)
+    assert (error.fields["signal"], error.fields["stage"]) == ("SIGKILL", "build")
+    assert all_gone(pids, within_s=0.1)
+    assert pool.run(task("echo"), ignore) == {"payload": {}}
+
+
+def test_kill_9_of_the_guard(pool: Pool, task: Callable[..., Task]) -> None:
+    run = Watched(pool, task("sleep"))
+    pids = run.pids()
+    os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
+    assert isinstance(run.ended(5), CompilerCrashed)
+    assert all_gone(pids)  # also the one that left the session
+    assert pool.run(task("echo"), ignore) == {"payload": {}}
+
+
+def test_kill_9_of_the_zygote_does_not_touch_a_running_task_and_the_pool_heals(
+    pool: Pool, task: Callable[..., Task]
+) -> None:
+    run = Watched(pool, task("sleep", seconds=1.0))
+    pids = run.pids()
+    zygote = pool.pids()[Flavour.ONNX]
+    os.kill(zygote, signal.SIGKILL)
+    assert pool.run(task("echo"), ignore) == {"payload": {}}
+    assert pool.pids()[Flavour.ONNX] != zygote
+    assert isinstance(run.ended(10), CompilerCrashed)  # it sleeps on, and then leaves without a result
+    assert all_gone(pids)
+
+
+def test_a_zygote_killed_while_it_imports_is_replaced(task: Callable[..., Task]) -> None:
+    with Pool() as pool:
+        pool.warm(Flavour.ONNX)
+        os.kill(pool.pids()[Flavour.ONNX], signal.SIGKILL)
+        assert pool.run(task("echo"), ignore) == {"payload": {}}
+
+
+def test_who_waits_for_a_zygote_that_another_thread_has_given_up_is_told_that_it_is_gone() -> None:
+    zygote = Zygote(Flavour.ONNX)
+    os.kill(zygote.pid, signal.SIGKILL)
+    zygote.close()
+    with pytest.raises(ZygoteGone):
+        zygote.channel()
+
+
+def test_a_zygote_that_imports_ends_when_its_server_is_killed() -> None:
+    code = (
+        "import os\n"
+        "from service.jobs.process.pool import Pool\n"
+        "from service.jobs.process.task import Flavour\n"
+        "pool = Pool()\n"
+        "pool.warm(Flavour.PT2)\n"
+        "print(pool.pids()[Flavour.PT2], flush=True)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert all_gone([int(done.stdout)], within_s=2)
+
+
+def test_a_killed_server_leaves_no_file(tmp_path: Path) -> None:
+    code = (
+        "import os\n"
+        "from service.jobs.process.pool import Pool\n"
+        "from service.jobs.process.task import Flavour\n"
+        "pool = Pool()\n"
+        "pool.warm(Flavour.ONNX)\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_daemon_does_not_outlive_its_task(pool: Pool, task: Callable[..., Task]) -> None:
+    assert all_gone([pool.run(task("leaves_children"), ignore)["daemon"]], within_s=0.1)
+
+
+def test_nonsense_on_the_channel_is_skipped_and_the_death_is_told(pool: Pool, task: Callable[..., Task]) -> None:
+    events: list[dict[str, Any]] = []
+    with pytest.raises(CompilerCrashed, match="SIGKILL"):
+        pool.run(task("garble"), events.append)
+    assert [event["event"] for event in events] == ["log"]
+
+
+def test_an_endless_line_ends_the_task(pool: Pool, task: Callable[..., Task]) -> None:
+    with pytest.raises(CompilerCrashed, match="a line of over"):
+        pool.run(task("endless_line"), ignore)
+
+
+def test_an_error_of_the_model_comes_as_it_was_raised(pool: Pool, task: Callable[..., Task]) -> None:
+    with pytest.raises(UnsupportedModel, match="Frob") as caught:
+        pool.run(task("refuse"), ignore)
+    assert caught.value.fields == {"nodes": ["a", "b"]}
+
+
+def test_a_bug_is_a_failed_compile_with_the_trace_in_its_log(pool: Pool, task: Callable[..., Task]) -> None:
+    with pytest.raises(CompileFailed, match="KeyError: 'missing'") as caught:
+        pool.run(task("bug"), ignore)
+    assert caught.value.fields["stage"] == "optimize"
+    assert "KeyError: 'missing'" in caught.value.fields["log_tail"]
+
+
+def test_a_listener_that_raises_ends_the_task(pool: Pool, task: Callable[..., Task]) -> None:
+    pids: list[int] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        if "pids" in event:
+            pids.extend(event["pids"])
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pool.run(task("sleep"), listen)
+    assert all_gone(pids, within_s=0.1)
+
+
+def test_tasks_run_beside_each_other(pool: Pool, task: Callable[..., Task]) -> None:
+    runs = [Watched(pool, task("sleep")) for _ in range(3)]
+    pids = [pid for run in runs for pid in run.pids()]
+    assert len(set(pids)) == 9
+    for run in runs:
+        run.cancellation.cancel()
+    assert all(isinstance(run.ended(3), Cancelled) for run in runs)
+    assert all_gone(pids, within_s=0.1)
+
+
+def test_closing_the_pool_ends_everything(task: Callable[..., Task]) -> None:
+    with Pool() as pool:
+        run = Watched(pool, task("sleep"))
+        pids = [*run.pids(), *pool.pids().values()]
+    assert isinstance(run.ended(2), Cancelled)
+    assert all_gone(pids)
+    with pytest.raises(ServiceError, match="shutting down"):
+        pool.run(task("echo"), ignore)
+
+
+def test_a_ready_worker_says_what_its_jobs_are_behind() -> None:
+    with Pool() as pool:
+        assert pool.ready() == {}
+        pool.warm(Flavour.ONNX)
+        deadline = time.monotonic() + 60
+        while not pool.ready() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        walls = pool.ready()[Flavour.ONNX]
+        assert set(walls) == {"network", "files", "calls", "user", "signals", "missing"}

@@ -1,0 +1,31 @@
+"""What a worker's environment has, and what it never has."""
+
+from __future__ import annotations
+
+import pytest
+
+from service.config import Settings
+from service.jobs.process.scrubbed import NOT_FOR_JOBS, scrubbed_environment
+
+
+def test_compilers_get_what_they_need_and_no_secret() -> None:
+    kept = {"PATH": "/bin", "LC_ALL": "C", "CUDA_HOME": "/cuda", "RELAXC_THREADS": "2"}
+    dropped = {
+        "AWS_SECRET_ACCESS_KEY": "s",
+        "RELAXC_DATABASE_URL": "postgresql://a:s@db/x",
+        "RELAXC_API_KEY": "rk_s",
+        "RELAXC_NEW_SECRET": "s",
+        "OTEL_EXPORTER_OTLP_HEADERS": "authorization=s",
+        "SSH_AUTH_SOCK": "/tmp/s",
+        "PGPASSWORD": "s",
+        "TMPDIR": "/tmp/shared",
+    }
+    made = scrubbed_environment({**kept, **dropped})
+    assert kept.items() <= made.items()
+    assert not dropped.keys() & made.keys()
+
+
+@pytest.mark.parametrize("name", Settings.model_fields)
+def test_a_setting_that_may_hold_a_password_is_not_for_jobs(name: str) -> None:
+    if any(word in name for word in ("url", "secret", "api_key", "password", "token")):
+        assert name in NOT_FOR_JOBS

@@ -1,0 +1,254 @@
+"""The scheduler's slots, memory and lanes, with jobs that only wait to be ended."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from service.errors import Cancelled, ServiceError
+from service.jobs.blobs.local import LocalBlobs
+from service.jobs.blobs.mirrored import Blobs
+from service.jobs.database import events, instances, transitions
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import JobKind, JobRow
+from service.jobs.database.transitions import Outcome
+from service.jobs.job import State
+from service.jobs.queue import scheduler
+from service.jobs.queue.budget import Budget, estimate
+from service.jobs.queue.executor import Executor
+from service.jobs.queue.running import Running
+from service.jobs.queue.scheduler import Scheduler
+from tests.jobs.rows import find, put
+
+GIB = 1 << 30
+
+
+class Workers:
+    """Runs jobs that end when `finish` names them, or when they are cancelled."""
+
+    def __init__(self, database: Database, blobs: Blobs, compiles: int, tunes: int, limit_bytes: int) -> None:
+        self.database = database
+        self._blobs = blobs
+        self._finished: dict[str, threading.Event] = {}
+        self.most_bytes = 0
+        executor = Executor(database, self._work, lambda id: None)
+        self.budget = Budget(limit_bytes)
+        slots = {False: compiles, True: tunes}
+        self.scheduler = Scheduler(database, "me", slots, self.budget, self._begin, executor)
+        with database.begin() as connection:
+            instances.register(connection, "me", "here", "folder")
+        self.scheduler.start()
+
+    def _begin(self, job: JobRow, memory_bytes: int) -> Running:
+        return Running(job, memory_bytes, self.database, self._blobs, lambda id: None, lambda job, data: None)
+
+    def _work(self, running: Running) -> Outcome:
+        done = self._finished.setdefault(running.job.id, threading.Event())
+        self.most_bytes = max(self.most_bytes, self.budget.taken_bytes)
+        while not done.wait(0.02):
+            if running.cancellation.cancelled:
+                raise Cancelled("it was cancelled")
+        return Outcome(artifact="a" * 64)
+
+    def finish(self, job: JobRow) -> None:
+        self._finished.setdefault(job.id, threading.Event()).set()
+
+    def until(self, job: JobRow, state: State) -> JobRow:
+        self.scheduler.wake()
+        deadline = time.monotonic() + 30
+        while (row := find(self.database, job.id)).state is not state:
+            assert time.monotonic() < deadline, row
+            time.sleep(0.02)
+        return row
+
+    def close(self) -> None:
+        self.scheduler.stop()
+        self.scheduler.join()
+
+
+Open = Callable[..., Workers]
+
+
+@pytest.fixture
+def workers(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    opened: list[Workers] = []
+
+    def make(compiles: int = 1, tunes: int = 1, limit_bytes: int = 8 * GIB) -> Workers:
+        blobs = Blobs(LocalBlobs(tmp_path_factory.mktemp("blobs")))
+        opened.append(Workers(database, blobs, compiles, tunes, limit_bytes))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def test_no_more_run_than_there_are_slots(workers: Open, database: Database) -> None:
+    jobs = [put(database) for _ in range(4)]
+    pool = workers(compiles=2)
+    pool.until(jobs[0], State.RUNNING)
+    pool.until(jobs[1], State.RUNNING)
+    time.sleep(0.3)
+    assert [find(database, job.id).state for job in jobs[2:]] == [State.QUEUED] * 2
+    pool.finish(jobs[0])
+    pool.until(jobs[2], State.RUNNING)
+
+
+def test_two_large_jobs_do_not_run_together(workers: Open, database: Database) -> None:
+    pool = workers(compiles=3)
+    large = [put(database, memory_bytes=5 * GIB, priority=9 - i) for i in range(2)]
+    pool.until(large[0], State.RUNNING)
+    small = put(database, memory_bytes=GIB)
+    time.sleep(0.3)
+    assert find(database, large[1].id).state is find(database, small.id).state is State.QUEUED
+    pool.finish(large[0])
+    pool.until(large[1], State.RUNNING)
+    pool.until(small, State.RUNNING)
+    assert pool.most_bytes <= 8 * GIB
+
+
+def test_a_job_over_the_whole_budget_runs_alone(workers: Open, database: Database) -> None:
+    pool = workers(compiles=3)
+    small = put(database, memory_bytes=GIB)
+    pool.until(small, State.RUNNING)
+    huge, later = put(database, memory_bytes=100 * GIB, priority=5), put(database, memory_bytes=1)
+    time.sleep(0.3)
+    assert find(database, huge.id).state is State.QUEUED
+    pool.finish(small)
+    pool.until(huge, State.RUNNING)
+    time.sleep(0.3)
+    assert find(database, later.id).state is State.QUEUED
+    pool.finish(huge)
+    pool.until(later, State.RUNNING)
+
+
+def test_tuning_has_its_own_slot_and_leaves_the_compiles_theirs(workers: Open, database: Database) -> None:
+    pool = workers()
+    tuning = [put(database, kind=JobKind.TUNE, memory_bytes=GIB, priority=100) for _ in range(3)]
+    pool.until(tuning[0], State.RUNNING)
+    compiling = put(database)
+    pool.until(compiling, State.RUNNING)
+    assert [find(database, job.id).state for job in tuning[1:]] == [State.QUEUED] * 2
+
+
+def test_tuning_gives_its_memory_to_a_compile_and_comes_back(workers: Open, database: Database) -> None:
+    pool = workers()
+    tuning = put(database, kind=JobKind.TUNE, memory_bytes=3 * GIB)
+    pool.until(tuning, State.RUNNING)
+    compiling = put(database, memory_bytes=6 * GIB)
+    pool.until(compiling, State.RUNNING)
+    assert pool.until(tuning, State.QUEUED).attempts == 0
+    pool.finish(compiling)
+    assert pool.until(tuning, State.RUNNING).attempts == 1
+
+
+def test_tuning_that_is_cancelled_while_it_gives_way_does_not_come_back(workers: Open, database: Database) -> None:
+    pool = workers()
+    tuning = put(database, kind=JobKind.TUNE, memory_bytes=3 * GIB)
+    pool.until(tuning, State.RUNNING)
+    running = pool.scheduler.find(tuning.id)
+    assert running is not None
+    with database.begin() as connection:
+        transitions.stop(connection, tuning.id, Cancelled("no"))
+        running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)
+    assert pool.until(tuning, State.CANCELLED).error is not None
+    with database.read() as connection:
+        states = [event.data["state"] for event in events.read(connection, tuning.id, 0, 10)]
+    assert states == ["running", "cancelled"]
+
+
+def test_tuning_that_leaves_compiles_less_than_half_waits(workers: Open, database: Database) -> None:
+    pool = workers(tunes=2)
+    first, second = (put(database, kind=JobKind.TUNE, memory_bytes=3 * GIB) for _ in range(2))
+    pool.until(first, State.RUNNING)
+    time.sleep(0.3)
+    assert find(database, second.id).state is State.QUEUED
+
+
+def test_a_large_tuning_runs_where_nothing_else_does(workers: Open, database: Database) -> None:
+    pool = workers()
+    tuning = put(database, kind=JobKind.TUNE, memory_bytes=20 * GIB)
+    pool.until(tuning, State.RUNNING)
+
+
+def test_a_job_that_another_server_has_taken_is_ended_here(workers: Open, database: Database) -> None:
+    pool = workers()
+    job = put(database)
+    pool.until(job, State.RUNNING)
+    with database.begin() as connection:
+        instances.bury(connection, ["me"])
+        transitions.recover(connection, job.id)
+    deadline = time.monotonic() + 30
+    while pool.scheduler.find(job.id) is not None and find(database, job.id).attempts < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_job_that_could_not_be_begun_is_not_stuck(
+    workers: Open, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = workers()
+    begin, calls = pool.scheduler._begin, iter([MemoryError()])
+
+    def fails_once(job: JobRow, memory_bytes: int) -> Running:
+        for error in calls:
+            raise error
+        return begin(job, memory_bytes)
+
+    monkeypatch.setattr(pool.scheduler, "_begin", fails_once)
+    job = put(database)
+    pool.scheduler.wake()
+    pool.finish(job)
+    assert pool.until(job, State.SUCCEEDED).attempts == 2
+
+
+def test_a_job_for_which_there_is_no_thread_waits_for_one(
+    workers: Open, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scheduler, "_NO_THREAD_S", 0.5)
+    start, failures = threading.Thread.start, iter([RuntimeError("can't start new thread")] * 2)
+
+    def fails_twice(thread: threading.Thread) -> None:
+        if thread.name.startswith("job-"):
+            for failure in failures:
+                raise failure
+        start(thread)
+
+    pool = workers()
+    monkeypatch.setattr(threading.Thread, "start", fails_twice)
+    job = put(database)
+    pool.scheduler.wake()
+    pool.finish(job)
+    assert pool.until(job, State.SUCCEEDED).attempts == 1
+    assert next(failures, None) is None
+    assert pool.budget.taken_bytes == 0
+
+
+def test_a_stop_does_not_wait_for_a_job_that_has_no_thread(
+    workers: Open, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failed = threading.Thread.start, threading.Event()
+
+    def fails(thread: threading.Thread) -> None:
+        if thread.name.startswith("job-"):
+            failed.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    pool = workers()
+    monkeypatch.setattr(threading.Thread, "start", fails)
+    job = put(database)
+    pool.scheduler.wake()
+    assert failed.wait(30)
+    pool.close()
+    assert (find(database, job.id).state, find(database, job.id).attempts) == (State.QUEUED, 0)
+
+
+def test_estimates_grow_with_the_model_and_end_at_the_limit() -> None:
+    small, large = estimate(JobKind.COMPILE, 1 << 20), estimate(JobKind.COMPILE, 1 << 30)
+    assert 512 << 20 < small < large
+    assert estimate(JobKind.COMPILE, 1 << 50) == 16 * GIB
+    assert Budget(0).limit_bytes > GIB

@@ -1,0 +1,197 @@
+"""Winograd's transforms: exact in exact arithmetic, bounded in float32, and chosen where they pay."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+
+from schedules.hardware import CPUS, cpu_of
+from service.passes.kernels.winograd import POINTS, amplification, choose, conv2d, matrices, transform_weight
+from service.passes.layout.block_channels import BlockChannels
+from service.passes.report import OptimizeReport
+from service.runtime.compare import TOLERANCES, compare
+from tests.passes.graphs import TARGET, compute, graph
+from tests.passes.layout.test_block_channels import operators
+
+R = relax.op
+Array = np.ndarray[Any, Any]
+SIZES = sorted(POINTS)
+V4 = CPUS["x86-64-v4"]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_matrices_are_exact(size: int) -> None:
+    result, kernel, data = matrices(size)
+    for i in range(size):
+        for k in range(3):
+            for d in range(size + 2):
+                rows = range(size + 2)
+                product = sum((result[i][j] * kernel[j][k] * data[j][d] for j in rows), Fraction(0))
+                assert product == (d == i + k)
+
+
+def test_two_by_two_is_as_published() -> None:
+    _, kernel, _ = matrices(2)
+    half = Fraction(1, 2)
+    assert [tuple(map(abs, row)) for row in kernel] == [(1, 0, 0), (half, half, half), (half, half, half), (0, 0, 1)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_constants_are_floats(size: int) -> None:
+    result, _, data = matrices(size)
+    for row in (*result, *data):
+        assert all(Fraction(float(np.float32(float(value)))) == value for value in row)
+
+
+def test_amplification() -> None:
+    assert amplification(2) == 16
+    assert 175 < amplification(4) < 176
+
+
+def convolution(data: Array, weight: Array, dtype: str) -> Array:
+    """The sum over channels and taps in order, in `dtype`, without padding."""
+    height, width = data.shape[2] - 2, data.shape[3] - 2
+    total = np.zeros((data.shape[0], weight.shape[0], height, width), dtype)
+    for c in range(data.shape[1]):
+        for r in range(3):
+            for q in range(3):
+                pixels = data[:, c, None, r : r + height, q : q + width].astype(dtype)
+                total += pixels * weight[None, :, c, r, q, None, None].astype(dtype)
+    return total
+
+
+def ours(data: Array, weight: Array, size: int) -> Array:
+    """The same by the tensor expression, unscheduled."""
+    batch, channels, height, width = data.shape
+    tiles = batch * -(-(height - 2) // size) * -(-(width - 2) // size)
+    lanes = 4
+
+    def net(x: relax.Expr) -> relax.Expr:
+        packed = relax.const(transform_weight(weight, size, lanes, 1))
+        block = relax.BlockBuilder.current()
+        return block.emit_te(conv2d, x, packed, padding=(0, 0, 0, 0), size=size, padded=tiles)
+
+    blocked = data.reshape(batch, channels // lanes, lanes, height, width).transpose(0, 1, 3, 4, 2)
+    (found,) = compute(graph(net, x=blocked.shape), np.ascontiguousarray(blocked))
+    return found.transpose(0, 1, 4, 2, 3).reshape(batch, -1, height - 2, width - 2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["normal", "positive", "one large", "alternating"])
+def test_the_error_is_bounded(size: int, kind: str) -> None:
+    rng = np.random.default_rng(size)
+    data, weight = rng.standard_normal((1, 64, 18, 18)), rng.standard_normal((8, 64, 3, 3))
+    if kind == "positive":
+        data, weight = np.abs(data), np.abs(weight)
+    elif kind == "one large":
+        data[0, 0, 9, 9] = 1000
+    elif kind == "alternating":
+        data, weight = (array * (-1.0) ** np.indices(array.shape).sum(axis=0) for array in (data, weight))
+    data, weight = data.astype("float32"), weight.astype("float32")
+    want, got = convolution(data, weight, "float64"), ours(data, weight, size)
+    bound = amplification(size) * np.abs(data).max() * np.abs(weight).sum(axis=(1, 2, 3)).max()
+    roundings = 64 + 4 * (size + 2)
+    assert np.abs(got - want).max() <= bound * roundings * np.finfo(np.float32).eps
+    # What is measured is far less: the error of a sum in order, times 0.7 (size 2) or 2 (size 4).
+    in_order = np.abs(convolution(data, weight, "float32") - want)
+    assert np.sqrt(np.mean((got - want) ** 2)) <= 4 * np.sqrt(np.mean(in_order**2)) + 1e-6 * np.abs(data).max()
+    verdict = compare({"y": got}, {"y": want.astype("float32")})
+    assert verdict.passed, verdict.reason
+    if kind == "normal":
+        assert verdict.outputs[0].scaled_error < TOLERANCES["float32"].error / 5
+
+
+def test_what_is_not_finite_stays_in_its_tile() -> None:
+    data, weight = np.ones((1, 4, 18, 18), "float32"), np.ones((4, 4, 3, 3), "float32")
+    data[0, 0, 9, 9] = np.nan
+    got = ours(data, weight, 4)
+    assert np.isnan(got[0, :, 7:10, 7:10]).all()
+    assert np.isfinite(got[0, :, :4]).all() and np.isfinite(got[0, :, :, 12:]).all()
+
+
+def attributes(**changed: Any) -> Any:
+    """The attributes of a 3x3 convolution as R.nn.conv2d has them."""
+    x, w = relax.Var("x", relax.TensorType((1, 64, 8, 8), "float32")), relax.const(np.zeros((64, 64, 3, 3), "float32"))
+    return R.nn.conv2d(x, w, **{"padding": 1, **changed}).attrs
+
+
+@pytest.mark.parametrize(
+    ("image", "out", "size"),
+    [
+        ((1, 64, 56, 56), 64, 4),
+        ((1, 128, 28, 28), 128, 4),
+        ((1, 256, 14, 14), 256, 2),
+        ((1, 512, 7, 7), 512, None),
+        ((8, 512, 7, 7), 512, 4),
+        ((1, 64, 224, 224), 64, 4),
+        ((1, 512, 3, 3), 512, None),
+        ((1, 3, 224, 224), 64, None),
+        ((1, 64, 56, 56), 3, None),
+    ],
+)
+def test_the_choice_is_by_cost(image: tuple[int, ...], out: int, size: int | None) -> None:
+    found = choose(image, (out, image[1], 3, 3), attributes(), V4)
+    assert (found.size if found else None) == size
+
+
+def test_only_plain_convolutions_of_known_size() -> None:
+    image, weight = (1, 64, 56, 56), (64, 64, 3, 3)
+    assert choose(image, weight, attributes(), V4)
+    assert choose(None, weight, attributes(), V4) is None
+    assert choose(image, (64, 64, 5, 5), attributes(), V4) is None
+    assert choose(image, (64, 64, 1, 3), attributes(), V4) is None
+    for changed in ({"strides": 2}, {"strides": (1, 2)}, {"dilation": 2}):
+        assert choose(image, weight, attributes(**changed), V4) is None
+
+
+def net(channels: int) -> Any:
+    """Two convolutions, the second with a residual."""
+    rng = np.random.default_rng(1)
+
+    def weight() -> relax.Expr:
+        scale = np.sqrt(2 / 9 / channels)
+        return relax.const((scale * rng.standard_normal((channels, channels, 3, 3))).astype("float32"))
+
+    def build(x: relax.Expr) -> relax.Expr:
+        y = R.nn.relu(R.nn.conv2d(x, weight(), padding=1))
+        return R.nn.relu(R.add(R.nn.conv2d(y, weight(), padding=(0, 2, 2, 0)), y))
+
+    return build
+
+
+def blocked(module: tvm.IRModule) -> tvm.IRModule:
+    return BlockChannels(OptimizeReport(), cpu_of(TARGET))(module)
+
+
+def test_a_graph_before_and_after() -> None:
+    module = graph(net(72), x=(1, 72, 30, 29))
+    changed = blocked(module)
+    chain = ["winograd_conv2d", "nn.relu", "winograd_conv2d1", "add", "nn.relu"]
+    assert operators(changed) == ["pack_channels", *chain, "unpack_channels"]
+    x = np.random.default_rng(2).standard_normal((1, 72, 30, 29)).astype("float32")
+    (got,), (want,) = compute(changed, x), compute(module, x)
+    verdict = compare({"y": got}, {"y": want})
+    assert verdict.passed and verdict.outputs[0].scaled_error < TOLERANCES["float32"].error / 5
+
+
+def test_its_epilogue_is_fused() -> None:
+    passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
+    passes += [relax.transform.FuseOps(), relax.transform.FuseTIR()]
+    fused = tvm.ir.transform.Sequential(passes)(blocked(graph(net(64), x=(1, 64, 30, 30))))
+    names = sorted(str(var.name_hint) for var in fused.get_global_vars())
+    assert [name for name in names if "winograd" in name] == [
+        "fused_winograd_conv2d1_add_relu",
+        "fused_winograd_conv2d_relu",
+    ]
+
+
+def test_a_symbolic_batch_and_half_precision_are_direct() -> None:
+    assert "winograd_conv2d" not in operators(blocked(graph(net(64), x=("n", 64, 30, 30))))
+    weight = relax.const(np.ones((64, 64, 3, 3), "float16"))
+    half = graph(lambda x: R.nn.conv2d(x, weight), x=("float16", (1, 64, 30, 30)))
+    assert blocked(half).same_as(half)

@@ -1,0 +1,215 @@
+"""Mixed precision: 16-bit operands, fp32 arithmetic, the boundary unchanged."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax, s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm.relax import op
+
+from service.passes import optimize
+from service.passes.common.constants import array_of, constant
+from service.passes.precision.cancel_casts import CancelCasts
+from service.passes.precision.narrow_contractions import NarrowContractions
+from service.passes.precision.store_low import StoreLow
+from service.passes.precision.widen_arithmetic import WidenArithmetic
+from service.request import CompileOptions, Precision
+from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, graph, random, run, weights
+
+
+def low(x: Any, dtype: str = "bfloat16") -> Any:
+    return op.astype(x, dtype)
+
+
+def wide(x: Any) -> Any:
+    return op.astype(x, "float32")
+
+
+def test_arithmetic_on_16_bits_is_in_fp32() -> None:
+    given = graph(lambda x, y: op.nn.softmax(op.add(x, y), axis=-1), x=("float16", (2, 3)), y=("float16", (2, 3)))
+    expected = graph(
+        lambda x, y: low(op.nn.softmax(wide(low(op.add(wide(x), wide(y)), "float16")), axis=-1), "float16"),
+        x=("float16", (2, 3)),
+        y=("float16", (2, 3)),
+    )
+    assert_becomes(given, WidenArithmetic(contractions=False), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_contractions_accumulate_in_fp32_or_compute_there(dtype: str) -> None:
+    weight = weights(3, 4, dtype=dtype)
+    given = graph(lambda x: op.matmul(x, weight), x=(dtype, (2, 3)))
+    accumulating = graph(lambda x: low(op.matmul(x, weight, out_dtype="float32"), dtype), x=(dtype, (2, 3)))
+    assert_becomes(given, WidenArithmetic(contractions=False), accumulating)
+    computing = graph(lambda x: low(op.matmul(wide(x), wide(weight), out_dtype="float32"), dtype), x=(dtype, (2, 3)))
+    assert_becomes(given, WidenArithmetic(contractions=True), computing)
+
+
+def test_fp32_arithmetic_is_not_touched() -> None:
+    given = graph(lambda x: op.nn.gelu(op.matmul(x, weights(3, 4))), x=(2, 3))
+    assert_unchanged(given, WidenArithmetic(contractions=True))
+
+
+def test_tuples_of_operands_and_results() -> None:
+    given = graph(lambda x, y: op.einsum([x, y], "ij,jk->ik"), x=("float16", (2, 3)), y=("float16", (3, 4)))
+    expected = graph(
+        lambda x, y: low(op.einsum([wide(x), wide(y)], "ij,jk->ik"), "float16"),
+        x=("float16", (2, 3)),
+        y=("float16", (3, 4)),
+    )
+    assert_becomes(given, WidenArithmetic(contractions=False), expected)
+
+
+def test_narrowing_keeps_the_result_in_fp32() -> None:
+    weight = weights(4, 3, 3, 3)
+    given = graph(lambda x: op.nn.conv2d(x, weight), x=("n", 3, 8, 8))
+    expected = graph(lambda x: op.nn.conv2d(low(x), low(weight), out_dtype="float32"), x=("n", 3, 8, 8))
+    assert_becomes(given, NarrowContractions("bfloat16"), expected)
+
+
+def test_fp64_is_not_narrowed() -> None:
+    given = graph(lambda x, y: op.matmul(x, y), x=("float64", (2, 2)), y=("float64", (2, 2)))
+    assert_unchanged(given, NarrowContractions("float16"))
+
+
+def test_casts_meet_through_movement_and_cancel() -> None:
+    given = graph(lambda x: op.exp(wide(op.permute_dims(op.reshape(low(op.abs(x)), [3, 2]), [1, 0]))), x=(2, 3))
+    expected = graph(lambda x: op.exp(op.permute_dims(op.reshape(op.abs(x), [3, 2]), [1, 0])), x=(2, 3))
+    assert_becomes(given, CancelCasts(), expected)
+
+
+def test_casts_of_all_parts_of_a_concat_cancel() -> None:
+    given = graph(lambda x, y: wide(op.concat([low(op.abs(x)), low(op.exp(y))], axis=0)), x=(2, 3), y=(2, 3))
+    expected = graph(lambda x, y: op.concat([op.abs(x), op.exp(y)], axis=0), x=(2, 3), y=(2, 3))
+    assert_becomes(given, CancelCasts(), expected)
+
+
+def test_a_table_stays_in_16_bits() -> None:
+    table = weights(10, 4, dtype="bfloat16")
+    given = graph(lambda i: op.exp(op.take(wide(table), i, axis=0)), i=("int64", (5,)))
+    expected = graph(lambda i: op.exp(wide(op.take(table, i, axis=0))), i=("int64", (5,)))
+    assert_becomes(given, CancelCasts(), expected)
+
+
+def test_a_value_read_in_16_bits_is_stored_in_16_bits() -> None:
+    weight = weights(4, 4, dtype="bfloat16")
+
+    def given(x: Any) -> Any:
+        hidden = relax.BlockBuilder.current().emit(op.exp(x))
+        product = op.matmul(low(op.reshape(hidden, [2, 3, 4])), weight, out_dtype="float32")
+        return op.add(product, op.reshape(hidden, [2, 3, 4]))
+
+    def expected(x: Any) -> Any:
+        emit = relax.BlockBuilder.current().emit
+        stored = emit(low(op.exp(x)))
+        read = emit(wide(stored))
+        product = op.matmul(op.reshape(stored, [2, 3, 4]), weight, out_dtype="float32")
+        return op.add(product, op.reshape(read, [2, 3, 4]))
+
+    both = tvm.transform.Sequential([StoreLow(), relax.transform.EliminateCommonSubexpr()])
+    assert_becomes(graph(given, x=(6, 4)), both, graph(expected, x=(6, 4)))
+
+
+def test_outputs_are_not_rounded() -> None:
+    weight = weights(4, 4, dtype="bfloat16")
+
+    def net(x: Any) -> Any:
+        hidden = relax.BlockBuilder.current().emit(op.exp(x))
+        return op.matmul(low(hidden), weight, out_dtype="float32"), hidden
+
+    assert_unchanged(graph(net, x=(2, 4)), StoreLow())
+
+
+def block(x: Any) -> Any:
+    """A transformer's feed-forward half, in the dtype of `x`: norm, two layers, residual."""
+    dtype = str(x.ty.dtype)
+    norm = op.nn.layer_norm(x, constant(np.ones(16), dtype), constant(np.zeros(16), dtype), axes=-1)
+    hidden = op.nn.gelu(op.add(op.matmul(norm, weights(16, 32, dtype=dtype)), weights(32, dtype=dtype)))
+    return op.nn.softmax(op.add(op.matmul(hidden, weights(32, 16, dtype=dtype)), x), axis=-1)
+
+
+def contractions(module: tvm.IRModule) -> set[tuple[str, ...]]:
+    """The dtypes of the operands, of the product and of the sum of each matmul in the PrimFuncs."""
+    found: set[tuple[str, ...]] = set()
+
+    def visit(node: Any) -> None:
+        if node.init is not None and "matmul" in str(node.name_hint):
+            product = node.body.value.b
+            operands = sorted(_loads(product))
+            found.add((*operands, str(product.ty.dtype), str(node.writes[0].source.ty.dtype)))
+
+    for function in module.functions.values():
+        if isinstance(function, tirx.PrimFunc):
+            tvm_ffi.structural_walk(function.body, (s_tir.SBlock, visit))
+    return found
+
+
+def _loads(expr: Any) -> list[str]:
+    found: list[str] = []
+
+    tvm_ffi.structural_walk(expr, (TensorLoad, lambda load: found.append(str(load.ty.dtype))))
+    return found
+
+
+@cache
+def in_fp32() -> Any:
+    """What the block computes in fp32."""
+    return run(optimize(graph(block, x=(2, 4, 16)), TARGET, CompileOptions()), random(2, 4, 16))[0]
+
+
+@pytest.mark.parametrize(
+    ("model", "precision", "level"),
+    [
+        *((model, precision, 1) for model in ("float32", "float16", "bfloat16") for precision in (None, *Precision)),
+        ("float32", Precision.BF16, 0),
+        ("float16", None, 0),
+        ("bfloat16", Precision.FP32, 0),
+    ],
+)
+def test_operands_accumulation_and_boundary(model: str, precision: Precision | None, level: int) -> None:
+    module = graph(block, x=(model, ("n", 4, 16)))
+    optimized = optimize(module, TARGET, CompileOptions(opt_level=level, precision=precision))
+    operand = precision.dtype if precision else model
+    assert contractions(optimized.module) == {(operand, operand, "float32", "float32")}
+    x = random(2, 4, 16, dtype=model)
+    got = run(optimized, x)[0]
+    assert got.dtype == x.dtype
+    tolerance = {"float32": 1e-6, "float16": 2e-3, "bfloat16": 1.5e-2}
+    atol = max(tolerance[model], tolerance[operand])
+    np.testing.assert_allclose(got.astype("float32"), in_fp32(), atol=atol, rtol=atol)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_weights_are_stored_in_16_bits(dtype: str) -> None:
+    precision = Precision.FP16 if dtype == "float16" else Precision.BF16
+    optimized = optimize(graph(block, x=(2, 4, 16)), TARGET, CompileOptions(precision=precision))
+    matrices = [tensor for tensor in optimized.weights.values() if len(tensor.shape) > 1]
+    assert {str(tensor.dtype) for tensor in matrices} == {dtype}
+    assert optimized.report.precision == f"{precision.value} operands, fp32 arithmetic"
+
+
+def test_casts_cost_no_kernels() -> None:
+    plain = optimize(graph(block, x=(2, 4, 16)), TARGET, CompileOptions(opt_level=1))
+    mixed = optimize(graph(block, x=(2, 4, 16)), TARGET, CompileOptions(opt_level=1, precision=Precision.BF16))
+    assert mixed.report.kernel_calls == plain.report.kernel_calls
+
+
+def test_a_models_own_rounding_is_kept_without_16_bit_arithmetic() -> None:
+    module = graph(lambda x: op.exp(op.astype(op.astype(x, "float16"), "float32")), x=(4,))
+    x = np.float32([1.0001, 2.0002, -0.3333, 1e-9])
+    got = run(optimize(module, TARGET, CompileOptions()), x)[0]
+    np.testing.assert_allclose(got, np.exp(x.astype("float16").astype("float32")), rtol=1e-6)
+
+
+def test_fp16_weights_of_an_fp16_model_are_the_models() -> None:
+    weight = weights(16, 32, dtype="float16")
+    module = graph(lambda x: op.matmul(x, weight), x=("float16", (2, 16)))
+    optimized = optimize(module, TARGET, CompileOptions(opt_level=1))
+    (kept,) = optimized.weights.values()
+    np.testing.assert_array_equal(kept.numpy(), array_of(weight))

@@ -1,0 +1,81 @@
+"""finalize: the VM lowering and its memory plan."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from tvm import relax
+from tvm.relax import op
+
+from service.passes import MemoryReport, finalize, optimize
+from service.passes.vm.lower_to_vm import PLAN_MAX_BYTES
+from service.request import CompileOptions, DimBounds
+from tests.passes.graphs import TARGET, graph, random, weights
+
+
+def chain(x: relax.Var) -> relax.Expr:
+    """Three kernels in a row, whose two intermediate values can share no storage with each other."""
+    for index in range(3):
+        x = op.nn.softmax(op.matmul(x, weights(16, 16, seed=index)), axis=-1)
+    return x
+
+
+def plan(rows: int | str, **bounds: DimBounds) -> MemoryReport:
+    optimized = optimize(graph(chain, x=(rows, 16)), TARGET, CompileOptions())
+    return finalize(optimized.module, TARGET, bounds=bounds)[1]
+
+
+def test_storages_are_shared() -> None:
+    optimized = optimize(graph(chain, x=(64, 16)), TARGET, CompileOptions())
+    memory = finalize(optimized.module, TARGET)[1]
+    row = 64 * 16 * 4
+    assert optimized.report.kernel_calls >= 6
+    assert memory.planned_bytes <= 3 * row
+    assert memory.dynamic_storages == 0
+    assert memory.to_dict()["unbounded"] == []
+
+
+def test_symbolic_sizes_are_planned_at_their_upper_bounds() -> None:
+    fixed, bounded = plan(64), plan("n", n=DimBounds(1, 64))
+    assert bounded.planned_bytes == fixed.planned_bytes
+    assert bounded.unbounded == ()
+    assert bounded.dynamic_storages == 0
+
+
+def test_an_unbounded_size_is_named() -> None:
+    memory = plan("n", n=DimBounds(1, None))
+    assert memory.unbounded == ("n",)
+    assert memory.dynamic_storages > 0
+    assert memory.planned_bytes == 0
+
+
+def test_a_plan_that_is_too_large_is_not_made() -> None:
+    memory = plan("n", n=DimBounds(1, 1 << 30))
+    assert memory.planned_bytes == 0
+    assert memory.bytes_at_upper_bounds is not None
+    assert memory.bytes_at_upper_bounds > PLAN_MAX_BYTES
+
+
+@pytest.mark.parametrize("upper", [None, 8])
+def test_one_module_runs_several_sizes(upper: int | None) -> None:
+    optimized = optimize(graph(chain, x=("n", 16)), TARGET, CompileOptions())
+    module, _ = finalize(optimized.module, TARGET, bounds={"n": DimBounds(1, upper)})
+    machine = relax.VirtualMachine(relax.build(module, TARGET, relax_pipeline=None), tvm.cpu())
+    packed = tvm_ffi.convert(list(optimized.weights.values()))
+    fixed = {}
+    for rows in (8, 1, 5, 8):
+        x = random(8, 16)[:rows]
+        fixed[rows] = machine["main"](tvm.runtime.tensor(np.ascontiguousarray(x)), packed)[0].numpy()
+        np.testing.assert_allclose(fixed[rows], fixed[8][:rows], rtol=1e-5)
+
+
+def test_bfloat16_passes_the_boundary() -> None:
+    optimized = optimize(graph(op.negative, x=("bfloat16", (3,))), TARGET, CompileOptions())
+    module, _ = finalize(optimized.module, TARGET)
+    machine = relax.VirtualMachine(relax.build(module, TARGET, relax_pipeline=None), tvm.cpu())
+    x = np.array([1, -2, 3], ml_dtypes.bfloat16)
+    got = machine["main"](tvm.runtime.tensor(x), tvm_ffi.convert([]))[0].numpy()
+    np.testing.assert_array_equal(got, -x)

@@ -1,0 +1,304 @@
+"""Attention in one kernel: every shape, mask and choice computes what numpy does, rows without a softmax included."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+
+from schedules.cpu.attention.attention import Attention
+from schedules.cpu.attention.form import MASKED
+from schedules.cpu.common.transposed_tile import transposed
+from schedules.ir import tir
+from schedules.ir.statements import block, ramp, store, unrolled, vectorized
+from schedules.template import Declined, Schedule
+from service.lowering import pipeline
+from service.lowering.target import resolve, to_tvm
+from service.lowering.vector_functions import VECTOR_MATH
+from service.passes.kernels.attention_compute import AttentionSpec, attention
+from tests.guarded import guarded_tensor
+
+pipeline.register()
+TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]
+INFINITY = float("inf")
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes, the kind of mask (`add`, `where`, `keys`: one row for all queries), and how q, k and v are laid out."""
+
+    batch: int = 1
+    queries: int = 16
+    keys: int = 16
+    heads: int = 2
+    depth: int = 16
+    width: int = 16
+    mask: str = ""
+    masked: str = "nan"
+    merged: bool = False
+    symbolic: bool = False
+
+
+def function(case: Case) -> Any:
+    """The PrimFunc that the pass emits for a case: q, k and v `[B, S, H * D]`, the mask `[1, H, N, M padded]`."""
+    batch, queries, keys = case.batch, case.queries, case.keys
+    if case.symbolic:
+        batch, queries, keys = (tirx.Var(name, "int64") for name in ("batch", "queries", "keys"))
+    depths = [case.heads * case.depth, case.heads * case.depth, case.heads * case.width]
+    offsets = [0, depths[0], depths[0] + depths[1]] if case.merged else [0, 0, 0]
+    tensors = [
+        te.placeholder((batch, rows, sum(depths) if case.merged else depth), "float32", name)
+        for name, rows, depth in zip("qkv", (queries, keys, keys), depths, strict=True)
+    ]
+    room = (queries + 63) if case.symbolic else -(-queries // 16) * 16
+    if case.mask:
+        rows = 1 if case.mask == "keys" else room
+        tensors.append(
+            te.placeholder((1, case.heads, keys, rows), "bool" if case.mask == "where" else "float32", "mask")
+        )
+
+    def operand(at: int, size: int) -> Any:
+        return lambda given, b, row, d: given[at][b[0], row, offsets[at] + b[1] * size + d]
+
+    def logit(given: Any, score: Any, b: Any, m: Any, n: Any) -> Any:
+        mask = given[3][0, b[1], n, 0 if case.mask == "keys" else m]
+        return tirx.Select(mask, score, tirx.const(-INFINITY, "float32")) if case.mask == "where" else score + mask
+
+    scale = tirx.const(0.3, "float32")
+    query = operand(0, case.depth)
+    spec = AttentionSpec(
+        batch=(batch, case.heads),
+        queries=queries,
+        keys=keys,
+        depth=case.depth,
+        width=case.width,
+        masked=case.masked,
+        query=lambda *at: query(*at) * scale,
+        key=operand(1, case.depth),
+        value=operand(2, case.width),
+        logit=logit if case.mask else None,
+        shape=(batch, queries, case.heads * case.width),
+        place=lambda b, m, x: ([b, x // case.width], m, x % case.width),
+    )
+    func = te.create_prim_func([*tensors, attention(*tensors, spec=spec)])
+    return func.with_attr({MASKED: case.masked, "global_symbol": "main"})
+
+
+def inputs(case: Case, func: Any, seed: int = 3) -> list[Array]:
+    """Seeded inputs of the PrimFunc's sizes."""
+    rng = np.random.default_rng(seed)
+    sizes = {"batch": case.batch, "queries": case.queries, "keys": case.keys}
+
+    def size(extent: Any) -> int:
+        values = {var: tirx.const(sizes[var.name], "int64") for var in tir.variables(extent)}
+        return int(tir.simplify(tir.substitute(extent, values)))
+
+    shapes = [tuple(map(size, param.shape)) for param in func.params]
+    dtypes = [str(param.dtype) for param in func.params]
+    return [
+        rng.random(shape) < 0.6 if dtype == "bool" else rng.standard_normal(shape).astype(dtype)
+        for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+
+
+def expected(case: Case, q: Array, k: Array, v: Array, *mask: Array) -> Array:
+    """What numpy computes, with the order of operations of the operators it is made from."""
+    parts = []
+    for at, (array, size) in enumerate(zip((q, k, v), (case.depth, case.depth, case.width), strict=True)):
+        first = at * case.heads * case.depth if case.merged else 0
+        cut = array[:, :, first : first + case.heads * size].reshape(*array.shape[:2], case.heads, size)
+        parts.append(cut.transpose(0, 2, 1, 3).astype(np.float64))
+    scores = (parts[0] * 0.3) @ parts[1].swapaxes(2, 3)
+    if mask:
+        rows = mask[0][..., :1] if case.mask == "keys" else mask[0][..., : case.queries]
+        rows = rows.swapaxes(2, 3)
+        scores = np.where(rows, scores, -INFINITY) if case.mask == "where" else scores + rows
+    with np.errstate(invalid="ignore"):
+        power = np.exp(scores - scores.max(-1, keepdims=True))
+        weights = power / power.sum(-1, keepdims=True)
+        if case.masked == "zero":
+            weights = np.where((scores == -INFINITY).all(-1, keepdims=True), 0, weights)
+        if case.masked == "never_nan":
+            weights = np.where(np.isnan(weights), 0, weights)
+        result: Array = (weights @ parts[2]).transpose(0, 2, 1, 3).reshape(*q.shape[:2], -1)
+    return result.astype("float32")
+
+
+def scheduled(func: Any, name: str, parameters: Any = None) -> Any:
+    """The PrimFunc with the template applied."""
+    found = Attention().apply(func, to_tvm(resolve(name)), parameters)
+    assert isinstance(found, Schedule), found
+    return found.func.with_attr({"tirx.is_scheduled": True, VECTOR_MATH: True})
+
+
+def run(func: Any, name: str, arrays: list[Array]) -> Array:
+    """What the PrimFunc computes; its result is filled with a number that no result has before."""
+    tensors = [guarded_tensor(array, "end") for array in arrays[:-1]]
+    result = tvm.runtime.tensor(np.full_like(arrays[-1], 12345.0))
+    tirx.build(tvm.IRModule({"main": func}), to_tvm(resolve(name)), pipeline=pipeline.NAME)["main"](*tensors, result)
+    return np.asarray(result.numpy())
+
+
+def agree(case: Case, name: str = "auto", parameters: Any = None) -> None:
+    """The template takes the case and computes what numpy does."""
+    func = function(case)
+    arrays = inputs(case, func)
+    got = run(scheduled(func, name, parameters), name, arrays)
+    np.testing.assert_allclose(got, expected(case, *arrays[:-1]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (3, 7), (7, 3), (13, 31), (31, 13), (49, 49), (65, 130)])
+def test_any_lengths(name: str, queries: int, keys: int) -> None:
+    agree(Case(queries=queries, keys=keys, mask="add"), name)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(("depth", "width"), [(1, 1), (7, 3), (13, 31), (20, 64), (64, 20), (80, 80), (128, 48)])
+def test_any_size_of_heads(name: str, depth: int, width: int) -> None:
+    agree(Case(batch=2, queries=19, keys=21, depth=depth, width=width), name)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+@pytest.mark.parametrize("mask", ["", "add", "where", "keys"])
+def test_masks_and_merged_operands(mask: str, merged: bool) -> None:
+    agree(Case(batch=2, queries=37, keys=40, heads=3, depth=8, width=16, mask=mask, merged=merged))
+
+
+@pytest.mark.parametrize("keys", [257, 700, 1000])
+def test_more_keys_than_a_softmax_step_takes(keys: int) -> None:
+    case = Case(queries=50, keys=keys, depth=8, mask="add")
+    agree(case)
+    agree(case, parameters=point(case, block=64, tiles=2, copies=1))
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "auto"])
+@pytest.mark.parametrize("sizes", [(1, 16, 16), (3, 5, 130), (2, 33, 1), (2, 100, 300)])
+@pytest.mark.parametrize("mask", ["", "add"])
+def test_symbolic_sizes(name: str, sizes: tuple[int, int, int], mask: str) -> None:
+    batch, queries, keys = sizes
+    agree(Case(batch=batch, queries=queries, keys=keys, mask=mask, symbolic=True), name)
+
+
+@pytest.mark.parametrize("masked", ["nan", "zero", "never_nan"])
+@pytest.mark.parametrize("block_keys", [32, 128])
+def test_rows_without_a_softmax(masked: str, block_keys: int) -> None:
+    """Rows of -∞, infinite and NaN scores, and values that are not finite behind weights of 0."""
+    case = Case(queries=21, keys=70, mask="add", masked=masked)
+    func = function(case)
+    arrays = inputs(case, func)
+    mask = arrays[3]
+    mask[:, 0, :, 3] = -INFINITY  # everything is masked
+    mask[:, 0, :40, 5] = -INFINITY  # the first blocks of keys are
+    mask[:, :, 9, 7] = np.nan
+    mask[:, 1, 11, 8] = INFINITY
+    mask[:, 0, :, 10] = np.finfo("float32").min  # all alike
+    for bad in (0.0, np.nan, INFINITY):
+        arrays[2][0, 69, 0] = bad
+        made = scheduled(func, "auto", point(case, block=block_keys))
+        np.testing.assert_allclose(run(made, "auto", arrays), expected(case, *arrays[:-1]), rtol=1e-4, atol=1e-5)
+
+
+def test_one_operand_that_is_not_a_number_stays_in_its_rows() -> None:
+    case = Case(queries=20, keys=20)
+    func = function(case)
+    arrays = inputs(case, func)
+    arrays[0][0, 4, 2] = np.nan
+    got = run(scheduled(func, "auto"), "auto", arrays)
+    np.testing.assert_allclose(got, expected(case, *arrays[:-1]), rtol=1e-4, atol=1e-5)
+
+
+def point(case: Case, **values: int) -> dict[str, int]:
+    """The default parameters with some others."""
+    found = Attention().apply(function(case), to_tvm(resolve("auto")))
+    assert isinstance(found, Schedule)
+    return {**found.parameters, **values}
+
+
+def test_any_choice_is_right() -> None:
+    case = Case(batch=2, queries=83, keys=75, heads=2, depth=12, width=32, mask="add", merged=True)
+    choices = Attention().choices(function(case), to_tvm(resolve("auto")))
+    assert not isinstance(choices, Declined)
+    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+    for each in random.Random(0).sample(points, 12):
+        agree(case, parameters=each)
+
+
+def test_the_choices_are_refused_outside_the_space() -> None:
+    with pytest.raises(ValueError, match="vectors"):
+        scheduled(function(Case()), "auto", point(Case(), vectors=9))
+
+
+def test_no_scores_in_memory_and_one_parallel_loop() -> None:
+    func = scheduled(function(Case(queries=512, keys=512, heads=4, mask="add")), "auto")
+    sizes = [
+        np.prod([int(d) for d in buffer.shape])
+        for realize in tir.block_realizes(func)
+        for buffer in realize.block.alloc_buffers
+    ]
+    assert max(sizes) * 4 <= 512 * 64 * 4
+    loops = tir.collect(func.body, tirx.For)
+    assert sum(loop.kind == tirx.ForKind.PARALLEL for loop in loops) == 1
+    assert loops[-1].kind == tirx.ForKind.PARALLEL
+
+
+def test_a_few_operations_are_not_parallel() -> None:
+    func = scheduled(function(Case(queries=4, keys=4, heads=1)), "auto")
+    assert all(loop.kind != tirx.ForKind.PARALLEL for loop in tir.collect(func.body, tirx.For))
+
+
+def test_the_default_fits_the_registers() -> None:
+    for name, registers in (("x86-64-v2", 16), ("x86-64-v3", 16), ("x86-64-v4", 32), ("aarch64", 32)):
+        found = Attention().apply(function(Case(queries=197, keys=197, depth=64, width=64)), to_tvm(resolve(name)))
+        assert isinstance(found, Schedule)
+        p = found.parameters
+        assert p["keys"] * p["vectors"] + p["vectors"] + 1 <= registers
+        assert p["rows"] * p["columns"] + p["columns"] + 1 <= registers
+
+
+@pytest.mark.parametrize("name", ["x86-64-v4", "aarch64"])
+def test_machine_code_for_other_targets(name: str) -> None:
+    func = scheduled(function(Case(queries=50, keys=50, depth=20, mask="where", masked="never_nan")), name)
+    tirx.build(tvm.IRModule({"main": func}), to_tvm(resolve(name)), pipeline=pipeline.NAME)
+
+
+def test_what_it_declines() -> None:
+    data = te.placeholder((8, 8), name="a")
+    plain = te.create_prim_func([data, te.compute((8, 8), lambda i, j: data[i, j] + 1.0)])
+    assert isinstance(Attention().apply(plain, to_tvm(resolve("x86-64-v3"))), Declined)
+    assert isinstance(Attention().apply(_across(), to_tvm(resolve("x86-64-v3"))), Declined)
+
+
+def _across() -> Any:
+    """Attention whose values are not contiguous in a head."""
+    q, k = (te.placeholder((8, 4), "float32", name) for name in "qk")
+    v = te.placeholder((4, 8), "float32", "v")
+    spec = AttentionSpec(
+        (1,), 8, 8, 4, 4, "nan",
+        lambda t, b, m, d: t[0][m, d], lambda t, b, n, d: t[1][n, d], lambda t, b, n, e: t[2][e, n],
+        None, (1, 8, 4), lambda b, m, e: ([b], m, e),
+    )  # fmt: skip
+    return te.create_prim_func([q, k, v, attention(q, k, v, spec=spec)]).with_attr(MASKED, "nan")
+
+
+@pytest.mark.parametrize(("lanes", "name"), [(2, "x86-64-v2"), (4, "x86-64-v2"), (8, "x86-64-v3"), (16, "auto")])
+def test_a_tile_is_transposed_in_registers(lanes: int, name: str) -> None:
+    source, target = (tirx.decl_buffer((lanes, lanes), "float32", each, layout=None) for each in "ab")
+
+    def fill(tile: Any) -> Any:
+        return unrolled(lanes, lambda i: vectorized(lanes, lambda j: store(tile, source[i, j], i * lanes + j)))
+
+    zero = tirx.const(0, "int64")
+    body, tiles = transposed(lanes, fill, lambda j, vector: store(target, vector, j, ramp(zero, lanes)))
+    func = tirx.PrimFunc([source, target], block("root", block("tile", body, tiles), []))
+    func = func.with_attr({"tirx.noalias": True, "s_tir": True, "global_symbol": "main"})
+    array = np.arange(lanes * lanes, dtype="float32").reshape(lanes, lanes)
+    np.testing.assert_array_equal(run(func, name, [array, array]), array.T)

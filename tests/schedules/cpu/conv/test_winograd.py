@@ -1,0 +1,216 @@
+"""Winograd's template: one task loop around all stages, and for every shape and choice what a direct sum gives."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+
+from schedules.cpu.conv.winograd import Winograd
+from schedules.cpu.conv.winograd_plan import Problem, direct_cycles, plan
+from schedules.hardware import CPUS, cpu_of
+from schedules.ir import tir
+from schedules.template import Declined, Schedule
+from service.lowering import pipeline
+from service.lowering.target import resolve, to_tvm
+from service.passes.kernels import winograd
+from tests.guarded import guarded_tensor
+
+pipeline.register()
+Array = np.ndarray[Any, Any]
+NO_PADDING, SAME = (0, 0, 0, 0), (1, 1, 1, 1)
+TOLERANCE = 2e-5
+"""Of the largest value; F(4x4) is off by less than 1e-5 over these few channels."""
+
+
+def lanes_of(name: str) -> int:
+    return cpu_of(to_tvm(resolve(name))).lanes(32)
+
+
+def primfunc(lanes: int, image: tuple[int, ...], out: int, size: int, padding: Any, padded: int, vectors: int) -> Any:
+    """A convolution of `image` (NCHW) to `out` channels with a residual and a relu."""
+    batch, channels, height, width = image
+    blocks = -(-channels // lanes)
+    data = te.placeholder((batch, blocks, height, width, lanes), name="data")
+    panels = -(-out // (vectors * lanes))
+    weight = te.placeholder((panels, size + 2, size + 2, blocks * lanes, vectors * lanes), name="weight")
+    result = winograd.conv2d(data, weight, padding=padding, size=size, padded=padded)
+    residual = te.placeholder(result.shape, name="residual")
+    added = te.compute(result.shape, lambda *i: result(*i) + residual(*i), name="add")
+    relu = te.compute(result.shape, lambda *i: te.max(added(*i), 0.0), name="relu")
+    return te.create_prim_func([data, weight, residual, relu])
+
+
+def direct(data: Array, weight: Array, padding: tuple[int, ...]) -> Array:
+    """The convolution of a blocked image with `OIHW`, in float64, as NCHW."""
+    batch, blocks, height, width, lanes = data.shape
+    plain = data.transpose(0, 1, 4, 2, 3).reshape(batch, blocks * lanes, height, width)[:, : weight.shape[1]]
+    top, left, bottom, right = padding
+    plain = np.pad(plain.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
+    rows, columns = plain.shape[2] - 2, plain.shape[3] - 2
+    taps = itertools.product(range(3), range(3))
+    return sum(
+        np.einsum("nchw,oc->nohw", plain[:, :, r : r + rows, q : q + columns], weight[:, :, r, q].astype(np.float64))
+        for r, q in taps
+    )
+
+
+def agree(
+    name: str,
+    image: tuple[int, ...],
+    out: int,
+    size: int,
+    *,
+    padding: tuple[int, int, int, int] = SAME,
+    padded: int | None = None,
+    vectors: int = 1,
+    parameters: Any = None,
+) -> None:
+    """The template computes the convolution, residual and relu included."""
+    target, lanes = to_tvm(resolve(name)), lanes_of(name)
+    batch, channels, height, width = image
+    rows, columns = height + padding[0] + padding[2] - 2, width + padding[1] + padding[3] - 2
+    tiles = batch * -(-rows // size) * -(-columns // size)
+    func = primfunc(lanes, image, out, size, padding, padded or tiles, vectors)
+    found = Winograd().apply(func, target, parameters)
+    assert isinstance(found, Schedule), found
+    rng = np.random.default_rng(5)
+    shapes = [tuple(int(d) for d in p.shape) for p in func.params]
+    data, _, residual, result = (rng.standard_normal(shape).astype("float32") for shape in shapes)
+    weight = rng.standard_normal((out, channels, 3, 3)).astype("float32")
+    arrays = [data, winograd.transform_weight(weight, size, lanes, vectors), residual, result]
+    tensors = [guarded_tensor(array, "end") for array in arrays]
+    scheduled = found.func.with_attr("tirx.is_scheduled", True)
+    tirx.build(tvm.IRModule({"main": scheduled}), target, pipeline=pipeline.NAME)["main"](*tensors)
+    want = direct(data, weight, padding)
+    got, added = (
+        array.transpose(0, 1, 4, 2, 3).reshape(batch, -1, rows, columns)[:, :out]
+        for array in (tensors[-1].numpy(), residual)
+    )
+    want = np.maximum(want + added, 0)
+    assert np.abs(got - want).max() <= TOLERANCE * np.abs(want).max()
+
+
+def test_a_task_that_spans_images() -> None:
+    """56 tiles in a task, 196 in an image: TVM takes such bindings for non-affine, and refused to vectorize."""
+    agree("auto", (8, 16, 56, 56), 32, 4, parameters={"rows": 14, "tasks": 28, "chunks": 1})
+
+
+@pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "auto"])
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize(
+    ("image", "padding"),
+    [
+        ((1, 20, 1, 1), SAME),
+        ((1, 16, 3, 7), SAME),
+        ((2, 33, 13, 31), (0, 1, 2, 1)),
+        ((3, 7, 8, 12), NO_PADDING),
+        ((1, 31, 4, 4), (3, 0, 0, 3)),
+    ],
+)
+def test_awkward_shapes(name: str, size: int, image: tuple[int, ...], padding: Any) -> None:
+    agree(name, image, 2 * lanes_of(name) + 1, size, padding=padding)
+
+
+@pytest.mark.parametrize(("padded", "vectors"), [(49, 1), (50, 2), (56, 4), (60, 1)])
+def test_tiles_past_the_last_are_dropped(padded: int, vectors: int) -> None:
+    agree("x86-64-v3", (1, 16, 14, 14), 32, 2, padded=padded, vectors=vectors)
+
+
+@pytest.mark.parametrize(
+    ("size", "padded", "tiles"), [(2, 28, (8, 13)), (4, 8, (8, 13)), (4, 12, (9, 11))], ids=["F2", "F4", "filled"]
+)
+def test_any_choice_is_right(size: int, padded: int, tiles: tuple[int, int]) -> None:
+    image, target = (1, 24, *tiles), to_tvm(resolve("x86-64-v3"))
+    choices = Winograd().choices(primfunc(8, image, 64, size, SAME, padded, 2), target)
+    assert not isinstance(choices, Declined)
+    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
+    for point in random.Random(size).sample(points, 5):
+        agree("x86-64-v3", image, 64, size, padded=padded, vectors=2, parameters=point)
+
+
+def test_one_parallel_loop_holds_every_stage_and_its_part_of_the_buffers() -> None:
+    func = primfunc(16, (1, 64, 56, 56), 64, 4, SAME, 196, 2)
+    found = Winograd().apply(func, to_tvm(resolve("x86-64-v4")), {"rows": 14, "tasks": 7, "chunks": 1})
+    assert isinstance(found, Schedule)
+    loops = tir.collect(found.func.body, tirx.For)
+    parallel = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
+    assert [tir.as_int(loop.extent) for loop in parallel] == [7]
+    names = [realize.block.name_hint for realize in tir.block_realizes(parallel[0])]
+    stages = ["winograd_rows", "winograd_data", "winograd_init", "winograd_update", "winograd_products"]
+    assert names == [*stages, "winograd_columns", "winograd_tiles", "relu"]
+    text = tvm.s_tir.transform.CompactBufferAllocation()(
+        tvm.ir.transform.Sequential(
+            [
+                tvm.s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
+                tvm.s_tir.transform.ConvertBlocksToOpaque(),
+            ]
+        )(tvm.IRModule({"main": found.func}))
+    ).script()
+    assert "winograd_data = T.sblock_alloc_buffer((4, 6, 6, 28, 16))" in text  # V of 28 tiles
+    assert "winograd_products = T.sblock_alloc_buffer((6, 6, 28, 2, 16))" in text  # M of a panel
+    assert 'T.sblock_alloc_buffer((1, 1, 14, 2, 16), scope="local")' in text  # the register tile
+
+
+@pytest.mark.parametrize("name", ["aarch64", "znver4", "x86-64-v4"])
+def test_other_targets_compile(name: str) -> None:
+    lanes = lanes_of(name)
+    func = primfunc(lanes, (1, 2 * lanes, 6, 9), 2 * lanes, 4, SAME, 6, 2)
+    found = Winograd().apply(func, to_tvm(resolve(name)))
+    assert isinstance(found, Schedule)
+    module = tvm.IRModule({"main": found.func.with_attr("tirx.is_scheduled", True)})
+    assert tirx.build(module, to_tvm(resolve(name)), pipeline=pipeline.NAME).inspect_source("asm")
+
+
+def test_what_it_declines() -> None:
+    data, other = (te.placeholder((8, 8), name=name) for name in "ab")
+    k = te.reduce_axis((0, 8), name="k")
+    product = te.compute((8, 8), lambda i, j: te.sum(data[i, k] * other[k, j], axis=k), name="winograd")
+    copied = te.compute((8, 8), lambda i, j: product[i, j], name="copy")
+    for result in (product, copied):
+        found = Winograd().apply(te.create_prim_func([data, other, result]), to_tvm(resolve("x86-64-v3")))
+        assert isinstance(found, Declined) and found.reason
+
+
+@pytest.mark.parametrize("image", [(8, 16, 112, 112), (1, 512, 7, 7), (1, 16, 1, 1)])
+def test_the_default_is_one_of_the_choices(image: tuple[int, ...]) -> None:
+    target, cpu = to_tvm(resolve("x86-64-v4")), CPUS["x86-64-v4"]
+    tiles = image[0] * (-(-image[2] // 4)) ** 2
+    best = plan(Problem(4, tiles, image[1], 2, 16), cpu)
+    func = primfunc(16, image, 32, 4, SAME, best.tiles * best.tasks, best.vectors)
+    default, choices = Winograd().apply(func, target), Winograd().choices(func, target)
+    assert isinstance(default, Schedule) and not isinstance(choices, Declined)
+    assert all(default.parameters[name] in values for name, values in choices.items())
+
+
+def test_parameters_outside_the_space_are_refused() -> None:
+    func = primfunc(16, (1, 16, 8, 8), 16, 4, SAME, 4, 1)
+    with pytest.raises(ValueError, match="tasks"):
+        Winograd().apply(func, to_tvm(resolve("x86-64-v4")), {"rows": 1, "tasks": 3, "chunks": 1})
+
+
+@pytest.mark.parametrize("row", CPUS)
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_plan_fits_the_registers_and_is_found_again(row: str, size: int) -> None:
+    cpu = CPUS[row]
+    lanes = cpu.lanes(32)
+    for tiles, channels in ((1, 64), (16, 512), (49, 96), (196, 64), (3136, 32)):
+        problem = Problem(size, tiles, channels, channels // lanes, lanes)
+        found = plan(problem, cpu)
+        assert found.tiles * found.tasks >= tiles
+        assert found.tiles % found.rows == 0
+        assert found.rows * found.vectors + found.vectors + 1 <= cpu.vector_registers
+        again = plan(problem, cpu, vectors=found.vectors, padded=found.tiles * found.tasks)
+        assert again.cycles == found.cycles
+
+
+def test_estimates_grow_with_the_work() -> None:
+    cpu = CPUS["x86-64-v4"]
+    cycles = [plan(Problem(4, tiles, 64, 4, 16), cpu).cycles for tiles in (4, 16, 196, 3136)]
+    assert cycles == sorted(cycles)
+    assert direct_cycles(49, 512, 32, 16, cpu) < direct_cycles(196, 512, 32, 16, cpu)

@@ -1,0 +1,160 @@
+"""Pooling on blocked layouts: windows and whole images against numpy, over awkward shapes and any choice."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from tvm import te, tirx
+
+from schedules.cpu.pooling.pooling import Pooling
+from schedules.hardware import cpu_of
+from schedules.template import Declined, Schedule
+from service.lowering import pipeline
+from service.lowering.target import resolve, to_tvm
+from service.passes.kernels.blocked_pooling import pool_images, pool_windows
+
+pipeline.register()
+RULE = Pooling()
+TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]
+Array = np.ndarray[Any, Any]
+
+
+def lanes_of(name: str) -> int:
+    return cpu_of(to_tvm(resolve(name))).lanes(32)
+
+
+def image(lanes: int, size: tuple[int, int], batch: int = 1) -> te.Tensor:
+    return te.placeholder((batch, 3, *size, lanes), name="data")
+
+
+def run(func: Any, target: Any, data: Array) -> Array:
+    out = tvm.runtime.tensor(np.zeros([int(n) for n in func.params[-1].shape], "float32"))
+    func = func.with_attr("tirx.is_scheduled", True)
+    library = tirx.build(tvm.IRModule({"main": func}), target, pipeline=pipeline.NAME)
+    library["main"](tvm.runtime.tensor(data), out)
+    return out.numpy()
+
+
+def scheduled(func: Any, name: str, parameters: Any = None) -> Any:
+    found = RULE.apply(func, to_tvm(resolve(name)), parameters)
+    assert isinstance(found, Schedule), found
+    return found.func
+
+
+def values(func: Any) -> Array:
+    shape = [int(n) for n in func.params[0].shape]
+    return np.random.default_rng(2).standard_normal(shape).astype("float32") - 1
+
+
+def reference(data: Array, kind: str, kernel, strides, padding, dilation, count_include_pad: bool) -> Array:
+    """The windows one by one."""
+    top, left, bottom, right = padding
+    around = [(0, 0), (0, 0), (top, bottom), (left, right), (0, 0)]
+    filler = -np.inf if kind == "max" else 0.0
+    padded = np.pad(data.astype("float64"), around, constant_values=filler)
+    inside = np.pad(np.ones(data.shape), around, constant_values=float(count_include_pad))
+    high, wide = (
+        (n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(padded.shape[2:4], kernel, dilation, strides, strict=True)
+    )
+    out = np.zeros((*data.shape[:2], high, wide, data.shape[4]))
+    for h, w in itertools.product(range(high), range(wide)):
+        rows = slice(h * strides[0], h * strides[0] + (kernel[0] - 1) * dilation[0] + 1, dilation[0])
+        columns = slice(w * strides[1], w * strides[1] + (kernel[1] - 1) * dilation[1] + 1, dilation[1])
+        window = padded[:, :, rows, columns]
+        count = inside[:, :, rows, columns].sum((2, 3))
+        out[:, :, h, w] = window.max((2, 3)) if kind == "max" else window.sum((2, 3)) / count
+    return out
+
+
+GEOMETRIES: list[tuple[tuple[int, int], dict[str, Any]]] = [
+    ((13, 31), {"kernel": (3, 3), "strides": (2, 2), "padding": (1, 1, 1, 1)}),
+    ((7, 7), {"kernel": (3, 3), "strides": (1, 1), "padding": (1, 1, 1, 1)}),
+    ((8, 37), {"kernel": (2, 2), "strides": (2, 2)}),
+    ((9, 20), {"kernel": (3, 2), "strides": (1, 2), "padding": (0, 1, 2, 0)}),
+    ((12, 33), {"kernel": (3, 3), "strides": (1, 1), "dilation": (2, 3)}),
+    ((30, 31), {"kernel": (13, 13), "strides": (1, 1), "padding": (6, 6, 6, 6)}),
+    ((3, 1), {"kernel": (1, 1), "strides": (2, 1)}),
+    ((5, 5), {"kernel": (1, 3), "strides": (1, 1), "padding": (0, 1, 0, 1)}),
+]
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kind", ["max", "avg", "avg with padding"])
+@pytest.mark.parametrize(("size", "geometry"), GEOMETRIES)
+def test_windows(name: str, kind: str, size: tuple[int, int], geometry: dict[str, Any]) -> None:
+    counts = kind == "avg with padding"
+    full = {"padding": (0, 0, 0, 0), "dilation": (1, 1), **geometry, "kind": kind[:3], "count_include_pad": counts}
+    data = image(lanes_of(name), size)
+    func = te.create_prim_func([data, pool_windows(data, **full)])
+    array = values(func)
+    got = run(scheduled(func, name), to_tvm(resolve(name)), array)
+    np.testing.assert_allclose(got, reference(array, **full), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("kind", ["max", "avg"])
+@pytest.mark.parametrize(
+    ("batch", "size", "strips"),
+    [(1, (1, 1), 1), (1, (7, 7), 1), (1, (14, 13), 2), (3, (31, 5), 1), (2, (12, 100), 4)],
+)
+def test_images(name: str, kind: str, batch: int, size: tuple[int, int], strips: int) -> None:
+    data = image(lanes_of(name), size, batch)
+    func = te.create_prim_func([data, pool_images(data, kind=kind, strips=strips)])
+    array = values(func)
+    want = (np.max if kind == "max" else np.mean)(array.astype("float64"), axis=(2, 3), keepdims=True)
+    np.testing.assert_allclose(run(scheduled(func, name), to_tvm(resolve(name)), array), want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["windows", "images", "images in strips"])
+def test_any_choice_is_right(case: str) -> None:
+    target, data = to_tvm(resolve("auto")), image(lanes_of("auto"), (12, 21), 2)
+    pooled = (
+        pool_windows(data, kind="avg", kernel=(3, 3), strides=(1, 1), padding=(1, 1, 1, 1))
+        if case == "windows"
+        else pool_images(data, kind="avg", strips=2 if case == "images in strips" else 1)
+    )
+    func = te.create_prim_func([data, pooled])
+    choices = RULE.choices(func, target)
+    assert not isinstance(choices, Declined)
+    array = values(func)
+    want = run(func, target, array)
+    points = [dict(zip(choices, each, strict=True)) for each in itertools.product(*choices.values())]
+    for point in random.Random(0).sample(points, min(6, len(points))):
+        np.testing.assert_allclose(run(scheduled(func, "auto", point), target, array), want, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_of_padding_are_skipped() -> None:
+    data = image(16, (56, 56))
+    pooled = pool_windows(data, kind="max", kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    text = str(scheduled(te.create_prim_func([data, pooled]), "x86-64-v4").script())
+    assert "if 1 <= " in text
+    assert "T.if_then_else(1 <= v_w * 2 + v_q and v_w * 2 + v_q < 57, " in text
+
+
+def test_rows_whose_padding_is_no_identity_are_not_skipped() -> None:
+    data = te.placeholder((1, 1, 8, 8, 8), name="data")
+    padded = te.compute(
+        (1, 1, 10, 8, 8),
+        lambda n, c, h, w, v: te.if_then_else(te.all(h >= 1, h < 9), data[n, c, h - 1, w, v], 1.0),
+        name="pad",
+    )
+    r, q = te.reduce_axis((0, 3), name="r"), te.reduce_axis((0, 1), name="q")
+    sums = te.compute(
+        (1, 1, 8, 8, 8), lambda n, c, h, w, v: te.sum(padded[n, c, h + r, w + q, v], axis=[r, q]), name="pool2d"
+    )
+    func = te.create_prim_func([data, te.compute(sums.shape, lambda *i: sums[i], name="written")])
+    target = to_tvm(resolve("x86-64-v3"))
+    np.testing.assert_allclose(run(scheduled(func, "x86-64-v3"), target, values(func)), run(func, target, values(func)))
+
+
+def test_what_it_declines() -> None:
+    a = te.placeholder((8, 8), name="a")
+    plain = te.create_prim_func([a, te.compute((8, 8), lambda i, j: a[i, j] + 1.0, name="add")])
+    found = RULE.apply(plain, to_tvm(resolve("x86-64-v3")))
+    assert isinstance(found, Declined)
+    assert found.reason

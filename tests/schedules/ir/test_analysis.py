@@ -1,0 +1,43 @@
+"""What is known of a PrimFunc before it is scheduled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm import te, tirx
+
+from schedules.ir.analysis import work_of
+
+
+def flops(result: te.Tensor, *operands: te.Tensor) -> Any:
+    """The FLOPs that are counted for a compute over `operands`."""
+    return work_of(te.create_prim_func([*operands, result])).to_dict()["flops"]
+
+
+def test_operators_on_values_count_and_those_on_indices_do_not() -> None:
+    a = te.placeholder((8, 4), name="a")
+    assert flops(te.compute((8,), lambda i: a[i, (i * 3 + 1) % 4] * a[i, 0] + 1.0), a) == 16
+
+
+def test_of_a_choice_by_an_index_the_longer_branch_counts() -> None:
+    a = te.placeholder((8, 4), name="a")
+
+    def row(i: Any) -> Any:
+        last = tirx.Select(i == 1, a[i, 0] + a[i, 1] + a[i, 2], a[i, 3])
+        return tirx.Select(i == 0, a[i, 0] - a[i, 1], last) * 2.0
+
+    assert flops(te.compute((8,), row), a) == 8 * 3
+
+
+def test_of_a_choice_by_a_value_both_branches_count() -> None:
+    a = te.placeholder((8,), name="a")
+    assert flops(te.compute((8,), lambda i: tirx.Select(a[i] > 0.0, a[i] + 1.0, a[i] * 2.0)), a) == 16
+
+
+def test_winograd_counts_its_products_and_transforms() -> None:
+    from service.passes.kernels import winograd
+
+    data, weight = te.placeholder((1, 4, 56, 56, 16), name="d"), te.placeholder((2, 6, 6, 64, 32), name="w")
+    result = winograd.conv2d(data, weight, padding=(1, 1, 1, 1), size=4, padded=196)
+    products = 2 * 36 * 64 * 64 * 196
+    assert products < flops(result, data, weight) < 1.6 * products
