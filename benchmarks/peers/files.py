@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 from benchmarks.peers.cases import Case
 from tests import zoo
 
-__all__ = ["Array", "arguments", "build", "export", "onnx_path", "read_inputs"]
+__all__ = ["Array", "arguments", "build", "code_digest", "export", "onnx_path", "read_inputs"]
 
 Array = np.ndarray[Any, Any]
 
@@ -19,6 +20,22 @@ Array = np.ndarray[Any, Any]
 def onnx_path(case: Case, folder: Path) -> Path:
     """Where the case's model is, as ONNX."""
     return Path(case.model) if case.is_file else folder / "model.onnx"
+
+
+def code_digest(artifact: Path) -> str:
+    """Return a digest of what an artifact executes: its code and its constants, without manifest and weights.
+
+    Equal digests are equal kernels, however the two were made.
+    """
+    from elftools.elf.elffile import ELFFile
+
+    total = hashlib.sha256()
+    with artifact.open("rb") as file:
+        elf = ELFFile(file)
+        for name in (".text", ".rodata", ".data.rel.ro"):
+            section = elf.get_section_by_name(name)
+            total.update(f"{name}\0".encode() + (section.data() if section is not None else b""))
+    return total.hexdigest()
 
 
 def read_inputs(folder: Path) -> dict[str, Array]:

@@ -232,3 +232,20 @@ def test_the_command_writes_lines_and_keeps_what_is_there(
     assert (tmp_path / "results.jsonl").read_text().splitlines() == first[:1]
     assert main([*words, "--resume"]) == 0
     assert capsys.readouterr().out.splitlines() == first
+
+
+def test_another_checkout_is_a_peer_only_when_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RELAXC_BENCH_OTHER", raising=False)
+    assert not runtime("relaxc-other").supports(Case("mlp"))
+    monkeypatch.setenv("RELAXC_BENCH_OTHER", str(Path(__file__).parents[2]))
+    assert runtime("relaxc-other").supports(Case("mlp"))
+
+
+def test_this_checkout_beside_itself_has_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RELAXC_BENCH_OTHER", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("RELAXC_CACHE_DIR", str(tmp_path / "store"))
+    found = measure(Case("mlp", size="small"), tmp_path / "case", Plan(["relaxc", "relaxc-other"], 1, 1, 0.01))
+    ours, other = found.row("relaxc"), found.row("relaxc-other")
+    assert ours is not None and other is not None
+    assert ours.facts["code"] == other.facts["code"]
+    assert other.agrees and other.error == 0.0

@@ -18,6 +18,7 @@ OURS = "relaxc"
 RUNTIMES = {
     "relaxc": "relaxc",
     "relaxc-untuned": "relaxc_untuned",
+    "relaxc-other": "relaxc_other",
     "onnxruntime": "onnx_runtime",
     "openvino": "open_vino",
     "openvino-bf16": "open_vino_bf16",

@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 
 from benchmarks.peers.cases import Case
-from benchmarks.peers.files import onnx_path, read_inputs
+from benchmarks.peers.files import code_digest, onnx_path, read_inputs
 from benchmarks.peers.runtimes import Loaded, Prepared
 
 COUNTS = False
@@ -46,6 +46,7 @@ def prepare_with(case: Case, folder: Path, note: str, *, default_records: bool) 
         "verified": made.manifest.verified,
         "from_records": sum(row["source"] == "record" for row in rows),
         "kernels": len(rows),
+        "code": code_digest(made.path),
     }
     return Prepared(sum(file.stat().st_size for file in made.files), round(sum(stages.values()), 2), facts)
 
