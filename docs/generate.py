@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from docs.layout_page import layout_page
 from service import errors
 from service.config import Settings
 
@@ -160,6 +161,7 @@ PAGES = {
     _HERE / "errors.md": errors_page,
     _HERE / "settings.md": settings_page,
     _HERE / "pipeline.md": pipeline_page,
+    _HERE / "layout.md": layout_page,
 }
 
 if __name__ == "__main__":

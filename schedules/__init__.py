@@ -1,0 +1,1 @@
+"""A schedule for every PrimFunc: templates, and the hardware rows that they compute with."""

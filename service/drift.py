@@ -1,4 +1,4 @@
-"""Measures what records say again: whether their times hold on this machine, and whether they still beat untuned."""
+"""Measure again what records say: whether their times hold here, and whether they still beat untuned."""
 
 from __future__ import annotations
 

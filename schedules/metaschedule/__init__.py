@@ -1,1 +1,1 @@
-"""MetaSchedule's generic space, for what no template takes: its traces, and a check of those that strangers wrote."""
+"""MetaSchedule's generic space, for what no template takes: its traces, and a check of them."""

@@ -1,3 +1,3 @@
-"""The command line: one file a verb, argument parsing and nothing else; a verb imports what it needs when it runs."""
+"""The command line: one file a verb, which parses and prints, and imports what it needs when it runs."""
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ _BAR = 24
 
 
 class StageProgress:
-    """Takes a compile's events (docs/layout.md) as a callable, inside `with`; anything not known is passed over.
+    """Takes a compile's events (docs/stages.md) as a callable, inside `with`; anything not known is passed over.
 
     On a terminal the running stage has a spinner, its count where it has one, and its time. Elsewhere one
     line is written as a stage ends. Warnings are shown in both.

@@ -49,7 +49,7 @@ class Client:
     ) -> CompiledArtifact:
         """Has a model compiled, and downloads the artifact to `output`: what `service.compile` does, elsewhere.
 
-        `on_event` gets the events of docs/layout.md. Ctrl-C, and an exception of `on_event`, cancel the job.
+        `on_event` gets the events of docs/stages.md. Ctrl-C, and an exception of `on_event`, cancel the job.
         """
         return self._run(calls.compile(Path(model), Path(output), wishes), on_event)
 

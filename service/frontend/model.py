@@ -21,7 +21,7 @@ NODES_NAMED = 20
 class ImportedModel:
     """A model as Relax.
 
-    `module` is a `tvm.IRModule` whose `main` follows the convention of docs/layout.md; `op_counts` is the
+    `module` is a `tvm.IRModule` whose `main` follows the convention of docs/stages.md; `op_counts` is the
     number of nodes of each operator in the file, before the import.
     """
 

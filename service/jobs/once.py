@@ -45,7 +45,7 @@ class Ask:
 
 
 class CompileOnce:
-    """Runs compiles, for any number of threads. `entry` is what a child runs (docs/layout.md says what it leaves)."""
+    """Runs compiles, for any number of threads. `entry` is what a child runs (docs/stages.md says what it leaves)."""
 
     def __init__(self, store: Store, pool: Pool, workspace: Workspace, limits: Limits, entry: str) -> None:
         self.store = store

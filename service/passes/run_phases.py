@@ -48,7 +48,7 @@ def optimize(
     dump: Dump = no_dump,
     progress: Progress | None = None,
 ) -> Optimized:
-    """The module after every graph pass, as docs/layout.md describes it.
+    """The module after every graph pass, as docs/stages.md describes it.
 
     Raises UnsupportedModel for operators without a kernel, PluginError where a plugin raises or breaks the
     module, CompileFailed where one of our own passes does; both name the phase.

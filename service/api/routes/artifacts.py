@@ -71,7 +71,7 @@ def weights(digest: ArtifactDigest, request: Request, owner: Reader) -> Response
 
 @router.get("/{digest}/manifest", responses=_JSON, summary="What the artifact says of itself")
 def manifest(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
-    """The manifest inside the library: signature, target, versions, schedule report, verification (docs/layout.md)."""
+    """The manifest inside the library: signature, target, versions, schedule report, verification (docs/stages.md)."""
     text = backend_of(request).artifacts.manifest(owner, digest)
     headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
     if has_it(request, digest):

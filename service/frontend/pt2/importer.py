@@ -27,7 +27,7 @@ _ALIGNMENT = 64
 
 
 def to_relax(program: Any, interface: Interface, symbols: Symbols) -> Any:
-    """The program as an IRModule by the convention of docs/layout.md.
+    """The program as an IRModule by the convention of docs/stages.md.
 
     Raises UnsupportedModel where a converter does not take a use of its operator, and CompileFailed where one gives
     another shape than torch does, or a size that is not what the signature says.

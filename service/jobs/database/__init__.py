@@ -1,3 +1,3 @@
-"""What the service remembers: SQLAlchemy tables, their queries one file a table, and the migrations that make them."""
+"""What the service remembers: tables, their queries one file a table, and their migrations."""
 
 from __future__ import annotations

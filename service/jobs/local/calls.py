@@ -38,7 +38,7 @@ def compile(
     """Compiles a model file, or the bytes of one, in a child process; equal requests come from the store.
 
     `output` is where the artifact is copied to (a sidecar with weights goes beside it). `on_event` gets the events
-    of docs/layout.md, in this thread. Raises a RelaxcError of any family but `InputError`.
+    of docs/stages.md, in this thread. Raises a RelaxcError of any family but `InputError`.
     """
     if isinstance(model, bytes):
         backend = local_backend()

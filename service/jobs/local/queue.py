@@ -51,7 +51,7 @@ class Submission:
 class CompileQueue:
     """Takes requests from any thread, and runs at most `workers` compiles at a time.
 
-    `entry` is what a child runs (docs/layout.md says what it must leave); tests put other things there.
+    `entry` is what a child runs (docs/stages.md says what it must leave); tests put other things there.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Converters of ONNX operators to Relax, one family a file; what none of them takes may go to TVM's own importer."""
+"""Converters of ONNX operators to Relax, one family a file; the rest may go to TVM's own importer."""
 
 from __future__ import annotations
 
