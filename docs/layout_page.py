@@ -14,7 +14,7 @@ _ROOT = Path(__file__).parent.parent
 _PAGE = _ROOT / "docs" / "layout.md"
 
 # In the order of a request's way; a room that is not here stands at the end, by its name.
-ROOMS = ("frontend", "passes", "lowering", "tuning", "artifact", "runtime", "jobs", "api", "cli", "client")
+ROOMS = ("frontend", "passes", "lowering", "tuning", "artifact", "runtime", "process", "jobs", "api", "cli", "client")
 
 # Folders without a docstring of their own.
 _FOLDERS = {"service/api/page": "The page at `/`: plain JavaScript, one view or helper a file"}

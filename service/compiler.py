@@ -1,7 +1,7 @@
 """One compile from a model file to a verified artifact: the only page that knows every stage.
 
 load → optimize → schedule → build → verify → pack. `prepare` makes the frozen request and is cheap;
-`run` does the work in this process and is called in a child by `jobs.process.worker`, under limits.
+`run` does the work in this process and is called in a child by `process.worker`, under limits.
 """
 
 from __future__ import annotations

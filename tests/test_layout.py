@@ -27,6 +27,6 @@ def test_the_path_of_a_request_has_at_most_fifteen_steps_and_each_names_a_file()
 
 def test_the_layers_are_those_that_are_enforced() -> None:
     levels = {}
-    for number, names in re.findall(r"^(\d)  (\S+(?:  ?\S+)*?)(?: {3,}.*)?$", PAGE, re.MULTILINE):
+    for number, names in re.findall(r"^(\d+) +(\S+(?:  ?\S+)*?)(?: {3,}.*)?$", PAGE, re.MULTILINE):
         levels |= dict.fromkeys(re.split(" +", names), int(number))
     assert levels == {name: level for name, level in LEVELS.items() if name != "__main__"}

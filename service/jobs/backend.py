@@ -23,10 +23,6 @@ from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
 from service.jobs.objects.uploads import Uploads
 from service.jobs.once import CompileOnce
-from service.jobs.process.limits import Limits
-from service.jobs.process.pool import Pool
-from service.jobs.process.task import Flavour
-from service.jobs.process.workspace import Workspace
 from service.jobs.queue.budget import Budget
 from service.jobs.queue.desk import Jobs
 from service.jobs.queue.executor import Executor
@@ -39,6 +35,10 @@ from service.jobs.queue.scheduler import Scheduler
 from service.jobs.queue.submission import Submission
 from service.jobs.queue.sweep import sweep
 from service.jobs.webhooks.deliver import Webhooks
+from service.process.limits import Limits
+from service.process.pool import Pool
+from service.process.task import Flavour
+from service.process.workspace import Workspace
 
 __all__ = ["Backend", "Counts"]
 

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from service.errors import Cancelled, RelaxcError
-from service.jobs.process.pool import Cancellation
+from service.process.pool import Cancellation
 from service.request import CompileRequest
 
 if TYPE_CHECKING:

@@ -13,13 +13,13 @@ from service.artifact.entry import Entry
 from service.artifact.key import Key
 from service.artifact.store import Store
 from service.errors import Busy, Cancelled, CompileFailed
-from service.jobs.process.bounds import MAX_OUTCOME_BYTES
-from service.jobs.process.limits import Limits
-from service.jobs.process.plain import open_left, plain_file
-from service.jobs.process.pool import Cancellation, Pool
-from service.jobs.process.sandbox.confinement import Confinement
-from service.jobs.process.task import Emit, Flavour, Task
-from service.jobs.process.workspace import Workspace
+from service.process.bounds import MAX_OUTCOME_BYTES
+from service.process.limits import Limits
+from service.process.plain import open_left, plain_file
+from service.process.pool import Cancellation, Pool
+from service.process.sandbox.confinement import Confinement
+from service.process.task import Emit, Flavour, Task
+from service.process.workspace import Workspace
 from service.repro import repro_command
 from service.request import CompileRequest
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-COMPILE = "service.jobs.process.entries:compile_model"
+COMPILE = "service.jobs.entries:compile_model"
 BY_SEED = "tests.jobs.entries:by_seed"
 
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.jobs.process.limits import become_subreaper
+from service.process.limits import become_subreaper
 from tests.drills.clients import SCRIPTS, Accepted, Account, Visitor
 from tests.drills.invariants import Truth
 from tests.drills.killer import Deaths, kill_one

@@ -8,7 +8,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from service.jobs.process.task import Emit
+from service.process.task import Emit
 from tests.jobs.entries import made, refuse, segfault
 
 __all__ = ["Act", "by_seed"]
@@ -30,7 +30,7 @@ class Act(IntEnum):
 
 def by_seed(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """One of these."""
-    from service.jobs.process.entries import compile_model
+    from service.jobs.entries import compile_model
 
     acts = {Act.MADE: made, Act.COMPILE: compile_model, Act.SPRAWL: sprawl, Act.REFUSE: refuse, Act.CRASH: segfault}
     acts[Act(payload["request"]["options"]["seed"] % 10)](payload, workdir, emit)

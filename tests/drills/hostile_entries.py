@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.jobs.process.task import Emit
+from service.process.task import Emit
 from tests.jobs.hostile import attempt
 
 __all__ = ["ESCAPING", "MARKER", "SWAPPING", "SWAPS", "compile_or_escape"]
@@ -38,7 +38,7 @@ def compile_or_escape(payload: dict[str, Any], workdir: Path, emit: Emit) -> Non
 
     One with a swapping seed ends with exit code 1 instead.
     """
-    from service.jobs.process.entries import compile_model
+    from service.jobs.entries import compile_model
 
     seed = payload["request"]["options"]["seed"]
     if seed >= SWAPPING:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from service.jobs.process.sandbox import landlock
+from service.process.sandbox import landlock
 from tests.drills.hostile import run
 
 pytestmark = pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")

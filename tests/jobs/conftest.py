@@ -10,7 +10,7 @@ import pytest
 from service.jobs.backend import Backend
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind
-from service.jobs.process.limits import Limits
+from service.process.limits import Limits
 from tests.postgres import postgres, postgres_server
 
 __all__ = ["postgres", "postgres_server"]

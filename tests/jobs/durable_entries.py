@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from service.jobs.process.task import Emit
+from service.process.task import Emit
 
 
 def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

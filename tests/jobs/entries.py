@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import service.errors
-from service.jobs.process.task import Emit
+from service.process.task import Emit
 
 
 def echo(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from service.jobs.process.task import Emit
+from service.process.task import Emit
 
 _PTRACE_ATTACH = 16
 

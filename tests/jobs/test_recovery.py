@@ -17,8 +17,8 @@ from service.jobs.database import jobs
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import LOCAL_OWNER, JobRow
 from service.jobs.job import State
-from service.jobs.process.workspace import Workspace
 from service.jobs.queue.orphans import remove_orphans
+from service.process.workspace import Workspace
 from tests.jobs.conftest import BY_SEED, OpenBackend
 from tests.jobs.entries import seed_of
 from tests.processes import name_of

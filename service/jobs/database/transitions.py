@@ -22,7 +22,7 @@ from service.jobs.database.jobs import get
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.tables import jobs
 from service.jobs.job import State
-from service.jobs.process.task import finite
+from service.process.task import finite
 
 __all__ = [
     "MAX_ATTEMPTS",

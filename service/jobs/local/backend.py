@@ -8,10 +8,10 @@ from typing import Self
 from service.artifact.store import Store
 from service.config import settings
 from service.jobs.local.queue import COMPILE_ENTRY, CompileQueue
-from service.jobs.process.limits import Limits
-from service.jobs.process.pool import Pool
-from service.jobs.process.task import Flavour
-from service.jobs.process.workspace import Workspace
+from service.process.limits import Limits
+from service.process.pool import Pool
+from service.process.task import Flavour
+from service.process.workspace import Workspace
 
 __all__ = ["LocalBackend"]
 

@@ -17,8 +17,8 @@ from service.errors import InvalidOption
 from service.jobs.job import Event, Job
 from service.jobs.local.backend import LocalBackend
 from service.jobs.local.queue import Origin
-from service.jobs.process.sandbox.confinement import Confinement, folders_of
-from service.jobs.process.task import Emit, Flavour, Task
+from service.process.sandbox.confinement import Confinement, folders_of
+from service.process.task import Emit, Flavour, Task
 from service.request import CompileOptions, CompileRequest, ModelFormat
 
 __all__ = ["compile", "compile_local", "inspect_local", "local_backend"]
@@ -88,9 +88,7 @@ def inspect_local(path: Path, format: ModelFormat) -> dict[str, Any]:
     try:
         payload = {"path": str(path.resolve()), "format": format.value}
         allowed = Confinement(reads=folders_of(path), own_user=False)
-        task = Task(
-            "service.jobs.process.entries:inspect_model", payload, workdir, Flavour(format), confinement=allowed
-        )
+        task = Task("service.jobs.entries:inspect_model", payload, workdir, Flavour(format), confinement=allowed)
         info: dict[str, Any] = backend.pool.run(task, lambda event: None)["info"]
         return info
     finally:

@@ -19,15 +19,15 @@ from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
 from service.jobs.job import Job, State
 from service.jobs.once import Ask, CompileOnce
-from service.jobs.process.limits import Limits
-from service.jobs.process.pool import Pool
-from service.jobs.process.sandbox.confinement import Confinement, folders_of
-from service.jobs.process.workspace import Workspace
+from service.process.limits import Limits
+from service.process.pool import Pool
+from service.process.sandbox.confinement import Confinement, folders_of
+from service.process.workspace import Workspace
 from service.request import CompileRequest
 
 __all__ = ["COMPILE_ENTRY", "CompileQueue", "Origin", "Submission"]
 
-COMPILE_ENTRY = "service.jobs.process.entries:compile_model"
+COMPILE_ENTRY = "service.jobs.entries:compile_model"
 
 _LOG = logging.getLogger("relaxc.jobs")
 

@@ -7,8 +7,8 @@ from typing import Any
 from service.compiler import places_read
 from service.config import settings
 from service.jobs.local.calls import local_backend
-from service.jobs.process.sandbox.confinement import Confinement, folders_of
-from service.jobs.process.task import Emit, Flavour, Task
+from service.process.sandbox.confinement import Confinement, folders_of
+from service.process.task import Emit, Flavour, Task
 from service.request import CompileRequest
 
 __all__ = ["cover_local", "verify_local"]
@@ -16,13 +16,13 @@ __all__ = ["cover_local", "verify_local"]
 
 def cover_local(request: CompileRequest, on_event: Emit) -> list[dict[str, Any]]:
     """The rows of `Kernel.to_dict`, heaviest first: the stages before the build, in a child. Raises a RelaxcError."""
-    found: list[dict[str, Any]] = _run("service.jobs.process.entries:cover_model", request, {}, on_event)["kernels"]
+    found: list[dict[str, Any]] = _run("service.jobs.entries:cover_model", request, {}, on_event)["kernels"]
     return found
 
 
 def verify_local(request: CompileRequest, *, sample: int, seed: int, on_event: Emit) -> dict[str, Any]:
     """Measures `sample` of the model's records again; the result of `drift.run`. Raises a RelaxcError."""
-    return _run("service.jobs.process.entries:verify_records", request, {"sample": sample, "seed": seed}, on_event)
+    return _run("service.jobs.entries:verify_records", request, {"sample": sample, "seed": seed}, on_event)
 
 
 def _run(entry: str, request: CompileRequest, payload: dict[str, Any], on_event: Emit) -> dict[str, Any]:

@@ -13,16 +13,16 @@ from service.compiler import places_read, prepare
 from service.config import settings
 from service.errors import CompileFailed, StoreUnwritable
 from service.jobs.local.calls import local_backend
-from service.jobs.process.limits import Limits
-from service.jobs.process.plain import MAX_READ_BYTES, open_left
-from service.jobs.process.sandbox.confinement import Confinement, folders_of
-from service.jobs.process.task import Emit, Flavour, Task
+from service.process.limits import Limits
+from service.process.plain import MAX_READ_BYTES, open_left
+from service.process.sandbox.confinement import Confinement, folders_of
+from service.process.task import Emit, Flavour, Task
 from service.request import CompileOptions, CompileRequest
 from service.tuning.options import TuneOptions
 
 __all__ = ["TuneResult", "list_tasks", "tune", "tune_local"]
 
-ENTRY = "service.jobs.process.entries:tune_model"
+ENTRY = "service.jobs.entries:tune_model"
 
 _GRACE_S = 1800.0
 """What a run may take beside its time: the import, the last batch, the comparisons at the end."""

@@ -18,7 +18,7 @@ from service.jobs.database import artifacts
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner
 from service.jobs.objects.recent import Recent
-from service.jobs.process.workspace import Workspace
+from service.process.workspace import Workspace
 
 __all__ = ["Artifacts"]
 

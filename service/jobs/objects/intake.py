@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from service.jobs.process.limits import Limits
-from service.jobs.process.pool import Pool
-from service.jobs.process.sandbox.confinement import Confinement
-from service.jobs.process.task import Task
-from service.jobs.process.workspace import Workspace
+from service.process.limits import Limits
+from service.process.pool import Pool
+from service.process.sandbox.confinement import Confinement
+from service.process.task import Task
+from service.process.workspace import Workspace
 from service.request import ModelFormat, ModelRef
 
 __all__ = ["refer"]
@@ -28,7 +28,7 @@ def refer(pool: Pool, workspace: Workspace, path: Path, sha256: str) -> ModelRef
     try:
         payload = {"path": str(path), "sha256": sha256}
         task = Task(
-            "service.jobs.process.entries:refer_to_model",
+            "service.jobs.entries:refer_to_model",
             payload,
             workdir,
             limits=limits,

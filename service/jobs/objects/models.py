@@ -17,8 +17,8 @@ from service.jobs.database import models
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import ModelFile, ModelRow, Owner
 from service.jobs.objects.intake import refer
-from service.jobs.process.pool import Pool
-from service.jobs.process.workspace import Workspace
+from service.process.pool import Pool
+from service.process.workspace import Workspace
 from service.request import ModelRef
 
 __all__ = ["MODELS_LOCK", "Models"]

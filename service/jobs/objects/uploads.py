@@ -27,7 +27,7 @@ from service.errors import (
 )
 from service.jobs.database.rows import ModelRow, Owner, UploadState
 from service.jobs.objects.models import Models
-from service.jobs.process.workspace import Workspace
+from service.process.workspace import Workspace
 
 __all__ = ["Part", "Uploads"]
 

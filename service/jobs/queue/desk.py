@@ -14,11 +14,11 @@ from service.jobs.database import events, jobs, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import EventRow, JobKind, JobPage, JobRequest, JobRow, Owner
 from service.jobs.job import State
-from service.jobs.process.plain import open_plain
 from service.jobs.queue.hub import Hub
 from service.jobs.queue.kinds import TUNE_FILES
 from service.jobs.queue.running import Running, log_name
 from service.jobs.queue.submission import Origin, Submission, Submitted
+from service.process.plain import open_plain
 
 __all__ = ["Jobs", "Origin", "Submitted"]
 

@@ -13,7 +13,7 @@ from service.jobs.database import events
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobRow
 from service.jobs.database.transitions import held
-from service.jobs.process.task import finite
+from service.process.task import finite
 
 __all__ = ["EventLog"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from service.errors import RelaxcError
 from service.jobs.database import instances, transitions
 from service.jobs.database.engine import Database
-from service.jobs.process.workspace import Workspace
+from service.process.workspace import Workspace
 
 __all__ = ["RECOVERY_LOCK", "Keeper", "Periodic"]
 

@@ -19,23 +19,23 @@ from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
 from service.jobs.once import Ask, CompileOnce
-from service.jobs.process.bounds import checked
-from service.jobs.process.limits import Limits
-from service.jobs.process.plain import MAX_READ_BYTES, open_left
-from service.jobs.process.pool import Pool
-from service.jobs.process.sandbox.confinement import Confinement, folders_of
-from service.jobs.process.task import Flavour, Task, finite
-from service.jobs.process.unnamed import unnamed
-from service.jobs.process.workspace import Workspace
 from service.jobs.queue.running import Running
+from service.process.bounds import checked
+from service.process.limits import Limits
+from service.process.plain import MAX_READ_BYTES, open_left
+from service.process.pool import Pool
+from service.process.sandbox.confinement import Confinement, folders_of
+from service.process.task import Flavour, Task, finite
+from service.process.unnamed import unnamed
+from service.process.workspace import Workspace
 from service.request import CompileOptions, CompileRequest, ModelRef, TargetSpec
 
 __all__ = ["ENTRIES", "TUNE_FILES", "Kinds", "compile_request"]
 
 ENTRIES = {
-    JobKind.TUNE: "service.jobs.process.entries:tune_model",
-    JobKind.BENCH: "service.jobs.process.entries:bench_artifact",
-    JobKind.VERIFY: "service.jobs.process.entries:verify_artifact",
+    JobKind.TUNE: "service.jobs.entries:tune_model",
+    JobKind.BENCH: "service.jobs.entries:bench_artifact",
+    JobKind.VERIFY: "service.jobs.entries:verify_artifact",
 }
 
 TUNE_FILES = ("report.json", "curve.png")

@@ -10,7 +10,7 @@ from pathlib import Path
 from service.config import settings
 from service.jobs.database.engine import Database
 from service.jobs.database.migrate import is_current
-from service.jobs.process.pool import Pool
+from service.process.pool import Pool
 
 __all__ = ["reasons"]
 

@@ -15,9 +15,9 @@ from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
-from service.jobs.process.plain import open_plain
-from service.jobs.process.pool import Cancellation
 from service.jobs.queue.eventlog import EventLog
+from service.process.plain import open_plain
+from service.process.pool import Cancellation
 
 __all__ = ["LOG_BYTES", "Running", "Watch", "log_name"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from service.config import settings
 from service.errors import InvalidOption, ServerUnreachable
-from service.jobs.process.workspace import Workspace
+from service.process.workspace import Workspace
 from service.request import TargetSpec
 from service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
 from service.tuning.measure.disk import check_room, writing

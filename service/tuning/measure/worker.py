@@ -26,7 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from service.jobs.process.limits import Limits, die_with_parent, name_process
+from service.process.limits import Limits, die_with_parent, name_process
 from service.tuning.measure.zygote import CLOSE
 
 __all__ = ["main"]

@@ -15,8 +15,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import service
 from service.errors import CompilerCrashed
+from service.process.scrubbed import for_zygotes
 
 __all__ = ["CLOSE", "Worker", "Zygote"]
 
@@ -113,7 +113,7 @@ class Zygote:
                     *("--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--folder", str(self._folder)),
                 ],
                 pass_fds=[theirs.fileno()],
-                env=_environment(),
+                env=for_zygotes(os.environ),
                 start_new_session=True,  # a Ctrl-C in the terminal is the tuner's to handle
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -187,10 +187,3 @@ def _last_words(log: Path) -> str:
     spoken = [line.strip() for line in lines if line.strip() and not line.startswith((" ", "Current thread", "Thread"))]
     fatal = [line for line in spoken if line.startswith("Fatal")]
     return (fatal or spoken or [""])[-1][:300]
-
-
-def _environment() -> dict[str, str]:
-    """Ours, with `service` importable and OpenBLAS, which would start threads before the fork, kept to one."""
-    home = str(Path(service.__file__).parent.parent)
-    path = [home, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "OPENBLAS_NUM_THREADS": "1"}

@@ -15,10 +15,10 @@ from service.artifact.store import Store
 from service.errors import Busy, Cancelled, CompileFailed, CompilerCrashed, ServiceError, UnsupportedModel
 from service.jobs.job import State
 from service.jobs.local.queue import CompileQueue, Origin
-from service.jobs.process.limits import Limits
-from service.jobs.process.pool import Pool
-from service.jobs.process.workspace import Workspace
 from service.lowering.target import resolve
+from service.process.limits import Limits
+from service.process.pool import Pool
+from service.process.workspace import Workspace
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
 from tests.jobs.entries import seed_of
 

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from service.jobs.process.workspace import Workspace, _unlock_and_retry
+from service.process.workspace import Workspace, _unlock_and_retry
 
 _OPENS_AND_DIES = """
 import os, sys
 from pathlib import Path
-from service.jobs.process.workspace import Workspace
+from service.process.workspace import Workspace
 space = Workspace(Path(sys.argv[1]))
 (space.folder("job") / "half.so").write_text("half")
 os.kill(os.getpid(), 9)
@@ -21,7 +21,7 @@ os.kill(os.getpid(), 9)
 _DIES_WHILE_IT_REMOVES = """
 import os, sys
 from pathlib import Path
-from service.jobs.process import workspace
+from service.process import workspace
 def dies(folder, **_):
     (Path(folder) / "lock").unlink()
     os.kill(os.getpid(), 9)

@@ -14,10 +14,10 @@ from service.errors import (
     CompilerTimeout,
     RelaxcError,
 )
-from service.jobs.process.child import EXIT_OUT_OF_MEMORY
-from service.jobs.process.guard import Ending
-from service.jobs.process.plain import open_plain
-from service.jobs.process.task import Task
+from service.process.child import EXIT_OUT_OF_MEMORY
+from service.process.guard import Ending
+from service.process.plain import open_plain
+from service.process.task import Task
 
 __all__ = ["error_of_ending", "log_tail", "tail_of", "with_context"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import InvalidOption
-from service.jobs.process.task import Emit
+from service.process.task import Emit
 from service.request import CompileRequest, ModelFormat, ModelRef
 
 __all__ = [

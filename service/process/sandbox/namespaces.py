@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from service.jobs.process.sandbox.kernel import CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUSER, mount, unshare
+from service.process.sandbox.kernel import CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUSER, mount, unshare
 
 __all__ = ["leave_network", "make_reachable"]
 

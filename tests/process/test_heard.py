@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from service.errors import CompileFailed, UnsupportedModel
-from service.jobs.process.bounds import MAX_OUTCOME_BYTES, bounded, checked
-from service.jobs.process.heard import Heard
-from service.jobs.process.task import finite
+from service.process.bounds import MAX_OUTCOME_BYTES, bounded, checked
+from service.process.heard import Heard
+from service.process.task import finite
 
 
 def heard(*messages: dict[str, Any]) -> tuple[Heard, list[dict[str, Any]]]:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import CompileError, CompileFailed, CompilerOutOfMemory, RelaxcError, ServiceError
-from service.jobs.process.limits import Limits, die_with_parent, name_process
-from service.jobs.process.sandbox.confine import confine
-from service.jobs.process.sandbox.confinement import Confinement
-from service.jobs.process.task import send
+from service.process.limits import Limits, die_with_parent, name_process
+from service.process.sandbox.confine import confine
+from service.process.sandbox.confinement import Confinement
+from service.process.task import send
 
 __all__ = ["EXIT_OUT_OF_MEMORY", "run_child"]
 

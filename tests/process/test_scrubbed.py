@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from service.config import Settings
-from service.jobs.process.scrubbed import NOT_FOR_JOBS, scrubbed_environment
+from service.process.scrubbed import NOT_FOR_JOBS, scrubbed_environment
 
 
 def test_compilers_get_what_they_need_and_no_secret() -> None:

@@ -10,10 +10,12 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-import service
 from service.config import Settings, settings
 
-__all__ = ["NOT_FOR_JOBS", "scrubbed_environment"]
+__all__ = ["NOT_FOR_JOBS", "for_zygotes", "scrubbed_environment"]
+
+_HOME = Path(__file__).parents[2]
+"""The folder that has `service`."""
 
 _NAMES = frozenset(
     [
@@ -31,8 +33,7 @@ NOT_FOR_JOBS = frozenset(
 
 
 def scrubbed_environment(outer: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Of `outer` (ours if None) what compiling needs; `service` importable, and OpenBLAS, which would start threads
-    before the fork, kept to one."""
+    """Return what compiling needs of `outer` (ours if None), for a zygote."""
     outer = os.environ if outer is None else outer
     settings_of_jobs = {f"RELAXC_{name.upper()}" for name in Settings.model_fields.keys() - NOT_FOR_JOBS}
     kept = {
@@ -40,13 +41,16 @@ def scrubbed_environment(outer: Mapping[str, str] | None = None) -> dict[str, st
         for name, value in outer.items()
         if name in _NAMES or name.startswith(_PREFIXES) or name.upper() in settings_of_jobs
     }
-    home = str(Path(service.__file__).parent.parent)
-    path = [home, *filter(None, outer.get("PYTHONPATH", "").split(os.pathsep))]
     return {
-        **kept,
-        "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)),
-        "OPENBLAS_NUM_THREADS": "1",
+        **for_zygotes(kept),
         "RELAXC_CACHE_DIR": str(settings().cache_dir),  # its default is made from HOME and others that a job lacks
         "USER": "relaxc",  # getpass, which torch asks, finds no name for the user that a job runs as
         "LOGNAME": "relaxc",
     }
+
+
+def for_zygotes(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return `environment` with `service` importable, and OpenBLAS, which would start threads before the fork, kept to
+    one."""
+    path = [str(_HOME), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
+    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "OPENBLAS_NUM_THREADS": "1"}

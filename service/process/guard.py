@@ -22,10 +22,10 @@ from pathlib import Path
 
 import psutil
 
-from service.jobs.process.child import run_child
-from service.jobs.process.limits import Limits, become_subreaper, die_with_parent, kernel_oom_kills, name_process
-from service.jobs.process.sandbox.confine import take_back
-from service.jobs.process.task import Lines, send
+from service.process.child import run_child
+from service.process.limits import Limits, become_subreaper, die_with_parent, kernel_oom_kills, name_process
+from service.process.sandbox.confine import take_back
+from service.process.task import Lines, send
 
 __all__ = ["Ending", "stand_guard"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import RelaxcError
-from service.jobs.process.task import Task
+from service.process.task import Task
 
 __all__ = ["unnamed", "without_paths"]
 
@@ -22,7 +22,7 @@ def unnamed(value: dict[str, Any], task: Task) -> dict[str, Any]:
     stand_ins = {
         **{str(path): "MODEL" for path in task.confinement.reads},
         str(task.workdir): "JOB",
-        str(Path(__file__).parents[3]): "RELAXC",
+        str(Path(__file__).parents[2]): "RELAXC",
         sys.prefix: "PYTHON",
         sys.base_prefix: "PYTHON",
     }

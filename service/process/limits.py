@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from service.config import Settings, settings
-from service.jobs.process.sandbox.kernel import prctl
+from service.process.sandbox.kernel import prctl
 
 __all__ = ["Limits", "become_subreaper", "die_with_parent", "kernel_oom_kills", "name_process"]
 

@@ -16,17 +16,17 @@ import psutil
 import pytest
 
 from service.errors import CompileError
-from service.jobs.process.limits import Limits
-from service.jobs.process.pool import Pool
-from service.jobs.process.sandbox import landlock
-from service.jobs.process.sandbox.confine import FIRST_USER
-from service.jobs.process.sandbox.confinement import Confinement
-from service.jobs.process.task import Flavour, Task
 from service.lowering.target import resolve
+from service.process.limits import Limits
+from service.process.pool import Pool
+from service.process.sandbox import landlock
+from service.process.sandbox.confine import FIRST_USER
+from service.process.sandbox.confinement import Confinement
+from service.process.task import Flavour, Task
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
 from tests.api.conftest import make_onnx
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 LIMITS = Limits(timeout_s=120.0, memory_bytes=4 << 30, file_bytes=1 << 30)
 
 pytestmark = pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
@@ -143,7 +143,7 @@ def test_a_real_compile_notices_nothing(pool: Pool, tmp_path: Path, own_user: bo
     workdir.mkdir(mode=0o700)
     payload = {"request": request.to_dict(), "dump_dir": None}
     allowed = Confinement(reads=(request.model.path,), own_user=own_user)
-    task = Task("service.jobs.process.entries:compile_model", payload, workdir, limits=LIMITS, confinement=allowed)
+    task = Task("service.jobs.entries:compile_model", payload, workdir, limits=LIMITS, confinement=allowed)
     result = pool.run(task, lambda event: None)
     assert (workdir / result["files"][0]).stat().st_uid == os.geteuid()
 
@@ -178,8 +178,8 @@ def test_started_by_a_user_the_walls_are_the_same(sockets: dict[str, Any], open_
     code = f"""
 import json, os, sys
 from pathlib import Path
-from service.jobs.process.pool import Pool
-from service.jobs.process.task import Task
+from service.process.pool import Pool
+from service.process.task import Task
 payload = json.loads({json.dumps(payload)!r}) | {{"attach": os.getpid(), "kill": os.getpid()}}
 with Pool() as pool:
     task = Task("tests.jobs.hostile:attempt", payload, Path({str(workdir)!r}))

@@ -11,8 +11,8 @@ import traceback
 
 import psutil
 
-from service.jobs.process.guard import stand_guard
-from service.jobs.process.limits import become_subreaper
+from service.process.guard import stand_guard
+from service.process.limits import become_subreaper
 
 __all__ = ["serve_forks"]
 

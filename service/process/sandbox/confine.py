@@ -17,11 +17,11 @@ from pathlib import Path
 
 from service.config import settings
 from service.errors import ServiceError
-from service.jobs.process.sandbox import landlock
-from service.jobs.process.sandbox.confinement import Confinement, Walls
-from service.jobs.process.sandbox.kernel import drop_capabilities, prctl
-from service.jobs.process.sandbox.namespaces import leave_network, make_reachable
-from service.jobs.process.sandbox.seccomp import filter_calls
+from service.process.sandbox import landlock
+from service.process.sandbox.confinement import Confinement, Walls
+from service.process.sandbox.kernel import drop_capabilities, prctl
+from service.process.sandbox.namespaces import leave_network, make_reachable
+from service.process.sandbox.seccomp import filter_calls
 
 __all__ = ["confine", "take_back"]
 

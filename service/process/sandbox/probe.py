@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import RelaxcError
-from service.jobs.process.sandbox.confine import confine
-from service.jobs.process.sandbox.confinement import Confinement
+from service.process.sandbox.confine import confine
+from service.process.sandbox.confinement import Confinement
 
 __all__ = ["probe"]
 

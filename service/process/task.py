@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from service.jobs.process.limits import Limits
-from service.jobs.process.sandbox.confinement import Confinement
+from service.process.limits import Limits
+from service.process.sandbox.confinement import Confinement
 from service.request import ModelFormat
 
 __all__ = ["MAX_LINE_BYTES", "Emit", "Flavour", "Lines", "Task", "finite", "send"]

@@ -24,12 +24,12 @@ from service.errors import (
     ServiceError,
     UnsupportedModel,
 )
-from service.jobs.process.limits import Limits
-from service.jobs.process.pool import Cancellation, Pool
-from service.jobs.process.task import Flavour, Task
-from service.jobs.process.zygote import Zygote, ZygoteGone
+from service.process.limits import Limits
+from service.process.pool import Cancellation, Pool
+from service.process.task import Flavour, Task
+from service.process.zygote import Zygote, ZygoteGone
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 LIMITS = Limits(timeout_s=60.0, memory_bytes=2 << 30, file_bytes=8 << 20)
 
 
@@ -240,8 +240,8 @@ def test_who_waits_for_a_zygote_that_another_thread_has_given_up_is_told_that_it
 def test_a_zygote_that_imports_ends_when_its_server_is_killed() -> None:
     code = (
         "import os\n"
-        "from service.jobs.process.pool import Pool\n"
-        "from service.jobs.process.task import Flavour\n"
+        "from service.process.pool import Pool\n"
+        "from service.process.task import Flavour\n"
         "pool = Pool()\n"
         "pool.warm(Flavour.PT2)\n"
         "print(pool.pids()[Flavour.PT2], flush=True)\n"
@@ -254,8 +254,8 @@ def test_a_zygote_that_imports_ends_when_its_server_is_killed() -> None:
 def test_a_killed_server_leaves_no_file(tmp_path: Path) -> None:
     code = (
         "import os\n"
-        "from service.jobs.process.pool import Pool\n"
-        "from service.jobs.process.task import Flavour\n"
+        "from service.process.pool import Pool\n"
+        "from service.process.task import Flavour\n"
         "pool = Pool()\n"
         "pool.warm(Flavour.ONNX)\n"
         "os.kill(os.getpid(), 9)\n"

@@ -12,12 +12,12 @@ from typing import Any
 import psutil
 
 from service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
-from service.jobs.process.bounds import bounded
-from service.jobs.process.failures import error_of_ending, with_context
-from service.jobs.process.heard import Heard
-from service.jobs.process.task import Emit, Flavour, Lines, Task, send
-from service.jobs.process.unnamed import without_paths
-from service.jobs.process.zygote import Zygote, ZygoteGone
+from service.process.bounds import bounded
+from service.process.failures import error_of_ending, with_context
+from service.process.heard import Heard
+from service.process.task import Emit, Flavour, Lines, Task, send
+from service.process.unnamed import without_paths
+from service.process.zygote import Zygote, ZygoteGone
 
 __all__ = ["Cancellation", "Pool"]
 

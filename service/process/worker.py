@@ -1,6 +1,6 @@
 """The zygote: has paid the imports once, and forks a fresh process for each job.
 
-`python -m service.jobs.process.worker --flavour onnx --control FD`. It does no work itself and starts no thread, which
+`python -m service.process.worker --flavour onnx --control FD`. It does no work itself and starts no thread, which
 is what makes the fork safe (docs/decisions/010-zygote.md). It ends when the server's end of FD closes.
 """
 
@@ -22,10 +22,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.jobs.process.forks import serve_forks
-from service.jobs.process.limits import name_process
-from service.jobs.process.sandbox.probe import probe
-from service.jobs.process.task import Flavour
+from service.process.forks import serve_forks
+from service.process.limits import name_process
+from service.process.sandbox.probe import probe
+from service.process.task import Flavour
 
 __all__ = ["main", "preload"]
 
@@ -52,7 +52,7 @@ def preload(flavour: Flavour) -> None:
     """Imports what a job of this flavour will need; `onnx` cannot import torch afterwards."""
     if flavour is Flavour.ONNX:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
-    for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.process.entries", *_our_modules(flavour)):
+    for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.entries", *_our_modules(flavour)):
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:

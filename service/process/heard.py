@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from service.jobs.process.guard import Ending
-from service.jobs.process.task import Emit, finite
+from service.process.guard import Ending
+from service.process.task import Emit, finite
 
 __all__ = ["EVENTS", "Heard"]
 

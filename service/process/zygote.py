@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from service.errors import CompilerCrashed
-from service.jobs.process.failures import tail_of
-from service.jobs.process.scrubbed import scrubbed_environment
-from service.jobs.process.task import Flavour
+from service.process.failures import tail_of
+from service.process.scrubbed import scrubbed_environment
+from service.process.task import Flavour
 
 __all__ = ["Zygote", "ZygoteGone"]
 
@@ -45,7 +45,7 @@ class Zygote:
         with theirs:
             self._process = subprocess.Popen(  # our own module
                 [
-                    *(sys.executable, "-P", "-m", "service.jobs.process.worker"),
+                    *(sys.executable, "-P", "-m", "service.process.worker"),
                     *("--flavour", str(flavour), "--control", str(theirs.fileno())),
                 ],
                 pass_fds=[theirs.fileno()],

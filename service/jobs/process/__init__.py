@@ -1,1 +1,0 @@
-"""A job's child process: warm zygotes, a fork for each task under limits, and how it ended."""

@@ -1,0 +1,1 @@
+"""A call in a child process: warm zygotes, a fork for each task under limits, and how it ended."""
