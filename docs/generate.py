@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from docs.cli_page import cli_page
 from docs.layout_page import layout_page
 from service import errors
 from service.config import Settings
@@ -162,6 +163,7 @@ PAGES = {
     _HERE / "settings.md": settings_page,
     _HERE / "pipeline.md": pipeline_page,
     _HERE / "layout.md": layout_page,
+    _HERE / "cli.md": cli_page,
 }
 
 if __name__ == "__main__":

@@ -73,6 +73,16 @@ def test_every_verb_and_option_has_help(words: str) -> None:
     assert not silent, f"relaxc {words} says nothing about {silent}"
 
 
+def test_what_the_page_of_commands_says_of_all_verbs_holds() -> None:
+    """docs/cli.md names `--verbose` and `--json` once, and not beside each verb."""
+    for words, command in COMMANDS.items():
+        if words and not hasattr(command, "commands"):
+            options = {name for parameter in command.params for name in parameter.opts}
+            assert options >= ({"--verbose"} if words in ("serve", "records export") else {"--verbose", "--json"}), (
+                words
+            )
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_commands_in_documents_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
