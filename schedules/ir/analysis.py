@@ -243,8 +243,7 @@ def _bytes_moved(func: Any, buffer: Any) -> Any:
         if touched and not (count and isinstance(times, int) and isinstance(block.body, tirx.BufferStore)):
             return whole
         loaded += count * times if count else 0
-    item = max(1, tir.dtype_bits(str(buffer.dtype)) // 8)
-    return min(whole, loaded * item) if isinstance(whole, int) and loaded else whole
+    return min(whole, loaded * tir.dtype_bytes(str(buffer.dtype))) if isinstance(whole, int) and loaded else whole
 
 
 def _operations(value: Any) -> int:
@@ -275,8 +274,7 @@ def _buffers(params: Iterable[Any]) -> list[Any]:
 
 
 def _bytes(buffer: Any) -> Any:
-    bits = tir.dtype_bits(str(buffer.dtype))
-    return tir.product(list(buffer.shape)) * max(1, bits // 8)
+    return tir.product(list(buffer.shape)) * tir.dtype_bytes(str(buffer.dtype))
 
 
 def _folded(value: Any) -> Any:

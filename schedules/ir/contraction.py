@@ -11,17 +11,19 @@ from tvm import tirx
 from schedules.ir import tir
 from schedules.template import Declined
 
-__all__ = ["Contraction", "find"]
+__all__ = ["Contraction", "accumulation_dtype", "find"]
+
+_SHORT_FLOATS = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)
 class Contraction:
     """`C[b, m, n] = sum over k of left(b, m, k) * right(b, k, n)`, where n holds C's contiguous dim.
 
-    The axes of a group are flattened row-major. `left` and `right` are expressions over all axes; the
-    products are summed in `dtype`, which is fp32 for 16-bit floats. `origin` gives each spatial variable
-    of the block from the axes: a variable of extent 1 is 0, that of a grouped convolution's channels is
-    `group * channels + channel`.
+    The axes of a group are flattened row-major. `left` and `right` are expressions over all axes; what they load is of
+    the types `operands`, and the products are summed in `dtype`, which is fp32 for 16-bit floats. `origin` gives each
+    spatial variable of the block from the axes: a variable of extent 1 is 0, that of a grouped convolution's channels
+    is `group * channels + channel`.
     """
 
     block: Any
@@ -33,6 +35,7 @@ class Contraction:
     origin: dict[Any, Any]
     left: Any
     right: Any
+    operands: tuple[str, str]
     dtype: str
 
     @property
@@ -66,6 +69,18 @@ def find(func: Any) -> Contraction | Declined:
     return operands if isinstance(operands, Declined) else _classify(block, *operands)
 
 
+def accumulation_dtype(result: str) -> str:
+    """The type that sums of products are made in whose result is of type `result`: fp32 for 16-bit floats."""
+    return "float32" if result in _SHORT_FLOATS else result
+
+
+def _stored_dtype(operand: Any) -> str:
+    """The type of an operand before it is cast to that of the sum."""
+    while isinstance(operand, tirx.Cast):
+        operand = operand.value
+    return str(operand.ty.dtype)
+
+
 def _operands(block: Any) -> tuple[Any, Any] | Declined:
     """left and right of `C[i] = C[i] + left * right`, the init being zero."""
     value, init = block.body.value, block.init.value
@@ -78,7 +93,7 @@ def _operands(block: Any) -> tuple[Any, Any] | Declined:
         return Declined("the summed term is not a product")
     if not isinstance(value.b, tirx.Cast):
         return term.a, term.b
-    exact = str(term.ty.dtype) in ("float16", "bfloat16")  # an integer product may wrap before the cast
+    exact = accumulation_dtype(str(term.ty.dtype)) != str(term.ty.dtype)  # an integer product may wrap before the cast
     return (term.a, term.b) if exact else Declined("the product is cast before it is summed")
 
 
@@ -114,9 +129,11 @@ def _classify(block: Any, a: Any, b: Any) -> Contraction | Declined:
     (outer_m, m), (outer_n, n) = _static_suffix(m, extents), _static_suffix(n, extents)
     batch = (*batch, *outer_m, *outer_n)
     result = str(block.body.buffer.dtype)
-    dtype = "float32" if result in ("float16", "bfloat16") else result
+    dtype = accumulation_dtype(result)
+    operands = (_stored_dtype(a), _stored_dtype(b))
     real_k = tuple(var for var in k if extents[var] != 1)
-    return Contraction(block, batch, m, n, real_k, extents, origin, a.astype(dtype), b.astype(dtype), dtype)
+    left, right = a.astype(dtype), b.astype(dtype)
+    return Contraction(block, batch, m, n, real_k, extents, origin, left, right, operands, dtype)
 
 
 def _static_suffix(axes: tuple[Any, ...], extents: dict[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

@@ -9,7 +9,25 @@ from tvm import s_tir, tirx
 
 from schedules.ir import tir
 
-__all__ = ["block", "buffer", "loop", "ramp", "sequence", "store", "unrolled", "vectorized"]
+__all__ = [
+    "block",
+    "buffer",
+    "call",
+    "loop",
+    "prefetch",
+    "ramp",
+    "sequence",
+    "store",
+    "unrolled",
+    "vectorized",
+    "with_code",
+]
+
+_STATUS = "int32"
+"""The type of what C functions return, and of flags."""
+
+_READ_INTO_L2 = [tirx.const(flag, _STATUS) for flag in (0, 2, 1)]
+"""The arguments of `llvm.prefetch`: a read; locality 2 of 3, which is L2 on x86-64 and aarch64; not code."""
 
 Body = Callable[[Any], Any]
 """From the loop's variable to its body."""
@@ -19,10 +37,10 @@ def loop(extent: Any, body: Body, kind: int = tirx.ForKind.SERIAL, name: str = "
     """`for i in range(extent): body(i)`; with an extent of 1, the body alone."""
     known = tir.as_int(extent)
     if known == 1:
-        return body(tirx.const(0, "int64"))
-    size = extent if known is None else tirx.const(known, "int64")
-    var = tirx.Var(name, "int64")
-    return tirx.For(var, tirx.const(0, "int64"), size, kind, body(var))
+        return body(tir.index_const(0))
+    size = extent if known is None else tir.index_const(known)
+    var = tir.fresh(name)
+    return tirx.For(var, tir.index_const(0), size, kind, body(var))
 
 
 def unrolled(extent: int, body: Body) -> Any:
@@ -45,7 +63,7 @@ def store(target: Any, value: Any, *indices: Any) -> Any:
     return tirx.BufferStore(target, value, list(indices))
 
 
-def buffer(name: str, *shape: int, dtype: str = "float32", scope: str = "global") -> Any:
+def buffer(name: str, *shape: int, dtype: str, scope: str = "global") -> Any:
     """A row-major buffer; `local` is for what should stay in registers, so its indices must be constants."""
     return tirx.decl_buffer(shape, dtype, name, scope=scope, layout=None)
 
@@ -57,4 +75,19 @@ def block(name: str, body: Any, buffers: list[Any]) -> Any:
 
 def ramp(start: Any, lanes: int) -> Any:
     """The indices `start, start + 1, …` of a vector."""
-    return tirx.Ramp(start, tirx.const(1, "int64"), lanes)
+    return tirx.Ramp(start, tir.index_const(1), lanes)
+
+
+def prefetch(element: Any) -> Any:
+    """Fetches the line of `element`, a load, into L2; an address past the end of a buffer does nothing."""
+    return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(element), *_READ_INTO_L2))
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Calls the function `name` of code that `with_code` brings, whose result says nothing."""
+    return tirx.Evaluate(tirx.call_extern(_STATUS, name, *arguments))
+
+
+def with_code(llvm: str, body: Any) -> Any:
+    """`body`, which may call the functions of the LLVM IR `llvm`."""
+    return tirx.AttrStmt(tirx.const(0, _STATUS), "pragma_import_llvm", llvm, body)

@@ -42,7 +42,7 @@ class Access:
 
     def offset(self, axes: Sequence[Axis], positions: Sequence[Any], fixed: dict[Any, Any]) -> Any:
         """The element, counted from the buffer's first, at `positions` along the axes."""
-        values, total = dict(fixed), tirx.const(0, "int64")
+        values, total = dict(fixed), tir.index_const(0)
         for axis, position, stride in zip(axes, positions, self.strides, strict=True):
             if stride is None:
                 values |= axis.indices(position)
@@ -63,7 +63,7 @@ class Access:
         Indices of each dim are divisions and remainders of the offset, which TVM's simplifier does not always put
         together again, and then every element is gathered on its own.
         """
-        zeros = [tirx.const(0, "int64") for _ in self.buffer.shape[1:]]
+        zeros = [tir.index_const(0) for _ in self.buffer.shape[1:]]
         return [*zeros, offset] if len(self.buffer.shape) else []
 
 

@@ -20,9 +20,14 @@ __all__ = [
     "collect",
     "conditions",
     "dtype_bits",
+    "dtype_bytes",
     "flatten",
     "fresh",
+    "index_const",
+    "is_condition",
+    "is_float",
     "is_if_then_else",
+    "is_nan",
     "loads",
     "loads_what_it_stores",
     "loop_nest",
@@ -42,6 +47,12 @@ __all__ = [
     "variables",
     "zero",
 ]
+
+INDEX = "int64"
+"""The type of indices and sizes."""
+
+_FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
+"""Bits of the fraction of a float, below those of its exponent, which are all set in infinity."""
 
 _ON = tvm_ffi.structural.WalkResult.ADVANCE
 
@@ -104,20 +115,25 @@ def product(extents: Sequence[Any]) -> Any:
     known = [as_int(extent) for extent in extents]
     if all(value is not None for value in known):
         return prod(value for value in known if value is not None)
-    total: Any = tirx.const(1, "int64")
+    total: Any = index_const(1)
     for extent in extents:
         total = total * extent
     return simplify(total)
 
 
+def index_const(value: int) -> Any:
+    """The constant `value` in the type of indices."""
+    return tirx.const(value, INDEX)
+
+
 def size(extent: Any) -> Any:
-    """`extent` as an int64 expression."""
-    return tirx.const(extent, "int64") if isinstance(extent, int) else extent.astype("int64")
+    """`extent` as an expression in the type of indices."""
+    return index_const(extent) if isinstance(extent, int) else extent.astype(INDEX)
 
 
 def flatten(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
     """The row-major position of `indices` in a space of `extents`: `(i, j) in (m, n) → i * n + j`."""
-    position: Any = tirx.const(0, "int64")
+    position: Any = index_const(0)
     for index, extent in zip(indices, extents, strict=True):
         position = position * extent + index
     return position
@@ -150,20 +166,20 @@ def loop_nest(
 
     `body` takes the block's variables and gives its statement, and its initial statement or None.
     """
-    axes = [tirx.Var(f"v{label}", "int64") for label, _, _ in extents]
+    axes = [tirx.Var(f"v{label}", INDEX) for label, _, _ in extents]
     kinds = [tirx.IterVar.CommReduce if reduction else tirx.IterVar.DataPar for _, _, reduction in extents]
     iters = [
-        tirx.IterVar(Range(tirx.const(0, "int64"), size(extent)), var, kind)
+        tirx.IterVar(Range(index_const(0), size(extent)), var, kind)
         for var, kind, (_, extent, _) in zip(axes, kinds, extents, strict=True)
     ]
     statement, init = body(axes)
     draft = s_tir.SBlock(iters, [], [], name, statement, init)
     touched = access_regions(draft)
     block = s_tir.SBlock(iters, touched[0], touched[1], name, statement, init)
-    loops = [tirx.Var(label, "int64") for label, _, _ in extents]
+    loops = [tirx.Var(label, INDEX) for label, _, _ in extents]
     nest: Any = s_tir.SBlockRealize(loops, True, block)
     for var, (_, extent, _) in reversed(list(zip(loops, extents, strict=True))):
-        nest = tirx.For(var, tirx.const(0, "int64"), size(extent), tirx.ForKind.SERIAL, nest)
+        nest = tirx.For(var, index_const(0), size(extent), tirx.ForKind.SERIAL, nest)
     return nest
 
 
@@ -207,9 +223,24 @@ def dtype_bits(dtype: str) -> int:
     return 8 if dtype == "bool" else int(digits) if digits else 64
 
 
+def dtype_bytes(dtype: str) -> int:
+    """The bytes of one element of `dtype` in memory."""
+    return max(1, dtype_bits(dtype) // 8)
+
+
+def is_condition(dtype: str) -> bool:
+    """Whether `dtype` has truth values: it has no lowest and no highest."""
+    return dtype == "bool"
+
+
+def is_float(dtype: str) -> bool:
+    """Whether `dtype` is a floating-point type."""
+    return dtype.startswith(("float", "bfloat"))
+
+
 def fresh(name: str) -> Any:
-    """A new int64 variable."""
-    return tirx.Var(name, "int64")
+    """A new variable in the type of indices."""
+    return tirx.Var(name, INDEX)
 
 
 def conditions(expr: Any) -> list[Any]:
@@ -221,6 +252,15 @@ def conditions(expr: Any) -> list[Any]:
 def is_if_then_else(node: Any) -> bool:
     """Whether `node` is an if_then_else of an expression, which TVM 0.27 has in its dialect `prim`."""
     return isinstance(node, Call) and getattr(node.op, "name", "") == "prim.if_then_else"
+
+
+def is_nan(value: Any) -> Any:
+    """Whether a float is NaN, by its bits: fast-math code assumes that no comparison of floats sees one."""
+    dtype = str(value.ty.dtype)
+    bits = dtype_bits(dtype)
+    sign = 1 << (bits - 1)
+    magnitude = tirx.reinterpret(f"int{bits}", value) & tirx.const(sign - 1, f"int{bits}")
+    return magnitude > tirx.const(sign - (1 << _FRACTION_BITS[dtype]), f"int{bits}")
 
 
 def same_var(a: Any, b: Any) -> bool:

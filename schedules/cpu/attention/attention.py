@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from schedules.cpu.attention.form import MOST_VECTORS, Blocking, attention_of
 from schedules.cpu.attention.form import Attention as Form
-from schedules.cpu.attention.form import Blocking, attention_of
 from schedules.cpu.attention.loops import attention_loops
 from schedules.cpu.common.register_tile import divisors
 from schedules.hardware import Cpu, cpu_of
@@ -16,7 +16,7 @@ __all__ = ["Attention"]
 
 _KEYS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
-_MAX_VECTORS, _MAX_TILES = 4, 8
+_MAX_TILES = 8
 _COPY = 0.25
 """What packing the values costs, in the time of one block of queries."""
 
@@ -25,9 +25,10 @@ class Attention:
     """`out[b, m, h, e] = sum over n of softmax over n of (q[b, m, h, :] · k[b, n, h, :] + mask) * v[b, n, h, e]`.
 
     Operands in any layout with contiguous values in a head, heads merged or not; sizes of the batch, queries and keys
-    symbolic or not; fp32. See `attention_loops` for the loops. Parameters: `vectors` of queries in a block, `keys` in a
-    register tile of scores, `rows` (at most) and `columns` of one of results, in vectors, `block` keys in a
-    softmax step, `tiles` blocks of queries in a task, and `copies`, whether a task packs its head's values.
+    symbolic or not; operands of any float type, sums in that of the scores. See `attention_loops` for the loops.
+    Parameters: `vectors` of queries in a block, `keys` in a register tile of scores, `rows` (at most) and `columns` of
+    one of results, in vectors, `block` keys in a softmax step, `tiles` blocks of queries in a task, and `copies`,
+    whether a task packs its head's values.
 
     The limit: 2 * queries * keys * (depth + width) operations a head at the peak of the multiply-adds, and
     queries * keys exponentials of about ten instructions a vector.
@@ -39,7 +40,7 @@ class Attention:
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         cpu = cpu_of(target)
-        form = attention_of(func, cpu.lanes(32))
+        form = attention_of(func, cpu)
         if isinstance(form, Declined):
             return form
         chosen = _default(form, cpu) if parameters is None else dict(parameters)
@@ -51,20 +52,24 @@ class Attention:
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.template.Rule`."""
         cpu = cpu_of(target)
-        form = attention_of(func, cpu.lanes(32))
+        form = attention_of(func, cpu)
         return form if isinstance(form, Declined) else _choices(form, cpu)
 
 
+def _lanes(form: Form, cpu: Cpu) -> int:
+    return cpu.lanes(tir.dtype_bits(form.dtype))
+
+
 def _value_lanes(form: Form, cpu: Cpu) -> int:
-    return divisors(form.width, cpu.lanes(32))[-1]
+    return divisors(form.width, _lanes(form, cpu))[-1]
 
 
 def _choices(form: Form, cpu: Cpu) -> Choices:
     return {
-        "vectors": tuple(range(1, _MAX_VECTORS + 1)),
+        "vectors": tuple(range(1, MOST_VECTORS + 1)),
         "keys": _KEYS,
         "rows": _KEYS,
-        "columns": divisors(form.width // _value_lanes(form, cpu), _MAX_VECTORS),
+        "columns": divisors(form.width // _value_lanes(form, cpu), MOST_VECTORS),
         "block": _BLOCKS,
         "tiles": tuple(range(1, _MAX_TILES + 1)),
         "copies": (0, 1) if tir.as_int(form.keys) is not None else (0,),
@@ -73,22 +78,24 @@ def _choices(form: Form, cpu: Cpu) -> Choices:
 
 def _blocking(form: Form, cpu: Cpu, chosen: Parameters) -> Blocking:
     sizes = {name: value for name, value in chosen.items() if name != "copies"}
-    return Blocking(lanes=cpu.lanes(32), value_lanes=_value_lanes(form, cpu), copies=bool(chosen["copies"]), **sizes)
+    return Blocking(
+        lanes=_lanes(form, cpu), value_lanes=_value_lanes(form, cpu), copies=bool(chosen["copies"]), **sizes
+    )
 
 
 def _default(form: Form, cpu: Cpu) -> dict[str, int]:
-    lanes = cpu.lanes(32)
+    lanes, element_bytes = _lanes(form, cpu), tir.dtype_bytes(form.dtype)
     queries, keys = tir.as_int(form.queries), tir.as_int(form.keys)
-    vectors = min(range(1, _MAX_VECTORS + 1), key=lambda v: (_cost(form, cpu, queries, v), v))
+    vectors = min(range(1, MOST_VECTORS + 1), key=lambda v: (_cost(form, cpu, queries, v), v))
     rows, columns = _result_tile(form, cpu, vectors)
     tiles = _tiles(form, cpu, -(-queries // (vectors * lanes))) if queries is not None else 1
-    panel_bytes = 0 if keys is None else keys * form.width * 4
+    panel_bytes = 0 if keys is None else keys * form.width * element_bytes
     return {
         "vectors": vectors,
         "keys": _score_tile(cpu, keys, vectors),
         "rows": rows,
         "columns": columns,
-        "block": _keys_at_once(cpu, keys, vectors * lanes),
+        "block": _keys_at_once(cpu, keys, vectors * lanes * element_bytes),
         "tiles": tiles,
         "copies": int(tiles > 1 and 0 < panel_bytes <= cpu.l2_bytes // 4),
     }
@@ -116,10 +123,11 @@ def _result_tile(form: Form, cpu: Cpu, vectors: int) -> tuple[int, int]:
 
     For each key, a tile reads its columns of the values and its rows of the scores.
     """
-    columns = divisors(form.width // _value_lanes(form, cpu), _MAX_VECTORS)
-    rows = [each for each in divisors(vectors * cpu.lanes(32), _KEYS[-1]) if each in _KEYS]
+    columns = divisors(form.width // _value_lanes(form, cpu), MOST_VECTORS)
+    rows = [each for each in divisors(vectors * _lanes(form, cpu), _KEYS[-1]) if each in _KEYS]
     keys = tir.as_int(form.keys)
-    wide = 1 if keys is not None and keys * form.width * 4 <= cpu.l1_bytes else -1
+    panel_bytes = 0 if keys is None else keys * form.width * tir.dtype_bytes(form.dtype)
+    wide = 1 if 0 < panel_bytes <= cpu.l1_bytes else -1
     return max(((r, c) for r in rows for c in columns), key=lambda tile: (_rate(cpu, *tile), wide * tile[1]))
 
 
@@ -135,15 +143,15 @@ def _cost(form: Form, cpu: Cpu, queries: int | None, vectors: int) -> float:
 
     if queries is None:
         return of_block(vectors) / vectors
-    needed = -(-queries // cpu.lanes(32))
+    needed = -(-queries // _lanes(form, cpu))
     return (needed // vectors * of_block(vectors) + of_block(needed % vectors)) / needed
 
 
-def _keys_at_once(cpu: Cpu, keys: int | None, span: int) -> int:
-    """All keys in one step where the scores of a block of queries nearly fit L1; else what fits half of it."""
-    if keys is not None and keys <= _BLOCKS[-1] and keys * span * 4 <= 2 * cpu.l1_bytes:
+def _keys_at_once(cpu: Cpu, keys: int | None, row_bytes: int) -> int:
+    """All keys in one step where the scores of a block, `row_bytes` a key, nearly fit L1; else what fits half of it."""
+    if keys is not None and keys <= _BLOCKS[-1] and keys * row_bytes <= 2 * cpu.l1_bytes:
         return next(block for block in _BLOCKS if block >= keys)
-    return max((block for block in _BLOCKS if block * span * 4 <= cpu.l1_bytes // 2), default=_BLOCKS[0])
+    return max((block for block in _BLOCKS if block * row_bytes <= cpu.l1_bytes // 2), default=_BLOCKS[0])
 
 
 def _tiles(form: Form, cpu: Cpu, blocks: int) -> int:

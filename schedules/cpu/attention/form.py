@@ -9,15 +9,19 @@ from typing import Any
 from tvm import tirx
 from tvm.error import InternalError
 
+from schedules.hardware import Cpu
 from schedules.ir import analysis, tir
 from schedules.template import Declined
 
-__all__ = ["MASKED", "Attention", "Blocking", "Index", "attention_of"]
+__all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "attention_of"]
 
 MASKED = "relaxc.masked_rows"
 """The PrimFunc's attribute that says what a row without a softmax gets: see `Attention.masked`."""
 
 Index = Sequence[Any]
+
+MOST_VECTORS = 4
+"""Vectors of queries in a block, at most."""
 
 _SCORES, _LOGITS, _VALUES, _OUT = (f"attention_{name}" for name in ("scores", "logits", "values", "out"))
 
@@ -26,7 +30,8 @@ _SCORES, _LOGITS, _VALUES, _OUT = (f"attention_{name}" for name in ("scores", "l
 class Attention:
     """`out[b, m, e] = sum over n of softmax over n of logit(q[b, m, :] · k[b, n, :]) * v[b, n, e]`.
 
-    Each operand is a function of the indices `b` of the batch and the positions; `queries`, `keys` and the sizes of
+    Each operand is a function of the indices `b` of the batch and the positions, in `dtype`, whatever it is stored in:
+    scores, exponentials and sums are of that type; `queries`, `keys` and the sizes of
     the batch may be symbolic. `masked` says what a row gets whose weights the softmax makes NaN: `nan` as it
     stands; `zero` where all of its scores are -∞; `never_nan` zero, for whatever reason it is NaN.
     """
@@ -36,6 +41,7 @@ class Attention:
     keys: Any
     depth: int
     width: int
+    dtype: str
     masked: str
     query: Callable[[Index, Any, Any], Any]
     key: Callable[[Index, Any, Any], Any]
@@ -61,8 +67,8 @@ class Blocking:
     copies: bool
 
 
-def attention_of(func: Any, lanes: int) -> Attention | Declined:
-    """What `func` computes, if it is attention; vectors of `lanes` queries may read masks.
+def attention_of(func: Any, cpu: Cpu) -> Attention | Declined:
+    """What `func` computes, if it is attention; vectors of queries may read masks.
 
     Blocks: `attention_scores[b…, m, n]` a sum over d of a product, `attention_logits` of each score (may be
     left out), the softmax, `attention_values[b…, m, e]` a sum over n, and `attention_out`, which moves these.
@@ -75,6 +81,9 @@ def attention_of(func: Any, lanes: int) -> Attention | Declined:
     depth, width = tir.as_int(scores.reduced.extent), tir.as_int(values.column.extent)
     if depth is None or width is None:
         return Declined("its heads have a symbolic size")
+    dtype = str(blocks[_SCORES].body.buffer.dtype)
+    if not tir.is_float(dtype) or dtype != str(blocks[_VALUES].body.buffer.dtype):
+        return Declined("its scores and its results are not summed in one type of floats")
     store = _store_of(blocks[_OUT], values)
     if store is None:
         return Declined("its result is not a movement of heads")
@@ -86,11 +95,12 @@ def attention_of(func: Any, lanes: int) -> Attention | Declined:
         keys=scores.column.extent,
         depth=depth,
         width=width,
+        dtype=dtype,
         masked=str(masked),
         query=scores.left,
         key=scores.right,
         value=lambda batch, n, e: values.right(batch, e, n),
-        logit=_logit_of(blocks.get(_LOGITS), blocks[_SCORES], scores, lanes),
+        logit=_logit_of(blocks.get(_LOGITS), blocks[_SCORES], scores, cpu.lanes(tir.dtype_bits(dtype))),
         store=store,
     )
 
@@ -165,7 +175,7 @@ def _covers(load: Any, row: Any, queries: Any, lanes: int) -> bool:
     known, width = tir.as_int(queries), tir.as_int(load.source.shape[-1])
     if known is not None and width is not None:
         return width >= -(-known // lanes) * lanes
-    return _at_least(load.source.shape[-1], queries + (4 * lanes - 1))
+    return _at_least(load.source.shape[-1], queries + (MOST_VECTORS * lanes - 1))
 
 
 def _at_least(width: Any, needed: Any) -> bool:
@@ -188,6 +198,6 @@ def _store_of(block: Any, values: _Product) -> Callable[..., Any] | None:
     def store(value: Any, batch: Sequence[Any], m: Any, e: Any) -> Any:
         places = inverse.map_indices([*batch, m, e])
         indices = [tir.substitute(index, dict(zip(axes, places, strict=True))) for index in out.indices]
-        return tirx.BufferStore(out.buffer, value, indices)
+        return tirx.BufferStore(out.buffer, value.astype(str(out.buffer.dtype)), indices)
 
     return store

@@ -16,11 +16,6 @@ from schedules.ir.statements import block, buffer, loop, ramp, sequence, store, 
 
 __all__ = ["Queries"]
 
-LOWEST = -3.4028234663852886e38
-"""Where a row's maximum starts: of a row of -∞ every exponential is then 0, and not exp(-∞ + ∞)."""
-
-_SIZE_BITS, _INFINITY_BITS = 0x7FFFFFFF, 0x7F800000
-
 
 class Queries:
     """One block of queries, from `start`."""
@@ -35,17 +30,19 @@ class Queries:
         self.has_tail = keys is None or bool(self.block % p.keys or keys % self.block)
         self.has_rest = queries is None or bool(queries % p.lanes)
         padded = -(-self.block // p.keys) * p.keys
-        self.transposed = buffer("transposed", a.depth, self.span)
-        self.scores = buffer("scores", padded, self.span)
-        self.factor = buffer("factor", self.span)
-        self.partial = buffer("partial", self.span, a.width)
-        self.top, self.total = (buffer(name, self.span, scope="local") for name in ("top", "total"))
+        self.transposed = self._buffer("transposed", a.depth, self.span)
+        self.scores = self._buffer("scores", padded, self.span)
+        self.factor = self._buffer("factor", self.span)
+        self.partial = self._buffer("partial", self.span, a.width)
+        self.top, self.total = (self._buffer(name, self.span, scope="local") for name in ("top", "total"))
         self.buffers = [self.transposed, self.scores, self.factor, self.top, self.total]
         self.buffers += [self.partial] if self.online else []
 
     def statement(self) -> Any:
         """Everything that is computed for the block."""
-        steps = [self._transpose(), self._each(lambda m: self._set(self.top, LOWEST, m))]
+        # Of a row of -∞ every exponential is then 0, and not exp(-∞ + ∞).
+        lowest = tirx.min_value(self.a.dtype)
+        steps = [self._transpose(), self._each(lambda m: store(self.top, lowest, m))]
         steps.append(self._each(lambda m: self._set(self.total, 0.0, m)))
         if self.online:
             steps.append(self._over_partial(lambda i, e: self._set(self.partial, 0.0, i, e)))
@@ -80,7 +77,13 @@ class Queries:
         return unrolled(self.vectors, lambda v: vectorized(lanes, lambda lane: body(v * lanes + lane)))
 
     def _set(self, target: Any, value: float, *indices: Any) -> Any:
-        return store(target, tirx.const(value, "float32"), *indices)
+        return store(target, self._number(value), *indices)
+
+    def _number(self, value: float) -> Any:
+        return tirx.const(value, self.a.dtype)
+
+    def _buffer(self, name: str, *shape: int, scope: str = "global") -> Any:
+        return buffer(name, *shape, dtype=self.a.dtype, scope=scope)
 
     def _transpose(self) -> Any:
         """`transposed[d, m] = q[start + m, d]`; past the last query, that one again."""
@@ -100,7 +103,7 @@ class Queries:
             def write(j: int, vector: Any) -> Any:
                 return store(self.transposed, vector, d * lanes + j, ramp(v * lanes, lanes))
 
-            body, tiles = transposed(lanes, fill, write)
+            body, tiles = transposed(lanes, fill, write, dtype=a.dtype)
             return block("attention_transpose", body, tiles)
 
         whole = a.depth // lanes if is_square_of_two(lanes) else 0
@@ -121,7 +124,7 @@ class Queries:
         steps = unrolled_steps(a.depth)
 
         def tile(number: Any) -> Any:
-            sums = buffer("sums", keys, self.span, scope="local")
+            sums = self._buffer("sums", keys, self.span, scope="local")
 
             def key(i: Any) -> Any:
                 n = first + number * keys + i
@@ -157,9 +160,9 @@ class Queries:
 
     def _inverse(self, m: Any) -> Any:
         """`factor = 1 / total`; a row of -∞ has the total 0, and the results 0 too: 0 * (1 / 0) is NaN, 0 * 1 is 0."""
-        one, total = tirx.const(1.0, "float32"), self.total[m]
+        one, total = self._number(1.0), self.total[m]
         if self.a.masked != "nan":
-            total = tirx.Select(total == tirx.const(0.0, "float32"), one, total)
+            total = tirx.Select(total == self._number(0.0), one, total)
         return store(self.factor, one / total, m)
 
     def _results(self, first: Any, count: Any) -> Any:
@@ -167,7 +170,7 @@ class Queries:
         wide = self.values.wide
 
         def tile(part: Any, number: Any) -> Any:
-            sums = buffer("results", self.rows, wide, scope="local")
+            sums = self._buffer("results", self.rows, wide, scope="local")
 
             def row(i: Any) -> Any:
                 return number * self.rows + i
@@ -226,18 +229,17 @@ class Queries:
 
     def _without_nan(self, m: Any) -> Any:
         """A row whose total is NaN has the weights 0, which make NaN of a value that is not finite."""
-        zero = buffer("zero", 1, scope="local")
-        bits = tirx.reinterpret("int32", self.factor[m]) & tirx.const(_SIZE_BITS, "int32")
-        sums = buffer("zeros", self.a.width)
+        zero = self._buffer("zero", 1, scope="local")
+        sums = self._buffer("zeros", self.a.width)
 
         def add(n: Any, e: Any) -> Any:
             return store(sums, sums[e] + zero[0] * self.a.value(self.batch, n, e), e)
 
         body = sequence(
-            self._set(zero, 0.0, tirx.const(0, "int64")),
+            self._set(zero, 0.0, tir.index_const(0)),
             self._row(lambda e: self._set(sums, 0.0, e)),
             loop(self.a.keys, lambda n: self._row(lambda e: add(n, e)), name="n"),
             self._row(lambda e: self.a.store(sums[e], self.batch, self.start + m, e)),
         )
         rare = block("attention_nan", body, [zero, sums])
-        return tirx.IfThenElse(bits > tirx.const(_INFINITY_BITS, "int32"), rare, None)
+        return tirx.IfThenElse(tir.is_nan(self.factor[m]), rare, None)

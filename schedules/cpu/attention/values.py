@@ -21,7 +21,7 @@ class Values:
         self.wide = p.columns * p.value_lanes
         self.panel = None
         if p.copies:
-            self.panel = buffer("panel", a.width // self.wide, int(tir.as_int(a.keys) or 0), self.wide)
+            self.panel = buffer("panel", a.width // self.wide, int(tir.as_int(a.keys) or 0), self.wide, dtype=a.dtype)
 
     @property
     def buffers(self) -> list[Any]:

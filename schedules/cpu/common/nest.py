@@ -22,8 +22,14 @@ __all__ = [
 ]
 
 TASKS_PER_CORE = 4
-TRANSPOSED_BLOCK = 16
-"""Elements of a cache line of 64 bytes, at 32 bits."""
+LINE_BYTES = 64
+"""A cache line: a block of this many bytes is transposed, whose lines are then used whole."""
+
+_CHUNK_VECTORS = 16
+"""Vectors in a task of an axis whose length is symbolic."""
+
+_NARROWEST_BITS = 16
+"""Bits of an element under which vectors get no more lanes: bytes are computed in wider types, a register each."""
 
 
 def schedule_nests(func: Any, cpu: Cpu, *, careful: bool = False) -> Any:
@@ -66,7 +72,7 @@ def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     suffix, contiguous = contiguous_suffix(nest.block)
     across = None if contiguous else _axis_read_along(nest.block)
     if across is not None:
-        _transposed(sch, loops, across, work_of_nest(nest.block), cpu)
+        _transposed(sch, loops, across, nest.block, cpu)
         return
     inner = moves.fuse_all(sch, loops[len(loops) - suffix :])
     outer = list(loops[: len(loops) - suffix])
@@ -74,7 +80,7 @@ def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     work = work_of_nest(nest.block)
     if _few(nest.extents[: len(loops) - suffix], cpu) and analysis.worth_parallel(work):
         total = tir.as_int(sch.get(inner).extent)
-        chunk = 16 * lanes if total is None else _chunk(total, lanes, TASKS_PER_CORE * cpu.cores)
+        chunk = _CHUNK_VECTORS * lanes if total is None else _chunk(total, lanes, TASKS_PER_CORE * cpu.cores)
         if total is None or chunk < total:
             part, inner = sch.split(inner, [None, chunk])
             outer.append(part)
@@ -90,20 +96,26 @@ def _axis_read_along(block: Any) -> int | None:
         position = tir.flatten(load.indices, load.source.shape)
         for index, iv in enumerate(block.iter_vars[:-1]):
             extent = tir.as_int(iv.dom.extent)
-            if extent is not None and extent < TRANSPOSED_BLOCK:
+            if extent is not None and extent < _transposed_block(block):
                 continue
             if tir.uses(position, [iv.var]) and tir.steps_by_one(position, iv.var, extents):
                 return index
     return None
 
 
-def _transposed(sch: Any, loops: list[Any], across: int, work: int | None, cpu: Cpu) -> None:
-    """for blocks in parallel: for a in 16: for l in 16: out[a, l] = x[l, a]; a block's cache lines are used whole"""
-    block, a = sch.split(loops[across], [None, TRANSPOSED_BLOCK])
-    last, lane = sch.split(loops[-1], [None, TRANSPOSED_BLOCK])
-    outer = [*loops[:across], block, *loops[across + 1 : -1], last]
+def _transposed_block(block: Any) -> int:
+    """Elements of the result in a cache line."""
+    return LINE_BYTES // tir.dtype_bytes(str(block.body.buffer.dtype))
+
+
+def _transposed(sch: Any, loops: list[Any], across: int, block: Any, cpu: Cpu) -> None:
+    """for blocks in parallel: for a, l in a line: out[a, l] = x[l, a]; a block's cache lines are used whole"""
+    line = _transposed_block(block)
+    tile, a = sch.split(loops[across], [None, line])
+    last, lane = sch.split(loops[-1], [None, line])
+    outer = [*loops[:across], tile, *loops[across + 1 : -1], last]
     sch.reorder(*outer, a, lane)
-    moves.parallelize(sch, outer, work, cpu.cores)
+    moves.parallelize(sch, outer, work_of_nest(block), cpu.cores)
 
 
 def _chunk(total: int, lanes: int, parts: int) -> int:
@@ -202,7 +214,7 @@ def lanes_of(block: Any, cpu: Cpu) -> int:
     """Lanes such that the widest element that the block loads or stores fills one vector."""
     buffers = [block.body.buffer, *(load.source for load in tir.loads(block.body.value))]
     bits = max(tir.dtype_bits(str(buffer.dtype)) for buffer in buffers)
-    return cpu.lanes(max(bits, 16))
+    return cpu.lanes(max(bits, _NARROWEST_BITS))
 
 
 def rows_are_contiguous(block: Any) -> bool:

@@ -17,7 +17,9 @@ def is_square_of_two(lanes: int) -> bool:
     return lanes > 1 and lanes & (lanes - 1) == 0
 
 
-def transposed(lanes: int, fill: Callable[[Any], Any], write: Callable[[int, Any], Any]) -> tuple[Any, list[Any]]:
+def transposed(
+    lanes: int, fill: Callable[[Any], Any], write: Callable[[int, Any], Any], *, dtype: str
+) -> tuple[Any, list[Any]]:
     """`x[i, j] → write(j, vector of x[:, j])` for a tile of `lanes` vectors; also the buffers that it needs.
 
     `fill(tile)` is a statement that writes row i to `tile[i * lanes : (i + 1) * lanes]`.
@@ -26,7 +28,7 @@ def transposed(lanes: int, fill: Callable[[Any], Any], write: Callable[[int, Any
     vector and step (Eklundh, 'A fast computer method for matrix transposing', 1972).
     """
     steps = [1 << k for k in reversed(range(lanes.bit_length() - 1))]
-    tiles = [buffer(f"tile{step}", lanes * lanes, scope="local") for step in range(len(steps))]
+    tiles = [buffer(f"tile{step}", lanes * lanes, dtype=dtype, scope="local") for step in range(len(steps))]
     statements = [fill(tiles[0])]
     for index, width in enumerate(steps):
         for row in range(lanes):

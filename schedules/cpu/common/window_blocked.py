@@ -26,7 +26,8 @@ class Window:
     """The block `name`: its result is `[n, c, height, columns, v]` and its window has `taps` columns.
 
     Or it is `[n, height, columns, channels]` with `channels` a multiple of a vector; 0 where they are blocked.
-    `weighted`: there is a weight a tap, in a register. `expensive`: the epilogue calls functions.
+    `weighted`: there is a weight a tap, in a register. `expensive`: the epilogue calls functions. `dtype`: what the
+    window is reduced in.
     """
 
     name: str
@@ -38,6 +39,11 @@ class Window:
     weighted: bool
     work: int | None
     expensive: bool
+    dtype: str
+
+    def lanes(self, cpu: Cpu) -> int:
+        """The accumulators of a vector."""
+        return cpu.lanes(tir.dtype_bits(self.dtype))
 
     def most_columns(self, cpu: Cpu) -> int:
         """Accumulators that fit beside a row of weights and two inputs; at most twice what hides the latency."""
@@ -55,7 +61,8 @@ def find(func: Any, name: str, cpu: Cpu) -> Window | Declined:
     if len(extents) not in (6, 7) or None in extents[1:]:
         return Declined("its window is not over an image of known size")
     channels = extents[3] if len(extents) == 6 else 0
-    if channels % cpu.lanes(32):
+    dtype = str(block.body.buffer.dtype)
+    if channels % cpu.lanes(tir.dtype_bits(dtype)):
         return Declined("its channels do not fill vectors")
     if len(after[-1].iter_vars) != len(extents) - 2:
         return Declined("its epilogue is not over the same axes")
@@ -63,7 +70,7 @@ def find(func: Any, name: str, cpu: Cpu) -> Window | Declined:
     weighted = sum(not load.source.same_as(block.body.buffer) for load in tir.loads(block.body.value)) > 1
     work = analysis.work_of(func).known_flops
     height, columns = extents[-5:-3] if channels else extents[2:4]
-    return Window(name, height, columns, extents[-1], extents[0] or 1, channels, weighted, work, expensive)
+    return Window(name, height, columns, extents[-1], extents[0] or 1, channels, weighted, work, expensive, dtype)
 
 
 def choices(window: Window, cpu: Cpu) -> Choices:
@@ -99,7 +106,7 @@ def schedule(func: Any, window: Window, chosen: Parameters, cpu: Cpu) -> Any:
     last = after[-1].name_hint
     if window.channels:
         batch, row, column, channel = sch.get_loops(last)
-        channel, lane = sch.split(channel, [None, cpu.lanes(32)])
+        channel, lane = sch.split(channel, [None, window.lanes(cpu)])
     else:
         batch, channel, row, column, lane = sch.get_loops(last)
     strip, row = sch.split(row, [chosen["strips"], None])

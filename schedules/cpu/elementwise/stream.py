@@ -12,6 +12,7 @@ from schedules.cpu.common.nest import TASKS_PER_CORE, lanes_of, work_of_nest
 from schedules.cpu.elementwise.cases import by_case, case_depth
 from schedules.hardware import Cpu
 from schedules.ir import analysis, tir
+from schedules.ir.statements import call, with_code
 from schedules.ir.strides import Strided, strided
 from schedules.ir.transpose_code import transpose_code, transpose_name
 
@@ -46,7 +47,7 @@ def stream_program(func: Any, cpu: Cpu) -> Any | None:
         statements.append(statement)
     body = tirx.stmt_seq(*statements)
     if program.code:
-        body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", "".join(program.code.values()), body)
+        body = with_code("".join(program.code.values()), body)
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=program.buffers)
     return func.with_body(s_tir.SBlockRealize([], True, root))
 
@@ -124,9 +125,7 @@ class _Program:
             place[across] = place[across] + row
             return _stored(found, place, {i: tile[row * lanes + lane] for i, tile in tiles.items()})
 
-        rows = tirx.For(
-            row, tirx.const(0, "int64"), tir.size(lanes), tirx.ForKind.SERIAL, _vectors(lanes, lanes, element)
-        )
+        rows = tirx.For(row, tir.index_const(0), tir.size(lanes), tirx.ForKind.SERIAL, _vectors(lanes, lanes, element))
         return tirx.stmt_seq(*calls, rows)
 
     def _tile(self, source: Any, lanes: int) -> Any:
@@ -143,8 +142,7 @@ class _Program:
         sizes = (lanes, tir.dtype_bits(str(load.buffer.dtype)), load.strides[-1] or 0, step or 0)
         name = transpose_name(*sizes)
         self.code[name] = transpose_code(*sizes)
-        call = tirx.call_extern("int32", name, tirx.address_of(source), tirx.address_of(into))
-        return tirx.Evaluate(call)
+        return call(name, tirx.address_of(source), tirx.address_of(into))
 
 
 def _stored(found: Strided, positions: list[Any], replaced: dict[int, Any] | None = None) -> Any:
@@ -192,12 +190,12 @@ def _chunk(length: int, lanes: int, parts: int) -> int:
 
 def _start(part: Any, size: int, length: int) -> Any:
     """Where a part of `size` begins: the last one ends with the axis."""
-    return part * size if length % size == 0 else tirx.min(part * size, tirx.const(length - size, "int64"))
+    return part * size if length % size == 0 else tirx.min(part * size, tir.index_const(length - size))
 
 
 def _vectors(length: int, lanes: int, body: Any) -> Any:
     """`body(at, lane)` for `length` elements in vectors, of which the last overlaps the one before it."""
-    zero = tirx.const(0, "int64")
+    zero = tir.index_const(0)
     if length <= lanes:
         return _vector(length, zero, body)
     step = tir.fresh("i")
@@ -205,14 +203,14 @@ def _vectors(length: int, lanes: int, body: Any) -> Any:
     loop = tirx.For(step, zero, tir.size(length // lanes), tirx.ForKind.SERIAL, whole)
     if length % lanes == 0:
         return loop
-    return tirx.stmt_seq(loop, _vector(lanes, tirx.const(length - lanes, "int64"), body))
+    return tirx.stmt_seq(loop, _vector(lanes, tir.index_const(length - lanes), body))
 
 
 def _vector(lanes: int, at: Any, body: Any) -> Any:
     if lanes == 1:
-        return body(at, tirx.const(0, "int64"))
+        return body(at, tir.index_const(0))
     lane = tir.fresh("lane")
-    return tirx.For(lane, tirx.const(0, "int64"), tir.size(lanes), tirx.ForKind.VECTORIZED, body(at, lane))
+    return tirx.For(lane, tir.index_const(0), tir.size(lanes), tirx.ForKind.VECTORIZED, body(at, lane))
 
 
 def _nest(extents: list[Any], leading: int, parallel: bool, task: Callable[[list[Any], _Loops], Any]) -> Any:
@@ -229,8 +227,8 @@ def _nest(extents: list[Any], leading: int, parallel: bool, task: Callable[[list
         positions = [*first, *inner]
         nest = body(positions[:-1], positions[-1])
         for var, extent in reversed(list(zip(inner, extents[leading:], strict=True))):
-            nest = tirx.For(var, tirx.const(0, "int64"), tir.size(extent), tirx.ForKind.SERIAL, nest)
+            nest = tirx.For(var, tir.index_const(0), tir.size(extent), tirx.ForKind.SERIAL, nest)
         return nest
 
     kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
-    return tirx.For(at, tirx.const(0, "int64"), tir.size(tir.product(extents[:leading])), kind, task(first, loops))
+    return tirx.For(at, tir.index_const(0), tir.size(tir.product(extents[:leading])), kind, task(first, loops))

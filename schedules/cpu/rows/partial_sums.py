@@ -76,11 +76,12 @@ def _sizes(reduced: list[Any]) -> list[Any]:
 def operator_of(block: Any) -> tuple[Any, Any] | None:
     """op and the reduced term of `s = op(s, term)`, if `s` starts from op's identity."""
     value, dtype = block.body.value, str(block.body.buffer.dtype)
+    is_condition = tir.is_condition(dtype)
     identities = {
         tirx.Add: tirx.const(0, dtype),
         tirx.Mul: tirx.const(1, dtype),
-        tirx.Max: tirx.min_value(dtype) if dtype != "bool" else None,
-        tirx.Min: tirx.max_value(dtype) if dtype != "bool" else None,
+        tirx.Max: None if is_condition else tirx.min_value(dtype),
+        tirx.Min: None if is_condition else tirx.max_value(dtype),
     }
     for kind, identity in identities.items():
         if not isinstance(value, kind) or identity is None:

@@ -11,11 +11,9 @@ from tvm import s_tir, tirx
 from schedules.cpu.rows.stages import RowFunction, Stage
 from schedules.cpu.rows.vectors import Vector, filled, folded, in_lanes, loop, vectors
 from schedules.ir import tir
+from schedules.ir.statements import prefetch
 
 __all__ = ["row_program"]
-
-_READ_INTO_L2 = [tirx.const(flag, "int32") for flag in (0, 2, 1)]
-"""The arguments of `llvm.prefetch`: a read, locality 2 of 3, and data."""
 
 
 def row_program(
@@ -43,7 +41,7 @@ def row_program(
     body = tirx.stmt_seq(*(builder.group(group, lanes, unroll) for group in groups))
     if function.extents:
         kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
-        body = tirx.For(row, tirx.const(0, "int64"), tir.size(tir.product(list(function.extents))), kind, body)
+        body = tirx.For(row, tir.index_const(0), tir.size(tir.product(list(function.extents))), kind, body)
     root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=builder.buffers)
     return func.with_body(s_tir.SBlockRealize([], True, root))
 
@@ -128,7 +126,7 @@ class _Builder:
         shape = list(stage.buffer.shape)[rows:] if not (stage.is_scalar or stage.operator) else [1]
         kept = self._allocate(shape, str(stage.buffer.dtype), stage.buffer.name)
         if stage.is_scalar or stage.operator:
-            return lambda _: (kept, [tirx.const(0, "int64")])
+            return lambda _: (kept, [tir.index_const(0)])
         return lambda indices: (kept, indices[rows:])
 
     def _in_result(self, indices: list[Any]) -> Any:
@@ -178,10 +176,10 @@ class _Builder:
         """One vector of one stage."""
 
         def at(lane: Any) -> Any:
-            position = vector.start(step) if count > 1 else vector.start(tirx.const(0, "int64"))
+            position = vector.start(step) if count > 1 else vector.start(tir.index_const(0))
             place = tir.simplify(position) + lane
             values = self._values(stage, outer, tir.unflatten(place, [tir.size(s) for s in stage.sizes[1]]))
-            fresh = None if vector.fresh == vector.lanes else lane >= tirx.const(vector.lanes - vector.fresh, "int64")
+            fresh = None if vector.fresh == vector.lanes else lane >= tir.index_const(vector.lanes - vector.fresh)
             if sums is None:
                 return self._store(stage, values, fresh)
             op = stage.operator[0]  # type: ignore[index]  # a stage with sums reduces
@@ -197,7 +195,7 @@ class _Builder:
         """The prefetch of what `load` reads at `position` of the next row; past the last row it does nothing."""
         flat = tir.unflatten(tir.simplify(position), [tir.size(s) for s in stage.sizes[1]])
         element = tir.substitute(tir.substitute(load, self._values(stage, outer, flat)), self.next_row)
-        return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(element), *_READ_INTO_L2))
+        return prefetch(element)
 
     def _combined(self, stage: Stage, sums: Any, slots: int, width: int) -> Any:
         """Accumulators onto the first, then its halves onto each other, and the last into the stage's result."""

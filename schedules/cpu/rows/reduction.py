@@ -59,7 +59,7 @@ class Reduction:
 
 
 def _choices(lanes: int) -> Choices:
-    return {"lanes": (lanes, 2 * lanes, 4 * lanes)}
+    return {"lanes": tuple(lanes << doubled for doubled in range(3))}
 
 
 def _lanes(func: Any, stages: _Stages, cpu: Cpu) -> int:

@@ -26,7 +26,7 @@ class Vector:
 def vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[Vector]]]:
     """Loops that cover `length` elements: how often each runs, and its vectors, whose `start` is of the loop's step."""
     if length < lanes:
-        return [(1, [Vector(lambda _: tirx.const(0, "int64"), length, length, 0)])]
+        return [(1, [Vector(lambda _: tir.index_const(0), length, length, 0)])]
     whole = length // lanes
     unroll = min(unroll, whole)
     steps, rest = divmod(whole, unroll)
@@ -35,7 +35,7 @@ def vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[Vector
         return lambda step: step * (unroll * lanes) + u * lanes
 
     def fixed(start: int) -> Callable[[Any], Any]:
-        return lambda _: tirx.const(start, "int64")
+        return lambda _: tir.index_const(start)
 
     loops = [(steps, [Vector(inside(u), lanes, lanes, u) for u in range(unroll)])]
     last = [Vector(fixed((steps * unroll + u) * lanes), lanes, lanes, u) for u in range(rest)]
@@ -46,8 +46,8 @@ def vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[Vector
 
 def loop(var: Any, extent: int, body: Any) -> Any:
     if extent == 1:
-        return tir.substitute(body, {var: tirx.const(0, "int64")})
-    return tirx.For(var, tirx.const(0, "int64"), tir.size(extent), tirx.ForKind.SERIAL, body)
+        return tir.substitute(body, {var: tir.index_const(0)})
+    return tirx.For(var, tir.index_const(0), tir.size(extent), tirx.ForKind.SERIAL, body)
 
 
 def filled(buffer: Any, value: Any, first: int, count: int) -> Any:
@@ -62,6 +62,6 @@ def folded(buffer: Any, op: Any, count: int, by: int) -> Any:
 def in_lanes(count: int, body: Callable[[Any], Any]) -> Any:
     """`body` for each of `count` lanes, as one vector."""
     if count == 1:
-        return body(tirx.const(0, "int64"))
+        return body(tir.index_const(0))
     lane = tir.fresh("lane")
-    return tirx.For(lane, tirx.const(0, "int64"), tir.size(count), tirx.ForKind.VECTORIZED, body(lane))
+    return tirx.For(lane, tir.index_const(0), tir.size(count), tirx.ForKind.VECTORIZED, body(lane))

@@ -297,7 +297,9 @@ def test_a_tile_is_transposed_in_registers(lanes: int, name: str) -> None:
         return unrolled(lanes, lambda i: vectorized(lanes, lambda j: store(tile, source[i, j], i * lanes + j)))
 
     zero = tirx.const(0, "int64")
-    body, tiles = transposed(lanes, fill, lambda j, vector: store(target, vector, j, ramp(zero, lanes)))
+    body, tiles = transposed(
+        lanes, fill, lambda j, vector: store(target, vector, j, ramp(zero, lanes)), dtype="float32"
+    )
     func = tirx.PrimFunc([source, target], block("root", block("tile", body, tiles), []))
     func = func.with_attr({"tirx.noalias": True, "s_tir": True, "global_symbol": "main"})
     array = np.arange(lanes * lanes, dtype="float32").reshape(lanes, lanes)
