@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from service.errors import Cancelled, RelaxcError
 from service.process.pool import Cancellation
@@ -18,9 +18,11 @@ from service.request import CompileRequest
 if TYPE_CHECKING:
     from service.artifact.entry import Entry
 
-__all__ = ["Event", "Job", "State"]
+__all__ = ["Event", "Job", "Origin", "State", "Submitted"]
 
 _MAX_EVENTS = 10_000
+
+AnyJob = TypeVar("AnyJob")
 
 
 class State(StrEnum):
@@ -31,6 +33,24 @@ class State(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     CANCELLED = "cancelled"
+
+
+class Origin(StrEnum):
+    """How a request was answered: from the store, by a job of its own, by an equal one that lives, or by the one that
+    the same Idempotency-Key made."""
+
+    HIT = "hit"
+    MISS = "miss"
+    JOINED = "joined"
+    REPEATED = "repeated"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(Generic[AnyJob]):
+    """The job that answers a request, in memory or as a row of the database; a hit's has succeeded already."""
+
+    job: AnyJob
+    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.errors import CompileFailed
-from service.jobs.queue.desk import Origin
+from service.jobs.job import Origin
 from service.process.failures import log_tail
 from service.process.plain import open_left, open_plain, plain_file
 from tests.jobs.queue.test_desk import ANN, OpenBackend, asks, end_of, log_of

@@ -23,7 +23,7 @@ from service.api.uploads import FIELDS, Upload
 from service.errors import RelaxcError
 from service.jobs.backend import Backend
 from service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
-from service.jobs.queue.desk import Submitted
+from service.jobs.job import Submitted
 from service.lowering.target import resolve
 
 __all__ = ["router"]
@@ -87,7 +87,7 @@ async def compile_model(
     return await _result(backend, owner, job, request, f"{form.model.stem}.so", headers)
 
 
-def _submit(backend: Backend, owner: Owner, form: Upload) -> Submitted:
+def _submit(backend: Backend, owner: Owner, form: Upload) -> Submitted[JobRow]:
     options = parsed_options(form.fields.get("options", "{}"))
     target = form.fields.get("target", "auto")
     resolve(target)  # refused before the model is looked at

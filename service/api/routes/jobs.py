@@ -18,9 +18,8 @@ from service.api.owners import Reader, Worker
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
 from service.errors import Forbidden, InvalidOption
-from service.jobs.database.rows import JobKind, JobRequest, Owner
-from service.jobs.job import State
-from service.jobs.queue.desk import Submitted
+from service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
+from service.jobs.job import State, Submitted
 
 __all__ = ["ACCEPTED", "CACHE_STATUS", "router"]
 
@@ -83,7 +82,9 @@ async def submit_job(
     return JSONResponse(submitted.job.to_dict(), 202, headers=headers)
 
 
-def _submit(request: Request, wanted: objects.JobSubmission, owner: Owner, idempotency_key: str | None) -> Submitted:
+def _submit(
+    request: Request, wanted: objects.JobSubmission, owner: Owner, idempotency_key: str | None
+) -> Submitted[JobRow]:
     try:
         body = wanted.model_dump(mode="json", exclude_unset=True)
     except ValueError as error:  # pydantic goes some hundred levels down, json.loads a thousand

@@ -14,9 +14,8 @@ from service.artifact.entry import Entry
 from service.artifact.manifest import Manifest
 from service.compiler import prepare
 from service.errors import InvalidOption
-from service.jobs.job import Event, Job
+from service.jobs.job import Event, Job, Origin
 from service.jobs.local.backend import LocalBackend
-from service.jobs.local.queue import Origin
 from service.process.sandbox.confinement import Confinement, folders_of
 from service.process.task import Emit, Flavour, Task
 from service.request import CompileOptions, CompileRequest, ModelFormat
@@ -63,14 +62,14 @@ def compile_local(
     """
     if dump_dir is not None:
         _make(dump_dir)
-    submission = local_backend().queue.submit(request, dump_dir=dump_dir, force=force)
+    submitted = local_backend().queue.submit(request, dump_dir=dump_dir, force=force)
     try:
-        entry = _follow(submission.job, on_event or (lambda event: None))
+        entry = _follow(submitted.job, on_event or (lambda event: None))
     except BaseException:
-        submission.job.cancel()
-        submission.job.wait()
+        submitted.job.cancel()
+        submitted.job.wait()
         raise
-    return _artifact(entry, cached=submission.origin is Origin.HIT)
+    return _artifact(entry, cached=submitted.origin is Origin.HIT)
 
 
 def _make(folder: Path) -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 
 from service.artifact.entry import Entry
@@ -16,8 +13,9 @@ from service.artifact.key import Key, key_for
 from service.artifact.store import Store
 from service.compiler import places_read
 from service.config import settings
-from service.errors import Busy, Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
-from service.jobs.job import Job, State
+from service.errors import Busy, ServiceError
+from service.jobs.job import Job, Origin, State, Submitted
+from service.jobs.job_error import job_error
 from service.jobs.once import Ask, CompileOnce
 from service.process.limits import Limits
 from service.process.pool import Pool
@@ -25,27 +23,9 @@ from service.process.sandbox.confinement import Confinement, folders_of
 from service.process.workspace import Workspace
 from service.request import CompileRequest
 
-__all__ = ["COMPILE_ENTRY", "CompileQueue", "Origin", "Submission"]
+__all__ = ["COMPILE_ENTRY", "CompileQueue"]
 
 COMPILE_ENTRY = "service.jobs.entries:compile_model"
-
-_LOG = logging.getLogger("relaxc.jobs")
-
-
-class Origin(StrEnum):
-    """How a request was answered: from the store, by a compile of its own, or by one that another had asked for."""
-
-    HIT = "hit"
-    MISS = "miss"
-    JOINED = "joined"
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """The job that will answer a request; a hit's is at its end already."""
-
-    job: Job
-    origin: Origin
 
 
 class CompileQueue:
@@ -81,7 +61,7 @@ class CompileQueue:
         dump_dir: Path | None = None,
         name: str | None = None,
         force: bool = False,
-    ) -> Submission:
+    ) -> Submitted[Job]:
         """The job for `request`. With `dump_dir`, for the sake of the dump, or `force` it is compiled in any case.
 
         `release` is called once the model's files are needed no more, also when this raises; `name` is what the
@@ -101,9 +81,9 @@ class CompileQueue:
             raise
         if joined is not None and found is None:
             release()
-            return Submission(joined, Origin.JOINED)
+            return Submitted(joined, Origin.JOINED)
         assert found is not None
-        return Submission(_finished(request, key, release, found), Origin.HIT)
+        return Submitted(_finished(request, key, release, found), Origin.HIT)
 
     def counts(self) -> tuple[int, int]:
         """How many jobs run, and how many wait."""
@@ -124,7 +104,7 @@ class CompileQueue:
         self.stop()
         self._threads.shutdown(wait=True)
 
-    def _enqueue(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Submission:
+    def _enqueue(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Submitted[Job]:
         if self._closed:
             raise ServiceError("the service is shutting down")
         waiting = sum(job.state is State.QUEUED for job in self._jobs.values())
@@ -133,7 +113,7 @@ class CompileQueue:
         self._jobs[job.id if job.anew else key.digest] = job
         job.done.add_done_callback(lambda _: self._forget(job))
         self._threads.submit(self._work, job, key, dump_dir, name)
-        return Submission(job, Origin.MISS)
+        return Submitted(job, Origin.MISS)
 
     def _forget(self, job: Job) -> None:
         with self._lock:
@@ -147,15 +127,8 @@ class CompileQueue:
             allowed = _confinement(job.request, dump_dir)
             ask = Ask(job.request, key, name, allowed, _waited_s(job), dump_dir=dump_dir, anew=job.anew)
             job.succeed(self._compile(ask, job.take, job.cancellation))
-        except Cancelled as error:
-            job.fail(job.cancel_reason or error)
-        except RelaxcError as error:
-            job.fail(error)
-        except OSError as error:
-            job.fail(StoreUnwritable(f"the job's folder cannot be used: {error.strerror}", stage=job.stage))
-        except Exception as error:  # noqa: BLE001  # nobody else would see it, and those who wait would wait for ever
-            _LOG.exception("job %s", job.id)
-            job.fail(CompileFailed(f"{type(error).__name__}: {error}", stage=job.stage))
+        except Exception as error:  # noqa: BLE001  # whatever it is, those who wait are told
+            job.fail(job_error(error, job.id, reason=job.cancel_reason, stage=job.stage))
 
 
 def _confinement(request: CompileRequest, dump_dir: Path | None) -> Confinement:

@@ -13,14 +13,14 @@ from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import events, jobs, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import EventRow, JobKind, JobPage, JobRequest, JobRow, Owner
-from service.jobs.job import State
+from service.jobs.job import State, Submitted
 from service.jobs.queue.hub import Hub
 from service.jobs.queue.kinds import TUNE_FILES
 from service.jobs.queue.running import Running, log_name
-from service.jobs.queue.submission import Origin, Submission, Submitted
+from service.jobs.queue.submission import Submission
 from service.process.plain import open_plain
 
-__all__ = ["Jobs", "Origin", "Submitted"]
+__all__ = ["Jobs"]
 
 _MAX_PAGE = 500
 _MAX_EVENTS = 10_000
@@ -50,7 +50,7 @@ class Jobs:
 
     def submit(
         self, owner: Owner, request: JobRequest, *, idempotency_key: str | None = None, body_digest: str = ""
-    ) -> Submitted:
+    ) -> Submitted[JobRow]:
         """The job for `request`, on the disk when this returns.
 
         `body_digest` is what the idempotency key is bound to. Raises Busy (field `retry_after_s`) when too many wait,

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 import structlog
 
-from service.errors import Cancelled, CompileFailed, RelaxcError, ServiceError, StoreUnwritable
+from service.errors import ServiceError
 from service.jobs.database import transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
+from service.jobs.job_error import job_error
 from service.jobs.queue.running import Running
 
 __all__ = ["Executor"]
@@ -46,18 +47,10 @@ class Executor:
         self._told(running.job.id)
 
     def _outcome(self, running: Running) -> Outcome:
-        job = running.job
         try:
             return self._work(running)
-        except Cancelled as error:
-            return Outcome(error=running.reason or error)
-        except RelaxcError as error:
-            return Outcome(error=error)
-        except OSError as error:
-            return Outcome(error=StoreUnwritable(f"the job's folder cannot be used: {error.strerror}"))
-        except Exception as error:  # noqa: BLE001  # nobody else would see it, and those who wait would wait for ever
-            _LOG.exception("job %s", job.id)
-            return Outcome(error=CompileFailed(f"{type(error).__name__}: {error}"))
+        except Exception as error:  # noqa: BLE001  # whatever it is, it is written down
+            return Outcome(error=job_error(error, running.job.id, reason=running.reason))
 
     def _settled(self, running: Running, outcome: Outcome) -> bool:
         running.flush()

@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ from service.jobs.database import deliveries, idempotency, jobs, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, ModelRow, Owner
 from service.jobs.database.transitions import Outcome
+from service.jobs.job import Origin, Submitted
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
@@ -28,7 +28,7 @@ from service.request import CompileRequest, ModelRef, TargetSpec, canonical_json
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-__all__ = ["Origin", "Submission", "Submitted"]
+__all__ = ["Submission"]
 
 _MAX_NAME = 200
 _PRIORITIES = 100
@@ -36,24 +36,6 @@ _IDEMPOTENCY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _TRIES = 5
 _MAX_TRIALS = 100_000
 _MAX_TIME_S = 7 * 24 * 3600.0
-
-
-class Origin(StrEnum):
-    """How a request was answered: from the store, by a job of its own, by an equal one that lives, by the one that the
-    same Idempotency-Key made."""
-
-    HIT = "hit"
-    MISS = "miss"
-    JOINED = "joined"
-    REPEATED = "repeated"
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """The job that answers a request; a hit's has succeeded already."""
-
-    job: JobRow
-    origin: Origin
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +70,7 @@ class Submission:
         self._queue_max = queue_max
         self._queue_max_per_key = queue_max_per_key
 
-    def __call__(self, owner: Owner, request: JobRequest, key: str | None, body_digest: str) -> Submitted:
+    def __call__(self, owner: Owner, request: JobRequest, key: str | None, body_digest: str) -> Submitted[JobRow]:
         """As `Jobs.submit`."""
         if key is not None and not _IDEMPOTENCY_KEY.fullmatch(key):
             raise InvalidOption("an Idempotency-Key has 1 to 255 visible ASCII characters", option="Idempotency-Key")
@@ -105,7 +87,7 @@ class Submission:
                     return repeated
         raise Busy("equal requests come and go too fast", retry_after_s=1)
 
-    def _repeated(self, owner: Owner, key: str | None, body_digest: str) -> Submitted | None:
+    def _repeated(self, owner: Owner, key: str | None, body_digest: str) -> Submitted[JobRow] | None:
         if key is None:
             return None
         with self._database.read() as connection:
@@ -115,7 +97,7 @@ class Submission:
             raise IdempotencyConflict("this Idempotency-Key came with another body before")
         return None if job is None else Submitted(job, Origin.REPEATED)
 
-    def _put(self, owner: Owner, checked: _Checked, key: str | None, body_digest: str) -> Submitted:
+    def _put(self, owner: Owner, checked: _Checked, key: str | None, body_digest: str) -> Submitted[JobRow]:
         columns = checked.columns
         with self._database.begin() as connection:
             live = jobs.find_live(connection, owner.id, columns["request_key"])

@@ -13,8 +13,8 @@ import pytest
 from service.artifact.key import key_for
 from service.artifact.store import Store
 from service.errors import Busy, Cancelled, CompileFailed, CompilerCrashed, ServiceError, UnsupportedModel
-from service.jobs.job import State
-from service.jobs.local.queue import CompileQueue, Origin
+from service.jobs.job import Origin, State
+from service.jobs.local.queue import CompileQueue
 from service.lowering.target import resolve
 from service.process.limits import Limits
 from service.process.pool import Pool

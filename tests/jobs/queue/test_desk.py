@@ -29,8 +29,7 @@ from service.jobs.backend import Backend
 from service.jobs.database import events, jobs
 from service.jobs.database.rows import EventRow, JobKind, JobRequest, JobRow, Owner
 from service.jobs.database.tables import deliveries
-from service.jobs.job import State
-from service.jobs.queue.desk import Origin
+from service.jobs.job import Origin, State
 from service.process.sandbox import landlock
 from service.request import CompileOptions
 from tests.jobs.conftest import ENTRIES
