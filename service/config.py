@@ -56,7 +56,7 @@ class Settings(BaseSettings):
     )
     sandbox: str = _setting(
         "auto",
-        "Walls round each job's process: auto (all that this machine allows), require (no job runs unless it has "
+        "Sandbox of each job's process: auto (all that this machine allows), require (no job runs unless it has "
         "neither a network nor others' files), off.",
         pattern="^(auto|require|off)$",
     )

@@ -69,7 +69,7 @@ class Health(BaseModel):
 
 
 class Ready(BaseModel):
-    """That requests are taken, and what each warm worker's jobs are behind."""
+    """That requests are taken, and the sandbox of each warm worker's jobs."""
 
     ready: bool
     sandbox: dict[str, dict[str, Any]] = Field(

@@ -85,7 +85,7 @@ def _confine(spec: dict[str, Any], workdir: Path) -> RelaxcError | None:
         return error
     except OSError as error:
         traceback.print_exc()
-        return ServiceError(f"the job's walls cannot be put up: {error}")
+        return ServiceError(f"the job's sandbox cannot be set up: {error}")
     die_with_parent(guard_pid)  # another user id, or other rights, have undone it
     return None
 

@@ -55,7 +55,7 @@ class Limits:
             bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
             resource.setrlimit(kind, (bound, bound))
         # Where the machine itself runs out of memory, a compile is what the kernel should take, not the server.
-        with contextlib.suppress(PermissionError):  # behind a job's walls, where it has been written before them
+        with contextlib.suppress(PermissionError):  # in a job's sandbox, before which it has been written
             Path("/proc/self/oom_score_adj").write_text("1000")
 
 

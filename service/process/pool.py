@@ -92,10 +92,10 @@ class Pool:
             return len(self._running)
 
     def ready(self) -> dict[Flavour, dict[str, Any]]:
-        """The flavours whose workers could fork a job now, and the walls that it would have (`Walls.to_dict()`)."""
+        """The flavours whose workers could fork a job now, and the sandbox it would have (`Sandbox.to_dict()`)."""
         with self._lock:
             zygotes = dict(self._zygotes)
-        return {name: zygote.walls or {} for name, zygote in zygotes.items() if zygote.alive and zygote.is_ready()}
+        return {name: zygote.sandbox or {} for name, zygote in zygotes.items() if zygote.alive and zygote.is_ready()}
 
     def run(self, task: Task, on_event: Emit, *, cancellation: Cancellation | None = None) -> dict[str, Any]:
         """The fields of the task's `result` event; other events go to `on_event` as they come, in this thread.

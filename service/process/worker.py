@@ -104,7 +104,7 @@ def main() -> None:
             "threads": threads(),
             "seconds": round(time.perf_counter() - start, 3),
         }
-        ready["walls"] = probe()
+        ready["sandbox"] = probe()
         control.send(json.dumps(ready).encode())
         serve_forks(control)
 

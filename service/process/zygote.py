@@ -36,8 +36,8 @@ class Zygote:
     def __init__(self, flavour: Flavour) -> None:
         """Starts the process; it imports while the caller goes on, and `channel` waits for it."""
         self._ready = self._closed = False
-        self.walls: dict[str, Any] | None = None
-        """What its jobs are behind, as `Walls.to_dict()`; None until it is ready."""
+        self.sandbox: dict[str, Any] | None = None
+        """That of its jobs, as `Sandbox.to_dict()`; None until it is ready."""
         self._lock = threading.Lock()
         # Without a name: a server that is killed leaves nothing of it.
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives with us
@@ -98,8 +98,8 @@ class Zygote:
         ready = json.loads(message)
         if ready["threads"] != 1:
             _LOG.warning("the worker has %d threads: a lock that one holds at a fork stays locked", ready["threads"])
-        self.walls = ready["walls"]
-        _LOG.info("a job's walls: %s", ready["walls"])
+        self.sandbox = ready["sandbox"]
+        _LOG.info("a job's sandbox: %s", ready["sandbox"])
         self._ready = True
 
     def _could_not_start(self) -> NoReturn:

@@ -85,5 +85,5 @@ def test_a_job_that_swaps_its_log_fails_as_any_other_and_has_none(
     assert "PATH=" not in (log or "")
     if sandbox == "off":
         assert (error["code"], error["fields"]["log_tail"], log) == ("compiler-crashed", [], None)
-    else:  # behind its walls it makes neither
+    else:  # in its sandbox it makes neither
         assert "PermissionError" in error["message"]

@@ -334,5 +334,5 @@ def test_a_ready_worker_says_what_its_jobs_are_behind() -> None:
         deadline = time.monotonic() + 60
         while not pool.ready() and time.monotonic() < deadline:
             time.sleep(0.05)
-        walls = pool.ready()[Flavour.ONNX]
-        assert set(walls) == {"network", "files", "calls", "user", "signals", "missing"}
+        sandbox = pool.ready()[Flavour.ONNX]
+        assert set(sandbox) == {"network", "files", "calls", "user", "signals", "missing"}

@@ -29,5 +29,5 @@ def readyz(request: Request) -> Ready:
     """503 while it drains, or cannot reach its database or write its folders: a proxy should go elsewhere."""
     if reasons := backend_of(request).ready():
         raise ServiceError(f"the server takes no requests: {'; '.join(reasons)}", reasons=reasons)
-    sandbox = {flavour.value: walls for flavour, walls in backend_of(request).pool.ready().items()}
+    sandbox = {flavour.value: found for flavour, found in backend_of(request).pool.ready().items()}
     return Ready(ready=True, sandbox=sandbox)

@@ -28,6 +28,6 @@ def reasons(database: Database, pool: Pool, root: Path) -> Iterator[str]:
     workers = pool.ready()
     if not workers:
         yield "no worker is warm yet"
-    for flavour, walls in workers.items():
-        if "error" in walls:
-            yield f"the {flavour} worker runs no jobs: {walls['error']}"
+    for flavour, sandbox in workers.items():
+        if "error" in sandbox:
+            yield f"the {flavour} worker runs no jobs: {sandbox['error']}"

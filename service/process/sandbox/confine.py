@@ -1,7 +1,7 @@
-"""The walls round a job's process, put up before it reads a byte of a model; see docs/deploying.md for what each stops.
+"""The sandbox of a job's process, set up before it reads a byte of a model: docs/deploying.md has what each part stops.
 
-Each wall stands by itself: what the kernel, a container or our own rights do not allow is left out, said in `Walls`,
-and refused as a whole where RELAXC_SANDBOX is `require`.
+Each part holds by itself: what the kernel, a container or our own rights do not allow is left out, said in `Sandbox`,
+and the job is refused without it where RELAXC_SANDBOX is `require`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from service.config import settings
 from service.errors import ServiceError
 from service.process.sandbox import landlock
-from service.process.sandbox.confinement import Confinement, Walls
+from service.process.sandbox.confinement import Confinement, Sandbox
 from service.process.sandbox.kernel import drop_capabilities, prctl
 from service.process.sandbox.namespaces import leave_network, make_reachable
 from service.process.sandbox.seccomp import filter_calls
@@ -44,48 +44,49 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom"
 _PROCESSES, _PROCESSES_A_CORE, _FILES = 256, 16, 4096
 
 
-def confine(workdir: Path, allowed: Confinement) -> Walls:
-    """Puts up every wall that can be had round this process, for good; its parent's death signal has to be set anew.
+def confine(workdir: Path, allowed: Confinement) -> Sandbox:
+    """Puts this process into every part of a sandbox that can be had, for good; its parent's death signal has to be set
+    anew.
 
     `workdir` is the current folder before and after, and the job's to write. Raises ServiceError where the settings
-    require walls that are not to be had.
+    require parts that are not to be had.
     """
-    walls = Walls()
+    sandbox = Sandbox()
     if settings().sandbox == "off":
-        walls.missing["all"] = "RELAXC_SANDBOX=off"
-        walls.user = "root" if os.geteuid() == 0 else "same"
-        return walls
+        sandbox.missing["all"] = "RELAXC_SANDBOX=off"
+        sandbox.user = "root" if os.geteuid() == 0 else "same"
+        return sandbox
     rules = list(_rules(workdir, allowed))
     _limit_counts()
     if allowed.network:
-        walls.network = "open"
-    elif _up(walls, "network", leave_network):
-        walls.network = "namespace"
-    walls.user = _change_user(walls, workdir, allowed, [path for path, _ in rules])
+        sandbox.network = "open"
+    elif _set_up(sandbox, "network", leave_network):
+        sandbox.network = "namespace"
+    sandbox.user = _change_user(sandbox, workdir, allowed, [path for path, _ in rules])
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _up(walls, "files", lambda: _restrict_files(walls, rules, network=allowed.network))
-    if _up(walls, "calls", lambda: filter_calls(network=allowed.network)):
-        walls.calls = "seccomp"
-        walls.network = "filter" if walls.network == "none" else walls.network
-    if settings().sandbox == "require" and not walls.sound:
-        raise ServiceError(f"no job runs without a sandbox (RELAXC_SANDBOX=require), and there is: {walls}")
-    return walls
+    _set_up(sandbox, "files", lambda: _restrict_files(sandbox, rules, network=allowed.network))
+    if _set_up(sandbox, "calls", lambda: filter_calls(network=allowed.network)):
+        sandbox.calls = "seccomp"
+        sandbox.network = "filter" if sandbox.network == "none" else sandbox.network
+    if settings().sandbox == "require" and not sandbox.sound:
+        raise ServiceError(f"no job runs without a sandbox (RELAXC_SANDBOX=require), and there is: {sandbox}")
+    return sandbox
 
 
-def _up(walls: Walls, part: str, build: Callable[[], None]) -> bool:
+def _set_up(sandbox: Sandbox, part: str, build: Callable[[], None]) -> bool:
     try:
         build()
     except (OSError, NotImplementedError) as error:
-        walls.missing[part] = str(error)
+        sandbox.missing[part] = str(error)
         return False
     return True
 
 
-def _restrict_files(walls: Walls, rules: list[tuple[Path, int]], *, network: bool) -> None:
+def _restrict_files(sandbox: Sandbox, rules: list[tuple[Path, int]], *, network: bool) -> None:
     version = landlock.restrict(rules, network=network)
-    walls.files = "landlock"
+    sandbox.files = "landlock"
     if version >= _SIGNALS_SCOPED:
-        walls.signals = "landlock"
+        sandbox.signals = "landlock"
 
 
 def _limit_counts() -> None:
@@ -97,12 +98,12 @@ def _limit_counts() -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-def _change_user(walls: Walls, workdir: Path, allowed: Confinement, paths: list[Path]) -> str:
+def _change_user(sandbox: Sandbox, workdir: Path, allowed: Confinement, paths: list[Path]) -> str:
     if os.geteuid() != 0:
         drop_capabilities()  # those of a user namespace
         return "same"
-    if allowed.own_user and _up(walls, "user", lambda: _become_nobody(workdir, allowed, paths)):
-        walls.signals = "user"
+    if allowed.own_user and _set_up(sandbox, "user", lambda: _become_nobody(workdir, allowed, paths)):
+        sandbox.signals = "user"
         return "own"
     drop_capabilities([_CAP_DAC_OVERRIDE])
     return "root"

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Confinement", "Walls", "folders_of"]
+__all__ = ["Confinement", "Sandbox", "folders_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def folders_of(*paths: Path) -> tuple[Path, ...]:
 
 
 @dataclass(slots=True)
-class Walls:
+class Sandbox:
     """What holds a job now, part by part; `missing` says why a part is weaker than it could be.
 
     `network`: `namespace` (there is none), `filter` (no socket can be made), `open` (asked for), `none`.

@@ -1,4 +1,4 @@
-"""Which walls a job will have, found out by a process that puts them up round itself and ends."""
+"""Which sandbox a job will have, found out by a process that puts itself into one and ends."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIMIT_S = 30.0
 
 
 def probe() -> dict[str, Any]:
-    """`Walls.to_dict()` of a job without a model; `error` alone where none may run. Forks: no threads, please."""
+    """`Sandbox.to_dict()` of a job without a model; `error` alone where none may run. Forks: no threads, please."""
     folder = Path(tempfile.mkdtemp(prefix="relaxc-probe-"))
     reader, writer = os.pipe()
     try:
@@ -36,7 +36,7 @@ def probe() -> dict[str, Any]:
         os.waitpid(child, 0)
     finally:
         shutil.rmtree(folder)
-    found: dict[str, Any] = json.loads(told or '{"error": "the process that looked for walls died or hung"}')
+    found: dict[str, Any] = json.loads(told or '{"error": "the process that looked for a sandbox died or hung"}')
     return found
 
 

@@ -1,7 +1,7 @@
 """A filter of system calls: no sockets, no looking into other processes, no namespaces or mounts.
 
 A deny list, as in systemd's and Docker's defaults: what a compiler, LLVM, torch and CUDA call is too much to name.
-It stands behind the namespaces, Landlock and the user, so that none of them is the only wall.
+It stands behind the namespaces, Landlock and the user, so that none of them is all that holds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DENIED = {
     "kcmp": (312, 272),
     "pidfd_getfd": (438, 438),
     "perf_event_open": (298, 241),
-    # Ways round the other walls
+    # Ways round the other parts
     "open_by_handle_at": (304, 265),
     "io_uring_setup": (425, 425),
     "unshare": (272, 97),

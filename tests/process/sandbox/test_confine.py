@@ -1,4 +1,4 @@
-"""Hostile jobs behind the walls: started by root and by a user, each attempt is refused; good jobs notice nothing."""
+"""Hostile jobs in the sandbox: started by root and by a user, each attempt is refused; good jobs notice nothing."""
 
 from __future__ import annotations
 
