@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
+from service.config import settings
 from service.errors import CompileError
 from service.lowering.target import resolve
 from service.process.limits import Limits
@@ -43,6 +44,7 @@ def pool() -> Iterator[Pool]:
         with Pool() as pool:
             pool.warm(Flavour.ONNX)
             yield pool
+    settings.cache_clear()  # those of this environment may have been read first for these tests
 
 
 @pytest.fixture(params=["own user", "root without rights"])
@@ -157,7 +159,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
-def test_started_by_a_user_the_walls_are_the_same(sockets: dict[str, Any], open_folder: Path) -> None:
+def test_started_by_a_user_the_sandbox_is_the_same(sockets: dict[str, Any], open_folder: Path) -> None:
     python = Path("/usr/bin/python3")
     if not python.exists() or _version_of(python) != sys.version_info[:2]:
         pytest.skip("needs a Python that every user may run, of our own version")
