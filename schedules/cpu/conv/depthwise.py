@@ -37,7 +37,7 @@ class Depthwise:
             return found
         p = {"lanes": lanes_of(found.block, cpu)}
         if parameters is not None:
-            check(parameters, self._choices(cpu.lanes(16)))
+            check(parameters, self._choices(p["lanes"]))
             p = dict(parameters)
         sch = self._schedule(func, found, p["lanes"], analysis.work_of(func).known_flops, cpu.cores)
         return sch if isinstance(sch, Declined) else Schedule(schedule_nests(sch.mod["main"], cpu), p)
@@ -45,11 +45,12 @@ class Depthwise:
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """See `schedules.template.Rule`."""
         found = self._match(func)
-        return found if isinstance(found, Declined) else self._choices(cpu_of(target).lanes(16))
+        return found if isinstance(found, Declined) else self._choices(lanes_of(found.block, cpu_of(target)))
 
     @staticmethod
-    def _choices(widest: int) -> Choices:
-        return {"lanes": tuple(n for n in (4, 8, 16, 32) if n <= widest)}
+    def _choices(lanes: int) -> Choices:
+        """From a quarter of a vector, where columns are few, to two vectors."""
+        return {"lanes": tuple(n for n in (lanes // 4, lanes // 2, lanes, 2 * lanes) if n > 1 or n == lanes)}
 
     def _match(self, func: Any) -> Contraction | Declined:
         sch = s_tir.Schedule(func)

@@ -1,0 +1,229 @@
+"""The PrimFuncs on which every template's whole space is tried, and the trial: built, run, compared with numpy."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, te, tirx
+
+from schedules import cpu
+from schedules.cpu.attention.form import MASKED
+from schedules.template import Declined, Rule, Schedule
+from service.lowering import pipeline
+from service.lowering.target import resolve, to_tvm
+from service.passes import optimize
+from service.passes.kernels.attention_compute import AttentionSpec, attention
+from service.request import CompileOptions
+from tests.guarded import guarded_tensor
+from tests.schedules.harness import assert_close, legalized
+from tests.schedules.numpy_tir import computed, random_inputs
+
+__all__ = ["CASES", "FLOATS", "WIDTHS", "Case", "agree", "functions", "points", "rule"]
+
+pipeline.register()
+R = relax.op
+
+WIDTHS = {128: "x86-64-v2", 256: "x86-64-v3", 512: "x86-64-v4"}
+FLOATS = ("float16", "bfloat16", "float32", "float64")
+NUMBERS = (*FLOATS, "int32")
+
+Point = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Case:
+    """PrimFuncs for one rule: `make(dtype, target name)` gives them, in each of `dtypes`."""
+
+    name: str
+    rule: str
+    make: Callable[[str, str], list[Any]]
+    dtypes: tuple[str, ...]
+
+
+def rule(name: str) -> Rule:
+    """Return the rule of this name."""
+    return next(each for each in cpu.RULES if each.name == name)
+
+
+def _plain(build: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[str, str], list[Any]]:
+    """The kernels of an expression as they are without layouts: one fused PrimFunc, mostly."""
+
+    def make(dtype: str, target: str) -> list[Any]:
+        del target
+        return _primfuncs(legalized(build, shapes, [dtype] * len(shapes)))
+
+    return make
+
+
+def _in_layouts(build: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[str, str], list[Any]]:
+    """The kernels of a network whose other operands are constants, in the layouts that the graph passes choose."""
+
+    def make(dtype: str, target: str) -> list[Any]:
+        inputs = [relax.Var(f"x{i}", relax.TensorType(shape, dtype)) for i, shape in enumerate(shapes)]
+        block = relax.BlockBuilder()
+        with block.function("main", inputs):
+            with block.dataflow():
+                result = block.emit_output(relax.Tuple([block.normalize(build(*inputs))]))
+            block.emit_func_output(result)
+        return _primfuncs(optimize(block.get(), to_tvm(resolve(target)), CompileOptions()).module)
+
+    return make
+
+
+def _primfuncs(module: Any) -> list[Any]:
+    found = [func for func in module.functions.values() if isinstance(func, tirx.PrimFunc)]
+    return [func.with_attr("global_symbol", "main") for func in found]
+
+
+def _constant(*shape: int, dtype: str = "float32", seed: int = 0) -> relax.Constant:
+    return relax.const(np.random.default_rng(seed).standard_normal(shape).astype(dtype))
+
+
+def _conv(x: Any, out: int, channels: int, kernel: int = 3, **geometry: Any) -> Any:
+    weight = _constant(out, channels // geometry.get("groups", 1), kernel, kernel)
+    return R.nn.relu(R.nn.conv2d(x, weight, padding=kernel // 2, **geometry))
+
+
+def _network(x: Any) -> Any:
+    """First layer, 3x3 and 1x1 convolutions with tails, a depthwise one, and both kinds of pools."""
+    x = R.nn.max_pool2d(_conv(x, 20, 3, strides=2), (3, 3), strides=(2, 2), padding=1)
+    x = _conv(_conv(x, 33, 20, 1), 33, 33, groups=33)
+    x = R.add(x, _conv(x, 33, 33))
+    return R.mean(_conv(x, 40, 33, 3, strides=(2, 1), dilation=(1, 2)), [2, 3])
+
+
+def _strided(x: Any) -> Any:
+    return _conv(_conv(x, 20, 3, strides=2), 36, 20, strides=(1, 2), groups=2)
+
+
+def _deep(x: Any) -> Any:
+    """Channels enough for Winograd's convolution."""
+    return R.nn.avg_pool2d(_conv(_conv(x, 64, 64, 1), 64, 64), (2, 2), strides=(2, 2))
+
+
+def _attention(queries: int, keys: int, depth: int, width: int) -> Callable[[str, str], list[Any]]:
+    """One batch and two heads, `[heads, rows, columns]`, summed in fp32 where the operands have 16 bits."""
+
+    def make(dtype: str, target: str) -> list[Any]:
+        del target
+        summed = dtype if dtype == "float64" else "float32"
+        shapes = ((2, queries, depth), (2, keys, depth), (2, keys, width))
+        tensors = [te.placeholder(shape, dtype, name) for shape, name in zip(shapes, "qkv", strict=True)]
+
+        def load(index: int) -> Callable[..., Any]:
+            return lambda t, b, i, j: t[index][b[0], i, j].astype(summed)
+
+        spec = AttentionSpec(
+            (2,), queries, keys, depth, width, "nan",
+            load(0), load(1), load(2), None, (2, queries, width), lambda h, m, e: ([h], m, e),
+        )  # fmt: skip
+        return [te.create_prim_func([*tensors, attention(*tensors, spec=spec)]).with_attr(MASKED, "nan")]
+
+    return make
+
+
+def _linear(a: Any, b: Any, c: Any) -> Any:
+    return R.nn.relu(R.add(R.matmul(a, b), c))
+
+
+def _dense(depth: int, columns: int) -> Callable[[Any], Any]:
+    return lambda a: _linear(a, _constant(depth, columns), _constant(columns))
+
+
+def _conv2d(**geometry: Any) -> Callable[[Any, Any], Any]:
+    return lambda a, b: R.nn.relu(R.nn.conv2d(a, b, **geometry))
+
+
+_ONE, _SOME = ("float32",), ("float16", "float32", "float64")
+
+CASES = [
+    Case("39x256 by 330", "cpu.matmul_packed", _in_layouts(_dense(256, 330), (39, 256)), _ONE),
+    Case("1x70 by 257", "cpu.matmul_packed", _in_layouts(_dense(70, 257), (1, 70)), _ONE),
+    Case("3x5x13 by 31", "cpu.matmul_packed", _in_layouts(_dense(13, 31), (3, 5, 13)), _ONE),
+    Case("network", "cpu.conv2d_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
+    Case("two images", "cpu.conv2d_blocked", _in_layouts(_strided, (2, 3, 17, 14)), _ONE),
+    Case("network", "cpu.depthwise_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
+    Case("network", "cpu.pooling", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
+    Case("deep", "cpu.pooling", _in_layouts(_deep, (1, 64, 14, 15)), _ONE),
+    Case("deep", "cpu.winograd", _in_layouts(_deep, (1, 64, 27, 29)), _ONE),
+    Case("17x50", "cpu.attention", _attention(17, 50, 20, 24), FLOATS),
+    Case("1x7", "cpu.attention", _attention(1, 7, 16, 16), FLOATS),
+    Case("37x40 by 50", "cpu.matmul", _plain(_linear, (37, 40), (40, 50), (50,)), NUMBERS),
+    Case("1x7 by 257", "cpu.matmul", _plain(_linear, (1, 7), (7, 257), (257,)), NUMBERS),
+    Case("6x13x31 by 33", "cpu.matmul", _plain(R.matmul, (6, 13, 31), (6, 31, 33)), NUMBERS),
+    Case("3x3", "cpu.conv2d", _plain(_conv2d(padding=1), (1, 6, 9, 14), (10, 6, 3, 3)), NUMBERS),
+    Case("groups", "cpu.conv2d", _plain(_conv2d(strides=(2, 1), groups=2), (2, 6, 7, 13), (4, 3, 3, 2)), FLOATS),
+    Case("9x20", "cpu.depthwise", _plain(_conv2d(padding=1, groups=6), (1, 6, 9, 20), (6, 1, 3, 3)), NUMBERS),
+    Case("13x31", "cpu.depthwise", _plain(_conv2d(strides=2, groups=3), (2, 3, 13, 31), (3, 1, 5, 3)), FLOATS),
+    Case("softmax", "cpu.rows", _plain(lambda a: R.nn.softmax(a, -1), (5, 100)), _SOME),
+    Case("layer norm", "cpu.rows", _plain(lambda *x: R.nn.layer_norm(*x, [-1]), (7, 131), (131,), (131,)), _ONE),
+    Case("sum of 31", "cpu.rows", _plain(lambda a: R.sum(a, -1), (13, 31)), ("float32", "float64", "int32")),
+    Case("softmax", "cpu.reduction", _plain(lambda a: R.nn.softmax(a, -1), (7, 100)), _SOME),
+    Case("max of 1000", "cpu.reduction", _plain(lambda a: R.max(a, -1), (3, 1000)), NUMBERS),
+    Case("chain", "cpu.injective", _plain(lambda a, b: R.add(R.tanh(a), b), (7, 100), (100,)), FLOATS),
+    Case("transposed", "cpu.injective", _plain(lambda a: R.permute_dims(a, (0, 2, 1)), (3, 37, 61)), NUMBERS),
+    Case("softmax over columns", "cpu.fallback", _plain(lambda a: R.nn.softmax(a, 1), (2, 7, 33)), _SOME),
+]
+"""At least one of every rule."""
+
+
+@cache
+def functions(case: Case, dtype: str, target: str) -> list[Any]:
+    """Return the PrimFuncs of a case that its rule takes, or the one that a plain case is."""
+    asked, aim = rule(case.rule), to_tvm(resolve(target))
+    made = case.make(dtype, target)
+    taken = [func for func in made if not isinstance(asked.choices(func, aim), Declined)]
+    own = [func for func in taken if _first(func, aim) == case.rule] if len(made) > 1 else taken
+    assert own, f"{case.rule} takes nothing of {case.name} in {dtype}"
+    return own
+
+
+def _first(func: Any, target: Any) -> str:
+    return next(each.name for each in cpu.RULES if not isinstance(each.choices(func, target), Declined))
+
+
+def points(func: Any, asked: Rule, target: str, most: int, seed: int = 0) -> list[Point]:
+    """Return all points of a rule's space, or `most` of them drawn with a seed; the default is the first."""
+    aim = to_tvm(resolve(target))
+    space, default = asked.choices(func, aim), asked.apply(func, aim)
+    assert not isinstance(space, Declined)
+    assert isinstance(default, Schedule)
+    sizes = [len(values) for values in space.values()]
+    drawn = random.Random(seed).sample(range(prod(sizes)), min(most, prod(sizes)))
+    found = [dict(default.parameters)]
+    for number in drawn:
+        point = {}
+        for (name, values), size in zip(space.items(), sizes, strict=True):
+            number, at = divmod(number, size)
+            point[name] = values[at]
+        found += [point] if point not in found else []
+    return found if len(drawn) < most else found[:most]
+
+
+def agree(func: Any, asked: Rule, target: str, tried: Iterable[Point]) -> None:
+    """Fail unless every point builds and computes what numpy does."""
+    aim = to_tvm(resolve(target))
+    arrays = random_inputs(func)
+    want = computed(func, arrays)[-1]
+    kernels = {}
+    for index, point in enumerate(tried):
+        made = asked.apply(func, aim, point)
+        assert isinstance(made, Schedule), (point, made)
+        name = f"kernel{index}"
+        kernels[name] = made.func.with_attr({"global_symbol": name, "tirx.is_scheduled": True}), point
+    module = tvm.IRModule({name: kernel for name, (kernel, _) in kernels.items()})
+    built = tirx.build(module, aim, pipeline=pipeline.NAME)
+    for name, (_, point) in kernels.items():
+        tensors = [guarded_tensor(array, "end") for array in arrays]
+        built[name](*tensors)
+        try:
+            assert_close(tensors[-1].numpy(), want)
+        except AssertionError as error:
+            raise AssertionError(f"{asked.name} {point}: {error}") from error

@@ -1,0 +1,45 @@
+"""The space of every template: the default is a point of it, and points drawn from it compute what numpy does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from schedules import cpu
+from schedules.template import Declined, Schedule
+from service.lowering.target import resolve, to_tvm
+from tests.schedules.spaces import CASES, WIDTHS, Case, agree, functions, points, rule
+
+PARAMETERS = [
+    pytest.param(case, dtype, bits, id=f"{case.rule}-{case.name}-{dtype}-{bits}")
+    for case in CASES
+    for dtype in case.dtypes
+    for bits in WIDTHS
+]
+RUN = [pytest.param(case, id=f"{case.rule}-{case.name}") for case in CASES]
+
+
+def test_every_rule_has_a_case() -> None:
+    assert {case.rule for case in CASES} == {each.name for each in cpu.RULES}
+
+
+@pytest.mark.parametrize(("case", "dtype", "bits"), PARAMETERS)
+def test_the_default_is_a_point_of_the_space(case: Case, dtype: str, bits: int) -> None:
+    """A record of the default must be taken again, in every dtype and for every vector width."""
+    asked, target = rule(case.rule), to_tvm(resolve(WIDTHS[bits]))
+    for func in functions(case, dtype, WIDTHS[bits]):
+        default, space = asked.apply(func, target), asked.choices(func, target)
+        assert isinstance(default, Schedule), default
+        assert not isinstance(space, Declined), space
+        outside = {key: value for key, value in default.parameters.items() if value not in space[key]}
+        assert not outside and set(space) == set(default.parameters), (outside, space)
+        again: Any = asked.apply(func, target, default.parameters)
+        assert isinstance(again, Schedule)
+
+
+@pytest.mark.parametrize("case", RUN)
+def test_points_of_the_space_compute_what_numpy_does(case: Case) -> None:
+    """The default and one other; `tests/conformance/test_template_spaces.py` has the whole space."""
+    for func in functions(case, "float32", "auto"):
+        agree(func, rule(case.rule), "auto", points(func, rule(case.rule), "auto", 2))
