@@ -1,96 +1,94 @@
-"""The zygote's work: a fork for each job, and an end for what a guard that was killed leaves behind."""
+"""The zygote's side of it: a fork for each channel that comes in, and word of each fork that has ended."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import select
 import socket
 import time
 import traceback
+from collections.abc import Callable
 
-import psutil
+__all__ = ["Forks"]
 
-from service.process.guard import stand_guard
-from service.process.limits import become_subreaper
-
-__all__ = ["serve_forks"]
-
-_LAST_GUARDS_S = 4.0
-"""How long guards may take to end their jobs when the server has gone; less than a server waits for its zygote."""
-
-_STRAYS_S = 5.0
-_PAUSE_S = 0.002
+_MESSAGE_BYTES = 1 << 16
 
 
-def serve_forks(control: socket.socket) -> None:
-    """Forks a guard for each channel that comes in, until the other end closes and the guards have ended.
+class Forks:
+    """The forks of this process, which has one thread. `live` is what each of them does, with a message and a channel.
 
-    The kernel kills a job whose guard was killed; what the job had started comes to this process, and is killed here.
+    In this process `forked` hears of each, and `ended` of its end, with its wait status.
     """
-    become_subreaper()
-    guards: dict[int, int] = {}  # by the pidfd
-    poll = select.poll()
-    poll.register(control, select.POLLIN)
-    deadline: float | None = None
-    while deadline is None or (guards and time.monotonic() < deadline):
-        for ready, _ in poll.poll(None if deadline is None else 1000 * max(0.0, deadline - time.monotonic())):
-            if ready in guards:
-                poll.unregister(ready)
-                _bury(guards, ready)
-            elif (channels := _take(control)) is not None:
-                for channel in channels:
-                    pidfd, pid = _fork_guard(control, channel)
-                    guards[pidfd] = pid
-                    poll.register(pidfd, select.POLLIN)
-            else:
-                poll.unregister(control)
-                deadline = time.monotonic() + _LAST_GUARDS_S
 
+    def __init__(
+        self,
+        control: socket.socket,
+        live: Callable[[bytes, int], None],
+        *,
+        forked: Callable[[int], None] = lambda pid: None,
+        ended: Callable[[int, int], None] = lambda pid, status: None,
+    ) -> None:
+        self._control = control
+        self._live, self._forked, self._ended = live, forked, ended
+        self._pids: dict[int, int] = {}  # by the pidfd
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
 
-def _take(control: socket.socket) -> list[int] | None:
-    """The channels that came; None when the other end has closed."""
-    message, channels, _, _ = socket.recv_fds(control, 1, 1)
-    return channels if message else None
+    @property
+    def pids(self) -> set[int]:
+        """The forks that have not been reaped."""
+        return set(self._pids.values())
 
+    def serve(self, until: int | None = None) -> bytes:
+        """Fork until a message comes without a channel, and return it: empty where the other end has closed.
 
-def _fork_guard(control: socket.socket, channel: int) -> tuple[int, int]:
-    pid = os.fork()
-    if pid == 0:
-        code = 70
-        try:
-            control.close()
-            with socket.socket(fileno=channel) as connection:
-                stand_guard(connection)
-            code = 0
-        except Exception:  # noqa: BLE001  # the end of a forked process: the trace goes to the zygote's log
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(channel)
-    return os.pidfd_open(pid), pid
+        Return an empty one too when the file `until` can be read.
+        """
+        if until is not None:
+            self._poll.register(until, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in self._poll.poll()]
+            if until in ready:
+                return b""
+            for fd in ready:
+                if fd in self._pids:
+                    self._bury(fd)
+                    continue
+                message, channels, _, _ = socket.recv_fds(self._control, _MESSAGE_BYTES, 1)
+                if not channels:
+                    return message
+                self._fork(message, channels[0])
 
+    def drain(self, limit_s: float) -> None:
+        """Return when every fork has ended, or after `limit_s`; none is forked any more."""
+        self._poll.unregister(self._control)
+        deadline = time.monotonic() + limit_s
+        while self._pids and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in self._poll.poll(1000 * left):
+                self._bury(fd)
 
-def _bury(guards: dict[int, int], pidfd: int) -> None:
-    """Reaps a guard, and ends its strays unless it has seen to that itself."""
-    _, status = os.waitpid(guards.pop(pidfd), 0)
-    os.close(pidfd)
-    if status != 0:
-        _end_strays(set(guards.values()))
+    def _fork(self, message: bytes, channel: int) -> None:
+        pid = os.fork()
+        if pid == 0:
+            code = 70
+            try:
+                self._control.close()
+                self._live(message, channel)
+                code = 0
+            except Exception:  # noqa: BLE001  # the end of a forked process: the trace goes to its log
+                traceback.print_exc()
+            finally:
+                # No atexit handlers and no destructors: libraries tear down threads that the fork does not have.
+                os._exit(code)
+        os.close(channel)
+        pidfd = os.pidfd_open(pid)
+        self._pids[pidfd] = pid
+        self._poll.register(pidfd, select.POLLIN)
+        self._forked(pid)
 
-
-def _end_strays(guards: set[int]) -> None:
-    """Kills every child that is no guard, until there is none: those of the killed become ours in turn.
-
-    They are not reaped before, so that no process id that is signalled can be somebody else's.
-    """
-    me, deadline = psutil.Process(), time.monotonic() + _STRAYS_S
-    while strays := [child for child in me.children() if child.pid not in guards]:
-        for stray in strays:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                stray.kill()
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(stray.pid, os.WNOHANG)
-        if time.monotonic() > deadline:
-            return
-        time.sleep(_PAUSE_S)
+    def _bury(self, pidfd: int) -> None:
+        self._poll.unregister(pidfd)
+        pid = self._pids.pop(pidfd)
+        _, status = os.waitpid(pid, 0)
+        os.close(pidfd)
+        self._ended(pid, status)

@@ -14,10 +14,10 @@ import psutil
 from service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
 from service.process.bounds import bounded
 from service.process.failures import error_of_ending, with_context
+from service.process.flavour_zygote import FlavourZygote, ZygoteGone
 from service.process.heard import Heard
 from service.process.task import Emit, Flavour, Lines, Task, send
 from service.process.unnamed import without_paths
-from service.process.zygote import Zygote, ZygoteGone
 
 __all__ = ["Cancellation", "Pool"]
 
@@ -64,7 +64,7 @@ class Pool:
     """Warm workers by flavour. Threads may call `run` at the same time, each for a process of its own."""
 
     def __init__(self) -> None:
-        self._zygotes: dict[Flavour, Zygote] = {}
+        self._zygotes: dict[Flavour, FlavourZygote] = {}
         self._running: set[Cancellation] = set()
         self._lock = threading.Lock()
         self._closed = False
@@ -125,7 +125,7 @@ class Pool:
             self._forget(task.flavour, zygote)
         raise CompilerCrashed(f"the worker died {_ATTEMPTS} times before the compile could start", stage="start")
 
-    def _attempt(self, zygote: Zygote, task: Task, on_event: Emit, cancellation: Cancellation) -> Heard:
+    def _attempt(self, zygote: FlavourZygote, task: Task, on_event: Emit, cancellation: Cancellation) -> Heard:
         heard = Heard()
         try:
             channel = zygote.channel()
@@ -144,7 +144,7 @@ class Pool:
                     _end_without_guard(channel, heard)
         return heard
 
-    def _zygote(self, flavour: Flavour) -> Zygote:
+    def _zygote(self, flavour: Flavour) -> FlavourZygote:
         with self._lock:
             if self._closed:
                 raise ServiceError("the service is shutting down")
@@ -152,10 +152,10 @@ class Pool:
             if zygote is None or not zygote.alive:
                 if zygote is not None:
                     zygote.close()
-                zygote = self._zygotes[flavour] = Zygote(flavour)
+                zygote = self._zygotes[flavour] = FlavourZygote(flavour)
             return zygote
 
-    def _forget(self, flavour: Flavour, zygote: Zygote) -> None:
+    def _forget(self, flavour: Flavour, zygote: FlavourZygote) -> None:
         with self._lock:
             if self._zygotes.get(flavour) is zygote:
                 del self._zygotes[flavour]

@@ -22,9 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.process.forks import serve_forks
-from service.process.limits import name_process
+from service.process.forks import Forks
+from service.process.guard import stand_guard
+from service.process.limits import become_subreaper, name_process
 from service.process.sandbox.probe import probe
+from service.process.strays import end_strays
 from service.process.task import Flavour
 
 __all__ = ["main", "preload"]
@@ -46,6 +48,9 @@ _NOT_OURS = {
 }
 # Extras: without them the worker still runs, and the frontend says which one a model needs.
 _EXTRAS = frozenset({"onnx", "torch"})
+
+_LAST_GUARDS_S = 4.0
+"""How long guards may take to end their jobs when the server has gone; less than a server waits for its zygote."""
 
 
 def preload(flavour: Flavour) -> None:
@@ -86,6 +91,28 @@ def _killed_at_hangup(control: socket.socket) -> Iterator[None]:
     fcntl.fcntl(control, fcntl.F_SETFL, flags)
 
 
+def _serve(control: socket.socket) -> None:
+    """Fork a guard for each channel that comes in, until the other end closes and the guards have ended.
+
+    The kernel kills a job whose guard was killed; what the job had started comes to this process, and is killed here.
+    """
+    become_subreaper()
+
+    def ended(guard: int, status: int) -> None:
+        if status != 0:  # or else it has seen to its strays itself
+            end_strays(forks.pids)
+
+    forks = Forks(control, _stand_guard, ended=ended)
+    while forks.serve():  # a message whose channel was lost, for want of files: its sender sees the other end close
+        pass
+    forks.drain(_LAST_GUARDS_S)
+
+
+def _stand_guard(_: bytes, channel: int) -> None:
+    with socket.socket(fileno=channel) as connection:
+        stand_guard(connection)
+
+
 def main() -> None:
     """Preloads, says that it is ready, and forks."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -106,7 +133,7 @@ def main() -> None:
         }
         ready["sandbox"] = probe()
         control.send(json.dumps(ready).encode())
-        serve_forks(control)
+        _serve(control)
 
 
 if __name__ == "__main__":

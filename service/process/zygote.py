@@ -1,59 +1,31 @@
-"""The server's side of a zygote: starts it, asks it for forks, ends it."""
+"""Our side of a zygote: a process that has paid its imports once, and forks itself for each channel that it is sent."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import logging
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
-from pathlib import Path
-from typing import IO, Any, NoReturn
+from collections.abc import Mapping, Sequence
+from typing import IO
 
-from service.errors import CompilerCrashed
-from service.process.failures import tail_of
-from service.process.scrubbed import scrubbed_environment
-from service.process.task import Flavour
-
-__all__ = ["Zygote", "ZygoteGone"]
-
-_LOG = logging.getLogger("relaxc")
-_START_LIMIT_S = 120.0
-_END_LIMIT_S = 5.0
-_READY_BYTES = 1 << 16
-
-
-class ZygoteGone(Exception):
-    """The zygote died; start another one."""
+__all__ = ["Zygote"]
 
 
 class Zygote:
-    """A process that has imported what a flavour needs, and gives a socket to a fresh guard for each job."""
+    """`python -m MODULE --control FD ARGUMENTS`, which serves `forks.Forks` at the other end of `control`."""
 
-    def __init__(self, flavour: Flavour) -> None:
-        """Starts the process; it imports while the caller goes on, and `channel` waits for it."""
-        self._ready = self._closed = False
-        self.sandbox: dict[str, Any] | None = None
-        """That of its jobs, as `Sandbox.to_dict()`; None until it is ready."""
-        self._lock = threading.Lock()
-        # Without a name: a server that is killed leaves nothing of it.
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives with us
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: IO[bytes]) -> None:
+        """Start the process; it imports while the caller goes on. `log` gets what it prints."""
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(  # our own module
-                [
-                    *(sys.executable, "-P", "-m", "service.process.worker"),
-                    *("--flavour", str(flavour), "--control", str(theirs.fileno())),
-                ],
+                [sys.executable, "-P", "-m", module, "--control", str(theirs.fileno()), *arguments],
                 pass_fds=[theirs.fileno()],
-                env=scrubbed_environment(),
-                start_new_session=True,  # a Ctrl-C in the terminal is the server's to handle
+                env=environment,
+                start_new_session=True,  # a Ctrl-C in the terminal is ours to handle
                 stdin=subprocess.DEVNULL,
-                stdout=self._log,
-                stderr=self._log,
+                stdout=log,
+                stderr=log,
             )
 
     @property
@@ -66,78 +38,32 @@ class Zygote:
         """Whether it runs."""
         return self._process.poll() is None
 
-    def wait_ready(self) -> None:
-        """Returns once the imports are done. Raises CompilerCrashed when they fail, ZygoteGone when it was killed."""
-        with self._lock:
-            if self._closed:  # by another thread, which found it dead
-                raise ZygoteGone
-            if self._ready:
-                return
-            self._control.settimeout(_START_LIMIT_S)
-            message = b""
-            with contextlib.suppress(OSError):
-                message = self._control.recv(_READY_BYTES)
-            if not message:
-                self._could_not_start()
-            self._control.settimeout(None)
-            self._take(message)
+    def fork(self, message: bytes) -> socket.socket:
+        """Return our end of a socket whose other end a fresh fork has, which gets `message`.
 
-    def is_ready(self) -> bool:
-        """Whether its imports are done, without waiting for them."""
-        if not self._ready and self._lock.acquire(blocking=False):
-            try:
-                with contextlib.suppress(OSError):
-                    message = self._control.recv(_READY_BYTES, socket.MSG_DONTWAIT)
-                    if message:
-                        self._take(message)
-            finally:
-                self._lock.release()
-        return self._ready
-
-    def _take(self, message: bytes) -> None:
-        ready = json.loads(message)
-        if ready["threads"] != 1:
-            _LOG.warning("the worker has %d threads: a lock that one holds at a fork stays locked", ready["threads"])
-        self.sandbox = ready["sandbox"]
-        _LOG.info("a job's sandbox: %s", ready["sandbox"])
-        self._ready = True
-
-    def _could_not_start(self) -> NoReturn:
-        try:
-            code: int | None = self._process.wait(_END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            code = None
-        if self._closed or (code is not None and code < 0):
-            raise ZygoteGone
-        why = f"it was not ready after {_START_LIMIT_S:g} s" if code is None else f"it left with exit code {code}"
-        with Path(f"/proc/self/fd/{self._log.fileno()}").open("rb") as log:  # its own offset, not the worker's
-            tail = tail_of(log)
-        raise CompilerCrashed(f"the worker did not start: {why}", stage="start", log_tail=tail)
-
-    def channel(self) -> socket.socket:
-        """Our end of a socket whose other end a fresh guard has. Raises ZygoteGone, or CompilerCrashed as above."""
-        self.wait_ready()
+        Raise OSError where there is no zygote any more.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             try:
-                socket.send_fds(self._control, [b"j"], [theirs.fileno()])
-            except OSError as error:
+                socket.send_fds(self.control, [message], [theirs.fileno()])
+            except OSError:
                 ours.close()
-                raise ZygoteGone from error
+                raise
         return ours
 
-    def close(self) -> None:
-        """Ends the process. Guards and their jobs, which are not its to end, go on. May be called twice."""
-        self._closed = True
-        with contextlib.suppress(OSError):
-            self._control.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits in `wait_ready`
-        if not self._ready:
-            self._process.kill()
+    def wait(self, limit_s: float) -> int:
+        """Return the exit code, minus the signal that ended it. Raise subprocess.TimeoutExpired."""
+        return self._process.wait(limit_s)
+
+    def kill(self) -> None:
+        """End the process; what it forked is for itself to end, or not."""
+        self._process.kill()
+
+    def end(self, limit_s: float) -> None:
+        """Return when it has ended, which it has been told to do by now; kill it after `limit_s`."""
         try:
-            self._process.wait(_END_LIMIT_S)
+            self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        with self._lock:  # nobody waits on them any more
-            self._control.close()
-            self._log.close()

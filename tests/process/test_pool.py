@@ -24,10 +24,10 @@ from service.errors import (
     ServiceError,
     UnsupportedModel,
 )
+from service.process.flavour_zygote import FlavourZygote, ZygoteGone
 from service.process.limits import Limits
 from service.process.pool import Cancellation, Pool
 from service.process.task import Flavour, Task
-from service.process.zygote import Zygote, ZygoteGone
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Limits(timeout_s=60.0, memory_bytes=2 << 30, file_bytes=8 << 20)
@@ -230,7 +230,7 @@ def test_a_zygote_killed_while_it_imports_is_replaced(task: Callable[..., Task])
 
 
 def test_who_waits_for_a_zygote_that_another_thread_has_given_up_is_told_that_it_is_gone() -> None:
-    zygote = Zygote(Flavour.ONNX)
+    zygote = FlavourZygote(Flavour.ONNX)
     os.kill(zygote.pid, signal.SIGKILL)
     zygote.close()
     with pytest.raises(ZygoteGone):

@@ -22,7 +22,7 @@ from service.tuning.measure.messages import Build, Built, Compare, Heard, Listen
 from service.tuning.measure.outcome import MeasureLimits, Noise, Outcome, RpcOptions
 from service.tuning.measure.placement import place
 from service.tuning.measure.pool import Lost, Pool
-from service.tuning.measure.zygote import Zygote
+from service.tuning.measure.zygote import TuneZygote
 from service.tuning.task import Task
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Measurer:
             except OSError:
                 self._workspace.close()
                 raise
-        self._zygote = Zygote(self._folder)
+        self._zygote = TuneZygote(self._folder)
         self._placement = place(threads)
         memory = {"memory_bytes": self._limits.memory_bytes}
         building = {"cpus": sorted(self._placement.building), "target": spec.to_dict(), "rules": list(rules), **memory}

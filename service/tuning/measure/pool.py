@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import wait
 from typing import Any, Literal
 
-from service.tuning.measure.zygote import Worker, Zygote
+from service.tuning.measure.zygote import TuneZygote, Worker
 
 __all__ = ["Done", "Lost", "Pool", "collect"]
 
@@ -45,7 +45,7 @@ class _Seat:
 class Pool:
     """`count` workers at most, which start when there is a job for them."""
 
-    def __init__(self, zygote: Zygote, role: str, count: int, config: dict[str, Any]) -> None:
+    def __init__(self, zygote: TuneZygote, role: str, count: int, config: dict[str, Any]) -> None:
         self.role = role
         self._zygote, self._config = zygote, config
         self._seats = [_Seat() for _ in range(count)]

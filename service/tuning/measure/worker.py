@@ -20,12 +20,12 @@ import shutil
 import signal
 import socket
 import sys
-import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from service.process.forks import Forks
 from service.process.limits import Limits, die_with_parent, name_process
 from service.tuning.measure.zygote import CLOSE
 
@@ -65,54 +65,34 @@ def main() -> None:
         except ProcessLookupError:
             shutil.rmtree(arguments.folder, ignore_errors=True)
             return
-        workers: set[int] = set()
-        closed = False
-        try:
-            closed = _serve(control, tuner, workers)
-        finally:
-            _end(workers)
-            if not closed and select.select([tuner], [], [], _LAST_BREATH_S)[0]:
-                shutil.rmtree(arguments.folder, ignore_errors=True)
+        _serve(control, tuner, arguments.folder)
 
 
-def _serve(control: socket.socket, tuner: int, workers: set[int]) -> bool:
-    """Forks a worker for each request, and tells of each that has ended; whether the tuner closed in good order."""
-    woken, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    channel = control.fileno()
-    while True:
-        ready, _, _ = select.select([channel, woken, tuner], [], [])
-        if tuner in ready:
-            return False
-        if woken in ready:
-            os.read(woken, 1 << 12)
-            _reap(control, workers)
-        if channel not in ready:
-            continue
-        message, channels, _, _ = socket.recv_fds(control, 1 << 16, 1)
-        if not channels:
-            return message == CLOSE
-        _fork_one(control, workers, json.loads(message), channels[0])
-
-
-def _fork_one(control: socket.socket, workers: set[int], config: dict[str, Any], channel: int) -> None:
-    """A worker at the other end of `channel`; its pid is the answer."""
+def _serve(control: socket.socket, tuner: int, folder: Path) -> None:
+    """Fork a worker for each request, answered by its pid, and tell of each that has ended, until the tuner is gone."""
     zygote = os.getpid()
-    pid = os.fork()
-    if pid == 0:
-        _become(config, channel, zygote, control)
-    os.close(channel)
-    workers.add(pid)
-    control.send(json.dumps({"pid": pid}).encode())
+
+    def ended(pid: int, status: int) -> None:
+        with contextlib.suppress(OSError):  # the tuner is gone; the next poll says so
+            _tell(control, ended=pid, status=status)
+
+    forks = Forks(
+        control,
+        lambda config, channel: _become(json.loads(config), channel, zygote),
+        forked=lambda pid: _tell(control, pid=pid),
+        ended=ended,
+    )
+    closed = False
+    try:
+        closed = forks.serve(until=tuner) == CLOSE
+    finally:
+        _end(forks.pids)
+        if not closed and select.select([tuner], [], [], _LAST_BREATH_S)[0]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _reap(control: socket.socket, workers: set[int]) -> None:
-    with contextlib.suppress(ChildProcessError):
-        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-            workers.discard(ended[0])
-            with contextlib.suppress(OSError):  # the tuner is gone; the next select says so
-                control.send(json.dumps({"ended": ended[0], "status": ended[1]}).encode())
+def _tell(control: socket.socket, **facts: int) -> None:
+    control.send(json.dumps(facts).encode())
 
 
 def _end(workers: set[int]) -> None:
@@ -124,27 +104,15 @@ def _end(workers: set[int]) -> None:
             os.waitpid(-1, 0)
 
 
-def _become(config: dict[str, Any], channel: int, zygote: int, control: socket.socket) -> None:
-    """The life of a forked worker; it never returns."""
-    code = 70
-    try:
-        control.close()
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        die_with_parent(zygote)
-        name_process(f"relaxc-{config['role']}")
-        _redirect(config.pop("log"))
-        os.sched_setaffinity(0, config.pop("cpus"))
-        Limits(0, config.pop("memory_bytes"), _FILE_BYTES).apply()
-        serve: Callable[[Connection, dict[str, Any]], None] = importlib.import_module(_ROLES[config["role"]]).serve
-        serve(Connection(channel), config)
-        code = 0
-    except Exception:  # noqa: BLE001  # the end of a forked process: the trace goes to its log
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        # No atexit handlers and no destructors: tvm tears down threads that the fork does not have.
-        os._exit(code)
+def _become(config: dict[str, Any], channel: int, zygote: int) -> None:
+    """The life of a forked worker."""
+    die_with_parent(zygote)
+    name_process(f"relaxc-{config['role']}")
+    _redirect(config.pop("log"))
+    os.sched_setaffinity(0, config.pop("cpus"))
+    Limits(0, config.pop("memory_bytes"), _FILE_BYTES).apply()
+    serve: Callable[[Connection, dict[str, Any]], None] = importlib.import_module(_ROLES[config["role"]]).serve
+    serve(Connection(channel), config)
 
 
 def _redirect(log: str) -> None:

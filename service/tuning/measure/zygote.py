@@ -6,9 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -17,8 +14,9 @@ from typing import Any
 
 from service.errors import CompilerCrashed
 from service.process.scrubbed import for_zygotes
+from service.process.zygote import Zygote
 
-__all__ = ["CLOSE", "Worker", "Zygote"]
+__all__ = ["CLOSE", "TuneZygote", "Worker"]
 
 CLOSE = b"close"
 """The last message of a tuner that ends in good order."""
@@ -31,7 +29,7 @@ _TAIL_BYTES = 2000
 class Worker:
     """A forked process with one end of a connection; `log` is where its stderr goes."""
 
-    def __init__(self, pid: int, connection: Connection, log: Path, zygote: Zygote, generation: int) -> None:
+    def __init__(self, pid: int, connection: Connection, log: Path, zygote: TuneZygote, generation: int) -> None:
         self.pid = pid
         self.connection = connection
         self.log = log
@@ -55,14 +53,13 @@ class Worker:
         return f"{how}: {said}" if said else how
 
 
-class Zygote:
+class TuneZygote:
     """Starts when the first worker is wanted, and again should it be killed. Used by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` gets the logs; the process removes it should this one be killed."""
         self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
-        self._control: socket.socket | None = None
+        self._zygote: Zygote | None = None
         self._ended: dict[int, int] = {}
         self._count = self._generation = 0
         self._lock = threading.RLock()
@@ -70,7 +67,7 @@ class Zygote:
     def start(self) -> None:
         """Starts the process, without waiting for its imports; nothing if it runs."""
         with self._lock:
-            if self._process is None or self._process.poll() is not None:
+            if self._zygote is None or not self._zygote.alive:
                 self._stop()
                 self._start()
 
@@ -90,7 +87,7 @@ class Zygote:
         with self._lock:
             deadline = time.monotonic() + _END_LIMIT_S
             while pid not in self._ended and time.monotonic() < deadline:
-                if self._control is None or generation != self._generation:
+                if self._zygote is None or generation != self._generation:
                     return None
                 try:
                     self._receive(deadline)
@@ -105,43 +102,29 @@ class Zygote:
 
     def _start(self) -> None:
         self._generation += 1
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, (self._folder / "zygote.log").open("ab") as log:
-            self._process = subprocess.Popen(  # our own module
-                [
-                    *(sys.executable, "-P", "-m", "service.tuning.measure.worker"),
-                    *("--control", str(theirs.fileno()), "--parent", str(os.getpid()), "--folder", str(self._folder)),
-                ],
-                pass_fds=[theirs.fileno()],
-                env=for_zygotes(os.environ),
-                start_new_session=True,  # a Ctrl-C in the terminal is the tuner's to handle
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
+        arguments = ["--parent", str(os.getpid()), "--folder", str(self._folder)]
+        with (self._folder / "zygote.log").open("ab") as log:
+            self._zygote = Zygote("service.tuning.measure.worker", arguments, for_zygotes(os.environ), log)
 
     def _spawn(self, role: str, config: dict[str, Any]) -> Worker:
-        assert self._control is not None
+        assert self._zygote is not None
         self._count += 1
         log = self._folder / f"{role}-{self._count}.log"
-        ours, theirs = socket.socketpair()
-        with theirs:
-            message = json.dumps({"role": role, "log": str(log), **config}).encode()
-            try:
-                socket.send_fds(self._control, [message], [theirs.fileno()])
-                pid = None
-                while pid is None:
-                    pid = self._receive(time.monotonic() + _START_LIMIT_S)
-            except BaseException:
-                ours.close()
-                raise
-        return Worker(pid, Connection(ours.detach()), log, self, self._generation)
+        channel = self._zygote.fork(json.dumps({"role": role, "log": str(log), **config}).encode())
+        try:
+            pid = None
+            while pid is None:
+                pid = self._receive(time.monotonic() + _START_LIMIT_S)
+        except BaseException:
+            channel.close()
+            raise
+        return Worker(pid, Connection(channel.detach()), log, self, self._generation)
 
     def _receive(self, deadline: float) -> int | None:
         """The pid in a message about a new worker; an ending is noted."""
-        assert self._control is not None
-        self._control.settimeout(max(0.01, deadline - time.monotonic()))
-        message = self._control.recv(1 << 12)
+        assert self._zygote is not None
+        self._zygote.control.settimeout(max(0.01, deadline - time.monotonic()))
+        message = self._zygote.control.recv(1 << 12)
         if not message:
             raise EOFError
         said = json.loads(message)
@@ -151,18 +134,12 @@ class Zygote:
         return int(said["pid"])
 
     def _stop(self) -> None:
-        if self._control is not None:
+        if self._zygote is not None:
             with contextlib.suppress(OSError):  # it was killed
-                self._control.send(CLOSE)
-            self._control.close()
-            self._control = None
-        if self._process is not None:
-            try:
-                self._process.wait(_END_LIMIT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
-            self._process = None
+                self._zygote.control.send(CLOSE)
+            self._zygote.control.close()
+            self._zygote.end(_END_LIMIT_S)
+            self._zygote = None
         self._ended.clear()
 
     def _tail(self) -> str:
