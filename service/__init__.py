@@ -10,17 +10,9 @@ if TYPE_CHECKING:
     from service.artifact.compiled import CompiledArtifact
     from service.jobs.local.calls import compile
     from service.jobs.local.tune import TuneResult, tune
-    from service.request import (
-        CompileOptions,
-        CompileRequest,
-        DimBounds,
-        ModelFormat,
-        Precision,
-        Signature,
-        TargetSpec,
-        TensorSpec,
-    )
+    from service.request import CompileOptions, CompileRequest, ModelFormat, Precision, TargetSpec
     from service.runtime.session import Session, load
+    from service.signature import DimBounds, Signature, TensorSpec
     from service.tuning.options import TuneOptions
 
 __all__ = [
@@ -44,6 +36,7 @@ __all__ = [
 
 _HOME = {
     "CompiledArtifact": "service.artifact.compiled",
+    **dict.fromkeys(("DimBounds", "Signature", "TensorSpec"), "service.signature"),
     "Session": "service.runtime.session",
     "TuneOptions": "service.tuning.options",
     "TuneResult": "service.jobs.local.tune",

@@ -31,7 +31,8 @@ from service.errors import (
 )
 from service.model_coverage import coverage_of, require_records
 from service.repro import repro_command
-from service.request import CompileOptions, CompileRequest, Signature, canonical_json
+from service.request import CompileOptions, CompileRequest, canonical_json
+from service.signature import Signature
 
 if TYPE_CHECKING:
     from service.artifact.manifest import Manifest

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from service.errors import NotTuned
 from service.repro import tune_command, tuned_remedy
-from service.request import CompileRequest, Signature
+from service.request import CompileRequest
+from service.signature import Signature
 
 if TYPE_CHECKING:
     from service.lowering import Scheduled

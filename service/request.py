@@ -10,42 +10,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from service.errors import InvalidOption, InvalidShape, InvalidTarget
+from service.signature import Dim
 
 __all__ = [
     "CompileOptions",
     "CompileRequest",
-    "DimBounds",
     "ModelFormat",
     "ModelRef",
     "Precision",
-    "Signature",
     "TargetSpec",
-    "TensorSpec",
     "canonical_json",
 ]
 
-Dim = int | str
-"""A size, or a symbolic dim: a name (`batch`) or an integer expression over names (`2*seq + 1`)."""
-
-JsonScalar = str | int | float | bool | None
-
-_DTYPES = frozenset(
-    [
-        "bool",
-        "int8",
-        "uint8",
-        "int16",
-        "uint16",
-        "int32",
-        "uint32",
-        "int64",
-        "uint64",
-        "float16",
-        "bfloat16",
-        "float32",
-        "float64",
-    ]
-)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_DIM = 2**63 - 1
 
@@ -73,97 +49,6 @@ class Precision(StrEnum):
     def dtype(self) -> str:
         """The TVM name of this dtype."""
         return {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[self.value]
-
-
-@dataclass(frozen=True, slots=True)
-class TensorSpec:
-    """One tensor of a signature: `shape` holds sizes and symbolic dims; a scalar has the empty shape."""
-
-    name: str
-    dtype: str
-    shape: tuple[Dim, ...]
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise InvalidOption("a tensor needs a name")
-        if self.dtype not in _DTYPES:
-            raise InvalidOption(f"tensor {self.name!r} has dtype {self.dtype!r}, which is not one of {sorted(_DTYPES)}")
-        for dim in self.shape:
-            if isinstance(dim, int) and dim < 0:
-                raise InvalidShape(f"tensor {self.name!r} has the negative size {dim}", name=self.name)
-
-    def __str__(self) -> str:
-        return f"{self.name}: {self.dtype}[{', '.join(map(str, self.shape))}]"
-
-
-@dataclass(frozen=True, slots=True)
-class DimBounds:
-    """The sizes a symbolic dim may take, both ends included; `maximum` None is unbounded."""
-
-    minimum: int = 1
-    maximum: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.minimum < 0 or (self.maximum is not None and self.maximum < self.minimum):
-            raise InvalidShape(f"bounds {self.minimum}..{self.maximum} hold no size")
-
-    def __contains__(self, size: int) -> bool:
-        return self.minimum <= size and (self.maximum is None or size <= self.maximum)
-
-    def __str__(self) -> str:
-        return f"{self.minimum}..{'' if self.maximum is None else self.maximum}"
-
-
-@dataclass(frozen=True, slots=True)
-class Signature:
-    """The names, dtypes and shapes of a model's inputs and outputs, in the model's order.
-
-    `dims` bounds every symbolic name that a shape uses. `constants` are inputs that are not tensors
-    (flags, numbers): the export fixed their values, and a run may only repeat them. Nested outputs
-    are flat here, under dotted names (`past_key_values.0.1`).
-    """
-
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    dims: tuple[tuple[str, DimBounds], ...] = ()
-    constants: tuple[tuple[str, JsonScalar], ...] = ()
-
-    def __post_init__(self) -> None:
-        for kind, names in (("input", [t.name for t in self.inputs]), ("output", [t.name for t in self.outputs])):
-            repeated = sorted({name for name in names if names.count(name) > 1})
-            if repeated:
-                raise InvalidOption(f"{kind} names are repeated: {', '.join(repeated)}")
-        # Their order means nothing, and canonical JSON would not keep it.
-        object.__setattr__(self, "dims", tuple(sorted(self.dims, key=lambda item: item[0])))
-        object.__setattr__(self, "constants", tuple(sorted(self.constants, key=lambda item: item[0])))
-
-    @property
-    def bounds(self) -> dict[str, DimBounds]:
-        """The bounds of each symbolic dim by its name."""
-        return dict(self.dims)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The signature as JSON values; `from_dict` is its inverse."""
-        return {
-            "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.inputs],
-            "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.outputs],
-            "dims": {name: [b.minimum, b.maximum] for name, b in self.dims},
-            "constants": dict(self.constants),
-        }
-
-    @staticmethod
-    def from_dict(data: dict[str, Any]) -> Signature:
-        """The signature that `to_dict` described."""
-
-        def tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
-            return tuple(TensorSpec(r["name"], r["dtype"], tuple(r["shape"])) for r in rows)
-
-        return Signature(
-            tensors(data["inputs"]),
-            tensors(data["outputs"]),
-            tuple((name, DimBounds(low, high)) for name, (low, high) in data["dims"].items()),
-            tuple(data["constants"].items()),
-        )
 
 
 @dataclass(frozen=True, slots=True)

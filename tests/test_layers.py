@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # below service/, `schedules`, or a part of a package that has a floor of its own; such parts on one floor are one room.
 FLOORS = (
     ("errors",),
-    ("config", "environment"),
+    ("config", "environment", "signature"),
     ("request", "dump"),
     ("machine", "schedules", "process"),
     # What is measured is read by a compile; how it is measured is above the stages that it measures with.
@@ -116,6 +116,7 @@ LIGHT = (
     "service.machine",
     "service.process",
     "service.request",
+    "service.signature",
     "service.tuning.coverage",
     "service.tuning.record_files",
     "service.tuning.records",

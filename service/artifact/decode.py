@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from service.errors import ArtifactCorrupt, RequestError
-from service.request import DimBounds, Signature, TargetSpec, TensorSpec
+from service.request import TargetSpec
+from service.signature import DimBounds, Signature, TensorSpec
 
 __all__ = ["Fields", "signature", "target", "tensor"]
 

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from service.artifact import decode
 from service.artifact.elf import Section, read_sections
 from service.errors import ArtifactCorrupt, ArtifactNotFound
-from service.request import Signature, TargetSpec, TensorSpec, canonical_json
+from service.request import TargetSpec, canonical_json
+from service.signature import Signature, TensorSpec
 
 __all__ = ["FORMAT", "MANIFEST_SECTION", "WEIGHTS_SECTION", "Manifest", "Requires", "WeightsTable", "weights_extent"]
 

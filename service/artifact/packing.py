@@ -12,7 +12,7 @@ from service.artifact.elf import NewSection, append_sections
 from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
 from service.artifact.safetensors import image_size, write_image
 from service.errors import CompileFailed
-from service.request import TensorSpec
+from service.signature import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, BinaryIO
 
 from service.errors import CompileFailed
-from service.request import TensorSpec
+from service.signature import TensorSpec
 
 __all__ = ["ALIGN", "image_size", "write_image"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from service.errors import InputError, InputType, InvalidOption
 
 if TYPE_CHECKING:
-    from service.request import Signature
+    from service.signature import Signature
 
 __all__ = ["read_npz", "replacing", "write_npz"]
 

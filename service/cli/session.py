@@ -16,8 +16,8 @@ from service.environment import environment_variable
 from service.errors import InputName, InvalidOption
 
 if TYPE_CHECKING:
-    from service.request import Signature
     from service.runtime import Session
+    from service.signature import Signature
 
 __all__ = ["Dims", "Inputs", "choose_inputs", "open_session", "parse_dims"]
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from service.request import Dim, JsonScalar, ModelFormat, Signature
+from service.request import ModelFormat
+from service.signature import Dim, JsonScalar, Signature
 
 __all__ = ["ImportedModel", "ModelInfo", "Reference", "Shapes", "Unsupported"]
 

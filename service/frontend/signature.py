@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from service.frontend.onnx import dims as onnx_dims
-from service.request import DimBounds, Signature, TensorSpec
+from service.signature import DimBounds, Signature, TensorSpec
 
 __all__ = ["signature_of"]
 

@@ -27,8 +27,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from service.request import Precision, Signature, TensorSpec
+from service.request import Precision
 from service.runtime.measure import Measured, measure
+from service.signature import Signature, TensorSpec
 
 __all__ = ["TOLERANCES", "OutputReport", "Tolerance", "Verification", "compare", "judging_dtypes"]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from service.errors import ArtifactCorrupt, InputShape
-from service.request import Dim, DimBounds, Signature
+from service.signature import Dim, DimBounds, Signature
 
 __all__ = ["bind", "evaluate", "names_in", "shape_of"]
 

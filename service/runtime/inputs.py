@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from service.errors import InputName, InputShape
-from service.request import Signature, TensorSpec
 from service.runtime.dims import shape_of
 from service.runtime.tensors import Array, numpy_dtype
+from service.signature import Signature, TensorSpec
 
 __all__ = ["choose_sizes", "random_inputs"]
 

@@ -28,11 +28,12 @@ from service.errors import (
     InvalidOption,
     MachineMismatch,
 )
-from service.request import Signature, TargetSpec
+from service.request import TargetSpec
 from service.runtime.dims import bind, names_in
 from service.runtime.tensors import ALIGN, Array, Copies, as_tensor, extent, owned_arrays, wrap_numpy
 from service.runtime.threads import default_threads, use_threads
 from service.runtime.weights import map_weights
+from service.signature import Signature
 
 __all__ = ["Session", "load"]
 

@@ -13,8 +13,8 @@ import numpy as np
 import tvm
 
 from service.errors import ArtifactCorrupt
-from service.request import TensorSpec
 from service.runtime.tensors import ALIGN, numpy_dtype, wrap_numpy
+from service.signature import TensorSpec
 
 __all__ = ["map_weights"]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from service.artifact.manifest import Manifest, Requires
-from service.request import DimBounds, Signature, TargetSpec, TensorSpec
+from service.request import TargetSpec
+from service.signature import DimBounds, Signature, TensorSpec
 
 SOURCE = 'extern "C" int answer() { static int calls; return 42 + 0 * ++calls; }'
 

@@ -18,7 +18,8 @@ from service.artifact.elf import read_sections
 from service.artifact.manifest import MANIFEST_SECTION, Manifest, Requires, weights_extent
 from service.artifact.packing import pack
 from service.errors import ArtifactCorrupt, ArtifactNotFound
-from service.request import Signature, TargetSpec
+from service.request import TargetSpec
+from service.signature import Signature
 
 
 def test_a_manifest_survives_json(manifest: Manifest) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from service.cli.arrays import read_npz, replacing, write_npz
 from service.errors import InputError, InputType, InvalidOption
-from service.request import Signature, TensorSpec
+from service.signature import Signature, TensorSpec
 
 SIGNATURE = Signature((TensorSpec("x", "float32", (2,)), TensorSpec("b", "bfloat16", (3,))), ())
 

@@ -147,7 +147,8 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
     from service.artifact import pack
     from service.artifact.manifest import Manifest, Requires
-    from service.request import CompileRequest, Signature, TensorSpec
+    from service.request import CompileRequest
+    from service.signature import Signature, TensorSpec
 
     request = CompileRequest.from_dict(payload["request"])
     shapes = dict(request.options.shapes)

@@ -16,7 +16,8 @@ from service.dump import DumpFolder
 from service.passes import Optimized, optimize
 from service.passes.phase import PHASES
 from service.passes.pipeline import Job, lowering_passes, phases
-from service.request import CompileOptions, Precision, Signature
+from service.request import CompileOptions, Precision
+from service.signature import Signature
 from tests import zoo
 from tests.passes.graphs import TARGET, graph, run, weights
 

@@ -17,7 +17,8 @@ from tvm.script import relax as R
 from service import machine
 from service.artifact import pack
 from service.artifact.manifest import Manifest, Requires
-from service.request import DimBounds, Signature, TargetSpec, TensorSpec
+from service.request import TargetSpec
+from service.signature import DimBounds, Signature, TensorSpec
 
 VERSION = metadata.version("apache-tvm")
 

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.request import Precision, Signature, TensorSpec
+from service.request import Precision
 from service.runtime.compare import TOLERANCES, Verification, compare, judging_dtypes
+from service.signature import Signature, TensorSpec
 
 Array = np.ndarray[Any, Any]
 

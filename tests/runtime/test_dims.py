@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import ArtifactCorrupt, InputShape
-from service.request import DimBounds, Signature, TensorSpec
 from service.runtime.dims import bind, evaluate, names_in, shape_of
+from service.signature import DimBounds, Signature, TensorSpec
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from service.errors import InputName, InputShape
-from service.request import DimBounds, Signature, TensorSpec
 from service.runtime.dims import bind
 from service.runtime.inputs import choose_sizes, random_inputs
+from service.signature import DimBounds, Signature, TensorSpec
 
 SIGNATURE = Signature(
     (

@@ -31,8 +31,9 @@ from service.errors import (
     InvalidOption,
     MachineMismatch,
 )
-from service.request import Signature, TargetSpec, TensorSpec
+from service.request import TargetSpec
 from service.runtime import Session, load
+from service.signature import Signature, TensorSpec
 from tests.runtime.conftest import Linears, aligned, build, manifest_of
 
 Make = Callable[..., Path]

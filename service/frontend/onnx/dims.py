@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from service.request import Dim
+from service.signature import Dim
 
 __all__ = ["Equal", "Scope", "dim_text", "is_static", "product", "quotient", "same", "shared_names", "simplify"]
 

@@ -11,7 +11,8 @@ from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes
 from service.frontend.onnx import dims as onnx_dims
 from service.frontend.onnx.graph import Graph, check, read
 from service.frontend.signature import signature_of
-from service.request import Dim, DimBounds, ModelFormat, Signature, TensorSpec
+from service.request import ModelFormat
+from service.signature import Dim, DimBounds, Signature, TensorSpec
 
 __all__ = ["inspect", "load", "reference"]
 

@@ -23,7 +23,7 @@ from service.frontend.onnx.node import Node, Refused, Value, dtype_of
 from service.frontend.onnx.ops import converter_of
 from service.frontend.onnx.ops.sequence import Sequence
 from service.frontend.onnx.values import MAX_FOLDED, Known, Undecided, known_ints
-from service.request import TensorSpec
+from service.signature import TensorSpec
 
 __all__ = ["Walk", "build"]
 

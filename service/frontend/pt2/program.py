@@ -18,7 +18,7 @@ from service.frontend.pt2.signature import Interface, interface
 from service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
 from service.frontend.pt2.tree import input_names, output_names
 from service.frontend.pt2.weights import load_constants, load_weights
-from service.request import JsonScalar
+from service.signature import JsonScalar
 
 __all__ = ["Document", "Program", "deserialize", "parse"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
 from service.frontend.model import Shapes
 from service.frontend.pt2.symbols import Symbols, parse_expression
-from service.request import Dim, JsonScalar, Signature, TensorSpec
+from service.signature import Dim, JsonScalar, Signature, TensorSpec
 
 __all__ = ["Interface", "Leaf", "interface", "signature"]
 

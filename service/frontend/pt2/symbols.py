@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.errors import InvalidShape, UnsupportedModel
-from service.request import Dim, DimBounds
+from service.signature import Dim, DimBounds
 
 __all__ = ["Symbols", "parse_expression"]
 

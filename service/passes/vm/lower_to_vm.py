@@ -14,7 +14,7 @@ from service.errors import CompileFailed
 from service.passes.common.rewrite import op_name, with_functions
 from service.passes.pipeline import lowering_passes
 from service.passes.report import MemoryReport
-from service.request import DimBounds
+from service.signature import DimBounds
 
 __all__ = ["finalize"]
 

@@ -11,7 +11,8 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from service.frontend import ImportedModel, load, reference
-from service.request import ModelFormat, Signature
+from service.request import ModelFormat
+from service.signature import Signature
 
 __all__ = ["check", "inputs_for", "model", "node", "run", "value", "write"]
 

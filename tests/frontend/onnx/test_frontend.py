@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from service.config import Settings
 from service.errors import InvalidShape, ModelNotFound, ModelTooLarge, UnsupportedModel
 from service.frontend import digest, identify, inspect, load
-from service.request import DimBounds, ModelFormat
+from service.request import ModelFormat
+from service.signature import DimBounds
 from tests.frontend.onnx.harness import INT64, check, compare, inputs_for, model, node, run, value, write
 
 ONNX = ModelFormat.ONNX

@@ -11,7 +11,7 @@ import numpy as np
 
 from service.frontend.model import ImportedModel
 from service.frontend.pt2 import frontend as exported_program
-from service.request import Dim
+from service.signature import Dim
 
 __all__ = ["Case", "arrays_of", "check", "compiled", "export"]
 

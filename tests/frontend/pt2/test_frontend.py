@@ -12,7 +12,7 @@ import torch
 
 from service.errors import InputName, InvalidShape, UnsupportedModel
 from service.frontend.pt2 import frontend as exported_program
-from service.request import DimBounds, TensorSpec
+from service.signature import DimBounds, TensorSpec
 from tests import zoo
 from tests.frontend.pt2.support import arrays_of, check, export
 

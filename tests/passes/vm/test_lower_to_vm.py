@@ -12,7 +12,8 @@ from tvm.relax import op
 
 from service.passes import MemoryReport, finalize, optimize
 from service.passes.vm.lower_to_vm import PLAN_MAX_BYTES
-from service.request import CompileOptions, DimBounds
+from service.request import CompileOptions
+from service.signature import DimBounds
 from tests.passes.graphs import TARGET, graph, random, weights
 
 
