@@ -154,8 +154,11 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
     with stage("import"):
         imported = frontend.load(request.model.path, request.model.format, shapes=dict(options.shapes))
         dump("relax_imported", lambda: imported.module.script(show_meta=False))
+    planner = lowering.planner_for(request.target, records if options.opt_level else None)
     with stage("optimize"):
-        optimized = passes.optimize(imported.module, to_tvm(request.target), options, plugins=plugins, dump=dump)
+        optimized = passes.optimize(
+            imported.module, to_tvm(request.target), options, plugins=plugins, planner=planner, dump=dump
+        )
     with stage("schedule") as progress:
         scheduled = lowering.schedule(
             optimized.module,
@@ -164,6 +167,7 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
             dump=dump,
             progress=progress,
             records=records,
+            planner=planner,
         )
         if options.require_tuned is not None:
             require_records(request, coverage_of(request, imported.signature, optimized, scheduled))

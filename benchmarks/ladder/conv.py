@@ -60,7 +60,7 @@ def _convolution(x: Any, w: Any) -> Any:
 
 
 def _direct(x: Array, w: Array) -> Built:
-    with mock.patch("service.passes.kernels.winograd.choose", lambda *_: None):
+    with mock.patch("schedules.cpu.conv.winograd_plan.default", lambda *_: None):
         return from_template(_convolution, [x], [w])
 
 

@@ -6,6 +6,7 @@ Importing this package imports no tvm: the command line asks it for targets only
 from __future__ import annotations
 
 from service.lowering.build import build
+from service.lowering.planner import RecordPlanner, planner_for
 from service.lowering.schedule import Scheduled, schedule
 
-__all__ = ["Scheduled", "build", "schedule"]
+__all__ = ["RecordPlanner", "Scheduled", "build", "planner_for", "schedule"]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from schedules.template import Rule, Schedule
     from service.tuning.records import Record, RecordTarget, Workload
 
-__all__ = ["Records", "Replay", "replay"]
+__all__ = ["Records", "Replay", "replay", "unfit"]
 
 
 class Records(Protocol):
@@ -21,6 +21,20 @@ class Records(Protocol):
 
     def lookup(self, workload: Workload, target: RecordTarget) -> Sequence[Record]:
         """Any number of them, of any rule and version."""
+        ...
+
+
+class Named(Protocol):
+    """A rule as far as records name it."""
+
+    @property
+    def name(self) -> str:
+        """Return its name."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Return the version of the schedules that it makes."""
         ...
 
 
@@ -51,10 +65,7 @@ def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule
     result = Replay()
     for record in found:
         rule = METASCHEDULE if record.rule == METASCHEDULE.name and cpu else by_name.get(record.rule)
-        if cores is not None and record.threads != cores:
-            result.passed_over.append([record.digest, f"it is for {record.threads} threads, the target has {cores}"])
-            continue
-        got = _apply(record, rule, func, target)
+        got = unfit(record, rule, cores) or _apply(record, rule, func, target)
         if not isinstance(got, str):
             result.schedule, result.rule, result.record = got, rule, record
             return result
@@ -62,14 +73,22 @@ def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule
     return result
 
 
-def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -> Schedule | str:
-    from schedules.metaschedule.traces import Traced
-    from schedules.template import Declined, check
-
+def unfit(record: Record, rule: Named | None, cores: int | None) -> str:
+    """Return why a record is of no use whatever its parameters are; empty if it may be. `rule` is the one it names."""
+    if cores is not None and record.threads != cores:
+        return f"it is for {record.threads} threads, the target has {cores}"
     if rule is None:
         return f"there is no rule {record.rule} for this target"
     if record.version != rule.version:
         return f"{record.rule} has version {rule.version}, the record is for {record.version}"
+    return ""
+
+
+def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -> Schedule | str:
+    from schedules.metaschedule.traces import Traced
+    from schedules.template import Declined, check
+
+    assert rule is not None  # `unfit` has seen it
     if isinstance(rule, Traced):
         replayed = rule.replay(func, record.trace)
         return f"{record.rule}: {replayed.reason}" if isinstance(replayed, Declined) else replayed

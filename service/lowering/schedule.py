@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from service.dump import Dump, no_dump
 from service.errors import CompileFailed, in_one_line
 from service.lowering.apply import SCHEDULED, apply_rule, finish
+from service.lowering.planner import RecordPlanner, record_behind, workload_of_operator
 from service.lowering.replay import Records, replay
 from service.lowering.target import to_tvm
 from service.request import TargetSpec
@@ -17,6 +18,7 @@ from service.tuning.records import Record, RecordTarget, Workload
 
 if TYPE_CHECKING:
     from schedules.metaschedule.traces import Traced
+    from schedules.plan import Plan
     from schedules.template import Parameters, Rule
 
 __all__ = ["Scheduled", "points_of", "schedule"]
@@ -45,8 +47,11 @@ def schedule(
     dump: Dump = no_dump,
     progress: Callable[[int, int], None] | None = None,
     records: Records | None = None,
+    planner: RecordPlanner | None = None,
 ) -> Scheduled:
     """Schedules every PrimFunc of `module` for `spec`; equal ones are scheduled once.
+
+    Those with a plan follow it; `planner` is the one that the graph passes asked, and knows where it came from.
 
     At `opt_level` 0 only the fallback is asked; from 2 on, exp, tanh, erf and the like become vectorizable
     polynomials on a CPU. Raises CompileFailed, with the PrimFunc's name, where a rule breaks.
@@ -54,7 +59,7 @@ def schedule(
     from tvm import tirx
 
     dump("tir_before_schedule", lambda: module.script(show_meta=False))
-    scheduler = _Scheduler(spec, opt_level, records)
+    scheduler = _Scheduler(spec, opt_level, records, planner)
     functions = [(var, func) for var, func in module.functions_items() if isinstance(func, tirx.PrimFunc)]
     changed, report = {}, []
     for index, (var, func) in enumerate(functions):
@@ -89,7 +94,10 @@ def _rules(spec: TargetSpec, opt_level: int) -> Sequence[Rule]:
 class _Scheduler:
     """Schedules one PrimFunc after another, and knows those that it has seen."""
 
-    def __init__(self, spec: TargetSpec, opt_level: int, records: Records | None) -> None:
+    def __init__(
+        self, spec: TargetSpec, opt_level: int, records: Records | None, planner: RecordPlanner | None = None
+    ) -> None:
+        self._planner = planner
         self._target = to_tvm(spec)
         self._record_target = RecordTarget.of(spec)
         self._cores = spec.cores if spec.kind == "llvm" else None
@@ -104,12 +112,13 @@ class _Scheduler:
         from schedules.ir.analysis import work_of
         from service.tuning.workload import describe
 
-        workload = describe(func)
+        plan = self._plan(name, func)
+        workload = describe(func) if plan is None else workload_of_operator(plan.operator)
         for seen, result, row in self._done.setdefault(workload.digest, []):
             if tvm_ffi.structural_equal(seen, func):
                 return result, row
         try:
-            result, row = self._choose(workload, func)
+            result, row = self._choose(workload, func, plan)
             row = {"workload": workload.digest, "dtype": workload.dtype, "shapes": workload.shapes, **row}
             row |= work_of(func).to_dict()
         except Exception as error:
@@ -117,10 +126,18 @@ class _Scheduler:
         self._done[workload.digest].append((func, result, row))
         return result, row
 
-    def _choose(self, workload: Workload, func: Any) -> tuple[Any, dict[str, Any]]:
+    def _plan(self, name: str, func: Any) -> Plan | None:
+        """The plan that a PrimFunc carries, its operator with the epilogue."""
+        from schedules.plan import plan_of
+
+        plan = plan_of(func)
+        return plan if plan is None or self._planner is None else self._planner.named(plan, name)
+
+    def _choose(self, workload: Workload, func: Any, plan: Plan | None) -> tuple[Any, dict[str, Any]]:
         if func.attrs is not None and func.attrs.get(SCHEDULED):
             return func, _row("given")
-        found = self._records.lookup(workload, self._record_target) if self._records is not None else ()
+        records = self._records if plan is None else None  # who planned has asked already
+        found = records.lookup(workload, self._record_target) if records is not None else ()
         replayed = replay(found, func, self._target, self._rules, cores=self._cores)
         if (won := replayed.schedule) is not None:
             row = _row("record", replayed.rule, won.parameters, passed_over=replayed.passed_over)
@@ -130,9 +147,17 @@ class _Scheduler:
             result = apply_rule(rule, func, self._target, None)
             if not isinstance(result, str):
                 row = _row("rule", rule, result.parameters, declined=declined, passed_over=replayed.passed_over)
-                return result.func, row
+                return result.func, row if plan is None or rule.name != plan.template else {**row, **self._origin(plan)}
             declined.append([rule.name, result])
         raise ValueError(f"every rule declined: {'; '.join(': '.join(pair) for pair in declined)}")
+
+    def _origin(self, plan: Plan) -> dict[str, Any]:
+        """Where a plan came from, and what was passed over, as the row has it."""
+        passed = self._planner.passed_over.get(plan.operator.digest, []) if self._planner is not None else []
+        record = record_behind(self._planner, plan)
+        if record is None:
+            return {"passed_over": passed}
+        return {"source": "record", "declined": [], "record": _behind(record), "passed_over": passed}
 
 
 def _row(

@@ -10,6 +10,7 @@ from tvm.relax import backend
 from tvm.target import Target
 
 from schedules.hardware import Cpu, cpu_of
+from schedules.plan import Planner
 from service.errors import RelaxcError
 from service.passes.fuse.record_fusions import RecordFusions
 from service.passes.layout.block_channels import BlockChannels
@@ -58,6 +59,8 @@ class Job:
     plugins: tuple[Plugin, ...] = ()
     report: OptimizeReport = field(default_factory=OptimizeReport)
     weights: dict[str, Any] = field(default_factory=dict)
+    planner: Planner | None = None
+    """Whom the layout passes ask how to compute the heavy operators; None for the defaults of the hardware row."""
     raised: list[RelaxcError] = field(default_factory=list)
     """What a pass raised: tvm makes a RuntimeError of an exception that goes through it."""
 
@@ -183,12 +186,12 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         relax.transform.CanonicalizeBindings(),
         MergeEqualCalls(),
         PointwiseFirst(),
-        BlockChannels(job.report, cpu),
+        BlockChannels(job.report, cpu, job.planner),
         MergeParallelMatmuls(),
         RecognizeAttention(cpu),
         FoldConstants(),
         MergeEqualCalls(),
-        PackMatmul(cpu),
+        PackMatmul(cpu, job.planner),
     ]
 
 

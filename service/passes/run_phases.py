@@ -10,6 +10,7 @@ import tvm
 from tvm import IRModule, relax, tirx
 from tvm.target import Target
 
+from schedules.plan import Planner
 from service.dump import Dump, no_dump
 from service.errors import CompileFailed, PluginError
 from service.passes.check import Boundary, check
@@ -45,17 +46,20 @@ def optimize(
     options: CompileOptions,
     *,
     plugins: Sequence[Plugin] = (),
+    planner: Planner | None = None,
     dump: Dump = no_dump,
     progress: Progress | None = None,
 ) -> Optimized:
     """The module after every graph pass, as docs/stages.md describes it.
+
+    The layout passes ask `planner` how to compute the heavy operators; without one they take the defaults.
 
     Raises UnsupportedModel for operators without a kernel, PluginError where a plugin raises or breaks the
     module, CompileFailed where one of our own passes does; both name the phase.
     """
     report = OptimizeReport(plugins=tuple(plugin.path.name for plugin in plugins))
     low = has_low_arithmetic(module)
-    job = Job(options.opt_level, options.precision, low, tuple(plugins), report)
+    job = Job(options.opt_level, options.precision, low, tuple(plugins), report, planner=planner)
     report.precision = _describe(options, low)
     boundary = Boundary(module)
     todo = phases(target, job)

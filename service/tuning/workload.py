@@ -33,9 +33,17 @@ def workload_of(func: Any) -> str:
 
 
 def describe(func: Any) -> Workload:
-    """The workload of a PrimFunc with its dtypes and shapes, which tell two apart whose hashes collide."""
+    """The workload of a PrimFunc with its dtypes and shapes, which tell two apart whose hashes collide.
+
+    Of one with a plan it is the operator, however that is computed.
+    """
     from tvm import tirx
 
+    from schedules.plan import plan_of
+
+    plan = plan_of(func)
+    if plan is not None:
+        return Workload(plan.operator.digest, plan.operator.dtype, plan.operator.shapes)
     buffers = [param for param in func.params if tirx.is_buffer_var(param)]
     dtypes = dict.fromkeys(str(buffer.dtype) for buffer in buffers)
     return Workload(workload_of(func), "+".join(dtypes), _shapes(buffers))

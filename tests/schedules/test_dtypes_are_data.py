@@ -18,12 +18,7 @@ DECLARATION = "dtypes"
 DTYPE = re.compile(r"(u?int|float|bfloat|fp|bf)\d+|bool")
 ELEMENT_BYTES = (4, 8, 16)
 
-PENDING = {
-    "gemm/matmul_packed.py": "moves to the plan of an operator, and its dtypes with it",
-    "conv/conv2d_blocked.py": "moves to the plan of an operator, and its dtypes with it",
-    "conv/depthwise.py": "its widest vector is of 16-bit elements, whatever it computes in",
-    "conv/winograd_plan.py": "moves to the plan of an operator, and its dtypes with it",
-}
+PENDING: dict[str, str] = {}
 
 
 def ambient(tree: ast.AST) -> Iterator[str]:

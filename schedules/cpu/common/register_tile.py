@@ -7,21 +7,19 @@ epilogue reads it from there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from schedules.hardware import Cpu
-from schedules.ir import analysis, moves, tir
+from schedules.ir import analysis, tir
 from schedules.template import Declined
 
 __all__ = [
     "UNROLLED_COLUMNS",
-    "best_vectors",
     "blocks_around",
     "divisors",
-    "inline_around",
-    "prologue_names",
-    "tile_of",
+    "fits",
+    "round_up",
+    "step_cycles",
     "unrolled_steps",
 ]
 
@@ -37,18 +35,23 @@ def divisors(extent: int, most: int) -> tuple[int, ...]:
     return tuple(d for d in range(1, min(extent, most) + 1) if extent % d == 0)
 
 
-def tile_of(rows: int, most: int) -> int:
-    """The rows of the register tile that an accumulator of `rows` padded rows was made for."""
-    return divisors(rows, most)[-1]
+def round_up(extent: int, multiple: int) -> int:
+    """Return the least multiple that is not less than `extent`."""
+    return -(-extent // multiple) * multiple
 
 
-def best_vectors(rows: int, candidates: Sequence[int], cpu: Cpu) -> int:
-    """Vectors a row of the register tile: the most accumulators that leave registers for one row of operands.
+def fits(rows: int, vectors: int, cpu: Cpu) -> bool:
+    """Return whether the accumulators, one row of operand vectors and one broadcast stay in registers."""
+    return rows * vectors + vectors + 1 <= cpu.vector_registers
 
-    `rows * v` accumulators, `v` operand vectors and one broadcast must fit the registers.
+
+def step_cycles(rows: int, vectors: int, cpu: Cpu) -> float:
+    """Return the cycles of a step of the reduction over a tile: bound by arithmetic, loads or latency.
+
+    It issues rows * vectors multiply-adds, and beside them the broadcasts of the rows and the loads of the vectors,
+    which wait for nothing but registers.
     """
-    fitting = [v for v in candidates if rows * v + v + 1 <= cpu.vector_registers]
-    return max(fitting, default=1)
+    return max(rows * vectors / cpu.fma_per_cycle, (rows + vectors) / cpu.loads_per_cycle, cpu.fma_latency)
 
 
 def unrolled_steps(extent: int) -> int:
@@ -68,13 +71,3 @@ def blocks_around(func: Any, name: str) -> tuple[list[Any], Any, list[Any]] | De
     if not all(analysis.is_injective(block) for block in before):
         return Declined("its prologue is not elementwise")
     return before, blocks[at[0]], after
-
-
-def inline_around(sch: Any, keep: Sequence[str]) -> None:
-    """Elementwise stages go into their readers, but for those in `keep`."""
-    moves.inline_producers(sch, keep=lambda block: block.name_hint in keep)
-
-
-def prologue_names(blocks: Sequence[Any]) -> list[str]:
-    """The prologue's stages that pad: they are computed for each task, the others inside their readers."""
-    return [block.name_hint for block in blocks if block.name_hint == "pad"]

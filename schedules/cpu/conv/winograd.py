@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from tvm import s_tir
 
-from schedules.cpu.common.register_tile import blocks_around, divisors, tile_of, unrolled_steps
-from schedules.cpu.conv.winograd_plan import MOST_CHUNKS, MOST_ROWS, MOST_TILES_IN_TASK, Problem, plan
-from schedules.hardware import Cpu, cpu_of
-from schedules.ir import analysis, moves, tir
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.cpu.common.register_tile import blocks_around, divisors, unrolled_steps
+from schedules.cpu.conv import winograd_plan
+from schedules.cpu.conv.winograd_plan import Problem
+from schedules.hardware import Cpu
+from schedules.ir import analysis, moves
+from schedules.operators import Operator
+from schedules.planned import Planned
+from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Winograd"]
 
@@ -22,23 +26,15 @@ PRODUCTS, COLUMNS, TILES = "winograd_products", "winograd_columns", "winograd_ti
 
 @dataclass(frozen=True)
 class _Shape:
-    """The products `[a, b, tile, o, v]`, of which `padded` tiles are computed and `problem.tiles` kept.
-
-    `vectors` is the width of a panel of the weights.
-    """
+    """The products `[a, b, tile, o, v]`, of which `padded` tiles are computed and `problem.tiles` kept."""
 
     problem: Problem
     padded: int
     vectors: int
 
-    @property
-    def panels(self) -> int:
-        """Panels of output channels."""
-        return self.problem.blocks // self.vectors
 
-
-class Winograd:
-    """`C = epilogue(Winograd's convolution of A)` in the stages that `service.passes.kernels.winograd` writes.
+class Winograd(Planned):
+    """`C = epilogue(Winograd's convolution of A)` in the stages that `winograd_compute` writes.
 
         for task (chunk of o, block of tiles) in parallel:
             for i, tile: V[i, a, b, tile, :] = B^T A[tile] B              # into L2
@@ -50,65 +46,35 @@ class Winograd:
                 for tile, o: C[tile] = epilogue(A^T M[:, :, tile, o] A)
 
     Neither V nor M leaves L2, and U is read from start to end, the next product's part of it fetched during this one.
-    Parameters: `tasks` over the tiles, `chunks` of o that are tasks of their own, at most `rows` of the register tile.
+    Parameters, beside those of the layout: `tasks` over the tiles, `chunks` of o that are tasks of their own, `rows` of
+    the register tile.
     After Lavin and Gray, 'Fast algorithms for convolutional neural networks' (2016), with the blocking of Jia et al.,
     'Optimizing N-dimensional, Winograd-based convolution for manycore CPUs' (2018).
     """
 
     name = "cpu.winograd"
-    version = 2
+    version = 3
+    layout = ("block", "size", "vectors", "padded")
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
-        cpu = cpu_of(target)
-        shape = _match(func)
-        if isinstance(shape, Declined):
-            return shape
-        chosen = _default(shape, cpu) if parameters is None else dict(parameters)
-        if parameters is not None:
-            check(chosen, _choices(shape, cpu))
-        return Schedule(_schedule(func, shape, chosen), chosen)
+    def refusal(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> str:
+        """See `Planned`."""
+        return winograd_plan.refusal(operator, parameters, cpu)  # type: ignore[arg-type]  # plans of it: a Conv2d
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
-        shape = _match(func)
-        return shape if isinstance(shape, Declined) else _choices(shape, cpu_of(target))
+    def searched(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
+        """See `Planned`."""
+        return winograd_plan.searched(operator, parameters, cpu)  # type: ignore[arg-type]
 
-
-def _match(func: Any) -> _Shape | Declined:
-    found = blocks_around(func, BLOCK)
-    if isinstance(found, Declined):
-        return found
-    before, block, after = found
-    names = [each.name_hint for each in (*before, *after)]
-    if names[:5] != [ROWS, DATA, PRODUCTS, COLUMNS, TILES]:
-        return Declined("it is not the stages of Winograd's convolution")
-    points, _, padded, blocks, lanes, in_blocks, in_lanes = (tir.as_int(iv.dom.extent) or 0 for iv in block.iter_vars)
-    batch, _, height, width, *rest = (tir.as_int(iv.dom.extent) or 0 for iv in after[-1].iter_vars)
-    if len(rest) != 1 or not batch:
-        return Declined("its epilogue is not over the blocked result of known size")
-    size = points - 2
-    tiles = batch * -(-height // size) * -(-width // size)
-    inside = (before[1].body.buffer, block.body.buffer)
-    (weight,) = [
-        load.source for load in tir.loads(block.body.value) if not any(load.source.same_as(other) for other in inside)
-    ]
-    panels = int(weight.shape[0])
-    return _Shape(Problem(size, tiles, in_blocks * in_lanes, blocks, lanes, batch), padded, blocks // panels)
-
-
-def _choices(shape: _Shape, cpu: Cpu) -> Choices:
-    most = (cpu.vector_registers - 1 - shape.vectors) // shape.vectors
-    return {
-        "rows": tuple(range(1, min(MOST_ROWS, most, shape.padded) + 1)),
-        "tasks": tuple(t for t in divisors(shape.padded, shape.padded) if shape.padded // t <= MOST_TILES_IN_TASK),
-        "chunks": divisors(shape.panels, MOST_CHUNKS),
-    }
-
-
-def _default(shape: _Shape, cpu: Cpu) -> dict[str, int]:
-    best = plan(shape.problem, cpu, vectors=shape.vectors, padded=shape.padded)
-    return {"rows": best.rows, "tasks": best.tasks, "chunks": best.chunks}
+    def emit(self, func: Any, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+        """See `Planned`."""
+        found = blocks_around(func, BLOCK)
+        if isinstance(found, Declined):
+            return found
+        before, _, after = found
+        names = [each.name_hint for each in (*before, *after)]
+        if names[:5] != [ROWS, DATA, PRODUCTS, COLUMNS, TILES] or len(after[-1].iter_vars) != 5:
+            return Declined("it is not the stages of Winograd's convolution")
+        problem = winograd_plan.problem_of(operator, parameters["size"], cpu)  # type: ignore[arg-type]
+        return _schedule(func, _Shape(problem, parameters["padded"], parameters["vectors"]), parameters)
 
 
 def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
@@ -116,7 +82,7 @@ def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     # Unchecked: TVM takes the image, row and column of a tile, quotients and remainders of one number, for bindings
     # that may write an element twice.
     sch = s_tir.Schedule(func, enable_check=False)
-    _, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # _match took it
+    _, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
     last = after[-1].name_hint
     for block in after[3:-1]:
         sch.compute_inline(block.name_hint)
@@ -133,7 +99,7 @@ def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     if not analysis.is_expensive(after[-1].body.value):
         sch.unroll(x)
     _transform_back(sch, vector)
-    _multiply(sch, panel, tile_of(tiles, chosen["rows"]), shape)
+    _multiply(sch, panel, divisors(tiles, chosen["rows"])[-1], shape)
     _transform(sch, task)
     if analysis.worth_parallel(work):
         sch.parallel(task)

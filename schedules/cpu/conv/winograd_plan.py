@@ -1,15 +1,38 @@
-"""How many cycles a Winograd or a direct 3x3 convolution takes, and the blocking with which it takes fewest."""
+"""How a Winograd convolution is divided, and how many cycles it or a direct one takes; the default and the space."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from schedules.cpu.common.register_tile import divisors
+from schedules.cpu.common.register_tile import divisors, fits, step_cycles
 from schedules.hardware import Cpu
+from schedules.operators import Conv2d
+from schedules.template import Choices
 
-__all__ = ["Plan", "Problem", "direct_cycles", "plan"]
+__all__ = [
+    "PARAMETERS",
+    "Blocking",
+    "Problem",
+    "blocking",
+    "default",
+    "direct_cycles",
+    "estimate",
+    "is_winograd",
+    "points",
+    "problem_of",
+    "refusal",
+    "searched",
+]
+
+PARAMETERS = ("block", "size", "vectors", "padded", "rows", "tasks", "chunks")
+"""The layout is `block` channels in the innermost axis, tiles of `size` x `size` outputs, `vectors` of a panel of the
+weights and `padded` tiles. The others are those of `cpu.winograd`."""
+
+SIZES = (2, 4)
+WORTH = 0.9
+"""What a method must take of the time of a simpler one (fewer weights, smaller errors) to be chosen."""
 
 MOST_ROWS = 28
 MOST_TILES_IN_TASK = 128
@@ -37,6 +60,7 @@ class Problem:
     blocks: int
     lanes: int
     images: int = 1
+    element_bytes: int = 4
 
     @property
     def points(self) -> int:
@@ -46,11 +70,11 @@ class Problem:
     @property
     def weight_bytes(self) -> int:
         """Of the transformed weights."""
-        return self.points * self.depth * self.blocks * self.lanes * 4
+        return self.points * self.depth * self.blocks * self.lanes * self.element_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Blocking:
     """The register tile (`rows` tiles by `vectors` of output channels), the `tiles` of a task, of which `tasks` cover
     all, and the `chunks` of output channels that are tasks of their own; `cycles` is the estimate."""
 
@@ -63,20 +87,20 @@ class Plan:
 
 
 @cache
-def plan(problem: Problem, cpu: Cpu, *, vectors: int | None = None, padded: int | None = None) -> Plan:
-    """The plan of the fewest cycles; with `vectors` and `padded` for weights and tiles that are laid out already."""
-    return min(_plans(problem, cpu, vectors, padded), key=lambda found: (found.cycles, found.tiles, found.chunks))
+def blocking(problem: Problem, cpu: Cpu, *, vectors: int | None = None, padded: int | None = None) -> Blocking:
+    """Return the blocking of the fewest cycles; with `vectors` and `padded` for a layout that is given."""
+    return min(_blockings(problem, cpu, vectors, padded), key=lambda found: (found.cycles, found.tiles, found.chunks))
 
 
-def _plans(problem: Problem, cpu: Cpu, vectors: int | None, padded: int | None) -> Iterator[Plan]:
+def _blockings(problem: Problem, cpu: Cpu, vectors: int | None, padded: int | None) -> Iterator[Blocking]:
     for width in divisors(problem.blocks, 4) if vectors is None else (vectors,):
         for rows in range(1, min(MOST_ROWS, problem.tiles) + 1):
-            if rows * width + width + 1 > cpu.vector_registers:
+            if not fits(rows, width, cpu):
                 break
             for tiles, tasks in _tasks(problem, rows, padded):
                 for chunks in divisors(problem.blocks // width, MOST_CHUNKS):
                     cycles = _cycles(problem, cpu, rows, width, tiles, tasks, chunks)
-                    yield Plan(rows, width, tiles, tasks, chunks, cycles)
+                    yield Blocking(rows, width, tiles, tasks, chunks, cycles)
 
 
 def _tasks(problem: Problem, rows: int, padded: int | None) -> Iterator[tuple[int, int]]:
@@ -99,15 +123,15 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
     """
     points, depth, panels = problem.points, problem.depth, problem.blocks // vectors // chunks
     rounds = -(-tasks * chunks // cpu.cores)
-    step = max(rows * vectors / cpu.fma_per_cycle, (rows + vectors) / cpu.loads_per_cycle, cpu.fma_latency)
-    if depth * vectors * problem.lanes * 4 > cpu.l1_bytes // 2:
-        step = max(step, (vectors * problem.lanes + rows) * 4 / L2_BYTES_PER_CYCLE)
+    step = step_cycles(rows, vectors, cpu)
+    if depth * vectors * problem.lanes * problem.element_bytes > cpu.l1_bytes // 2:
+        step = max(step, (vectors * problem.lanes + rows) * problem.element_bytes / L2_BYTES_PER_CYCLE)
     tile = depth * step / GEMM_EFFICIENCY + 2 * rows * vectors + TILE_OVERHEAD
     products = points * panels * tiles // rows * tile
     transforms = TRANSFORM_CYCLES * points * tiles * (depth // problem.lanes + panels * vectors)
-    data = points * depth * tiles * 4
-    images = problem.size**2 * tiles * (depth + panels * vectors * problem.lanes) * 4
-    held = data + points * tiles * vectors * problem.lanes * 4 + images
+    data = points * depth * tiles * problem.element_bytes
+    images = problem.size**2 * tiles * (depth + panels * vectors * problem.lanes) * problem.element_bytes
+    held = data + points * tiles * vectors * problem.lanes * problem.element_bytes + images
     weights = problem.weight_bytes // chunks
     own_chunks = -(-chunks // cpu.cores) if chunks >= cpu.cores else 1
     again = 0 if held + weights <= cpu.l2_bytes else weights * (rounds - own_chunks) + data * rounds
@@ -118,8 +142,94 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
     return rounds * (products + transforms) + arriving
 
 
-def direct_cycles(pixels: int, depth: int, blocks: int, lanes: int, cpu: Cpu) -> float:
-    """The estimate of the same kind for `cpu.conv2d_blocked`."""
+def direct_cycles(op: Conv2d, cpu: Cpu) -> float:
+    """Return the estimate of the same kind for `cpu.conv2d_blocked`."""
+    lanes = cpu.lanes(op.sum_bits)
+    depth, blocks = -(-op.channels // lanes) * lanes, -(-op.filters // lanes)
+    pixels = op.batch * op.result[0] * op.result[1]
     products = 9 * pixels * depth * blocks / cpu.fma_per_cycle / cpu.cores / DIRECT_EFFICIENCY
-    stream = 9 * depth * blocks * lanes * 4 / cpu.cores / cpu.memory_bytes_per_cycle
+    stream = 9 * depth * blocks * lanes * op.element_bytes / cpu.cores / cpu.memory_bytes_per_cycle
     return products + stream
+
+
+def is_winograd(op: Conv2d, cpu: Cpu) -> bool:
+    """Return whether it is a plain 3x3 convolution of known size, of no fewer channels than a vector has lanes."""
+    plain = op.kernel == (3, 3) and {*op.strides, *op.dilation, op.groups} == {1} and not op.plain and not op.gated
+    return plain and op.batch > 0 and min(op.channels, op.filters) >= cpu.lanes(op.sum_bits)
+
+
+def problem_of(op: Conv2d, size: int, cpu: Cpu) -> Problem:
+    """Return the problem that tiles of `size` x `size` make of an operator that `is_winograd` takes."""
+    lanes, (rows, columns) = cpu.lanes(op.sum_bits), op.result
+    tiles = op.batch * -(-rows // size) * -(-columns // size)
+    depth, blocks = -(-op.channels // lanes) * lanes, -(-op.filters // lanes)
+    return Problem(size, tiles, depth, blocks, lanes, op.batch, op.element_bytes)
+
+
+def default(op: Conv2d, cpu: Cpu) -> dict[str, int] | None:
+    """Return the parameters of the faster of F(2x2) and F(4x4); None where the direct method is better than both."""
+    best, best_cycles = None, direct_cycles(op, cpu)
+    for size in SIZES:
+        found = blocking(problem_of(op, size, cpu), cpu)
+        if found.cycles < WORTH * best_cycles:
+            best, best_cycles = _parameters(size, found, cpu.lanes(op.sum_bits)), found.cycles
+    return best
+
+
+def _parameters(size: int, found: Blocking, lanes: int) -> dict[str, int]:
+    layout = {"block": lanes, "size": size, "vectors": found.vectors, "padded": found.tiles * found.tasks}
+    return {**layout, "rows": found.rows, "tasks": found.tasks, "chunks": found.chunks}
+
+
+def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
+    """Return the cycles of a point."""
+    problem = problem_of(op, parameters["size"], cpu)
+    tasks, chunks = parameters["tasks"], parameters["chunks"]
+    tiles = parameters["padded"] // tasks
+    return _cycles(problem, cpu, parameters["rows"], parameters["vectors"], tiles, tasks, chunks)
+
+
+def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    """Return why these parameters are no point of the space, in one phrase; empty if they are one."""
+    if set(parameters) != set(PARAMETERS):
+        return f"the template's parameters are {', '.join(PARAMETERS)}"
+    if not is_winograd(op, cpu):
+        return "it is no plain 3x3 convolution"
+    if min(parameters.values()) < 1 or parameters["size"] not in SIZES:
+        return "a parameter is less than 1, or the tiles are not 2x2 or 4x4"
+    problem = problem_of(op, parameters["size"], cpu)
+    vectors, padded, rows, tasks = (parameters[name] for name in ("vectors", "padded", "rows", "tasks"))
+    if padded % tasks:
+        return "tasks do not divide the tiles"
+    tiles, each = padded // tasks, problem.tiles // problem.images
+    wrong = {
+        "the blocks of channels are not as wide as a vector": parameters["block"] != problem.lanes,
+        "the register tile does not fit": not fits(rows, vectors, cpu) or rows > MOST_ROWS,
+        "rows do not divide the tiles of a task": bool(tiles % rows) or tiles > MOST_TILES_IN_TASK,
+        "a task more than covers the tiles": not problem.tiles <= padded < problem.tiles + tiles,
+        "a task is neither a part of an image nor whole ones": (
+            problem.images > 1 and bool(each % tiles) and bool(tiles % each)
+        ),
+        "vectors and chunks do not divide the channels": bool(problem.blocks % (vectors * parameters["chunks"])),
+    }
+    return next((reason for reason, is_so in wrong.items() if is_so), "")
+
+
+def searched(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
+    """Return the values of the other parameters for one layout."""
+    problem, padded, vectors = problem_of(op, parameters["size"], cpu), parameters["padded"], parameters["vectors"]
+    most = (cpu.vector_registers - 1 - vectors) // vectors
+    return {
+        "rows": tuple(range(1, min(MOST_ROWS, most, padded) + 1)),
+        "tasks": tuple(t for t in divisors(padded, padded) if padded // t <= MOST_TILES_IN_TASK),
+        "chunks": divisors(problem.blocks // vectors, MOST_CHUNKS),
+    }
+
+
+def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
+    """Every point that is worth a trial, the blockings of F(2x2) and F(4x4) that may be good."""
+    if is_winograd(op, cpu):
+        for size in SIZES:
+            found = list(_blockings(problem_of(op, size, cpu), cpu, None, None))
+            best = min(each.cycles for each in found)
+            yield from (_parameters(size, each, cpu.lanes(op.sum_bits)) for each in found if each.cycles <= 2 * best)

@@ -18,7 +18,9 @@ __all__ = [
     "is_float32_image",
     "is_pixel",
     "is_static_image",
+    "pair",
     "same_batch",
+    "sides",
 ]
 
 ZERO_KEEPING_UNARY = frozenset(
@@ -78,3 +80,15 @@ def ints(values: Any, count: int) -> tuple[int, ...]:
     """`values` as `count` ints, repeated where there are fewer."""
     found = [int(value) for value in values]
     return tuple(found * (count // len(found)))
+
+
+def pair(values: Any) -> tuple[int, int]:
+    """Return one or two sizes as rows and columns."""
+    rows, columns = ints(values, 2)
+    return rows, columns
+
+
+def sides(values: Any) -> tuple[int, int, int, int]:
+    """Return one, two or four sizes of padding as top, left, bottom, right."""
+    top, left, bottom, right = ints(values, 4)
+    return top, left, bottom, right

@@ -11,6 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
 from service.passes.common.constants import Array, array_of, is_tensor_constant
+from service.passes.common.epilogue import Readers
 
 __all__ = [
     "Rule",
@@ -37,6 +38,9 @@ class Scope:
         self._walker = walker
         self._function = function
         self._uses: dict[Any, int] | None = None
+        self._readers: Readers | None = None
+        self.bound: relax.Var | None = None
+        """The variable that the call being rewritten is bound to, as the function has it."""
 
     def value(self, expr: relax.Expr) -> relax.Expr:
         """The expression that `expr` stands for: variables and fields of tuples are followed to what they are."""
@@ -75,6 +79,13 @@ class Scope:
         if self._uses is None:
             self._uses = _count_uses(self._function)
         return self._uses.get(expr, 0) if isinstance(expr, relax.Var) else 0
+
+    @property
+    def readers(self) -> Readers:
+        """Return who reads each variable of the function."""
+        if self._readers is None:
+            self._readers = Readers(self._function)
+        return self._readers
 
     def used_once(self, expr: relax.Expr) -> bool:
         """Whether nothing else reads `expr`; False where this walk cannot know."""
@@ -213,6 +224,10 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         known = {str(gvar.name_hint) for gvar in module.get_global_vars()}
         functions = self.builder_.get().functions_items()
         return {gvar: function for gvar, function in functions if str(gvar.name_hint) not in known}
+
+    def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        self.scope.bound = binding.var
+        super().visit_var_binding_(binding)
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)

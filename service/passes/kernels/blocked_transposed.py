@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from tvm import te
 
-from service.passes.kernels.blocked_compute import conv2d
+from schedules.operators import Conv2d
 
 __all__ = ["Phases"]
 
@@ -68,18 +68,18 @@ class Phases:
         height, width = (_Axis(*map(int, side)) for side in sides)
         return Phases(height, width, int(weight.shape[1]))
 
-    def convolved(self, data: te.Tensor, weight: te.Tensor, *, most_rows: int) -> te.Tensor:
-        """The phases of a blocked image, by the packed `weight`."""
+    def operator(self, batch: int, channels: int, lanes: int) -> Conv2d:
+        """Return the convolution that computes the phases of images of so many channels, in blocks of `lanes`."""
         (top, bottom), (left, right) = self.height.padding, self.width.padding
-        return conv2d(
-            data,
-            weight,
-            strides=(1, 1),
+        filled = self.channels + -self.channels % lanes
+        return Conv2d(
+            batch=batch,
+            channels=channels,
+            height=self.height.size,
+            width=self.width.size,
+            filters=filled * self.height.stride * self.width.stride,
+            kernel=(self.height.taps, self.width.taps),
             padding=(top, left, bottom, right),
-            dilation=(1, 1),
-            groups=1,
-            most_rows=most_rows,
-            out_dtype="float32",
         )
 
     def weight(self, weight: Array, lanes: int) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,12 @@ import tvm
 from tvm import IRModule, relax, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from schedules.cpu import planning
+from schedules.cpu.conv import blocked_compute as compute
 from schedules.hardware import Cpu
+from schedules.operators import Conv2d
+from schedules.plan import Planner
+from service.passes.common.epilogue import Readers, epilogue_of
 from service.passes.common.images import (
     BINARY,
     ZERO_KEEPING_UNARY,
@@ -21,18 +26,21 @@ from service.passes.common.images import (
     is_float32_image,
     is_pixel,
     is_static_image,
+    pair,
     same_batch,
+    sides,
 )
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
-from service.passes.kernels import blocked_compute as compute
 from service.passes.kernels import blocked_pooling as pooling
-from service.passes.kernels import winograd
 from service.passes.kernels.blocked_resize import bilinear
 from service.passes.kernels.blocked_transposed import Phases
-from service.passes.layout.blocked_weights import pack_broadcast, pack_depthwise, pack_weight
+from service.passes.layout.blocked_weights import pack_broadcast
 from service.passes.report import LayoutDecision, OptimizeReport
 
 __all__ = ["BlockChannels"]
+
+_BITS = 32
+"""Of an element of the images that are blocked."""
 
 _INJECTIVE, _OUT_FUSABLE, _OPAQUE = 2, 4, 8
 """TVM's patterns for fusion. One that is injective is not fused behind a contraction: that of one pixel is computed
@@ -50,16 +58,16 @@ class BlockChannels:
     whole vectors.
     """
 
-    def __init__(self, report: OptimizeReport, cpu: Cpu) -> None:
+    def __init__(self, report: OptimizeReport, cpu: Cpu, planner: Planner | None = None) -> None:
         self.report = report
         self.cpu = cpu
-        self.lanes = cpu.lanes(32)
-        self.most_rows = (cpu.vector_registers - 4) // 2
+        self.planner = planner or planning.Defaults(cpu)
+        self.lanes = cpu.lanes(_BITS)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module with blocked convolutions; the same object if it has none that can be."""
         gvar = module.get_global_var("main")
-        blocker = _Blocker(module, self.cpu, self.most_rows)
+        blocker = _Blocker(module, self.cpu, self.planner)
         function = blocker.visit_expr(module[gvar])
         if not blocker.convolutions:
             return module
@@ -82,11 +90,13 @@ class _Blocked:
 
 @mutator
 class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
-    def __init__(self, module: IRModule, cpu: Cpu, most_rows: int) -> None:
+    def __init__(self, module: IRModule, cpu: Cpu, planner: Planner) -> None:
         super().__init__(module)
         self.cpu = cpu
-        self.lanes = cpu.lanes(32)
-        self.most_rows = most_rows
+        self.planner = planner
+        self.lanes = cpu.lanes(_BITS)
+        self.readers = Readers(module["main"])
+        self.bound: relax.Var | None = None
         self.blocked: dict[Any, _Blocked] = {}
         self.gated: dict[Any, tuple[relax.Var, relax.Var]] = {}
         """Products of an image and a value a channel (squeeze and excite), which a convolution can take apart."""
@@ -110,7 +120,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         }
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
-        call = binding.value
+        call, self.bound = binding.value, binding.var
         if isinstance(binding.var, relax.DataflowVar) and is_float32_image(call):
             rule = self.rules.get(op_name(call))
             result = rule(call) if rule else None
@@ -151,36 +161,50 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             return None
         if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or str(weight.ty.dtype) != "float32":
             return None
-        groups, channels = int(attrs.groups), channels_of(data)
-        faster = winograd.choose(static_shape(data), shape, attrs, self.cpu)
-        if faster is not None:
+        op = self._operator(data, shape, attrs)
+        array = weight.value.numpy()
+        if op.groups == op.channels == op.filters and shape[1] == 1:
             self.convolutions += 1
-            packed = relax.const(faster.weight(weight.value.numpy(), self.lanes))
-            return _Blocked(self._te(faster.compute, self._pack(data), packed, name="winograd_conv2d"), shape[0])
-        geometry: dict[str, Any] = {
-            "strides": ints(attrs.strides, 2),
-            "padding": ints(attrs.padding, 4),
-            "dilation": ints(attrs.dilation, 2),
-            "out_dtype": "float32",
-        }
-        if groups == channels == shape[0] and shape[1] == 1:
-            packed = pack_depthwise(weight.value.numpy(), self.lanes)
-            function: Any = compute.depthwise_conv2d
-            source = self._pack(data)
-        elif groups == 1 or (shape[0] // groups) % self.lanes == shape[1] % self.lanes == 0:
-            few = channels * 2 <= self.lanes and data not in self.blocked
-            packed = pack_weight(weight.value.numpy(), 1 if few else self.lanes, self.lanes)
-            function = partial(compute.conv2d, groups=groups, most_rows=self.most_rows)
-            source = self.visit_expr(data) if few else self._pack(data)
-        else:
+            packed = relax.const(compute.pack_depthwise(array, self.lanes))
+            geometry = {name: getattr(op, name) for name in ("strides", "padding", "dilation")}
+            depthwise = partial(compute.depthwise_conv2d, **geometry, out_dtype="float32")
+            return _Blocked(self._te(depthwise, self._pack(data), packed, name="depthwise_conv2d"), op.filters)
+        if not planning.is_blockable(op, self.cpu):
             return None
-        self.convolutions += 1
-        name = "depthwise_conv2d" if packed.ndim == 4 else "conv2d"
-        operands = [source, relax.const(packed)]
-        if name == "conv2d" and groups == 1 and source in self.gated and self.reads[data] == 1:
+        filters, op = op.filters, op.in_blocks(self.lanes)
+        source = self.visit_expr(data) if op.plain else self._pack(data)
+        operands = [source]
+        if source in self.gated and self.reads[data] == 1 and op.groups == 1:
             image, gate = self.gated[source]
-            operands = [image, relax.const(packed), gate]
-        return _Blocked(self._te(partial(function, **geometry), *operands, name=name), shape[0])
+            gated = replace(op, gated=True)
+            if self.planner.plan(op).template == self.planner.plan(gated).template:
+                op, operands = gated, [image, gate]
+        return _Blocked(self._planned(op, array, *operands), filters)
+
+    def _operator(self, data: relax.Expr, weight: tuple[int, ...], attrs: Any) -> Conv2d:
+        """What a convolution of `data` with a weight of this shape is; its image stays plain if of few channels."""
+        batch, channels, height, width = data.ty.shape
+        return Conv2d(
+            batch=int(getattr(batch, "value", 0)),
+            channels=int(channels),
+            height=int(height),
+            width=int(width),
+            filters=weight[0],
+            kernel=(weight[2], weight[3]),
+            strides=pair(attrs.strides),
+            padding=sides(attrs.padding),
+            dilation=pair(attrs.dilation),
+            groups=int(attrs.groups),
+            plain=int(channels) * 2 <= self.lanes and data not in self.blocked,
+            epilogue=epilogue_of(self.readers, self.bound),
+        )
+
+    def _planned(self, op: Conv2d, weight: Any, image: relax.Expr, *gates: relax.Expr) -> relax.Var:
+        """The convolution as its plan says, with the weight packed for it."""
+        plan = self.planner.plan(op)
+        self.convolutions += 1
+        packed = relax.const(planning.pack(plan, weight, self.cpu))
+        return self._te(planning.computation(plan), image, packed, *gates, name=planning.kernel_name(plan))
 
     def _transposed(self, call: relax.Call) -> _Blocked | None:
         (data, weight), attrs = call.args, call.attrs
@@ -191,10 +215,8 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             return None
         taps = weight.value.numpy()
         phases = Phases.of(list(data.ty.shape)[2:], list(call.ty.shape)[2:], taps, attrs)
-        packed = relax.const(pack_weight(phases.weight(taps, self.lanes), self.lanes, self.lanes))
-        conv = partial(phases.convolved, most_rows=self.most_rows)
-        self.convolutions += 1
-        result = self._te(conv, self._pack(data), packed, name="conv2d")
+        op = phases.operator(int(getattr(data.ty.shape[0], "value", 0)), channels_of(data), self.lanes)
+        result = self._planned(op, phases.weight(taps, self.lanes), self._pack(data))
         result = self._te(phases.interleave, result, name="interleave", op_pattern=_OUT_FUSABLE)
         return _Blocked(result, phases.channels)
 
@@ -206,9 +228,9 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             data,
             kind=kind,
             kernel=ints(attrs.pool_size, 2),
-            strides=ints(attrs.strides, 2),
+            strides=pair(attrs.strides),
             dilation=ints(attrs.dilation, 2),
-            padding=ints(attrs.padding, 4),
+            padding=sides(attrs.padding),
             count_include_pad=bool(attrs.count_include_pad),
         )
 

@@ -9,8 +9,8 @@ import pytest
 import tvm
 from tvm import relax
 
+from schedules.cpu.conv.blocked_plan import row_tile
 from schedules.hardware import cpu_of
-from service.passes.kernels.blocked_compute import row_tile
 from service.passes.layout.block_channels import BlockChannels
 from service.passes.layout.pack_matmul import PackMatmul
 from service.passes.report import OptimizeReport

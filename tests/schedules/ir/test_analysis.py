@@ -35,9 +35,13 @@ def test_of_a_choice_by_a_value_both_branches_count() -> None:
 
 
 def test_winograd_counts_its_products_and_transforms() -> None:
-    from service.passes.kernels import winograd
+    from schedules.cpu.conv import winograd_compute
+    from schedules.operators import Conv2d
+    from schedules.plan import Plan
 
     data, weight = te.placeholder((1, 4, 56, 56, 16), name="d"), te.placeholder((2, 6, 6, 64, 32), name="w")
-    result = winograd.conv2d(data, weight, padding=(1, 1, 1, 1), size=4, padded=196)
+    image = {"batch": 1, "channels": 64, "height": 56, "width": 56}
+    op = Conv2d(**image, filters=64, kernel=(3, 3), padding=(1, 1, 1, 1))
+    result = winograd_compute.conv2d(data, weight, plan=Plan(op, "cpu.winograd", {"size": 4, "padded": 196}))
     products = 2 * 36 * 64 * 64 * 196
     assert products < flops(result, data, weight) < 1.6 * products

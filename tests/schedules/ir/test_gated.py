@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-import itertools
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from tvm import te
 
+from schedules.cpu import planning
+from schedules.cpu.conv import blocked_plan
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from schedules.hardware import Cpu
 from schedules.ir import tir
-from schedules.template import Declined
-from service.lowering.target import resolve, to_tvm
-from service.passes.kernels import blocked_compute as compute
-from tests.schedules.cpu.gemm.test_matmul_packed import agree, lanes_of, relu_of
+from schedules.operators import Conv2d
+from tests.schedules.cpu.gemm.test_matmul_packed import agree, cpu_named, lanes_of, relu_of
 
 RULE = Conv2dBlocked()
 
 
-def gated(lanes: int, batch: int, blocks: int, out: int, size: tuple[int, int]) -> Any:
+def operator(cpu: Cpu, batch: int, blocks: int, out: int, size: tuple[int, int]) -> Conv2d:
+    lanes, (height, width) = cpu.lanes(32), size
+    shape = {"batch": batch, "channels": blocks * lanes, "height": height, "width": width}
+    return Conv2d(**shape, filters=out * lanes, kernel=(1, 1), gated=True)
+
+
+def gated(op: Conv2d, cpu: Cpu, parameters: Mapping[str, int] | None = None) -> Any:
     """A PrimFunc of a gated 1x1 convolution with a relu."""
-    data = te.placeholder((batch, blocks, *size, lanes), name="data")
-    gate = te.placeholder((batch, blocks, 1, 1, lanes), name="gate")
+    plan = planning.planned(op, RULE.name, parameters or blocked_plan.default(op, cpu), cpu)
+    lanes = cpu.lanes(32)
+    blocks, out = op.channels // lanes, op.filters // lanes
+    data = te.placeholder((op.batch, blocks, op.height, op.width, lanes), name="data")
+    gate = te.placeholder((op.batch, blocks, 1, 1, lanes), name="gate")
     weight = te.placeholder((out, blocks, 1, 1, lanes, lanes), name="weight")
-    none: dict[str, Any] = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1}
-    product = compute.conv2d(data, weight, gate, most_rows=14 if lanes == 16 else 6, out_dtype="float32", **none)
+    product = planning.computation(plan)(data, weight, gate)
     return te.create_prim_func([data, weight, gate, relu_of(product)])
 
 
 @pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "auto"])
 @pytest.mark.parametrize(("batch", "size", "out"), [(1, (7, 7), 8), (2, (7, 5), 16), (1, (28, 28), 2), (3, (13, 9), 3)])
 def test_images_and_weights(name: str, batch: int, size: tuple[int, int], out: int) -> None:
-    func = gated(lanes_of(name), batch, 3, out, size)
+    cpu = cpu_named(name)
+    func = gated(operator(cpu, batch, 3, out, size), cpu)
     scaled = next(r.block for r in tir.block_realizes(func) if r.block.name_hint == "gated")
     of_data = size[0] * size[1] < out * lanes_of(name)
     assert len(scaled.iter_vars) == (5 if of_data else 7)
@@ -40,10 +50,8 @@ def test_images_and_weights(name: str, batch: int, size: tuple[int, int], out: i
 
 
 @pytest.mark.parametrize(("size", "out"), [((4, 6), 12), ((12, 14), 4)])
-def test_any_choice_is_right(size: tuple[int, int], out: int) -> None:
-    func = gated(lanes_of("auto"), 1, 2, out, size)
-    choices = RULE.choices(func, to_tvm(resolve("auto")))
-    assert not isinstance(choices, Declined)
-    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-    for point in random.Random(0).sample(points, 4):
-        agree(RULE, func, "auto", point)
+def test_any_point_is_right(size: tuple[int, int], out: int) -> None:
+    cpu = cpu_named("auto")
+    op = operator(cpu, 1, 2, out, size)
+    for plan in random.Random(0).sample(planning.space(op, cpu), 4):
+        agree(RULE, gated(op, cpu, plan.parameters), "auto")

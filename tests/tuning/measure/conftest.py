@@ -16,7 +16,7 @@ from service.lowering.target import resolve, to_tvm
 from service.tuning.measure import MeasureLimits, Measurer
 from service.tuning.task import Task
 from tests.processes import name_of
-from tests.schedules.cpu.gemm.test_matmul_packed import product
+from tests.schedules.cpu.gemm.test_matmul_packed import cpu_named, product_of
 from tests.tuning.measure.bad_rules import FAULTS, RULES, plus_one
 
 BAD = "tests.tuning.measure.bad_rules"
@@ -56,8 +56,9 @@ def faulty() -> Task:
 def matmul() -> Task:
     """A small packed matrix product with a residual and a relu."""
     from schedules.cpu.gemm.matmul_packed import MatmulPacked
+    from schedules.operators import Matmul
 
-    return make_task(product(24, 64, 64, 32, 12), MatmulPacked(), "matmul")
+    return make_task(product_of((24,), Matmul(m=24, n=64, k=64), cpu_named("auto")), MatmulPacked(), "matmul")
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from schedules.cpu.conv import blocked_compute as compute
 from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
 from schedules.hardware import cpu_of
 from schedules.template import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
-from service.passes.kernels import blocked_compute as compute
 from service.passes.layout.channels_last import depthwise_conv2d_nhwc
 from tests.guarded import guarded_tensor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,14 +12,16 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from schedules.cpu import planning
+from schedules.cpu.conv import winograd_plan
 from schedules.cpu.conv.winograd import Winograd
-from schedules.cpu.conv.winograd_plan import Problem, direct_cycles, plan
-from schedules.hardware import CPUS, cpu_of
+from schedules.cpu.conv.winograd_plan import Problem, blocking, direct_cycles
+from schedules.hardware import CPUS, Cpu, cpu_of
 from schedules.ir import tir
+from schedules.operators import Conv2d
 from schedules.template import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
-from service.passes.kernels import winograd
 from tests.guarded import guarded_tensor
 
 pipeline.register()
@@ -32,14 +35,27 @@ def lanes_of(name: str) -> int:
     return cpu_of(to_tvm(resolve(name))).lanes(32)
 
 
-def primfunc(lanes: int, image: tuple[int, ...], out: int, size: int, padding: Any, padded: int, vectors: int) -> Any:
-    """A convolution of `image` (NCHW) to `out` channels with a residual and a relu."""
+def operator(image: tuple[int, ...], out: int, padding: Any = SAME) -> Conv2d:
     batch, channels, height, width = image
-    blocks = -(-channels // lanes)
-    data = te.placeholder((batch, blocks, height, width, lanes), name="data")
-    panels = -(-out // (vectors * lanes))
-    weight = te.placeholder((panels, size + 2, size + 2, blocks * lanes, vectors * lanes), name="weight")
-    result = winograd.conv2d(data, weight, padding=padding, size=size, padded=padded)
+    shape = {"batch": batch, "channels": channels, "height": height, "width": width}
+    return Conv2d(**shape, filters=out, kernel=(3, 3), padding=padding)
+
+
+def default(op: Conv2d, size: int, cpu: Cpu, vectors: int | None = None, padded: int | None = None) -> dict[str, int]:
+    """The parameters of the best estimate for tiles of this size, and if given this layout."""
+    problem = winograd_plan.problem_of(op, size, cpu)
+    found = winograd_plan.blocking(problem, cpu, vectors=vectors, padded=padded)
+    layout = {"block": problem.lanes, "size": size, "vectors": found.vectors, "padded": found.tiles * found.tasks}
+    return {**layout, "rows": found.rows, "tasks": found.tasks, "chunks": found.chunks}
+
+
+def primfunc(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Any:
+    """A convolution with a residual and a relu."""
+    plan, lanes = planning.planned(op, "cpu.winograd", parameters, cpu), cpu.lanes(32)
+    data = te.placeholder((op.batch, -(-op.channels // lanes), op.height, op.width, lanes), name="data")
+    packed = planning.pack(plan, np.zeros((op.filters, op.channels, 3, 3), "float32"), cpu)
+    weight = te.placeholder(packed.shape, name="weight")
+    result = planning.computation(plan)(data, weight)
     residual = te.placeholder(result.shape, name="residual")
     added = te.compute(result.shape, lambda *i: result(*i) + residual(*i), name="add")
     relu = te.compute(result.shape, lambda *i: te.max(added(*i), 0.0), name="relu")
@@ -60,36 +76,26 @@ def direct(data: Array, weight: Array, padding: tuple[int, ...]) -> Array:
     )
 
 
-def agree(
-    name: str,
-    image: tuple[int, ...],
-    out: int,
-    size: int,
-    *,
-    padding: tuple[int, int, int, int] = SAME,
-    padded: int | None = None,
-    vectors: int = 1,
-    parameters: Any = None,
-) -> None:
+def agree(name: str, op: Conv2d, parameters: Mapping[str, int]) -> None:
     """The template computes the convolution, residual and relu included."""
-    target, lanes = to_tvm(resolve(name)), lanes_of(name)
-    batch, channels, height, width = image
-    rows, columns = height + padding[0] + padding[2] - 2, width + padding[1] + padding[3] - 2
-    tiles = batch * -(-rows // size) * -(-columns // size)
-    func = primfunc(lanes, image, out, size, padding, padded or tiles, vectors)
-    found = Winograd().apply(func, target, parameters)
+    target = to_tvm(resolve(name))
+    cpu = cpu_of(target)
+    func = primfunc(op, parameters, cpu)
+    found = Winograd().apply(func, target)
     assert isinstance(found, Schedule), found
     rng = np.random.default_rng(5)
     shapes = [tuple(int(d) for d in p.shape) for p in func.params]
     data, _, residual, result = (rng.standard_normal(shape).astype("float32") for shape in shapes)
-    weight = rng.standard_normal((out, channels, 3, 3)).astype("float32")
-    arrays = [data, winograd.transform_weight(weight, size, lanes, vectors), residual, result]
+    weight = rng.standard_normal((op.filters, op.channels, 3, 3)).astype("float32")
+    plan = planning.planned(op, "cpu.winograd", parameters, cpu)
+    arrays = [data, planning.pack(plan, weight, cpu), residual, result]
     tensors = [guarded_tensor(array, "end") for array in arrays]
     scheduled = found.func.with_attr("tirx.is_scheduled", True)
     tirx.build(tvm.IRModule({"main": scheduled}), target, pipeline=pipeline.NAME)["main"](*tensors)
-    want = direct(data, weight, padding)
+    want = direct(data, weight, op.padding)
+    rows, columns = op.result
     got, added = (
-        array.transpose(0, 1, 4, 2, 3).reshape(batch, -1, rows, columns)[:, :out]
+        array.transpose(0, 1, 4, 2, 3).reshape(op.batch, -1, rows, columns)[:, : op.filters]
         for array in (tensors[-1].numpy(), residual)
     )
     want = np.maximum(want + added, 0)
@@ -98,7 +104,9 @@ def agree(
 
 def test_a_task_that_spans_images() -> None:
     """56 tiles in a task, 196 in an image: TVM takes such bindings for non-affine, and refused to vectorize."""
-    agree("auto", (8, 16, 56, 56), 32, 4, parameters={"rows": 14, "tasks": 28, "chunks": 1})
+    op = operator((8, 16, 56, 56), 32)
+    tiles = {"size": 4, "vectors": 1, "padded": 1568, "rows": 14, "tasks": 28, "chunks": 1}
+    agree("auto", op, {"block": lanes_of("auto"), **tiles})
 
 
 @pytest.mark.parametrize("name", ["x86-64-v2", "x86-64-v3", "auto"])
@@ -114,29 +122,31 @@ def test_a_task_that_spans_images() -> None:
     ],
 )
 def test_awkward_shapes(name: str, size: int, image: tuple[int, ...], padding: Any) -> None:
-    agree(name, image, 2 * lanes_of(name) + 1, size, padding=padding)
+    op = operator(image, 2 * lanes_of(name) + 1, padding)
+    cpu = cpu_of(to_tvm(resolve(name)))
+    agree(name, op, default(op, size, cpu))
 
 
 @pytest.mark.parametrize(("padded", "vectors"), [(49, 1), (50, 2), (56, 4), (60, 1)])
 def test_tiles_past_the_last_are_dropped(padded: int, vectors: int) -> None:
-    agree("x86-64-v3", (1, 16, 14, 14), 32, 2, padded=padded, vectors=vectors)
+    op, cpu = operator((1, 16, 14, 14), 32), cpu_of(to_tvm(resolve("x86-64-v3")))
+    agree("x86-64-v3", op, default(op, 2, cpu, vectors, padded))
 
 
-@pytest.mark.parametrize(
-    ("size", "padded", "tiles"), [(2, 28, (8, 13)), (4, 8, (8, 13)), (4, 12, (9, 11))], ids=["F2", "F4", "filled"]
-)
-def test_any_choice_is_right(size: int, padded: int, tiles: tuple[int, int]) -> None:
-    image, target = (1, 24, *tiles), to_tvm(resolve("x86-64-v3"))
-    choices = Winograd().choices(primfunc(8, image, 64, size, SAME, padded, 2), target)
-    assert not isinstance(choices, Declined)
-    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-    for point in random.Random(size).sample(points, 5):
-        agree("x86-64-v3", image, 64, size, padded=padded, vectors=2, parameters=point)
+@pytest.mark.parametrize("size", [2, 4], ids=["F2", "F4"])
+@pytest.mark.parametrize("image", [(1, 24, 8, 13), (1, 24, 9, 11), (2, 24, 14, 14)])
+def test_any_point_is_right(size: int, image: tuple[int, ...]) -> None:
+    op, cpu = operator(image, 64), cpu_of(to_tvm(resolve("x86-64-v3")))
+    points = [point for point in winograd_plan.points(op, cpu) if point["size"] == size]
+    assert {winograd_plan.refusal(op, point, cpu) for point in points} == {""}
+    for point in random.Random(size).sample(points, 4):
+        agree("x86-64-v3", op, point)
 
 
 def test_one_parallel_loop_holds_every_stage_and_its_part_of_the_buffers() -> None:
-    func = primfunc(16, (1, 64, 56, 56), 64, 4, SAME, 196, 2)
-    found = Winograd().apply(func, to_tvm(resolve("x86-64-v4")), {"rows": 14, "tasks": 7, "chunks": 1})
+    target = to_tvm(resolve("x86-64-v4"))
+    tiles = {"block": 16, "size": 4, "vectors": 2, "padded": 196, "rows": 14, "tasks": 7, "chunks": 1}
+    found = Winograd().apply(primfunc(operator((1, 64, 56, 56), 64), tiles, cpu_of(target)), target)
     assert isinstance(found, Schedule)
     loops = tir.collect(found.func.body, tirx.For)
     parallel = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
@@ -159,8 +169,9 @@ def test_one_parallel_loop_holds_every_stage_and_its_part_of_the_buffers() -> No
 
 @pytest.mark.parametrize("name", ["aarch64", "znver4", "x86-64-v4"])
 def test_other_targets_compile(name: str) -> None:
-    lanes = lanes_of(name)
-    func = primfunc(lanes, (1, 2 * lanes, 6, 9), 2 * lanes, 4, SAME, 6, 2)
+    lanes, cpu = lanes_of(name), cpu_of(to_tvm(resolve(name)))
+    op = operator((1, 2 * lanes, 6, 9), 2 * lanes)
+    func = primfunc(op, default(op, 4, cpu, 2, 6), cpu)
     found = Winograd().apply(func, to_tvm(resolve(name)))
     assert isinstance(found, Schedule)
     module = tvm.IRModule({"main": found.func.with_attr("tirx.is_scheduled", True)})
@@ -178,20 +189,19 @@ def test_what_it_declines() -> None:
 
 
 @pytest.mark.parametrize("image", [(8, 16, 112, 112), (1, 512, 7, 7), (1, 16, 1, 1)])
-def test_the_default_is_one_of_the_choices(image: tuple[int, ...]) -> None:
-    target, cpu = to_tvm(resolve("x86-64-v4")), CPUS["x86-64-v4"]
-    tiles = image[0] * (-(-image[2] // 4)) ** 2
-    best = plan(Problem(4, tiles, image[1], 2, 16), cpu)
-    func = primfunc(16, image, 32, 4, SAME, best.tiles * best.tasks, best.vectors)
-    default, choices = Winograd().apply(func, target), Winograd().choices(func, target)
-    assert isinstance(default, Schedule) and not isinstance(choices, Declined)
-    assert all(default.parameters[name] in values for name, values in choices.items())
+@pytest.mark.parametrize("size", [2, 4])
+def test_the_default_is_a_point(image: tuple[int, ...], size: int) -> None:
+    op, cpu = operator(image, 32), CPUS["x86-64-v4"]
+    point = default(op, size, cpu)
+    assert winograd_plan.refusal(op, point, cpu) == ""
+    assert point in winograd_plan.points(op, cpu)
 
 
 def test_parameters_outside_the_space_are_refused() -> None:
-    func = primfunc(16, (1, 16, 8, 8), 16, 4, SAME, 4, 1)
+    op, target = operator((1, 16, 8, 8), 16), to_tvm(resolve("x86-64-v4"))
+    point = default(op, 4, cpu_of(target), 1, 4)
     with pytest.raises(ValueError, match="tasks"):
-        Winograd().apply(func, to_tvm(resolve("x86-64-v4")), {"rows": 1, "tasks": 3, "chunks": 1})
+        Winograd().apply(primfunc(op, point, cpu_of(target)), target, {**point, "tasks": 3})
 
 
 @pytest.mark.parametrize("row", CPUS)
@@ -201,16 +211,17 @@ def test_a_plan_fits_the_registers_and_is_found_again(row: str, size: int) -> No
     lanes = cpu.lanes(32)
     for tiles, channels in ((1, 64), (16, 512), (49, 96), (196, 64), (3136, 32)):
         problem = Problem(size, tiles, channels, channels // lanes, lanes)
-        found = plan(problem, cpu)
+        found = blocking(problem, cpu)
         assert found.tiles * found.tasks >= tiles
         assert found.tiles % found.rows == 0
         assert found.rows * found.vectors + found.vectors + 1 <= cpu.vector_registers
-        again = plan(problem, cpu, vectors=found.vectors, padded=found.tiles * found.tasks)
+        again = blocking(problem, cpu, vectors=found.vectors, padded=found.tiles * found.tasks)
         assert again.cycles == found.cycles
 
 
 def test_estimates_grow_with_the_work() -> None:
     cpu = CPUS["x86-64-v4"]
-    cycles = [plan(Problem(4, tiles, 64, 4, 16), cpu).cycles for tiles in (4, 16, 196, 3136)]
+    cycles = [blocking(Problem(4, tiles, 64, 4, 16), cpu).cycles for tiles in (4, 16, 196, 3136)]
     assert cycles == sorted(cycles)
-    assert direct_cycles(49, 512, 32, 16, cpu) < direct_cycles(196, 512, 32, 16, cpu)
+    small, large = (operator((1, 512, size, size), 512) for size in (7, 14))
+    assert direct_cycles(small, cpu) < direct_cycles(large, cpu)

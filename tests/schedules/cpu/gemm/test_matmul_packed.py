@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,13 +13,16 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from schedules.cpu import planning
+from schedules.cpu.conv import blocked_plan
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from schedules.cpu.gemm import packed_plan
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
-from schedules.hardware import cpu_of
+from schedules.hardware import Cpu, cpu_of
+from schedules.operators import Conv2d, Matmul, Operator
 from schedules.template import Declined, Rule, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
-from service.passes.kernels import blocked_compute as compute
 from tests.guarded import guarded_tensor
 
 pipeline.register()
@@ -33,25 +36,54 @@ def relu_of(tensor: te.Tensor, *more: te.Tensor) -> te.Tensor:
     return te.compute(tensor.shape, lambda *i: te.max(sum((m(*i) for m in more), tensor(*i)), 0.0), name="relu")
 
 
-def convolution(lanes: int, geometry: dict[str, Any], channels: int, out: int, kernel: int, size: tuple[int, int]):
-    """A PrimFunc of a blocked convolution with a residual and a relu."""
-    blocks, out_blocks = -(-channels // lanes), -(-out // lanes)
-    data = te.placeholder((1, blocks, *size, lanes), name="data")
-    weight = te.placeholder((out_blocks, blocks, kernel, kernel, lanes, lanes), name="weight")
-    full = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, **geometry}
-    product = compute.conv2d(data, weight, most_rows=14 if lanes == 16 else 6, out_dtype="float32", **full)
+def cpu_named(name: str) -> Cpu:
+    return cpu_of(to_tvm(resolve(name)))
+
+
+def convolution_of(op: Conv2d, cpu: Cpu, parameters: dict[str, int] | None = None) -> Any:
+    """A PrimFunc of a blocked convolution with a residual and a relu, by the default or by these parameters."""
+    plan = planning.planned(op, "cpu.conv2d_blocked", parameters or blocked_plan.default(op, cpu), cpu)
+    lanes = cpu.lanes(32)
+    data = te.placeholder((op.batch, -(-op.channels // lanes), op.height, op.width, lanes), name="data")
+    packed = planning.pack(plan, np.zeros((op.filters, op.channels // op.groups, *op.kernel), "float32"), cpu)
+    weight = te.placeholder(packed.shape, name="weight")
+    product = planning.computation(plan)(data, weight)
     residual = te.placeholder(product.shape, name="residual")
     return te.create_prim_func([data, weight, residual, relu_of(product, residual)])
 
 
-def product(rows: Any, depth: int, columns: int, width: int, tile: int):
-    """A PrimFunc of a packed matrix product with a residual and a relu; `rows` is one size or several."""
-    leading = rows if isinstance(rows, tuple) else (rows,)
-    data = te.placeholder((*leading, depth), name="data")
-    panels = te.placeholder((-(-columns // width), depth, width), name="panels")
-    result = compute.matmul(data, panels, columns=columns, row_tile=tile, out_dtype="float32")
+def convolution(cpu: Cpu, geometry: dict[str, Any], channels: int, out: int, kernel: int, size: tuple[int, int]) -> Any:
+    """The PrimFunc of the default plan of a convolution."""
+    return convolution_of(conv_op(geometry, channels, out, kernel, size), cpu)
+
+
+def conv_op(geometry: dict[str, Any], channels: int, out: int, kernel: int, size: tuple[int, int]) -> Conv2d:
+    height, width = size
+    shape = {"batch": 1, "channels": channels, "height": height, "width": width}
+    return Conv2d(**shape, filters=out, kernel=(kernel, kernel), **geometry)
+
+
+def product_of(leading: tuple[int, ...], op: Matmul, cpu: Cpu, parameters: dict[str, int] | None = None) -> Any:
+    """A PrimFunc of a packed matrix product with a residual and a relu, by the default or by these parameters."""
+    plan = planning.planned(op, "cpu.matmul_packed", parameters or packed_plan.default(op, cpu), cpu)
+    data = te.placeholder((*leading, op.k), name="data")
+    panels = te.placeholder(planning.pack(plan, np.zeros((op.k, op.n), "float32"), cpu).shape, name="panels")
+    result = planning.computation(plan)(data, panels)
     residual = te.placeholder(result.shape, name="residual")
     return te.create_prim_func([data, panels, residual, relu_of(result, residual)])
+
+
+def blocking(op: Matmul, vectors: int, tile: int, **changed: int) -> dict[str, int]:
+    """The plainest parameters for a register tile."""
+    padded = -(-op.m // tile) * tile
+    first = {"vectors": vectors, "padded": padded, "rows": tile, "tiles": 1, "panels": 1, "depth": op.k, "unroll": 1}
+    return {**first, **changed}
+
+
+def matmul_op(rows: Any, depth: int, columns: int) -> tuple[tuple[int, ...], Matmul]:
+    """The leading axes of A and the operator; `rows` is one size or several."""
+    leading = rows if isinstance(rows, tuple) else (rows,)
+    return leading, Matmul(m=prod(leading), n=columns, k=depth)
 
 
 def run(func: Any, target: Any, shapes: list[tuple[int, ...]]) -> Array:
@@ -97,7 +129,7 @@ def lanes_of(name: str) -> int:
     ],
 )
 def test_convolutions(name: str, size: tuple[int, int], kernel: int, geometry: dict[str, Any]) -> None:
-    func = convolution(lanes_of(name), geometry, 20, 33, kernel, size)
+    func = convolution(cpu_named(name), geometry, 20, 33, kernel, size)
     agree(Conv2dBlocked(), func, name)
 
 
@@ -106,12 +138,12 @@ def test_convolutions(name: str, size: tuple[int, int], kernel: int, geometry: d
 @pytest.mark.parametrize(("size", "kernel"), [((7, 7), 1), ((7, 7), 3), ((9, 4), 3), ((14, 14), 1)])
 def test_tiles_over_the_ends_of_short_rows(name: str, geometry: dict[str, Any], size: Any, kernel: int) -> None:
     padding = (kernel // 2,) * 4
-    func = convolution(lanes_of(name), {"padding": padding, **geometry}, 32, 64, kernel, size)
+    func = convolution(cpu_named(name), {"padding": padding, **geometry}, 32, 64, kernel, size)
     agree(Conv2dBlocked(), func, name)
 
 
 def test_a_small_image_is_one_row_of_unrolled_tiles() -> None:
-    func = convolution(16, {"padding": (1, 1, 1, 1)}, 32, 256, 3, (7, 7))
+    func = convolution(cpu_named("x86-64-v4"), {"padding": (1, 1, 1, 1)}, 32, 256, 3, (7, 7))
     found = Conv2dBlocked().apply(func, to_tvm(resolve("x86-64-v4")))
     assert isinstance(found, Schedule)
     assert found.parameters["rows"] == 10
@@ -120,8 +152,8 @@ def test_a_small_image_is_one_row_of_unrolled_tiles() -> None:
 
 @pytest.mark.parametrize(("cores", "size", "height", "chunks"), [(2, 14, 7, 1), (2, 7, 5, 2), (4, 7, 5, 4)])
 def test_tasks_are_of_rows_where_these_divide_among_the_cores(cores: int, size: int, height: int, chunks: int) -> None:
-    func = convolution(16, {}, 256, 128, 1, (size, size))
     target = to_tvm(replace(resolve("x86-64-v4"), cores=cores))
+    func = convolution(cpu_of(target), {}, 256, 128, 1, (size, size))
     found = Conv2dBlocked().apply(func, target)
     assert isinstance(found, Schedule)
     assert (found.parameters["height"], found.parameters["chunks"]) == (height, chunks)
@@ -131,35 +163,67 @@ def test_tasks_are_of_rows_where_these_divide_among_the_cores(cores: int, size: 
 @pytest.mark.parametrize("rows", [1, 3, 7, 13, 31, (2, 3, 5)])
 @pytest.mark.parametrize(("depth", "columns", "vectors"), [(7, 31, 1), (64, 100, 2), (13, 1000, 3)])
 def test_products(name: str, rows: Any, depth: int, columns: int, vectors: int) -> None:
-    func = product(rows, depth, columns, vectors * lanes_of(name), 4 if rows == 31 else 1)
-    agree(MatmulPacked(), func, name)
+    leading, op = matmul_op(rows, depth, columns)
+    cpu = cpu_named(name)
+    agree(MatmulPacked(), product_of(leading, op, cpu), name)
+    agree(MatmulPacked(), product_of(leading, op, cpu, blocking(op, vectors, 4 if rows == 31 else 1)), name)
 
 
-CASES: dict[str, tuple[Rule, Callable[[], Any]]] = {
-    "conv2d": (Conv2dBlocked(), lambda: convolution(16, {"padding": (1, 1, 1, 1)}, 32, 64, 3, (8, 12))),
-    "conv2d 1x1": (Conv2dBlocked(), lambda: convolution(16, {}, 32, 64, 1, (6, 8))),
-    "matmul": (MatmulPacked(), lambda: product(24, 16, 90, 48, 8)),
-    "matmul in parts": (MatmulPacked(), lambda: product(25, 256, 330, 48, 5)),
+OPERATORS: dict[str, tuple[Operator, Callable[..., Any]]] = {
+    "conv2d": (conv_op({"padding": (1, 1, 1, 1)}, 32, 64, 3, (8, 12)), convolution_of),
+    "conv2d 1x1": (conv_op({}, 32, 64, 1, (6, 8)), convolution_of),
+    "conv2d small": (conv_op({"padding": (1, 1, 1, 1)}, 32, 64, 3, (7, 7)), convolution_of),
+    "matmul": (Matmul(m=24, n=90, k=16), lambda op, *more: product_of((op.m,), op, *more)),
+    "matmul in parts": (Matmul(m=25, n=330, k=256), lambda op, *more: product_of((op.m,), op, *more)),
+    "matmul of few rows": (Matmul(m=2, n=330, k=64), lambda op, *more: product_of((op.m,), op, *more)),
 }
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_any_choice_is_right(case: str) -> None:
-    rule, build = CASES[case]
-    func = build()
-    choices = rule.choices(func, to_tvm(resolve("x86-64-v4")))
-    assert not isinstance(choices, Declined)
-    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-    for point in random.Random(0).sample(points, min(6, len(points))):
-        agree(rule, func, "auto" if lanes_of("auto") == 16 else "x86-64-v4", point)
-
-
-@pytest.mark.parametrize(("rows", "tile"), [(13, 13), (31, 8), (49, 7)])
-@pytest.mark.parametrize(("columns", "panels"), [(144, 1), (144, 3), (1000, 7)])
-def test_a_depth_in_parts(rows: int, tile: int, columns: int, panels: int) -> None:
-    func = product(rows, 384, columns, 48, tile)
+@pytest.mark.parametrize("case", OPERATORS)
+def test_any_point_is_right(case: str) -> None:
+    op, build = OPERATORS[case]
     name = "auto" if lanes_of("auto") == 16 else "x86-64-v4"
-    agree(MatmulPacked(), func, name, {"rows": tile, "tiles": 1, "panels": panels, "depth": 128, "unroll": 4})
+    cpu = cpu_named(name)
+    plans = [plan for plan in planning.space(op, cpu) if plan.template != "cpu.winograd"]
+    for plan in random.Random(0).sample(plans, min(8, len(plans))):
+        rule = planning.template(plan.template)
+        assert rule is not None
+        agree(rule, build(op, cpu, dict(plan.parameters)), name)
+
+
+@pytest.mark.parametrize("name", [*TARGETS, "x86-64-v4", "aarch64"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        Matmul(m=1, n=1000, k=2048),
+        Matmul(m=13, n=31, k=7),
+        Matmul(m=128, n=3072, k=768),
+        Matmul(m=1500, n=1536, k=384),
+        conv_op({"padding": (1, 1, 1, 1)}, 64, 64, 3, (56, 56)),
+        conv_op({"padding": (1, 1, 1, 1)}, 512, 512, 3, (7, 7)),
+        conv_op({}, 20, 33, 1, (13, 31)),
+        conv_op({"strides": (2, 2)}, 64, 256, 1, (1, 3136)),
+    ],
+    ids=str,
+)
+def test_a_space_has_the_default_and_no_point_that_is_refused(name: str, op: Operator) -> None:
+    cpu = cpu_named(name)
+    plans = planning.space(op, cpu)
+    assert 8 <= len(plans) <= planning.MOST_POINTS
+    assert plans[0] == planning.default(op, cpu)
+    assert len({(plan.template, *plan.parameters.items()) for plan in plans}) == len(plans)
+    refused = {planning.refusal(op, plan.template, plan.parameters, cpu) for plan in plans}
+    assert refused == {""}
+
+
+@pytest.mark.parametrize(("rows", "tile", "vectors"), [(13, 13, 2), (31, 8, 3), (49, 7, 3)])
+@pytest.mark.parametrize(("columns", "panels"), [(144, 1), (144, 3), (1008, 7)])
+def test_a_depth_in_parts(rows: int, tile: int, vectors: int, columns: int, panels: int) -> None:
+    name = "auto" if lanes_of("auto") == 16 else "x86-64-v4"
+    cpu, op = cpu_named(name), Matmul(m=rows, n=columns, k=384)
+    panels = panels if vectors == 3 else 1
+    parameters = blocking(op, vectors, tile, panels=panels, depth=128, unroll=4)
+    agree(MatmulPacked(), product_of((rows,), op, cpu, parameters), name)
 
 
 @pytest.mark.parametrize("cores", [2, 48])
@@ -167,9 +231,10 @@ def test_a_depth_in_parts(rows: int, tile: int, columns: int, panels: int) -> No
 def test_the_default_is_a_point_of_the_space(cores: int, size: tuple[int, int]) -> None:
     """A record of the default must be taken again: tasks of 112 tiles, and chunks for 48 cores, once were not."""
     target = to_tvm(replace(resolve("x86-64-v4"), cores=cores))
+    cpu = cpu_of(target)
     rules: list[tuple[Rule, Any]] = [
-        (Conv2dBlocked(), convolution(16, {}, 16, 1024, 1, size)),
-        (MatmulPacked(), product(size[0], 64, 64 * size[1], 16, 1)),
+        (Conv2dBlocked(), convolution(cpu, {}, 16, 1024, 1, size)),
+        (MatmulPacked(), product_of((size[0],), Matmul(m=size[0], n=64 * size[1], k=64), cpu)),
     ]
     for rule, func in rules:
         found = rule.apply(func, target)
@@ -178,19 +243,17 @@ def test_the_default_is_a_point_of_the_space(cores: int, size: tuple[int, int]) 
 
 
 def test_a_prime_number_of_tiles_is_rounded_up() -> None:
-    func = product(1500, 384, 1536, 48, 9)  # 167 tiles of 9 rows
-    found = MatmulPacked().apply(func, to_tvm(resolve("x86-64-v4")))
-    assert isinstance(found, Schedule)
-    assert found.parameters["tiles"] > 8
-    choices = MatmulPacked().choices(func, to_tvm(resolve("x86-64-v4")))
-    assert not isinstance(choices, Declined)
-    assert all(found.parameters[name] in values for name, values in choices.items())
+    parameters = packed_plan.default(Matmul(m=1500, n=1536, k=384), cpu_named("x86-64-v4"))
+    assert parameters["rows"] == 9  # of which there are 167 tiles
+    assert parameters["tiles"] > 8
 
 
 def test_the_depth_is_split_where_a_block_of_full_depth_does_not_fit_l2() -> None:
     target = to_tvm(resolve("x86-64-v4"))
-    short = MatmulPacked().apply(product(128, 768, 768, 48, 8), target)
-    long = MatmulPacked().apply(product(128, 3072, 768, 48, 8), target)
+    short, long = (
+        MatmulPacked().apply(product_of((128,), Matmul(m=128, n=768, k=depth), cpu_of(target)), target)
+        for depth in (768, 3072)
+    )
     assert isinstance(short, Schedule)
     assert isinstance(long, Schedule)
     assert short.parameters["depth"] == 768
@@ -211,6 +274,14 @@ def test_what_they_decline(rule: Rule) -> None:
 
 
 def test_parameters_outside_the_space_are_refused() -> None:
-    rule, build = CASES["matmul"]
+    op, target = Matmul(m=24, n=90, k=16), to_tvm(resolve("x86-64-v4"))
+    func = product_of((24,), op, cpu_of(target))
     with pytest.raises(ValueError, match="rows"):
-        rule.apply(build(), to_tvm(resolve("x86-64-v4")), {"rows": 7, "tiles": 1, "unroll": 4})
+        MatmulPacked().apply(func, target, {**packed_plan.default(op, cpu_of(target)), "rows": 7})
+
+
+def test_another_layout_than_the_weights_have_is_refused() -> None:
+    op, target = Matmul(m=24, n=90, k=16), to_tvm(resolve("x86-64-v4"))
+    func = product_of((24,), op, cpu_of(target), blocking(op, 2, 8))
+    with pytest.raises(ValueError, match="vectors"):
+        MatmulPacked().apply(func, target, blocking(op, 1, 8))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,13 +12,16 @@ import pytest
 import tvm
 from tvm import relax
 
+from schedules.cpu import planning
+from schedules.cpu.conv.winograd_compute import POINTS, amplification, conv2d, matrices, transform_weight
 from schedules.hardware import CPUS, cpu_of
-from service.passes.kernels.winograd import POINTS, amplification, choose, conv2d, matrices, transform_weight
+from schedules.plan import Plan
 from service.passes.layout.block_channels import BlockChannels
 from service.passes.report import OptimizeReport
 from service.runtime.compare import TOLERANCES, compare
 from tests.passes.graphs import TARGET, compute, graph
 from tests.passes.layout.test_block_channels import operators
+from tests.schedules.cpu.conv.test_winograd import operator
 
 R = relax.op
 Array = np.ndarray[Any, Any]
@@ -70,11 +75,14 @@ def ours(data: Array, weight: Array, size: int) -> Array:
     batch, channels, height, width = data.shape
     tiles = batch * -(-(height - 2) // size) * -(-(width - 2) // size)
     lanes = 4
+    op = operator(data.shape, weight.shape[0], (0, 0, 0, 0))
+    layout = {"block": lanes, "size": size, "vectors": 1, "padded": tiles}
 
     def net(x: relax.Expr) -> relax.Expr:
         packed = relax.const(transform_weight(weight, size, lanes, 1))
         block = relax.BlockBuilder.current()
-        return block.emit_te(conv2d, x, packed, padding=(0, 0, 0, 0), size=size, padded=tiles)
+        function = partial(conv2d, plan=Plan(op, "cpu.winograd", layout))
+        return block.emit_te(function, x, packed, primfunc_name_hint="winograd")
 
     blocked = data.reshape(batch, channels // lanes, lanes, height, width).transpose(0, 1, 3, 4, 2)
     (found,) = compute(graph(net, x=blocked.shape), np.ascontiguousarray(blocked))
@@ -114,12 +122,6 @@ def test_what_is_not_finite_stays_in_its_tile() -> None:
     assert np.isfinite(got[0, :, :4]).all() and np.isfinite(got[0, :, :, 12:]).all()
 
 
-def attributes(**changed: Any) -> Any:
-    """The attributes of a 3x3 convolution as R.nn.conv2d has them."""
-    x, w = relax.Var("x", relax.TensorType((1, 64, 8, 8), "float32")), relax.const(np.zeros((64, 64, 3, 3), "float32"))
-    return R.nn.conv2d(x, w, **{"padding": 1, **changed}).attrs
-
-
 @pytest.mark.parametrize(
     ("image", "out", "size"),
     [
@@ -135,18 +137,20 @@ def attributes(**changed: Any) -> Any:
     ],
 )
 def test_the_choice_is_by_cost(image: tuple[int, ...], out: int, size: int | None) -> None:
-    found = choose(image, (out, image[1], 3, 3), attributes(), V4)
-    assert (found.size if found else None) == size
+    found = planning.plan_conv2d(operator(image, out), V4)
+    assert found.parameters.get("size") == size
+    assert found.template == ("cpu.winograd" if size else "cpu.conv2d_blocked")
 
 
 def test_only_plain_convolutions_of_known_size() -> None:
-    image, weight = (1, 64, 56, 56), (64, 64, 3, 3)
-    assert choose(image, weight, attributes(), V4)
-    assert choose(None, weight, attributes(), V4) is None
-    assert choose(image, (64, 64, 5, 5), attributes(), V4) is None
-    assert choose(image, (64, 64, 1, 3), attributes(), V4) is None
-    for changed in ({"strides": 2}, {"strides": (1, 2)}, {"dilation": 2}):
-        assert choose(image, weight, attributes(**changed), V4) is None
+    plain = operator((1, 64, 56, 56), 64)
+    assert planning.plan_conv2d(plain, V4).template == "cpu.winograd"
+    others: list[dict[str, Any]] = [
+        *({"batch": 0}, {"kernel": (5, 5)}, {"kernel": (1, 3)}, {"strides": (2, 2)}, {"strides": (1, 2)}),
+        *({"dilation": (2, 2)}, {"groups": 4}, {"gated": True}),
+    ]
+    for changed in others:
+        assert planning.plan_conv2d(replace(plain, **changed), V4).template == "cpu.conv2d_blocked"
 
 
 def net(channels: int) -> Any:

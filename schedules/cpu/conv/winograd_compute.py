@@ -14,81 +14,29 @@ convolution for deep neural networks' (2018).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fractions import Fraction
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 from tvm import te, tirx
 
-from schedules.cpu.conv.winograd_plan import Plan, Problem, direct_cycles, plan
-from schedules.hardware import Cpu
+from schedules.operators import Conv2d
+from schedules.plan import PLAN, Plan
 
-__all__ = ["POINTS", "Winograd", "amplification", "choose", "conv2d", "matrices", "transform_weight"]
+__all__ = ["KERNEL", "POINTS", "amplification", "conv2d", "matrices", "transform_weight"]
 
 Array = np.ndarray[Any, Any]
 Matrix = tuple[tuple[Fraction, ...], ...]
 
 KERNEL = 3
-WORTH = 0.9
-"""What a method must take of the time of a simpler one (fewer weights, smaller errors) to be chosen."""
-
 POINTS = {
     2: (Fraction(0), Fraction(1), Fraction(-1)),
     4: (Fraction(0), Fraction(5, 8), Fraction(-5, 8), Fraction(3, 2), Fraction(-3, 2)),
 }
 """The finite points by m: 0 and pairs, whose rows share their even and odd parts. Those of m = 4 are of the least error
 among all pairs of eighths up to 2, found by search; their powers are exact in float32."""
-
-
-@dataclass(frozen=True)
-class Winograd:
-    """How one convolution is computed: tiles of `size` x `size` outputs, blocked by `plan`."""
-
-    size: int
-    plan: Plan
-    padding: tuple[int, int, int, int]
-
-    def weight(self, weight: Array, lanes: int) -> Array:
-        """`OIHW` transformed and packed for `compute`."""
-        return transform_weight(weight, self.size, lanes, self.plan.vectors)
-
-    @property
-    def compute(self) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
-        """The tensor expression of the blocked image and the packed weight."""
-        padded = self.plan.tiles * self.plan.tasks
-        return partial(conv2d, padding=self.padding, size=self.size, padded=padded)
-
-
-def choose(image: Sequence[int] | None, weight: Sequence[int], attrs: Any, cpu: Cpu) -> Winograd | None:
-    """The fastest of F(2x2), F(4x4) and the direct method, which is None, by `schedules.cpu.conv.winograd_plan`.
-
-    `image` is NCHW, None where a size is not known, `weight` OIHW, `attrs` those of R.nn.conv2d. None too for any
-    other kernel than 3x3, strides, dilation or groups, and for fewer channels than a vector has lanes.
-    """
-    lanes = cpu.lanes(32)
-    plain = {*map(int, attrs.strides), *map(int, attrs.dilation), int(attrs.groups)} == {1}
-    if image is None or not plain or tuple(weight[2:]) != (KERNEL, KERNEL) or min(weight[:2]) < lanes:
-        return None
-    top, left, bottom, right = padding = _four(attrs.padding)
-    batch, _, height, width = image
-    rows, columns = height + top + bottom - KERNEL + 1, width + left + right - KERNEL + 1
-    depth, blocks = -(-weight[1] // lanes) * lanes, -(-weight[0] // lanes)
-    best, best_cycles = None, direct_cycles(batch * rows * columns, depth, blocks, lanes, cpu)
-    for size in POINTS:
-        tiles = batch * -(-rows // size) * -(-columns // size)
-        found = plan(Problem(size, tiles, depth, blocks, lanes, batch), cpu)
-        if found.cycles < WORTH * best_cycles:
-            best, best_cycles = Winograd(size, found, padding), found.cycles
-    return best
-
-
-def _four(padding: Sequence[Any]) -> tuple[int, int, int, int]:
-    sides = [int(side) for side in padding]
-    top, left, bottom, right = sides * (4 // len(sides))
-    return top, left, bottom, right
 
 
 @cache
@@ -140,18 +88,18 @@ def transform_weight(weight: Array, size: int, lanes: int, vectors: int) -> Arra
     return np.ascontiguousarray(panels.transpose(0, 4, 3, 2, 1))
 
 
-def conv2d(
-    data: te.Tensor, weight: te.Tensor, *, padding: tuple[int, int, int, int], size: int, padded: int
-) -> te.Tensor:
-    """The 3x3 convolution of a zero-padded `NCHW[v]c` image with `U[O/t, m+2, m+2, I, t]`, as `NCHW[v]c`.
+def conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Tensor:
+    """Return the 3x3 convolution of a zero-padded `NCHW[v]c` image with `U[O/t, m+2, m+2, I, t]`, as `NCHW[v]c`.
 
-    The tiles of all images are one axis of `padded` tiles; those past the last repeat it and are dropped.
+    The tiles of all images are one axis of the plan's padded tiles; those past the last repeat it and are dropped.
     """
+    op: Conv2d = plan.operator  # type: ignore[assignment]  # plans of this template are of convolutions
+    size, padded = plan.parameters["size"], plan.parameters["padded"]
     batch, in_blocks, height, width, lanes = (int(extent) for extent in data.shape)
     panels, alpha, _, _, panel = (int(extent) for extent in weight.shape)
     vectors, dtype = panel // lanes, str(data.dtype)
-    top, left, bottom, right = padding
-    out_h, out_w = height + top + bottom - KERNEL + 1, width + left + right - KERNEL + 1
+    top, left, _, _ = op.padding
+    out_h, out_w = op.result
     down, across = -(-out_h // size), -(-out_w // size)
     tiles = batch * down * across
     result, _, transform = matrices(size)
@@ -178,7 +126,8 @@ def conv2d(
         factor = weight[o // vectors, a, b, i * lanes + iv, o % vectors * lanes + v]
         return te.sum(image[i, a, b, p, iv] * factor, axis=[i, iv])
 
-    sums = te.compute((alpha, alpha, padded, panels * vectors, lanes), product, name="winograd")
+    shape = (alpha, alpha, padded, panels * vectors, lanes)
+    sums = te.compute(shape, product, name="winograd", attrs={PLAN: plan.to_json()})
     products = te.compute(sums.shape, lambda *index: sums[index], name="winograd_products")
     columns = te.compute(
         (padded, panels * vectors, size, alpha, lanes),

@@ -1,0 +1,256 @@
+"""How a direct convolution on blocked layouts is divided: register tile and tasks; the default and the space."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import add
+
+from schedules.cpu.common.register_tile import UNROLLED_COLUMNS, divisors, fits, round_up
+from schedules.hardware import Cpu
+from schedules.operators import Conv2d
+from schedules.template import Choices
+
+__all__ = ["PARAMETERS", "Layout", "default", "estimate", "is_blockable", "points", "refusal", "row_tile", "searched"]
+
+PARAMETERS = ("block", "flat", "padded", "rows", "vectors", "height", "chunks", "unroll", "prefetch")
+"""The layout is `block` channels in the innermost axis, `flat` 1 where rows and columns of the image are one axis, and
+`padded` columns of the accumulator. The others are those of `cpu.conv2d_blocked`."""
+
+_AS_GOOD = 1.03
+"""The part over the fewest cycles within which larger tasks, whose panels are used more often, are the better ones."""
+
+_LEAST_TILES = 4
+"""Tiles in a task that use a panel, under which fetching the next one adds too much to reading this one."""
+
+_MOST_VECTORS = 4
+_MOST_CHUNKS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The accumulator `[n, o, h, w, v]` of an operator for a block of channels and padded columns.
+
+    With `flat` the operator's h is folded into w: then the tiles run over the ends of image rows.
+    """
+
+    op: Conv2d
+    lanes: int
+    flat: bool
+    columns: int
+
+    @property
+    def batch(self) -> int:
+        """Images, 1 where their number is not known."""
+        return self.op.batch or 1
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of output channels, the last with zeros past the filters."""
+        return -(-self.op.filters // self.lanes)
+
+    @property
+    def in_lanes(self) -> int:
+        """Input channels in the innermost axis of the weights."""
+        return 1 if self.op.plain else self.lanes
+
+    @property
+    def height(self) -> int:
+        """Rows of the accumulator."""
+        return 1 if self.flat else self.op.result[0]
+
+    @property
+    def folded(self) -> bool:
+        """Whether its tiles are counted along one axis for all rows, of which there are several."""
+        return self.flat and self.op.result[0] != 1
+
+    @property
+    def panel(self) -> int:
+        """Elements of the weights of one block of output channels."""
+        op = self.op
+        return self.lanes * -(-op.channels // op.groups // self.in_lanes) * self.in_lanes * op.kernel[0] * op.kernel[1]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of input to a row of the accumulator, or to a column where it is folded.
+
+        Of an image that is read with strides, those parts alone that are read.
+        """
+        op = self.op
+        (rows, columns), (top, left, bottom, right) = op.result, op.padding
+        pixels = min(op.height + top + bottom, op.kernel[0] * rows) * min(
+            op.width + left + right, op.kernel[1] * columns
+        )
+        channels = op.channels if op.plain else round_up(op.channels, self.lanes)
+        return channels * pixels * op.element_bytes // (self.columns if self.folded else self.height)
+
+    @property
+    def small(self) -> bool:
+        """Whether its tiles run over the ends of image rows, so that only unrolled they have addresses at hand."""
+        return self.folded and self.columns <= UNROLLED_COLUMNS
+
+    def parts(self, rows: int) -> int:
+        """Return what a task has a number of: tiles where it is folded, else rows."""
+        return self.columns // rows if self.folded else self.height
+
+    @staticmethod
+    def of(op: Conv2d, parameters: Mapping[str, int]) -> Layout:
+        """Return the layout that a plan's parameters describe."""
+        return Layout(op, parameters["block"], bool(parameters["flat"]), parameters["padded"])
+
+
+def is_blockable(op: Conv2d, lanes: int) -> bool:
+    """Return whether its groups fill blocks of `lanes` channels, or there is but one."""
+    return op.groups == 1 or op.filters // op.groups % lanes == op.channels // op.groups % lanes == 0
+
+
+def row_tile(extent: int, most: int) -> int:
+    """Return the rows of a register tile for `extent` rows: of most/2..most, what wastes least, the most on a tie."""
+    if extent <= most:
+        return extent
+    return min(range(most, most // 2, -1), key=lambda rows: (round_up(extent, rows), -rows))
+
+
+def _most_rows(cpu: Cpu) -> int:
+    """Rows of a tile of two vectors that leave registers for operands."""
+    return (cpu.vector_registers - 4) // 2
+
+
+def _is_dense(op: Conv2d) -> bool:
+    """Whether output pixel i reads input pixel i alone, so that rows need not be told apart."""
+    return {*op.kernel, *op.strides} == {1} and not any(op.padding)
+
+
+def _short_rows(op: Conv2d, most_rows: int) -> bool:
+    """Whether tiles within rows would leave a third of the accumulators, and the image is small enough to unroll."""
+    height, width = op.result
+    return height * width <= UNROLLED_COLUMNS and 3 * row_tile(width, most_rows) <= 2 * most_rows
+
+
+def default(op: Conv2d, cpu: Cpu) -> dict[str, int]:
+    """Return the largest tile that fits the registers, and the tasks that the estimate finds to be the fastest."""
+    most = _most_rows(cpu)
+    flat = _is_dense(op) or _short_rows(op, most)
+    columns = op.result[0] * op.result[1] if flat else op.result[1]
+    layout = Layout(op, cpu.lanes(op.sum_bits), flat, round_up(columns, row_tile(columns, most)))
+    rows = divisors(layout.columns, most)[-1]
+    vectors = max(v for v in divisors(layout.blocks, _MOST_VECTORS) if v == 1 or fits(rows, v, cpu))
+    return {**_of_layout(layout), **_blocking(layout, rows, vectors, cpu)}
+
+
+def _of_layout(layout: Layout) -> dict[str, int]:
+    return {"block": layout.lanes, "flat": int(layout.flat), "padded": layout.columns}
+
+
+def _blocking(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> dict[str, int]:
+    # LLVM loads the weights of all steps of the innermost loop first, a vector's.
+    spare = cpu.vector_registers - rows * vectors - vectors - 1
+    unroll = divisors(layout.in_lanes, min(4, 1 + max(0, spare)))[-1]
+    part_bytes = layout.row_bytes * (rows if layout.folded else 1)
+    heights = divisors(layout.parts(rows), max(1, cpu.l2_bytes // 4 // part_bytes))
+    chunks = divisors(layout.blocks // vectors, cpu.cores)
+    cycles = {(height, chunk): _cycles(layout, cpu, rows, height, chunk) for height in heights for chunk in chunks}
+    good = [point for point, count in cycles.items() if count <= _AS_GOOD * min(cycles.values())]
+    height, chunk = max(good, key=lambda point: (-point[1], point[0]))
+    tile = {"rows": rows, "vectors": vectors, "unroll": unroll}
+    return {**tile, "height": height, "chunks": chunk, "prefetch": int(_fetches(layout, rows, height))}
+
+
+def _fetches(layout: Layout, rows: int, height: int) -> bool:
+    return height * (1 if layout.folded else layout.columns // rows) >= _LEAST_TILES
+
+
+def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
+    """Return the cycles of a point: `_cycles`, and what a register tile leaves of the multiply-adds."""
+    layout, rows, vectors = Layout.of(op, parameters), parameters["rows"], parameters["vectors"]
+    full = rows * vectors / cpu.fma_per_cycle
+    step = max(full, (rows + vectors) / cpu.loads_per_cycle, cpu.fma_latency)
+    waste = (step + 1 / parameters["unroll"]) / full
+    return waste * _cycles(layout, cpu, rows, parameters["height"], parameters["chunks"])
+
+
+def _cycles(layout: Layout, cpu: Cpu, rows: int, height: int, chunks: int) -> float:
+    """An estimate of all rounds of tasks: the multiply-adds, and reading weights at first, or always if L2 loses them.
+
+    A core that computes a part of the rows finds most of its input in its own L2, for it wrote it. One that computes a
+    part of the channels waits for input that the others wrote.
+    """
+    size = layout.op.element_bytes
+    tasks = layout.batch * (layout.parts(rows) // height) * chunks
+    columns = height * (rows if layout.folded else layout.columns)
+    weights = layout.panel * layout.blocks // chunks
+    compute = weights * columns / (cpu.lanes(layout.op.sum_bits) * cpu.fma_per_cycle)
+    read = size * weights / cpu.l3_bytes_per_cycle
+    again = read if size * weights > cpu.l2_bytes // 2 else 0.0
+    wait = height * layout.row_bytes * (rows if layout.folded else 1) / cpu.l3_bytes_per_cycle if chunks > 1 else 0.0
+    both: Callable[[float, float], float] = max if _fetches(layout, rows, height) else add
+    rounds = -(-tasks // cpu.cores)
+    return both(compute, read) + (rounds - 1) * both(compute, again) + rounds * wait
+
+
+def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    """Return why these parameters are no point of the space, in one phrase; empty if they are one."""
+    if set(parameters) != set(PARAMETERS):
+        return f"the template's parameters are {', '.join(PARAMETERS)}"
+    if min(value for name, value in parameters.items() if name not in ("flat", "prefetch")) < 1:
+        return "a parameter is less than 1"
+    layout, rows, vectors = Layout.of(op, parameters), parameters["rows"], parameters["vectors"]
+    columns = op.result[0] * op.result[1] if layout.flat else op.result[1]
+    wrong = {
+        "the blocks of channels are not as wide as a vector": layout.lanes != cpu.lanes(op.sum_bits),
+        "flat and prefetch are 0 or 1": {parameters["flat"], parameters["prefetch"]} - {0, 1} != set(),
+        "padded is not the columns in whole tiles": not columns <= layout.columns < columns + cpu.vector_registers,
+        "rows do not divide the columns": bool(layout.columns % rows),
+        "a folded image is dense or small": layout.folded and not _is_dense(op) and not layout.small,
+        "the register tile does not fit": not fits(rows, vectors, cpu) or vectors > _MOST_VECTORS,
+        "vectors and chunks do not divide the channels": bool(layout.blocks % (vectors * parameters["chunks"])),
+        "height does not divide the rows": bool(layout.parts(rows) % parameters["height"]),
+        "unroll does not divide the channels": bool(layout.in_lanes % parameters["unroll"]) or parameters["unroll"] > 4,
+    }
+    return next((reason for reason, is_so in wrong.items() if is_so), "")
+
+
+def searched(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
+    """Return the values of the other parameters for one layout."""
+    layout = Layout.of(op, parameters)
+    return {
+        "rows": divisors(layout.columns, cpu.vector_registers - 4),
+        "vectors": divisors(layout.blocks, _MOST_VECTORS),
+        "height": divisors(layout.parts(2), 64),
+        "chunks": divisors(layout.blocks, _MOST_CHUNKS),
+        "unroll": divisors(layout.in_lanes, 4),
+        "prefetch": (0, 1),
+    }
+
+
+def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
+    """Every point that is worth a trial: each register tile that fits, with the tasks that may be good."""
+    lanes = cpu.lanes(op.sum_bits)
+    blocks = -(-op.filters // lanes)
+    for flat in (False, True):
+        columns = op.result[0] * op.result[1] if flat else op.result[1]
+        for vectors in divisors(blocks, _MOST_VECTORS):
+            for rows in _useful_rows(columns, vectors, cpu):
+                layout = Layout(op, lanes, flat, round_up(columns, rows))
+                for rest in _blockings(layout, rows, vectors, cpu):
+                    point = {**_of_layout(layout), "rows": rows, "vectors": vectors, **rest}
+                    if not refusal(op, point, cpu):
+                        yield point
+
+
+def _useful_rows(columns: int, vectors: int, cpu: Cpu) -> list[int]:
+    """Rows of tiles of so many vectors, of those with equal numbers of tiles the smallest."""
+    fitting = [rows for rows in range(1, columns + 1) if fits(rows, vectors, cpu)]
+    enough = [rows for rows in fitting if 2 * rows >= fitting[-1]]
+    return list({-(-columns // rows): rows for rows in reversed(enough)}.values())
+
+
+def _blockings(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> Iterator[dict[str, int]]:
+    first = _blocking(layout, rows, vectors, cpu)
+    heights = divisors(layout.parts(rows), 64)
+    near = sorted(heights, key=lambda height: abs(height - first["height"]))[:3]
+    for height in near:
+        for chunks in divisors(layout.blocks // vectors, cpu.cores):
+            for unroll in divisors(layout.in_lanes, 4):
+                for prefetch in (0, 1):
+                    yield {"height": height, "chunks": chunks, "unroll": unroll, "prefetch": prefetch}

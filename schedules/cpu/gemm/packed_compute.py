@@ -1,0 +1,64 @@
+"""The product that `cpu.matmul_packed` schedules, as a tensor expression, and the packing of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import te
+
+from schedules.plan import PLAN, Plan
+
+__all__ = ["computation", "pack"]
+
+Array = np.ndarray[Any, Any]
+
+
+def pack(array: Array, width: int) -> Array:
+    """Return `B[K, N]` as `P[N/width, K, width]`, zeros past N."""
+    depth, columns = array.shape
+    filled = np.pad(array, ((0, 0), (0, -columns % width)))
+    return np.ascontiguousarray(filled.reshape(depth, -1, width).transpose(1, 0, 2))
+
+
+def computation(plan: Plan) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
+    """Return `C[..., m, n] += A[..., m, k] * B[n // t, k, n % t]` of A and the packed `B[N/t, K, t]`.
+
+    All leading axes are one axis of rows in the accumulator, which is over the plan's padded rows: those past the last
+    read the last one again and are cropped.
+    """
+    op, padded = plan.operator, plan.parameters["padded"]
+    columns, dtype = op.n, op.accumulate  # type: ignore[union-attr]  # a plan of this template is of a Matmul
+
+    def matmul(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+        *leading, depth = data.shape
+        panels, _, tile = (int(extent) for extent in weight.shape)
+        rows = prod(int(extent) for extent in leading)
+        k = te.reduce_axis((0, depth), name="k")
+
+        def product(m: Any, n: Any) -> Any:
+            row = _unflatten(m if rows == padded else te.min(m, rows - 1), leading)
+            return te.sum(data[(*row, k)].astype(dtype) * weight[n // tile, k, n % tile].astype(dtype), axis=k)
+
+        tiles = te.compute((padded, panels * tile), product, name="matmul", attrs={PLAN: plan.to_json()})
+        shape = (*leading, columns)
+        return te.compute(shape, lambda *index: tiles[_flatten(index[:-1], leading), index[-1]], name="crop")
+
+    return matmul
+
+
+def _flatten(index: Sequence[Any], shape: Sequence[Any]) -> Any:
+    flat: Any = 0
+    for position, extent in zip(index, shape, strict=True):
+        flat = position if isinstance(flat, int) and flat == 0 else flat * extent + position
+    return flat
+
+
+def _unflatten(flat: Any, shape: Sequence[Any]) -> list[Any]:
+    index: list[Any] = []
+    for extent in reversed(shape[1:]):
+        index.append(flat % extent)
+        flat = flat // extent
+    return [flat, *reversed(index)]

@@ -1,0 +1,223 @@
+"""How a matrix product with packed weights is divided: panels, register tile and tasks; the default and the space."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from schedules.cpu.common.register_tile import divisors, fits, round_up, step_cycles, unrolled_steps
+from schedules.hardware import Cpu
+from schedules.operators import Matmul
+from schedules.template import Choices
+
+__all__ = ["PARAMETERS", "Layout", "default", "estimate", "points", "refusal", "searched"]
+
+PARAMETERS = ("vectors", "padded", "rows", "tiles", "panels", "depth", "unroll")
+"""`vectors` of a panel and `padded` rows are the layout; `rows` of the register tile; `tiles` of rows in a task (1
+where the depth is split); `panels` in a task; `depth` of a part; `unroll` steps of k."""
+
+_FEW_ROWS = 4
+"""Rows under which the product is bound by reading the weights, and the panels are chosen to spread over the cores."""
+
+_PANELS_PER_CORE = 4
+
+_MOST_ROWS, _MOST_VECTORS = 14, 4
+
+_MOST_TILES = 512
+"""Tiles of rows in a task: more make no task better, and the space larger."""
+
+_LEAST_DEPTH = 128
+"""Steps of the depth under which the sums go to memory and back too often for what is added to them."""
+
+_WORSE = 0.6
+"""Register tiles with less than this part of the best one's estimated speed are not searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Sizes that follow from an operator, the vectors of a panel and the padded rows."""
+
+    op: Matmul
+    rows: int
+    lanes: int
+    vectors: int
+
+    @property
+    def width(self) -> int:
+        """Columns of a panel."""
+        return self.vectors * self.lanes
+
+    @property
+    def panels(self) -> int:
+        """Panels of weights, the last with zeros past the columns."""
+        return -(-self.op.n // self.width)
+
+    @property
+    def row_bytes(self) -> int:
+        """Of a row of A."""
+        return self.op.element_bytes * self.op.k
+
+    @property
+    def panel_bytes(self) -> int:
+        """Of a panel of B."""
+        return self.op.element_bytes * self.op.k * self.width
+
+    @staticmethod
+    def of(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> Layout:
+        """Return the layout that a plan's parameters describe."""
+        return Layout(op, parameters["padded"], cpu.lanes(op.sum_bits), parameters["vectors"])
+
+
+def default(op: Matmul, cpu: Cpu) -> dict[str, int]:
+    """Return the parameters that the hardware row gives.
+
+    A panel is read from start to end for each tile of rows; the tile's rows and the panel's vectors are chosen
+    together, so that the accumulators fill the registers and as little as possible is computed past the ends. For a few
+    rows each core reads its panels as one stream, at the speed of the memory.
+    """
+    tile, vectors = (op.m, _vectors_of_few(op, cpu)) if op.m < _FEW_ROWS else _tile(op, cpu)
+    padded = _padded_rows(op.m, tile)
+    most = min(_MOST_ROWS, (cpu.vector_registers - 1 - vectors) // vectors)
+    layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors)
+    return {"vectors": vectors, "padded": padded, **_blocking(layout, divisors(padded, most)[-1], cpu)}
+
+
+def _vectors_of_few(op: Matmul, cpu: Cpu) -> int:
+    """Vectors of a panel for a few rows: enough to hide the latency of a multiply-add, fewer where panels are few."""
+    fitting = (cpu.vector_registers - 1) // (op.m + 1)
+    spread = op.n // (cpu.lanes(op.sum_bits) * cpu.cores * _PANELS_PER_CORE)
+    return max(1, min(_MOST_VECTORS, fitting, spread))
+
+
+def _tiles(op: Matmul, cpu: Cpu) -> Iterator[tuple[float, int, int]]:
+    """Every register tile with the estimate of its useful multiply-adds in a cycle: (score, rows, vectors)."""
+    lanes = cpu.lanes(op.sum_bits)
+    for vectors in range(_MOST_VECTORS, 0, -1):
+        for tile in range(min(op.m, _MOST_ROWS), 0, -1):
+            if fits(tile, vectors, cpu):
+                useful = op.n / round_up(op.n, vectors * lanes) * op.m / round_up(op.m, tile)
+                yield useful * tile * vectors / (step_cycles(tile, vectors, cpu) + 1), tile, vectors
+
+
+def _tile(op: Matmul, cpu: Cpu) -> tuple[int, int]:
+    """Rows and vectors of the register tile with the best estimate."""
+    return max(_tiles(op, cpu))[1:]
+
+
+def _padded_rows(rows: int, tile: int) -> int:
+    """Whole tiles, up to 1/32 more than needed, so that they can be divided into blocks that fit a cache."""
+    tiles = -(-rows // tile)
+    return tile * round_up(tiles, 1 << max(0, (tiles // 32).bit_length() - 1))
+
+
+def _blocking(layout: Layout, rows: int, cpu: Cpu) -> dict[str, int]:
+    depth = layout.op.k
+    whole = {"rows": rows, "panels": 1, "depth": depth, "unroll": unrolled_steps(depth)}
+    row_bytes, panel_bytes = layout.row_bytes, layout.panel_bytes
+    if layout.rows * row_bytes + 2 * panel_bytes <= cpu.l2_bytes * 3 // 4:
+        return {**whole, "tiles": divisors(layout.rows // rows, _MOST_TILES)[-1]}
+    part = _part(layout, cpu)
+    if 2 * panel_bytes > cpu.l2_bytes // 8 and part is not None:
+        return {**whole, "tiles": 1, "depth": part, "panels": _panels_in_task(layout, cpu)}
+    fitting = max(1, (cpu.l2_bytes * 3 // 4 - 2 * panel_bytes) // (rows * row_bytes))
+    return {**whole, "tiles": divisors(layout.rows // rows, min(fitting, _MOST_TILES))[-1]}
+
+
+def _part(layout: Layout, cpu: Cpu) -> int | None:
+    """The most of the depth of which a panel fits L1 and all rows a quarter of L2; None if that is too little."""
+    size = layout.op.element_bytes
+    most = min(cpu.l1_bytes // (size * layout.width), cpu.l2_bytes // 4 // (size * layout.rows))
+    depth = divisors(layout.op.k, most)[-1] if most else 1
+    return depth if depth >= _LEAST_DEPTH else None
+
+
+def _panels_in_task(layout: Layout, cpu: Cpu) -> int:
+    """The most panels whose sums fit a quarter of L2, of those that keep the cores about as busy as any."""
+    sum_bytes = layout.op.sum_bytes
+    fitting = divisors(layout.panels, max(1, cpu.l2_bytes // 4 // (sum_bytes * layout.rows * layout.width)))
+
+    def busy(panels: int) -> float:
+        rounds = -(-layout.panels // (panels * cpu.cores))
+        return layout.panels / (rounds * cpu.cores * panels)
+
+    best = max(map(busy, fitting))
+    return max(panels for panels in fitting if busy(panels) >= 0.95 * best)
+
+
+def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    """Return why these parameters are no point of the space, in one phrase; empty if they are one."""
+    if set(parameters) != set(PARAMETERS):
+        return f"the template's parameters are {', '.join(PARAMETERS)}"
+    if min(parameters.values()) < 1:
+        return "a parameter is less than 1"
+    vectors, padded, rows = (parameters[name] for name in ("vectors", "padded", "rows"))
+    tiles, panels, depth, unroll = (parameters[name] for name in ("tiles", "panels", "depth", "unroll"))
+    layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors)
+    wrong = {
+        "the register tile does not fit": not fits(rows, vectors, cpu) or rows > _MOST_ROWS,
+        "padded is not the rows in whole tiles": padded < op.m or bool(padded % rows) or padded > 2 * op.m + _MOST_ROWS,
+        "tiles do not divide the rows": bool(padded // rows % tiles) or tiles > _MOST_TILES,
+        "panels do not divide the columns": bool(layout.panels % panels),
+        "depth does not divide k": bool(op.k % depth),
+        "unroll does not divide the depth": bool(depth % unroll) or unroll > 8,
+        "tiles are of no use where the depth is split": depth < op.k and tiles > 1,
+    }
+    return next((reason for reason, is_so in wrong.items() if is_so), "")
+
+
+def searched(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
+    """Return the values of the other parameters for one layout."""
+    layout = Layout.of(op, parameters, cpu)
+    return {
+        "rows": tuple(r for r in divisors(layout.rows, _MOST_ROWS) if fits(r, layout.vectors, cpu)),
+        "tiles": divisors(layout.rows, _MOST_TILES),
+        "panels": divisors(layout.panels, 64),
+        "depth": tuple(d for d in divisors(op.k, op.k) if d >= min(_LEAST_DEPTH, op.k)),
+        "unroll": divisors(op.k, 8),
+    }
+
+
+def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
+    """Every point that is worth a trial: the register tiles that may be good, each with several ways to block."""
+    scored = list(_tiles(op, cpu))
+    best = max(score for score, _, _ in scored)
+    for score, rows, vectors in scored:
+        few = op.m < _FEW_ROWS and rows == op.m
+        if score >= _WORSE * best or few:
+            padded = _padded_rows(op.m, rows)
+            yield from _blockings(Layout(op, padded, cpu.lanes(op.sum_bits), vectors), rows, cpu)
+
+
+def _blockings(layout: Layout, rows: int, cpu: Cpu) -> Iterator[dict[str, int]]:
+    fixed = {"vectors": layout.vectors, "padded": layout.rows, "rows": rows}
+    first, depth = _blocking(layout, rows, cpu), layout.op.k
+    steps = [step for step in (1, 2, 4, 8) if depth % step == 0]
+    blocks = divisors(layout.rows // rows, _MOST_TILES)
+    fitting = [tiles for tiles in blocks if tiles * rows * layout.row_bytes <= cpu.l2_bytes]
+    for unroll in steps:
+        for tiles in dict.fromkeys([blocks[-1], *fitting[-3:], *([first["tiles"]] if first["depth"] == depth else [])]):
+            for panels in divisors(layout.panels, 2):
+                yield {**fixed, "tiles": tiles, "panels": panels, "depth": depth, "unroll": unroll}
+    parts = [part for part in divisors(depth, depth - 1) if part >= _LEAST_DEPTH] if depth > _LEAST_DEPTH else []
+    for part in [part for part in parts if part * layout.rows * layout.op.element_bytes <= cpu.l2_bytes // 2][-3:]:
+        for panels in dict.fromkeys([1, _panels_in_task(layout, cpu)]):
+            unroll = unrolled_steps(part)
+            yield {**fixed, "tiles": 1, "panels": panels, "depth": part, "unroll": unroll}
+
+
+def estimate(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
+    """Return the cycles of the busiest core: its multiply-adds, or the arrival of its part of the weights."""
+    layout = Layout.of(op, parameters, cpu)
+    rows, vectors, panels = parameters["rows"], layout.vectors, parameters["panels"]
+    tiles = layout.rows // rows
+    split = parameters["depth"] < op.k
+    blocks = 1 if split else tiles // parameters["tiles"]
+    rounds = -(-blocks * -(-layout.panels // panels) // cpu.cores)
+    in_task = panels * (tiles if split else parameters["tiles"])
+    step = step_cycles(rows, vectors, cpu) + 0.5 / parameters["unroll"]
+    overhead = (2 * rows * vectors + 20) * (op.k // parameters["depth"])
+    compute = rounds * in_task * (op.k * step + overhead)
+    arriving = layout.panels * layout.panel_bytes / cpu.cores / cpu.memory_bytes_per_cycle
+    held = in_task // panels * rows * parameters["depth"] * op.element_bytes
+    again = rounds * in_task * rows * layout.row_bytes / cpu.l3_bytes_per_cycle if held > cpu.l2_bytes else 0.0
+    return max(compute, arriving) + again

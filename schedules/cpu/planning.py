@@ -1,0 +1,144 @@
+"""Plans for CPUs: the default of each heavy operator, its space, and what a layout pass emits for a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from schedules.cpu.conv import blocked_compute, blocked_plan, winograd_compute, winograd_plan
+from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from schedules.cpu.conv.winograd import Winograd
+from schedules.cpu.gemm import packed_compute, packed_plan
+from schedules.cpu.gemm.matmul_packed import MatmulPacked
+from schedules.hardware import Cpu
+from schedules.operators import Conv2d, Matmul, Operator
+from schedules.plan import DEFAULT, Plan
+from schedules.planned import Planned
+
+__all__ = [
+    "Defaults",
+    "computation",
+    "default",
+    "is_blockable",
+    "kernel_name",
+    "pack",
+    "plan_conv2d",
+    "plan_matmul",
+    "planned",
+    "refusal",
+    "space",
+    "template",
+]
+
+Array = np.ndarray[Any, Any]
+
+MATMUL, DIRECT, WINOGRAD = MatmulPacked(), Conv2dBlocked(), Winograd()
+TEMPLATES: dict[str, Planned] = {rule.name: rule for rule in (MATMUL, DIRECT, WINOGRAD)}
+
+_ESTIMATES: dict[str, Callable[..., float]] = {
+    MATMUL.name: packed_plan.estimate,
+    DIRECT.name: blocked_plan.estimate,
+    WINOGRAD.name: winograd_plan.estimate,
+}
+
+MOST_POINTS = 256
+"""Points of a space: those of the least estimates."""
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The planner that knows the hardware row alone."""
+
+    cpu: Cpu
+
+    def plan(self, operator: Operator) -> Plan:
+        """See `schedules.plan.Planner`."""
+        return default(operator, self.cpu)
+
+
+def plan_matmul(op: Matmul, cpu: Cpu) -> Plan:
+    """Return the default plan of a product with constant weights."""
+    return planned(op, MATMUL.name, packed_plan.default(op, cpu), cpu)
+
+
+def plan_conv2d(op: Conv2d, cpu: Cpu) -> Plan:
+    """Return the default plan of a convolution: Winograd's where the estimates say that it is faster than direct."""
+    faster = winograd_plan.default(op, cpu) if winograd_plan.is_winograd(op, cpu) else None
+    if faster is not None:
+        return planned(op, WINOGRAD.name, faster, cpu)
+    return planned(op, DIRECT.name, blocked_plan.default(op, cpu), cpu)
+
+
+def default(op: Operator, cpu: Cpu) -> Plan:
+    """Return the default plan of an operator; it does not depend on the epilogue, and does not name it."""
+    return plan_matmul(op.bare(), cpu) if isinstance(op, Matmul) else plan_conv2d(op.bare(), cpu)
+
+
+def planned(op: Operator, template_name: str, parameters: Mapping[str, int], cpu: Cpu, origin: str = DEFAULT) -> Plan:
+    """Return the plan of these parameters, with its estimate."""
+    return Plan(op, template_name, parameters, _ESTIMATES[template_name](op, parameters, cpu), origin)
+
+
+def template(name: str) -> Planned | None:
+    """Return the template of this name that follows plans."""
+    return TEMPLATES.get(name)
+
+
+def refusal(op: Operator, template_name: str, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    """Return why a template does not compute an operator with these parameters; empty if it does."""
+    rule = TEMPLATES.get(template_name)
+    if rule is None or (rule is MATMUL) != isinstance(op, Matmul):
+        return f"{template_name} computes no {op.kind}"
+    return rule.refusal(op, parameters, cpu)
+
+
+def space(op: Operator, cpu: Cpu) -> list[Plan]:
+    """Return the plans that a search may try, the default first: no two of them the same kernel, each right.
+
+    They are of every algorithm and layout, those of the least estimates.
+    """
+    found = [planned(op, name, parameters, cpu) for name, parameters in _points(op, cpu)]
+    first = planned(op, (plan := default(op, cpu)).template, plan.parameters, cpu)
+    others = [plan for plan in dict.fromkeys(found) if plan != first]
+    return [first, *sorted(others, key=lambda plan: (plan.cycles, plan.to_json()))[: MOST_POINTS - 1]]
+
+
+def _points(op: Operator, cpu: Cpu) -> Iterator[tuple[str, dict[str, int]]]:
+    if isinstance(op, Matmul):
+        yield from ((MATMUL.name, parameters) for parameters in packed_plan.points(op, cpu))
+        return
+    yield from ((DIRECT.name, parameters) for parameters in blocked_plan.points(op, cpu))
+    yield from ((WINOGRAD.name, parameters) for parameters in winograd_plan.points(op, cpu))
+
+
+def computation(plan: Plan) -> Callable[..., Any]:
+    """Return the operator as a tensor expression of image or rows, packed weights, and a gate if there is one."""
+    if plan.template == MATMUL.name:
+        return packed_compute.computation(plan)
+    return partial(winograd_compute.conv2d if plan.template == WINOGRAD.name else blocked_compute.conv2d, plan=plan)
+
+
+def kernel_name(plan: Plan) -> str:
+    """Return what the kernel of a plan is called."""
+    if plan.template == MATMUL.name:
+        return "matmul"
+    return "winograd_conv2d" if plan.template == WINOGRAD.name else "conv2d"
+
+
+def is_blockable(op: Conv2d, cpu: Cpu) -> bool:
+    """Return whether some template computes it on blocks of channels."""
+    return blocked_plan.is_blockable(op, cpu.lanes(op.sum_bits))
+
+
+def pack(plan: Plan, weight: Array, cpu: Cpu) -> Array:
+    """Return the weights, `KN` or `OIHW`, as the plan has them laid out."""
+    parameters, lanes = plan.parameters, cpu.lanes(plan.operator.sum_bits)
+    if isinstance(plan.operator, Matmul):
+        return packed_compute.pack(weight, parameters["vectors"] * lanes)
+    if plan.template == WINOGRAD.name:
+        return winograd_compute.transform_weight(weight, parameters["size"], lanes, parameters["vectors"])
+    return blocked_compute.pack_weight(weight, 1 if plan.operator.plain else lanes, lanes)

@@ -1,0 +1,160 @@
+"""Heavy operators as values, which plans and records are about: shapes, dtypes, and what is fused behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar, Self
+
+__all__ = ["Conv2d", "Matmul", "Operator", "operator_from"]
+
+Pair = tuple[int, int]
+Sides = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Described:
+    """What every operator has: the dtypes of its operands, of its sums and of its result, and its epilogue.
+
+    The epilogue is the names of the elementwise operators behind it, as far as each has but one reader.
+    """
+
+    kind: ClassVar[str]
+
+    operands: tuple[str, str] = ("float32", "float32")
+    accumulate: str = "float32"
+    out: str = "float32"
+    epilogue: tuple[str, ...] = ()
+
+    def key(self) -> dict[str, Any]:
+        """Return all that a kernel of it depends on, as JSON values."""
+        return {"kind": self.kind, **json.loads(json.dumps(asdict(self)))}
+
+    @property
+    def digest(self) -> str:
+        """Return 16 hex digits that name the key."""
+        text = json.dumps(self.key(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def dtype(self) -> str:
+        """Return the dtypes of operands, sums and result, each once: `float32`, `bfloat16+float32`."""
+        return "+".join(dict.fromkeys((*self.operands, self.accumulate, self.out)))
+
+    @property
+    def element_bits(self) -> int:
+        """Return the bits of an element of the left operand."""
+        return _bits(self.operands[0])
+
+    @property
+    def element_bytes(self) -> int:
+        """Return the bytes of an element of the left operand."""
+        return self.element_bits // 8
+
+    @property
+    def sum_bits(self) -> int:
+        """Return the bits of an accumulator, which fix how many of them a vector has."""
+        return _bits(self.accumulate)
+
+    @property
+    def sum_bytes(self) -> int:
+        """Return the bytes of an accumulator."""
+        return self.sum_bits // 8
+
+    def bare(self) -> Self:
+        """Return the operator without its epilogue: what the default plan depends on."""
+        return replace(self, epilogue=()) if self.epilogue else self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul(_Described):
+    """`C[m, n] = epilogue(sum over k of A[m, k] * B[k, n])` with a constant B; leading axes of A are folded into m."""
+
+    kind: ClassVar[str] = "matmul"
+
+    m: int
+    n: int
+    k: int
+
+    @property
+    def shapes(self) -> str:
+        """Return the operands for people: `128x768 768x3072`."""
+        return f"{self.m}x{self.k} {self.k}x{self.n}{_behind(self.epilogue)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv2d(_Described):
+    """`C = epilogue(conv2d(A, W))` of `A[batch, channels, height, width]` and a constant `W[filters, …, *kernel]`.
+
+    `batch` is 0 where it is not known. `plain`: A comes as NCHW, as a first layer's image of few channels does, and
+    not in blocks of channels. `gated`: A is scaled by a value a channel on the way.
+    """
+
+    kind: ClassVar[str] = "conv2d"
+
+    batch: int
+    channels: int
+    height: int
+    width: int
+    filters: int
+    kernel: Pair
+    strides: Pair = (1, 1)
+    padding: Sides = (0, 0, 0, 0)
+    dilation: Pair = (1, 1)
+    groups: int = 1
+    plain: bool = False
+    gated: bool = False
+
+    @property
+    def result(self) -> Pair:
+        """Return the rows and columns of the result."""
+        top, left, bottom, right = self.padding
+        sizes = (self.height + top + bottom, self.width + left + right)
+        sides = zip(sizes, self.kernel, self.strides, self.dilation, strict=True)
+        rows, columns = ((size - (taps - 1) * step - 1) // stride + 1 for size, taps, stride, step in sides)
+        return rows, columns
+
+    def in_blocks(self, lanes: int) -> Self:
+        """Return the operator with its channels filled up to whole blocks of `lanes`: it has the same kernel.
+
+        A 3x3 convolution of fewer channels than a block stays as it is: what its kernel is depends on them.
+        """
+        if self.kernel == (3, 3) and min(self.channels, self.filters) < lanes:
+            return self
+        channels = self.channels if self.plain else self.channels + -self.channels % lanes
+        return replace(self, channels=channels, filters=self.filters + -self.filters % lanes)
+
+    @property
+    def shapes(self) -> str:
+        """Return the operands for people: `1x64x56x56 64x64x3x3/1`."""
+        image = f"{self.batch}x{self.channels}x{self.height}x{self.width}"
+        weight = f"{self.filters}x{self.channels // self.groups}x{self.kernel[0]}x{self.kernel[1]}"
+        strides = str(self.strides[0]) if self.strides[0] == self.strides[1] else f"{self.strides[0]},{self.strides[1]}"
+        return f"{image} {weight} /{strides}{_behind(self.epilogue)}"
+
+
+Operator = Matmul | Conv2d
+
+_KINDS: dict[str, type[Matmul] | type[Conv2d]] = {each.kind: each for each in (Matmul, Conv2d)}
+
+
+def operator_from(key: Mapping[str, Any]) -> Operator:
+    """Return the operator that `key()` described. Raise ValueError for anything else."""
+    values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in key.items()}
+    kind = _KINDS.get(values.pop("kind", ""))
+    if kind is None:
+        raise ValueError(f"{key} is no operator")
+    try:
+        return kind(**values)
+    except TypeError as error:
+        raise ValueError(f"{key} is no {kind.kind}: {error}") from error
+
+
+def _bits(dtype: str) -> int:
+    return int(dtype.lstrip("abcdefghijklmnopqrstuvwxyz"))
+
+
+def _behind(epilogue: tuple[str, ...]) -> str:
+    return f" +{'+'.join(epilogue)}" if epilogue else ""
