@@ -18,7 +18,8 @@ class Cpu:
 
     `l3_bytes_per_cycle` and `memory_bytes_per_cycle` are what one core reads while the others read too. `features` are
     the target's, LLVM's names; `dot_rates` are how many instructions of a feature start in a cycle, and their latency,
-    where these do not keep up with float32 multiply-adds.
+    where these do not keep up with float32 multiply-adds. `narrow` are the multiply-adds and the loads a cycle with
+    vectors of at most 256 bits, where these differ from those of 512.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Cpu:
     memory_bytes_per_cycle: float = 4.0
     features: frozenset[str] = frozenset()
     dot_rates: tuple[tuple[str, float, int], ...] = ()
+    narrow: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         assert self.vector_bits in (128, 256, 512), self
@@ -43,6 +45,7 @@ class Cpu:
         assert self.fma_in_flight < self.vector_registers, self
         assert self.cores >= 1, self
         assert 0 < self.memory_bytes_per_cycle <= self.l3_bytes_per_cycle <= 64, self
+        assert self.narrow is None or self.vector_bits == 512, self
         assert all(dot.fits_cpu(self.vector_bits) and dot.in_flight < 32 for dot in self.dots), self
 
     @property
@@ -116,21 +119,62 @@ class Gpu:
         return max(fitting, key=lambda dot: (dot.rate, dot.multiply_adds), default=None)
 
 
-# Sources: Intel 64 optimization manual 248966-050; AMD 57647 (Zen 4 software optimization guide); Arm
-# Cortex-A72 and Neoverse N1 optimization guides. Levels without a maker take the smallest of their class.
+# One row a line: vector bits and registers, multiply-adds a cycle and their latency, loads a cycle, L1, L2, L3, cores.
+# L1 and L2 are the most that a core of the family has; a target that was read from a machine has its own, which are no
+# more. L3 is that of a small member, or what a cluster of cores has (AMD, Arm); cores are what a tag assumes.
 # 8 and 4 bytes a cycle from L3 and memory: 30 and 15 GB/s at 3.8 GHz, measured on Sapphire Rapids.
+_INTEL_BF16 = (("avx512bf16", 0.5, 8),)  # VDPBF16PS starts every second cycle: measured on Sapphire Rapids, all widths
 CPUS: dict[str, Cpu] = {
+    # x86-64 psABI levels and Armv8: without a maker, the smallest of their class.
     "x86-64": Cpu("x86-64", 128, 16, 1, 5, 1, 32 * KIB, 256 * KIB, 4096 * KIB, 4),
     "x86-64-v2": Cpu("x86-64-v2", 128, 16, 1, 5, 1, 32 * KIB, 256 * KIB, 4096 * KIB, 4),
     "x86-64-v3": Cpu("x86-64-v3", 256, 16, 2, 5, 2, 32 * KIB, 256 * KIB, 8192 * KIB, 4),
     "x86-64-v4": Cpu("x86-64-v4", 512, 32, 2, 4, 2, 32 * KIB, 1024 * KIB, 16384 * KIB, 4),
+    "aarch64": Cpu("aarch64", 128, 32, 2, 4, 2, 64 * KIB, 512 * KIB, 4096 * KIB, 4),
+    # Intel 64 and IA-32 optimization manual 248966-050; latencies and ports: uops.info. The clients' Ice Lake has no
+    # second 512-bit unit; some Xeon Silver and Bronze before Ice Lake have none either: their row is too good for them.
+    "haswell": Cpu("haswell", 256, 16, 2, 5, 2, 32 * KIB, 256 * KIB, 8192 * KIB, 4),
+    "skylake": Cpu("skylake", 256, 16, 2, 4, 2, 32 * KIB, 256 * KIB, 8192 * KIB, 4),
+    "alderlake": Cpu("alderlake", 256, 16, 2, 4, 3, 48 * KIB, 3072 * KIB, 24576 * KIB, 4),
+    "skylake-avx512": Cpu("skylake-avx512", 512, 32, 2, 4, 2, 32 * KIB, 1024 * KIB, 11264 * KIB, 4),
+    "cascadelake": Cpu(
+        *("cascadelake", 512, 32, 2, 4, 2, 32 * KIB, 1024 * KIB, 11264 * KIB, 4),
+        dot_rates=_INTEL_BF16,  # of Cooper Lake
+    ),
+    "icelake-client": Cpu(
+        *("icelake-client", 512, 32, 1, 4, 2, 48 * KIB, 1280 * KIB, 8192 * KIB, 4),
+        narrow=(2, 2),
+    ),
+    "icelake-server": Cpu("icelake-server", 512, 32, 2, 4, 2, 48 * KIB, 1280 * KIB, 12288 * KIB, 4),
     "sapphirerapids": Cpu(
         *("sapphirerapids", 512, 32, 2, 4, 2, 48 * KIB, 2048 * KIB, 16384 * KIB, 4),
-        dot_rates=(("avx512bf16", 0.5, 8),),  # measured: VDPBF16PS starts every second cycle
+        dot_rates=_INTEL_BF16,
     ),
-    "znver4": Cpu("znver4", 512, 32, 1, 4, 1, 32 * KIB, 1024 * KIB, 32768 * KIB, 4),
-    "aarch64": Cpu("aarch64", 128, 32, 2, 4, 2, 64 * KIB, 512 * KIB, 4096 * KIB, 4),
+    "graniterapids": Cpu(
+        *("graniterapids", 512, 32, 2, 4, 2, 48 * KIB, 2048 * KIB, 16384 * KIB, 4),
+        dot_rates=_INTEL_BF16,
+    ),
+    # AMD software optimization guides 55723 (Zen), 56305 (Zen 2), 56665 (Zen 3), 57647 (Zen 4), 58455 (Zen 5).
+    # Zen halves 256-bit vectors, Zen 4 and the mobile Zen 5 512-bit ones.
+    "znver1": Cpu("znver1", 256, 16, 1, 5, 1, 32 * KIB, 512 * KIB, 8192 * KIB, 4),
+    "znver2": Cpu("znver2", 256, 16, 2, 5, 2, 32 * KIB, 512 * KIB, 16384 * KIB, 4),
+    "znver3": Cpu("znver3", 256, 16, 2, 4, 2, 32 * KIB, 512 * KIB, 32768 * KIB, 4),
+    "znver4": Cpu("znver4", 512, 32, 1, 4, 1, 32 * KIB, 1024 * KIB, 32768 * KIB, 4, narrow=(2, 2)),
+    "znver5": Cpu("znver5", 512, 32, 2, 4, 2, 48 * KIB, 1024 * KIB, 32768 * KIB, 4),
+    "znver5-mobile": Cpu("znver5-mobile", 512, 32, 1, 4, 1, 48 * KIB, 1024 * KIB, 8192 * KIB, 4, narrow=(2, 2)),
+    # Arm software optimization guides of Cortex-A72, Neoverse N1, N2, V1 and V2. Vectors are NEON's, not SVE's.
+    "cortex-a72": Cpu("cortex-a72", 128, 32, 2, 7, 1, 32 * KIB, 1024 * KIB, 2048 * KIB, 4),
+    "neoverse-n1": Cpu("neoverse-n1", 128, 32, 2, 4, 2, 64 * KIB, 1024 * KIB, 32768 * KIB, 4),
+    "neoverse-n2": Cpu("neoverse-n2", 128, 32, 2, 4, 3, 64 * KIB, 1024 * KIB, 32768 * KIB, 4),
+    "neoverse-v1": Cpu("neoverse-v1", 128, 32, 4, 4, 3, 64 * KIB, 1024 * KIB, 32768 * KIB, 4),
+    "neoverse-v2": Cpu("neoverse-v2", 128, 32, 4, 4, 3, 64 * KIB, 2048 * KIB, 36864 * KIB, 4),
+    # D. Johnson, 'Apple M1 Firestorm microarchitecture' (2021). L2 is a quarter of the cluster's, L3 all of it: the
+    # system's last cache is not told of.
+    "apple-m1": Cpu("apple-m1", 128, 32, 4, 4, 3, 128 * KIB, 3072 * KIB, 12288 * KIB, 4),
+    "apple-m2": Cpu("apple-m2", 128, 32, 4, 4, 3, 128 * KIB, 4096 * KIB, 16384 * KIB, 4),
 }
+_LEVELS = ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4", "aarch64")
+"""Rows that stand for whatever has their instructions: what a machine says of its caches holds for them."""
 
 # Sources: NVIDIA A100 and H100 whitepapers; CUDA C programming guide, table of compute capabilities.
 GPUS: dict[str, Gpu] = {
@@ -146,21 +190,52 @@ GPUS: dict[str, Gpu] = {
 
 
 def cpu_of(target: Any) -> Cpu:
-    """The row of a `tvm.target.Target` for a CPU, with the target's own vector width and cores."""
+    """Return the row of a `tvm.target.Target` for a CPU, with the target's own vector width, cores and caches.
+
+    The row is the one that `model` names, else `mcpu`, else that of the level which the features make.
+    """
     attrs = target.attrs
     features = {str(name) for name in attrs.get("mattr", ())}
-    if str(attrs.get("mtriple", "")).startswith("aarch64"):
-        row = CPUS["aarch64"]
-    else:
-        row = CPUS.get(str(attrs.get("mcpu", "")), CPUS["x86-64"])
-        if "+amx-tile" in features and row.name == "x86-64-v4":
-            row = CPUS["sapphirerapids"]  # no older core has AMX
-        if "-prefer-256-bit" not in features and row.vector_bits == 512:
-            row = replace(row, vector_bits=256)
-        if "+avx" in features and row.vector_bits == 128:
-            row = replace(row, vector_bits=256)
+    named, *caches = str(attrs.get("model", "")).split()[:4] or [""]
+    row = CPUS.get(named) or CPUS.get(str(attrs.get("mcpu", ""))) or CPUS[_level(target, features)]
+    if row.name == "x86-64-v4" and "+amx-tile" in features:
+        row = CPUS["sapphirerapids"]  # no older core has AMX
+    row = _with_vectors(row, features)
+    if len(caches) == 3:
+        row = _with_caches(row, *map(int, caches))
     enabled = frozenset(name[1:] for name in features if name.startswith("+"))
     return replace(row, cores=int(attrs.get("num-cores", row.cores)), features=enabled)
+
+
+def _level(target: Any, features: set[str]) -> str:
+    """The level of a target whose `mcpu` has no row, by the features that LLVM gives it."""
+    if str(target.attrs.get("mtriple", "")).startswith("aarch64"):
+        return "aarch64"
+    if str(target.attrs.get("mcpu", "")) in ("", "generic"):
+        return "x86-64"
+    from tvm.target import codegen
+
+    implied = {f"+{name}" for name in codegen.llvm_get_cpu_features(target)} | features
+    return "x86-64-v4" if "+avx512f" in implied else "x86-64-v3" if "+avx2" in implied else "x86-64-v2"
+
+
+def _with_vectors(row: Cpu, features: set[str]) -> Cpu:
+    """The row for the longest vectors of these features: AVX-512 counts where LLVM is told to use all of it."""
+    if "-prefer-256-bit" in features:
+        return row if row.vector_bits == 512 else CPUS["x86-64-v4"]
+    if row.vector_bits == 512:
+        fma, loads = row.narrow or (row.fma_per_cycle, row.loads_per_cycle)
+        return replace(row, vector_bits=256, fma_per_cycle=fma, loads_per_cycle=loads, narrow=None)
+    if "+avx" in features and row.vector_bits == 128:
+        return replace(row, vector_bits=256)
+    return row
+
+
+def _with_caches(row: Cpu, l1: int, l2: int, l3: int) -> Cpu:
+    """The row with a machine's caches: a virtual machine may be told of more than any core of the family has."""
+    if row.name not in _LEVELS:
+        l1, l2 = min(l1, row.l1_bytes), min(l2, row.l2_bytes)
+    return replace(row, l1_bytes=l1, l2_bytes=l2, l3_bytes=max(l2, l3)) if l1 < l2 else row
 
 
 def gpu_of(target: Any) -> Gpu:

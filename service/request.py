@@ -57,7 +57,8 @@ class TargetSpec:
 
     `name` is what people call it (`x86-64-v4`, `cuda-sm90`, or the detected CPU's name). For a CPU,
     `features` are LLVM feature names without the plus (`avx512bf16`); for a CUDA device `arch` is
-    `sm_90` and `host` is the CPU that launches it.
+    `sm_90` and `host` is the CPU that launches it. `caches` are the bytes of L1 and L2 that a core has and all of L3,
+    where they were read from a machine: a named target has none, and the hardware row's hold.
     """
 
     name: str
@@ -69,6 +70,7 @@ class TargetSpec:
     vector_bits: int = 128
     arch: str = ""
     host: TargetSpec | None = None
+    caches: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("llvm", "cuda"):
@@ -77,19 +79,26 @@ class TargetSpec:
             raise InvalidTarget(f"a cuda target needs an arch like sm_90 and a host, got {self.arch!r}")
         if self.cores < 1:
             raise InvalidTarget(f"a target needs at least one core, got {self.cores}")
+        rising = len(self.caches) == 3 and 0 < self.caches[0] < self.caches[1] <= self.caches[2]
+        if self.caches and not rising:
+            raise InvalidTarget(f"caches are the bytes of L1, L2 and L3, rising, got {list(self.caches)!r:.80}")
 
     def to_dict(self) -> dict[str, Any]:
         """The target as JSON values; `from_dict` is its inverse."""
         data = asdict(self)
         data["features"] = list(self.features)
         data["host"] = self.host.to_dict() if self.host else None
+        data["caches"] = list(self.caches)
+        if not self.caches:  # then it is the dictionary that it was before there were any, and so is every key
+            del data["caches"]
         return data
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> TargetSpec:
         """The target that `to_dict` described."""
         host = TargetSpec.from_dict(data["host"]) if data.get("host") else None
-        return TargetSpec(**{**data, "features": tuple(data.get("features", ())), "host": host})
+        tuples = {name: tuple(data.get(name, ())) for name in ("features", "caches")}
+        return TargetSpec(**{**data, **tuples, "host": host})
 
 
 @dataclass(frozen=True, slots=True)

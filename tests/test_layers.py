@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 # From the ground up: a component may import what is on a floor below its own. A component is a module or package right
 # below service/, `schedules`, or a part of a package that has a floor of its own; such parts on one floor are one room.
 FLOORS = (
-    ("errors",),
+    ("errors", "processor"),
     ("config", "environment", "signature"),
     ("request", "dump"),
     ("machine", "schedules", "process"),

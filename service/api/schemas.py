@@ -50,6 +50,9 @@ class Target(BaseModel):
     vector_bits: int
     arch: str = Field(examples=["", "sm_90"])
     host: dict[str, Any] | None
+    caches: list[int] = Field(
+        default=[], description="Bytes of L1 and L2 of a core and of L3, where they were read from a machine."
+    )
     missing: list[str]
 
 

@@ -41,6 +41,16 @@ class Fields:
             raise ArtifactCorrupt(f"{self.where}.{name} is not a list of strings")
         return tuple(values)
 
+    def integers(self, name: str) -> tuple[int, ...]:
+        """A list of integers; a bool is none."""
+        values = self.take(name, list)
+        if not all(type(value) is int for value in values):
+            raise ArtifactCorrupt(f"{self.where}.{name} is not a list of integers")
+        return tuple(values)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._left
+
     def table(self, name: str) -> dict[str, str]:
         """An object whose values are strings."""
         values = self.take(name, dict)
@@ -107,6 +117,9 @@ def target(value: Any, where: str = "target") -> TargetSpec:
     name, kind, triple, mcpu, arch = (fields.take(key, str) for key in ("name", "kind", "triple", "mcpu", "arch"))
     cores, vector_bits = fields.take("cores", int), fields.take("vector_bits", int)
     features, host = fields.strings("features"), fields.maybe("host", dict)
+    caches = fields.integers("caches") if "caches" in fields else ()
     fields.done()
     inner = None if host is None else target(host, f"{where}.host")
-    return _checked(where, lambda: TargetSpec(name, kind, triple, mcpu, features, cores, vector_bits, arch, inner))
+    return _checked(
+        where, lambda: TargetSpec(name, kind, triple, mcpu, features, cores, vector_bits, arch, inner, caches)
+    )

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from service import machine
@@ -17,6 +19,8 @@ __all__ = ["host_features", "listed", "missing_features", "resolve", "tags", "to
 
 _MAX_JSON_BYTES = 16 << 10
 _MAX_CORES = 1024
+_CACHE_BYTES = range(4 << 10, 1 << 40)
+_LOG = logging.getLogger("relaxc.target")
 _GENERIC_CORES = 4
 """Cores that a tag assumes: it shapes tile counts only, and must not depend on the machine that compiles."""
 
@@ -81,7 +85,8 @@ def listed() -> list[tuple[str, TargetSpec]]:
 def to_tvm(spec: TargetSpec) -> Any:
     """The `tvm.target.Target` of `spec`.
 
-    Where vectors have 512 bits, LLVM is told to use them: x86-64-v4 prefers 256 otherwise.
+    Where vectors have 512 bits, LLVM is told to use them: x86-64-v4 prefers 256 otherwise. `model`, which TVM keeps and
+    does not read, names the hardware row and the caches, as far as `mcpu` does not.
     """
     from tvm.target import Target
 
@@ -92,21 +97,37 @@ def to_tvm(spec: TargetSpec) -> Any:
     attributes = [f"+{name}" for name in spec.features]
     if spec.triple == _X86_64 and "avx512f" in spec.features:
         attributes.append("-prefer-256-bit" if spec.vector_bits == 512 else "+prefer-256-bit")
-    return Target(
-        {"kind": "llvm", "mtriple": spec.triple, "mcpu": spec.mcpu, "mattr": attributes, "num-cores": spec.cores}
-    )
+    made = {"kind": "llvm", "mtriple": spec.triple, "mcpu": spec.mcpu, "mattr": attributes, "num-cores": spec.cores}
+    family = machine.family_of(spec)
+    if family != spec.mcpu or spec.caches:
+        made["model"] = " ".join(map(str, (family, *spec.caches)))
+    return Target(made)
 
 
 def _this_cpu() -> TargetSpec:
     here = machine.cpu()
-    if here.arch == "aarch64":
-        return _cpu("aarch64-native", "generic", here.features, triple=_AARCH64, cores=here.cores)
-    if here.arch != "x86_64":
+    if here.arch not in ("x86_64", "aarch64"):
         raise InvalidTarget(f"there is no code generator here for this machine's CPU, a {here.arch}")
-    level = next(name for name, needs in reversed(_LEVELS.items()) if here.features.issuperset(needs))
-    named = (f for vendor, f, needs in machine.FAMILIES if vendor == here.vendor and needs <= here.features)
-    family = next(named, level)
-    return _cpu(family, level, here.features, cores=here.cores)
+    family, known = machine.microarchitecture(here)
+    if here.arch == "aarch64":
+        level, triple, unnamed = "generic", _AARCH64, "aarch64-native"
+    else:
+        level = next(name for name, needs in reversed(_LEVELS.items()) if here.features.issuperset(needs))
+        triple, unnamed = _X86_64, level
+    if not known:
+        _warn_of_unknown(here, family or unnamed)
+    found = _cpu(family or unnamed, level, here.features, triple=triple, cores=here.cores)
+    return replace(found, caches=here.caches)
+
+
+@lru_cache  # once a process
+def _warn_of_unknown(here: machine.Cpu, taken_for: str) -> None:
+    known_by = "family {} model {}".format(*here.model) if here.arch == "x86_64" else f"part {here.model[1]:#x}"
+    sizes = ", ".join(f"{size >> 10} KiB" for size in here.caches) or "unknown"
+    _LOG.warning(
+        "relaxc does not know this CPU, %s (%s %s): it is taken for %s, with its own caches (%s)",
+        *(here.title or "which has no name", here.vendor or "no maker", known_by, taken_for, sizes),
+    )
 
 
 def _this_gpu() -> TargetSpec:
@@ -200,7 +221,7 @@ def _text(data: dict[str, Any], name: str, grammar: re.Pattern[str], default: st
 
 
 def _cpu_from_dict(data: dict[str, Any], what: str) -> TargetSpec:
-    known = {"kind", "name", "triple", "mcpu", "features", "cores", "vector_bits"}
+    known = {"kind", "name", "triple", "mcpu", "features", "cores", "vector_bits", "caches"}
     _only(data, known, {"arch": "", "host": None}, what)
     triple = data.get("triple", _X86_64)
     if triple not in _TRIPLES:
@@ -214,7 +235,7 @@ def _cpu_from_dict(data: dict[str, Any], what: str) -> TargetSpec:
     if type(cores) is not int or not 1 <= cores <= _MAX_CORES:
         raise InvalidTarget(f"the {what}'s cores must be 1..{_MAX_CORES}, got {cores!r:.80}")
     spec = _cpu(_text(data, "name", _NAME, mcpu, what), mcpu, _features(data, triple, what), triple=triple, cores=cores)
-    return replace(spec, vector_bits=_vector_bits(data, spec.vector_bits, what))
+    return replace(spec, vector_bits=_vector_bits(data, spec.vector_bits, what), caches=_caches(data, what))
 
 
 def _features(data: dict[str, Any], triple: str, what: str) -> list[str]:
@@ -234,6 +255,13 @@ def _vector_bits(data: dict[str, Any], widest: int, what: str) -> int:
     if type(bits) is not int or bits not in (128, 256, 512) or bits > widest:
         raise InvalidTarget(f"the {what}'s vector_bits must be 128, 256 or 512 and at most {widest}, got {bits!r:.80}")
     return bits
+
+
+def _caches(data: dict[str, Any], what: str) -> tuple[int, ...]:
+    sizes = data.get("caches", [])
+    if not isinstance(sizes, list) or not all(type(size) is int and size in _CACHE_BYTES for size in sizes):
+        raise InvalidTarget(f"the {what}'s caches must be the bytes of L1, L2 and L3, got {sizes!r:.80}")
+    return tuple(sizes)
 
 
 def _cuda_from_dict(data: dict[str, Any]) -> TargetSpec:
