@@ -30,8 +30,12 @@ def targets(
     Its fp32 multiply-adds and the bytes from each cache are measured once, on one core and on all, which takes some
     seconds on a machine that does nothing else, and kept in the cache folder.
 
+    For `auto` and `auto-gpu` it prints what each dtype is multiplied with, by the hardware row, and how many
+    multiply-adds that makes a cycle on one core (or SM); --json has that for every target.
+
     `relaxc --server URL targets` lists the server's, `auto` being its machine.
     """
+    from service.lowering.instructions import instructions
     from service.lowering.target import host_features, listed, missing_features
 
     remote: Remote = context.obj
@@ -39,12 +43,18 @@ def targets(
         remote.refuse(measure=measure)
         _there(remote, json)
         return
-    rows = [{"target": name, **spec.to_dict(), "missing": missing_features(spec)} for name, spec in listed()]
+    rows = [
+        {"target": name, **spec.to_dict(), "missing": missing_features(spec), "instructions": instructions(spec)}
+        for name, spec in listed()
+    ]
     peaks = _peaks(measure)
     if json:
         print_json({"targets": rows, "peaks": [peak.to_dict() for peak in peaks]})
         return
     _list(rows, "runs here")
+    for row in rows:
+        if row["target"].startswith("auto"):
+            _instructions(row)
     _show(peaks)
     print(f"this CPU has {' '.join(sorted(host_features()))}")
 
@@ -64,6 +74,19 @@ def _list(rows: list[dict[str, Any]], runs_where: str) -> None:
         cpu = row["host"] or row
         runs = "yes" if not row["missing"] else f"no: {row['missing'][0]}" + ", …" * (len(row["missing"]) > 1)
         shown.add_row(row["target"], row["arch"] or row["name"], str(cpu["vector_bits"]), str(cpu["cores"]), runs)
+    console().print(shown)
+
+
+def _instructions(row: dict[str, Any]) -> None:
+    """One line a dtype; without an intrinsic the operands are widened first."""
+    columns = ("operands", "sums", "instruction", "m x n x k", "a cycle")
+    where = "SM" if row["arch"] else "core"
+    shown = table(f"{row['target']} multiplies, on each {where}", *columns, numbers=columns[3:])
+    for dot in row["instructions"]:
+        operands = " x ".join(dict.fromkeys(dot["operands"]))
+        name = dot["intrinsic"] or "widened, multiplied and added"
+        shape = f"{dot['m']} x {dot['n']} x {dot['k']}"
+        shown.add_row(operands, dot["accumulate"], name, shape, f"{dot['multiply_adds']:g}")
     console().print(shown)
 
 

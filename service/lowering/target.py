@@ -15,7 +15,7 @@ from service.errors import InvalidTarget
 from service.machine import host_features, missing_features
 from service.request import TargetSpec
 
-__all__ = ["host_features", "listed", "missing_features", "resolve", "tags", "to_tvm"]
+__all__ = ["host_features", "listed", "llvm_attributes", "missing_features", "resolve", "tags", "to_tvm"]
 
 _MAX_JSON_BYTES = 16 << 10
 _MAX_CORES = 1024
@@ -83,25 +83,30 @@ def listed() -> list[tuple[str, TargetSpec]]:
 
 
 def to_tvm(spec: TargetSpec) -> Any:
-    """The `tvm.target.Target` of `spec`.
-
-    Where vectors have 512 bits, LLVM is told to use them: x86-64-v4 prefers 256 otherwise. `model`, which TVM keeps and
-    does not read, names the hardware row and the caches, as far as `mcpu` does not.
-    """
+    """The `tvm.target.Target` of `spec`."""
     from tvm.target import Target
 
     if spec.kind == "cuda":
         assert spec.host is not None  # TargetSpec refuses a cuda target without one
         limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
         return Target({"kind": "cuda", "arch": spec.arch, **limits}, host=to_tvm(spec.host))
+    return Target({"kind": "llvm", **llvm_attributes(spec)})
+
+
+def llvm_attributes(spec: TargetSpec) -> dict[str, Any]:
+    """Return the attributes of the TVM target of a CPU.
+
+    Where vectors have 512 bits, LLVM is told to use them: x86-64-v4 prefers 256 otherwise. `model`, which TVM keeps and
+    does not read, names the hardware row and the caches, as far as `mcpu` does not.
+    """
     attributes = [f"+{name}" for name in spec.features]
     if spec.triple == _X86_64 and "avx512f" in spec.features:
         attributes.append("-prefer-256-bit" if spec.vector_bits == 512 else "+prefer-256-bit")
-    made = {"kind": "llvm", "mtriple": spec.triple, "mcpu": spec.mcpu, "mattr": attributes, "num-cores": spec.cores}
+    made = {"mtriple": spec.triple, "mcpu": spec.mcpu, "mattr": attributes, "num-cores": spec.cores}
     family = machine.family_of(spec)
     if family != spec.mcpu or spec.caches:
         made["model"] = " ".join(map(str, (family, *spec.caches)))
-    return Target(made)
+    return made
 
 
 def _this_cpu() -> TargetSpec:

@@ -42,6 +42,23 @@ def test_the_peak_is_shown_for_one_thread_and_for_all(
     assert not any(again for _, again in asked)
 
 
+def test_the_instructions_of_every_target(asked: list[tuple[int, bool]], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["targets", "--json"]) == 0
+    rows = {row["target"]: row["instructions"] for row in json.loads(capsys.readouterr().out)["targets"]}
+    assert all(rows.values())
+
+    def found(target: str, *operands: str) -> tuple[str, float]:
+        [dot] = [dot for dot in rows[target] if dot["operands"] == list(operands)]
+        return dot["intrinsic"], dot["multiply_adds"]
+
+    assert found("x86-64-v3", "float32", "float32") == ("llvm.fma", 16)
+    assert found("znver4", "uint8", "int8") == ("llvm.x86.avx512.vpdpbusd.512", 64)
+    assert found("aarch64", "int8", "int8") == ("", 4)
+    assert found("cuda-sm90", "bfloat16", "bfloat16")[1] == 2048
+    assert main(["targets"]) == 0
+    assert "auto multiplies, on each core" in capsys.readouterr().out
+
+
 def test_measure_measures_again(asked: list[tuple[int, bool]], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets", "--measure"]) == 0
     said = capsys.readouterr().out
