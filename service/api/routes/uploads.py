@@ -24,7 +24,8 @@ from service.api.routes.models import UPLOADED
 from service.api.uploads import pump
 from service.errors import InvalidOption, ModelNotFound
 from service.jobs.backend import Backend
-from service.jobs.database.rows import ModelRow, Owner, UploadState
+from service.jobs.database.rows import ModelRow, Owner
+from service.jobs.objects.uploads import UploadState
 
 __all__ = ["router"]
 

@@ -24,7 +24,6 @@ __all__ = [
     "ModelRow",
     "Owner",
     "RecordsRow",
-    "UploadState",
     "iso_time",
 ]
 
@@ -268,20 +267,6 @@ class ModelRow:
             "created": iso_time(self.created),
             "links": {"self": f"/v1/models/{self.digest}"},
         }
-
-
-@dataclass(frozen=True, slots=True)
-class UploadState:
-    """How much of an upload has come, in bytes; `total` is what its sender announced."""
-
-    sha256: str
-    offset: int
-    total: int
-
-    @property
-    def complete(self) -> bool:
-        """Whether all bytes are there; that they are the right ones, `Uploads.finish` says."""
-        return self.offset == self.total
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,11 +26,25 @@ from service.errors import (
     StoreUnwritable,
     UploadConflict,
 )
-from service.jobs.database.rows import ModelRow, Owner, UploadState
+from service.jobs.database.rows import ModelRow, Owner
 from service.jobs.objects.models import Models
 from service.process.workspace import Workspace
 
-__all__ = ["Part", "Uploads"]
+__all__ = ["Part", "UploadState", "Uploads"]
+
+
+@dataclass(frozen=True, slots=True)
+class UploadState:
+    """How much of an upload has come, in bytes; `total` is what its sender announced."""
+
+    sha256: str
+    offset: int
+    total: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether all bytes are there; that they are the right ones, `Uploads.finish` says."""
+        return self.offset == self.total
 
 
 class Part:
