@@ -15,13 +15,14 @@ from service.config import settings
 from service.errors import InvalidOption, MachineMismatch
 from service.lowering.target import resolve
 from service.request import CompileOptions, CompileRequest
-from service.tuner import _Session, find_tasks, run
+from service.tuner import find_tasks, run
 from service.tuning import measure
 from service.tuning.options import TuneOptions, select
 from service.tuning.plan import Progress
 from service.tuning.record_files import append, read
 from service.tuning.records import RecordSet
 from service.tuning.run import Candidate, Start
+from service.tuning.session import Session
 from tests.tuning.sample_records import record
 from tests.zoo import export
 
@@ -80,7 +81,7 @@ def test_tasks_are_the_prim_funcs_that_have_parameters(request_: CompileRequest)
 def test_a_record_whose_kernel_does_not_run_is_taken_out(request_: CompileRequest, workdir: Path) -> None:
     events, into = Events(), workdir.parent / "records"
     found = find_tasks(request_, Stages(lambda event: None))
-    session = _Session(request_, TuneOptions(into=str(into)), found, None, workdir, events.append)
+    session = Session(request_, TuneOptions(into=str(into)), found, None, workdir, events.append)
     one, other = found.tasks[:2]
     kept = [
         record(

@@ -1,0 +1,45 @@
+"""What there is to tune in a model, and how much each kernel can take at least."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from service.runtime.peak import Peak
+from service.runtime.roofline import Far, limit_of
+from service.tuning.task import Task
+from service.tuning.tasks import FoundTasks
+
+__all__ = ["limit_s", "listed"]
+
+
+def limit_s(task: Task, found: FoundTasks, peak: Peak | None) -> float:
+    """Return the least seconds that a call can take; 0 where that is not known."""
+    if peak is None:
+        return 0.0
+    sizes = found.sizes[task.workload]
+    far = Far(sizes.weights, task.weight_bytes)
+    return limit_of(peak, task.flops, int(task.bytes), sizes.written, far).ms / 1e3
+
+
+def listed(found: FoundTasks, peak: Peak | None) -> dict[str, Any]:
+    """Return the tasks as JSON values. `share` is of all tasks' time, as if each took the least that it can."""
+    limits = [limit_s(task, found, peak) for task in found.tasks]
+    whole = sum(task.weight * limit for task, limit in zip(found.tasks, limits, strict=True))
+    rows = [
+        {
+            **{
+                name: getattr(task, name)
+                for name in ("name", "workload", "rule", "version", "dtype", "shapes", "weight")
+            },
+            "flops": task.flops,
+            "bytes": task.bytes,
+            "points": prod(map(len, task.space.values())),
+            "default": dict(task.default),
+            "limit_s": limit or None,
+            "share": task.weight * limit / whole if whole else None,
+        }
+        for task, limit in zip(found.tasks, limits, strict=True)
+    ]
+    skipped = [{"name": one.name, "rule": one.rule, "reason": one.reason} for one in found.untunable]
+    return {"tasks": rows, "skipped": skipped}

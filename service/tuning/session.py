@@ -1,0 +1,173 @@
+"""One run of `relaxc tune`: from the tasks of a model to records, a report and a curve."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from service import machine
+from service.config import settings
+from service.lowering.target import to_tvm
+from service.request import CompileRequest, canonical_json
+from service.runtime.peak import Peak
+from service.tuning import generic
+from service.tuning.hints import is_finished, nearest, standing
+from service.tuning.journal import Journal, name_of
+from service.tuning.listing import limit_s
+from service.tuning.measure.measurer import Measurer
+from service.tuning.measure.outcome import MeasureLimits, RpcOptions
+from service.tuning.options import TuneOptions, select
+from service.tuning.plan import Budget
+from service.tuning.provenance import Provenance, versions
+from service.tuning.record_files import append, read, record_of, remove
+from service.tuning.records import Record, RecordSet, RecordTarget
+from service.tuning.run import Candidate, Start, TuningRun
+from service.tuning.summary import draw, summarize
+from service.tuning.task import Task
+from service.tuning.tasks import FoundTasks
+
+__all__ = ["Session"]
+
+
+@dataclass
+class Session:
+    """One run: where it starts from, what it measures with, and where it writes."""
+
+    request: CompileRequest
+    options: TuneOptions
+    found: FoundTasks
+    peak: Peak | None
+    workdir: Path
+    emit: Callable[[dict[str, Any]], None]
+
+    def __post_init__(self) -> None:
+        self.target = RecordTarget.of(self.request.target)
+        self.into = Path(self.options.into) if self.options.into else self.workdir / "records"
+        self.threads = self.request.target.cores
+        host = f"rpc:{self.options.rpc_key}" if self.options.rpc_key else machine.model_name()
+        self.provenance = Provenance(self.target, self.threads, self.options.seed, host)
+
+    def tune(self) -> tuple[list[Candidate], dict[str, Any]]:
+        """Searches for the tasks that were chosen and have no record, or all chosen ones with `again`."""
+        options, tracker = self.options, self.options.tracker
+        rpc = None if tracker is None else RpcOptions(*tracker, options.rpc_key)
+        with Journal(self.into / ".journal" / self._run_id(), resume=options.resume) as journal:
+            tasks, starts, kept = self._starts(journal)
+            self.emit({"event": "log", "level": "info", "message": f"{len(tasks)} tasks, {len(kept)} on record"})
+            with Measurer(
+                self.request.target,
+                threads=self.threads,
+                builders=_builders(),
+                limits=MeasureLimits(quiet_wait_s=settings().tune_quiet_wait_s),
+                rpc=rpc,
+                folder=self.workdir / "measure",
+            ) as measurer:
+                tuning = TuningRun(
+                    tasks,
+                    starts,
+                    measurer,
+                    journal,
+                    budget=Budget(options.trials, options.time_s),
+                    seed=options.seed,
+                    confirmed=self._record,
+                    refused=self._strike,
+                    report=self.emit,
+                )
+                candidates = tuning.run()
+        report = summarize(
+            candidates, seconds=tuning.elapsed(), measuring_s=tuning.measuring_s, new_trials=tuning.new_trials
+        )
+        return candidates, {**self._about(), **report, "on_record": [record.to_dict() for record in kept]}
+
+    def _starts(self, journal: Journal) -> tuple[list[Task], list[Start], list[Record]]:
+        """The tasks to search for and where each starts from, and the records that make others needless.
+
+        They are noted: a run that is resumed starts from what it started from, not from its own first records.
+        """
+        known, target = self._known(), to_tvm(self.request.target)
+        tasks, starts, kept = [], [], []
+        for index in select(self.options.tasks, len(self.found.tasks)):
+            task = generic.seeded(self.found.tasks[index], target, self.options.seed)
+            name = f"start {name_of(task)}"
+            if journal.noted(name) is None:
+                find = standing if task.untuned is None else generic.standing
+                record = find(task, known, self.target, self.threads)
+                if record is not None and is_finished(record, task) and not self.options.again:
+                    kept.append(record)
+                    continue
+                journal.note(name, self._start(task, known, record))
+            noted = journal.noted(name)
+            tasks.append(generic.beginning_with(noted.get("trace", ""), task))
+            stands = noted["standing"] and (noted["standing"][0], noted["standing"][1])
+            starts.append(Start(limit_s(task, self.found, self.peak), tuple(noted["hints"]), stands or None))
+        return tasks, starts, kept
+
+    def _start(self, task: Task, known: RecordSet, record: Record | None) -> dict[str, Any]:
+        hints = [dict(near.parameters) for near in nearest(task, known, self.target)]
+        if record is None:
+            return {"hints": hints, "standing": None}
+        return {"hints": hints, "standing": [generic.recorded(task, record)[1], record.seconds], "trace": record.trace}
+
+    def _known(self) -> RecordSet:
+        places = [*map(Path, self.options.records), *([self.into] if self.into.exists() else [])]
+        return RecordSet(record for place in places for record in read(place)).for_target(self.target)
+
+    def _run_id(self) -> str:
+        """What tells this run from others in the same folder; how long it may go on does not count."""
+        options = self.options
+        what = {
+            "request": {**self.request.to_dict(), "model": self.request.model.digest},
+            "options": [options.seed, self.threads, options.rpc_key],
+            "versions": versions(),
+        }
+        return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:16]
+
+    def _strike(self, candidate: Candidate) -> None:
+        """Takes the record that a candidate started from or had won out of the folder: its kernel does not run here."""
+        task = candidate.task
+        point = candidate.verdict.point if candidate.verdict else (candidate.start.standing or ({}, 0.0))[0]
+        how = task.how(dict(point))
+        key = (task.workload, self.target, how.rule, how.version, task.dtype, self.threads)
+        found = read(self.into).get(key) if self.into.exists() else None
+        if found is not None and (dict(found.parameters), found.trace) == (dict(how.parameters), how.trace):
+            remove(self.into, [found])
+            message = f"{task.name}: record {found.digest} does not run here or gives other numbers; it is removed"
+            self.emit({"event": "log", "level": "warning", "message": message})
+
+    def _record(self, candidate: Candidate) -> None:
+        append(self.into, [self.provenance.record(candidate)])
+
+    def _about(self) -> dict[str, Any]:
+        return {
+            "run": self._run_id(),
+            "model": self.request.model.path.name,
+            "target": self.target.name,
+            "threads": self.threads,
+            "seed": self.options.seed,
+            "host": machine.model_name(),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **({"records": self.options.into} if self.options.into else {}),
+            **versions(),
+        }
+
+    def write(self, candidates: Sequence[Candidate], report: dict[str, Any]) -> list[str]:
+        """records.jsonl, report.json and curve.png in the job's folder; their names."""
+        made = [self.provenance.record(one) for one in candidates if one.verdict is not None]
+        kept = [record_of(record) for record in report["on_record"]]
+        (self.workdir / "records.jsonl").write_text(RecordSet([*made, *kept]).to_lines())
+        (self.workdir / "report.json").write_text(json.dumps(report, indent=1))
+        draw(
+            report, self.workdir / "curve.png", f"{report['model']} on {report['target']}, {report['threads']} threads"
+        )
+        return ["records.jsonl", "report.json", "curve.png"]
+
+
+def _builders() -> int:
+    """As many as there are cores: where candidates are timed on all of them, nothing is built meanwhile."""
+    return len(os.sched_getaffinity(0))
