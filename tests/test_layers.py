@@ -37,6 +37,16 @@ FLOORS = (
 LEVELS = {name: level for level, floor in enumerate(FLOORS) for name in floor}
 STAGES = frozenset({"frontend", "passes", "lowering", "artifact", "runtime", "tuning", "tuning.measure"})
 
+# The rooms of `jobs`, likewise: what one process does for itself and what a server does know nothing of each other, and
+# `entries` is called by name, in a child.
+JOBS = (
+    ("entries", "job", "blobs"),
+    ("job_error", "once", "database"),
+    ("local", "objects", "webhooks"),
+    ("queue",),
+    ("backend",),
+)
+
 # Who → what it may import although the floors forbid it, and why. Prefixes of module names.
 EXCEPTIONS = {
     ("service.runtime.session", "service.artifact.manifest"): "an artifact says itself how it is to be called",
@@ -223,6 +233,23 @@ def allowed(found: Import) -> bool:
 
 def test_imports_point_downward() -> None:
     wrong = [str(found) for found in OURS if not allowed(found)]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_of_jobs_import_downward() -> None:
+    floors = {room: floor for floor, rooms in enumerate(JOBS) for room in rooms}
+
+    def room(module: str) -> str | None:
+        """`service.jobs.queue.desk` → `queue`; None of another component, and of `jobs` itself."""
+        parts = module.split(".")
+        return parts[2] if parts[1:2] == ["jobs"] and len(parts) > 2 else None
+
+    assert {room(module) for module in MODULES} - {None} == set(floors)
+    wrong = []
+    for found in OURS:
+        mine, other = room(found.module), room(found.imported)
+        if mine and other and mine != other and floors[other] >= floors[mine]:
+            wrong.append(str(found))
     assert not wrong, "\n".join(wrong)
 
 

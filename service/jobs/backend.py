@@ -16,13 +16,12 @@ from service.jobs.database import jobs, keys
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
-from service.jobs.local.queue import COMPILE_ENTRY
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.keys import Keys
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
 from service.jobs.objects.uploads import Uploads
-from service.jobs.once import CompileOnce
+from service.jobs.once import COMPILE_ENTRY, CompileOnce
 from service.jobs.queue.budget import Budget
 from service.jobs.queue.desk import Jobs
 from service.jobs.queue.executor import Executor

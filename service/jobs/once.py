@@ -23,7 +23,10 @@ from service.process.workspace import Workspace
 from service.repro import repro_command
 from service.request import CompileRequest
 
-__all__ = ["Ask", "CompileOnce"]
+__all__ = ["COMPILE_ENTRY", "Ask", "CompileOnce"]
+
+COMPILE_ENTRY = "service.jobs.entries:compile_model"
+"""What a child runs, but in tests."""
 
 _LOCK_POLL_S = 0.5
 

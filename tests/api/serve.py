@@ -7,7 +7,7 @@ from functools import partial
 
 from service.api.server import run
 from service.jobs.backend import Backend
-from service.jobs.local.queue import COMPILE_ENTRY
+from service.jobs.once import COMPILE_ENTRY
 from service.process.task import Flavour
 
 

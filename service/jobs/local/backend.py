@@ -7,7 +7,8 @@ from typing import Self
 
 from service.artifact.store import Store
 from service.config import settings
-from service.jobs.local.queue import COMPILE_ENTRY, CompileQueue
+from service.jobs.local.queue import CompileQueue
+from service.jobs.once import COMPILE_ENTRY
 from service.process.limits import Limits
 from service.process.pool import Pool
 from service.process.task import Flavour

@@ -16,16 +16,14 @@ from service.config import settings
 from service.errors import Busy, ServiceError
 from service.jobs.job import Job, Origin, State, Submitted
 from service.jobs.job_error import job_error
-from service.jobs.once import Ask, CompileOnce
+from service.jobs.once import COMPILE_ENTRY, Ask, CompileOnce
 from service.process.limits import Limits
 from service.process.pool import Pool
 from service.process.sandbox.confinement import Confinement, folders_of
 from service.process.workspace import Workspace
 from service.request import CompileRequest
 
-__all__ = ["COMPILE_ENTRY", "CompileQueue"]
-
-COMPILE_ENTRY = "service.jobs.entries:compile_model"
+__all__ = ["CompileQueue"]
 
 
 class CompileQueue:
