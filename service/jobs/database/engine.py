@@ -77,6 +77,9 @@ class Database:
         except (SQLAlchemyError, OSError) as error:
             self.engine.dispose()
             raise unavailable(error) from error
+        except ServiceError:
+            self.engine.dispose()
+            raise
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

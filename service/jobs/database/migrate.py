@@ -13,6 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy.engine import Connection
 
+from service.errors import ServiceError
 from service.jobs.database.tables import metadata
 
 __all__ = ["MIGRATION_LOCK", "is_current", "migrate"]
@@ -31,10 +32,18 @@ class Transactions(Protocol):
 
 
 def migrate(database: Transactions, revision: str = "head") -> None:
-    """Upgrades to `revision`, in one transaction. Does nothing where the database is there already."""
+    """Upgrade to `revision`, in one transaction; do nothing where the database is there already.
+
+    Raise ServiceError where a later version of relaxc has been at it.
+    """
     config, script = _script()
 
     def upgrade(current: Any, _: object) -> Any:
+        if not set(current) <= {each.revision for each in script.walk_revisions()}:
+            raise ServiceError(
+                "the database has the tables of a later version of relaxc",
+                remedy="Install that version again, or restore the backup from before the upgrade (docs/deploying.md).",
+            )
         return script._upgrade_revs(revision, current)  # as `alembic.command.upgrade` does, without its env.py
 
     environment = EnvironmentContext(config, script, fn=upgrade, destination_rev=revision)

@@ -35,6 +35,17 @@ def test_migrating_again_changes_nothing(database: Database, database_url: str) 
     again.close()
 
 
+def test_the_tables_of_a_later_version_are_refused_with_a_remedy(database: Database, database_url: str) -> None:
+    """After a step back to an older relaxc."""
+    with database.begin() as connection:
+        connection.execute(sa.text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(ServiceError, match="a later version of relaxc") as refused:
+        Database(database_url)
+    assert "upgrade" in refused.value.remedy
+    with database.begin() as connection:  # nothing was changed, and nobody holds it
+        assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
+
+
 def test_servers_that_start_at_once_migrate_once(database_url: str) -> None:
     code = f"from service.jobs.database.engine import Database; Database({database_url!r}).close()"
     starting = [
