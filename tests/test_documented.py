@@ -101,6 +101,25 @@ def test_every_rule_has_a_row_in_adding_a_schedule() -> None:
     assert [name for name in names if f'name = "{name}"' not in sources] == []
 
 
+def test_the_index_has_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text(encoding="utf-8")
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
+    assert pages == set(re.findall(r"\]\((\w+\.md)\)", index))
+
+
+def test_troubleshooting_names_errors_that_exist() -> None:
+    text = (ROOT / "docs/troubleshooting.md").read_text(encoding="utf-8")
+    named = {
+        code for line in re.findall(r"^\*\*.*?\*\*", text, re.MULTILINE) for code in re.findall(r"`([a-z-]+)`", line)
+    }
+    assert named and named <= set(by_code())
+
+
+def test_the_glossary_is_in_order_and_defines_each_word_once() -> None:
+    words = re.findall(r"^\| \*\*(.+?)\*\* \|", (ROOT / "docs/glossary.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert words == sorted(set(words), key=str.lower)
+
+
 def _command_lines(text: str) -> list[str]:
     """The lines of shell blocks, and the code spans, that run something of ours."""
     blocks = re.findall(r"^```(?:sh|bash|console)?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
