@@ -7,9 +7,42 @@ from typing import Any
 
 from schedules.dots import MMA_SM80, MMA_SM90, WGMMA_SM90, Dot, accumulator_of, bits_of, cpu_dots, reference
 
-__all__ = ["CPUS", "GPUS", "Cpu", "Dot", "Gpu", "cpu_of", "gpu_of"]
+__all__ = ["CPUS", "GPUS", "Costs", "Cpu", "Dot", "Gpu", "cpu_of", "gpu_of"]
 
 KIB = 1 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What no manual says: cycles and efficiencies of the loops that templates make, measured where they run.
+
+    `source` is the machine. A row without its own has those of Sapphire Rapids: they are in cycles, and the work of a
+    vector takes about as many on other cores. Bandwidths beside the others' traffic are `Cpu`'s.
+    """
+
+    source: str = "Sapphire Rapids, 2 cores at 3.8 GHz"
+    gather: float = 3.0
+    """To gather one element of a panel from a strided operand."""
+    panel_rows: int = 24
+    """Rows of a product from which copying its right operand into panels pays: about four tiles of six rows."""
+    transform: float = 6.0
+    """To transform one vector of a Winograd tile, its way into L2 included: 2 of arithmetic; 5 to 9 measured."""
+    tile: float = 20.0
+    """To begin and end a register tile."""
+    value_copy: float = 0.25
+    """To pack the values of attention, in the time of one block of queries."""
+    l2_bytes_per_cycle: float = 24.0
+    """What a core reads of its L2 beside its arithmetic: half of the 48 measured without."""
+    product_efficiency: float = 0.9
+    """Of the peak, in products between packed operands."""
+    direct_efficiency: float = 0.8
+    """Of the peak, in direct 3x3 convolutions."""
+
+    def __post_init__(self) -> None:
+        assert self.source, self
+        assert min(self.gather, self.transform, self.tile, self.value_copy, self.l2_bytes_per_cycle) > 0, self
+        assert self.panel_rows >= 1, self
+        assert 0 < self.product_efficiency <= 1 >= self.direct_efficiency > 0, self
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +52,7 @@ class Cpu:
     `l3_bytes_per_cycle` and `memory_bytes_per_cycle` are what one core reads while the others read too. `features` are
     the target's, LLVM's names; `dot_rates` are how many instructions of a feature start in a cycle, and their latency,
     where these do not keep up with float32 multiply-adds. `narrow` are the multiply-adds and the loads a cycle with
-    vectors of at most 256 bits, where these differ from those of 512.
+    vectors of at most 256 bits, where these differ from those of 512; `costs` are measured.
     """
 
     name: str
@@ -37,6 +70,7 @@ class Cpu:
     features: frozenset[str] = frozenset()
     dot_rates: tuple[tuple[str, float, int], ...] = ()
     narrow: tuple[int, int] | None = None
+    costs: Costs = Costs()
 
     def __post_init__(self) -> None:
         assert self.vector_bits in (128, 256, 512), self
@@ -75,6 +109,10 @@ class Cpu:
     def fma_in_flight(self) -> int:
         """Independent accumulators that hide the latency of a multiply-add."""
         return self.fma_per_cycle * self.fma_latency
+
+    def tile_rows(self, vectors: int) -> int:
+        """Rows of a register tile of so many vectors that leave registers for the vectors and a broadcast."""
+        return (self.vector_registers - vectors - 1) // vectors
 
     def lanes(self, dtype: str | int) -> int:
         """Elements of a dtype, or of so many bits, in one vector."""

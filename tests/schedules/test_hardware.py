@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
 
-from schedules.hardware import CPUS, GPUS, Cpu, Dot, cpu_of, gpu_of
+from schedules.hardware import CPUS, GPUS, Costs, Cpu, Dot, cpu_of, gpu_of
 from service import machine
 from service.lowering.target import resolve, tags, to_tvm
+from tests.test_layers import ROOT
 
 
 @pytest.mark.parametrize("spec", [*tags(), resolve("auto")], ids=lambda spec: spec.name)
@@ -161,3 +163,24 @@ def test_tensor_cores_multiply_at_the_peak_of_the_whitepaper():
         assert gpu.dot("float32") is None
         assert (gpu.dot("float16").m, gpu.dot("float16").n, gpu.dot("float16").k) == gpu.mma
     assert GPUS["sm_90"].dot("float8_e4m3fn").k == 32 and GPUS["sm_80"].dot("float8_e4m3fn") is None
+
+
+@pytest.mark.parametrize("wrong", [{"source": ""}, {"transform": 0.0}, {"panel_rows": 0}, {"direct_efficiency": 1.5}])
+def test_measured_costs_check_themselves(wrong):
+    with pytest.raises(AssertionError):
+        replace(Costs(), **wrong)
+
+
+def test_what_was_measured_on_a_machine_is_in_its_row():
+    """A template has no constant in cycles, bytes a cycle or parts of the peak of its own."""
+    named = re.compile(r"^_?[A-Z_]*(CYCLES|EFFICIENCY|OVERHEAD|PER_CYCLE)[A-Z_]* *[:=]", re.MULTILINE)
+    files = [*(ROOT / "schedules").rglob("*.py"), *(ROOT / "service/passes").rglob("*.py")]
+    found = {str(path.relative_to(ROOT)): named.findall(path.read_text(encoding="utf-8")) for path in files}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_register_tiles_leave_registers_for_operands():
+    for row in CPUS.values():
+        for vectors in (1, 2, 3, 4):
+            used = row.tile_rows(vectors) * vectors + vectors + 1
+            assert used <= row.vector_registers < used + vectors, (row.name, vectors)

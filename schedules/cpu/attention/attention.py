@@ -17,8 +17,6 @@ __all__ = ["Attention"]
 _KEYS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14)
 _BLOCKS = (32, 64, 128, 256, 512, 1024)
 _MAX_TILES = 8
-_COPY = 0.25
-"""What packing the values costs, in the time of one block of queries."""
 
 
 class Attention:
@@ -161,6 +159,6 @@ def _tiles(form: Form, cpu: Cpu, blocks: int) -> int:
 
     def rounds(tiles: int) -> float:
         tasks = heads * -(-blocks // tiles)
-        return -(-tasks // cpu.cores) * (min(tiles, blocks) + (_COPY if tiles > 1 else 2 * _COPY))
+        return -(-tasks // cpu.cores) * (min(tiles, blocks) + cpu.costs.value_copy * (1 if tiles > 1 else 2))
 
     return min(range(1, min(blocks, _MAX_TILES) + 1), key=lambda tiles: (rounds(tiles), -tiles))

@@ -113,7 +113,7 @@ def row_tile(extent: int, most: int) -> int:
 
 def _most_rows(cpu: Cpu) -> int:
     """Rows of a tile of two vectors that leave registers for operands."""
-    return (cpu.vector_registers - 4) // 2
+    return cpu.tile_rows(2)
 
 
 def _is_dense(op: Conv2d) -> bool:

@@ -37,14 +37,6 @@ WORTH = 0.9
 MOST_ROWS = 28
 MOST_TILES_IN_TASK = 128
 MOST_CHUNKS = 16
-GEMM_EFFICIENCY = 0.9
-DIRECT_EFFICIENCY = 0.8
-TRANSFORM_CYCLES = 6
-"""Cycles to transform one vector of a tile, its way into L2 included: 2 of arithmetic, the rest stores and misses
-(measured: 5 to 9, on Sapphire Rapids)."""
-TILE_OVERHEAD = 20
-L2_BYTES_PER_CYCLE = 24
-"""What a core reads of its L2 beside its arithmetic: half of the 48 measured without (Sapphire Rapids)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +117,10 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
     rounds = -(-tasks * chunks // cpu.cores)
     step = step_cycles(rows, vectors, cpu)
     if depth * vectors * problem.lanes * problem.element_bytes > cpu.l1_bytes // 2:
-        step = max(step, (vectors * problem.lanes + rows) * problem.element_bytes / L2_BYTES_PER_CYCLE)
-    tile = depth * step / GEMM_EFFICIENCY + 2 * rows * vectors + TILE_OVERHEAD
+        step = max(step, (vectors * problem.lanes + rows) * problem.element_bytes / cpu.costs.l2_bytes_per_cycle)
+    tile = depth * step / cpu.costs.product_efficiency + 2 * rows * vectors + cpu.costs.tile
     products = points * panels * tiles // rows * tile
-    transforms = TRANSFORM_CYCLES * points * tiles * (depth // problem.lanes + panels * vectors)
+    transforms = cpu.costs.transform * points * tiles * (depth // problem.lanes + panels * vectors)
     data = points * depth * tiles * problem.element_bytes
     images = problem.size**2 * tiles * (depth + panels * vectors * problem.lanes) * problem.element_bytes
     held = data + points * tiles * vectors * problem.lanes * problem.element_bytes + images
@@ -137,7 +129,7 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
     again = 0 if held + weights <= cpu.l2_bytes else weights * (rounds - own_chunks) + data * rounds
     if held + weights // panels // points > cpu.l2_bytes:
         again += rounds * panels * data
-    half_hidden = again / cpu.l3_bytes_per_cycle + rounds * weights / L2_BYTES_PER_CYCLE
+    half_hidden = again / cpu.l3_bytes_per_cycle + rounds * weights / cpu.costs.l2_bytes_per_cycle
     arriving = weights * own_chunks / cpu.memory_bytes_per_cycle + half_hidden / 2
     return rounds * (products + transforms) + arriving
 
@@ -147,7 +139,7 @@ def direct_cycles(op: Conv2d, cpu: Cpu) -> float:
     lanes = cpu.lanes(op.sum_bits)
     depth, blocks = -(-op.channels // lanes) * lanes, -(-op.filters // lanes)
     pixels = op.batch * op.result[0] * op.result[1]
-    products = 9 * pixels * depth * blocks / cpu.fma_per_cycle / cpu.cores / DIRECT_EFFICIENCY
+    products = 9 * pixels * depth * blocks / cpu.fma_per_cycle / cpu.cores / cpu.costs.direct_efficiency
     stream = 9 * depth * blocks * lanes * op.element_bytes / cpu.cores / cpu.memory_bytes_per_cycle
     return products + stream
 

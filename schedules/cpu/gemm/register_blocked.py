@@ -18,9 +18,6 @@ __all__ = ["Blocking", "choices", "default", "from_parameters", "schedule"]
 
 MAX_ROWS = 14
 MAX_VECTORS = 6
-PACK_CYCLES = 3.0
-"""Measured cost of gathering one element of a panel."""
-
 MIN_PANEL_LANES = 4
 
 ASSUMED_ROWS = 64
@@ -128,7 +125,7 @@ def _lanes_and_packing(c: Contraction, cpu: Cpu) -> tuple[int, bool]:
         lanes //= 2
     if lanes < full // 2 or lanes == 1:
         return full, True
-    many_rows = isinstance(m, int) and m >= 24
+    many_rows = isinstance(m, int) and m >= cpu.costs.panel_rows
     return (full, True) if many_rows else (lanes, False)
 
 
@@ -147,13 +144,13 @@ def _row_tasks(c: Contraction, rows: int, columns: int, cpu: Cpu) -> int:
     """Parts that a panel's rows are split into: the least time, as each part packs the panel for itself.
 
     With T tasks the slowest core does ceil(T / cores) of them, and a task is its share of the rows plus
-    the packing, which takes PACK_CYCLES an element against `rows of m / (lanes * FMAs a cycle)`.
+    the packing, which takes `costs.gather` cycles an element against `rows of m / (lanes * FMAs a cycle)`.
     """
     m, n, batch = c.size(c.m), c.size(c.n), c.size(c.b)
     if not isinstance(m, int) or not isinstance(n, int) or not isinstance(batch, int):
         return 1
     panels = batch * -(-n // columns)
-    packing = PACK_CYCLES * cpu.lanes(tir.dtype_bits(c.dtype)) * cpu.fma_per_cycle / m
+    packing = cpu.costs.gather * cpu.lanes(tir.dtype_bits(c.dtype)) * cpu.fma_per_cycle / m
 
     def seconds(parts: int) -> float:
         return -(-panels * parts // cpu.cores) * (1 / parts + packing)
