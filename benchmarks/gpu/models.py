@@ -38,7 +38,7 @@ def build(name: str, batch: int, layers: int | None = None) -> tuple[Any, tuple[
     return _plain(model.half().eval()), inputs
 
 
-def _Plain(model: Any) -> Any:
+def _plain(model: Any) -> Any:
     """The model with its last hidden state as the one result."""
     import torch
 

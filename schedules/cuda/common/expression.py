@@ -159,6 +159,8 @@ class Writer:
         buffer, dtype = load.source, str(load.source.dtype)
         if dtype not in C_TYPES:
             raise Unsupported(f"its epilogue reads {dtype}")
+        if int(tir.product(list(buffer.shape))) >= 1 << 31:
+            raise Unsupported("its epilogue reads an operand of 2^31 elements or more")
         at = tir.simplify(tir.flatten(list(load.indices), list(buffer.shape)))
         pointer = self._pointer(buffer)
         left, right = self._text(at, lambda pair: pair.x), self._text(at, lambda pair: pair.y)
@@ -202,7 +204,7 @@ def _constant(expr: Any) -> str:
     if dtype == "bool":
         return "true" if value else "false"
     if not dtype.startswith(("float", "bfloat")):
-        return f"{int(value)}LL" if dtype == "int64" else str(int(value))
+        return str(int(value)) if abs(int(value)) < 1 << 31 else f"{int(value)}LL"
     value = float(value)
     if isnan(value):
         return "NAN"

@@ -82,7 +82,7 @@ def _source(gemm: Gemm, tile: Tile, gpu: Gpu, low: bool) -> str:
     }  # fmt: skip
     switches = {
         "PING_PONG": tile.ping_pong, "N_MAJOR": gemm.n_major, "BY_TMA": by_tma,
-        "MOVES_REGISTERS": tile.moves_registers, "READS_OPERANDS": bool(gemm.operands),
+        "MOVES_REGISTERS": tile.moves_registers,
     }  # fmt: skip
     lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
     lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]

@@ -1,8 +1,8 @@
 // A persistent warp-specialized GEMM: C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n]), fp32 sums.
 // One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
 // Stands in a namespace that has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M,
-// SPLITS, PING_PONG), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, GROUP_M, N_MAJOR), the types In and Out, BY_TMA,
-// READS_OPERANDS, Operands, `epilogue` and `multiply`.
+// SPLITS, PING_PONG, MOVES_REGISTERS, GROUP_M, BY_TMA), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, the type
+// Out), and Operands, `epilogue` and `multiply`.
 using namespace hopper;
 
 constexpr int TILE_K = K_ATOMS * 64;
@@ -27,10 +27,10 @@ DEV Tile tile_of(int t) {
   return {first + w % rows, w / rows, b};
 }
 
-DEV float2 finish(float x, float y, int b, int m, int n, const Operands& operands) {
-  // Beyond the edge the sums are zeros that nobody stores, but there is nothing to read there.
-  if (READS_OPERANDS && (m >= SIZE_M || n >= SIZE_N)) return make_float2(0.f, 0.f);
-  return epilogue(make_float2(x, y), b, m, n, operands);
+// Beyond the edge nobody stores the result, and there is nothing to read: the last element is read in its place, which
+// takes no branch, so that the loads of many columns are in flight together.
+DEV float2 finish(const float* sums, int b, int m, int n, const Operands& operands) {
+  return epilogue(make_float2(sums[0], sums[1]), b, min(m, SIZE_M - 1), min(n, SIZE_N - 2), operands);
 }
 
 DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, const TensorMap* map_c, Out* C,
@@ -229,37 +229,40 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
 #pragma unroll
           for (int i = 0; i < WARPGROUP_ROWS; i++) {
             const int r = i * 64 + row + (lane & 15), m = m0 + i * 64 + row + (lane >> 2);
+            uint32_t pairs[16];  // all before the first store: the compiler moves no load over it
 #pragma unroll
-            for (int j = 0; j < 8; j += 2) {
-              uint32_t half[4];
-#pragma unroll
-              for (int q = 0; q < 4; q++) {
-                const float* v = &acc[i][(c * 8 + j) * 4 + q * 2];
-                const float2 f = finish(v[0], v[1], tile.b, m + (q & 1) * 8, n0 + c * 64 + (j + q / 2) * 8 + quad,
-                                        operands);
-                half[q] = pack<Out>(f.x, f.y);
-              }
-              store_matrix(to + r * 128 + (((j + (lane >> 4)) ^ (r & 7)) << 4), half[0], half[1], half[2], half[3]);
+            for (int p = 0; p < 16; p++) {
+              const int n = n0 + c * 64 + p / 2 * 8 + quad;
+              const float2 f = finish(&acc[i][c * 32 + p * 2], tile.b, m + (p & 1) * 8, n, operands);
+              pairs[p] = pack<Out>(f.x, f.y);
             }
+#pragma unroll
+            for (int j = 0; j < 8; j += 2)
+              store_matrix(to + r * 128 + (((j + (lane >> 4)) ^ (r & 7)) << 4), pairs[j * 2], pairs[j * 2 + 1],
+                           pairs[j * 2 + 2], pairs[j * 2 + 3]);
           }
           fence_async();
           block_sync(1 + warpgroup, 128);
           if (thread == 0) { store_tile(map_c, to, n0 + c * 64, m0, tile.b); stores_commit(); }
         }
       } else {
+        constexpr int blocks = COLUMN_BLOCKS / SPLITS, batch = blocks < 4 ? blocks : 4;
 #pragma unroll
         for (int i = 0; i < WARPGROUP_ROWS; i++)
 #pragma unroll
-          for (int j = 0; j < COLUMN_BLOCKS / SPLITS; j++)
+          for (int j = 0; j < blocks; j += batch) {
+            const int m = m0 + i * 64 + row + (lane >> 2), n = n0 + (first_block + j) * 8 + quad;
+            float2 done[batch * 2];
 #pragma unroll
-            for (int h = 0; h < 2; h++) {
-              const int m = m0 + i * 64 + row + (lane >> 2) + h * 8, n = n0 + (first_block + j) * 8 + quad;
-              if (m < SIZE_M && n < SIZE_N) {
-                const float2 f = epilogue(make_float2(acc[i][j * 4 + h * 2], acc[i][j * 4 + h * 2 + 1]), tile.b, m, n,
-                                          operands);
-                store_pair<Out>(C + ((size_t)tile.b * SIZE_M + m) * SIZE_N + n, f.x, f.y);
-              }
+            for (int p = 0; p < batch * 2; p++)
+              done[p] = finish(&acc[i][j * 4 + p * 2], tile.b, m + (p & 1) * 8, n + p / 2 * 8, operands);
+#pragma unroll
+            for (int p = 0; p < batch * 2; p++) {
+              const int at_m = m + (p & 1) * 8, at_n = n + p / 2 * 8;
+              if (at_m < SIZE_M && at_n < SIZE_N)
+                store_pair<Out>(C + (tile.b * SIZE_M + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
             }
+          }
       }
     }
     if (BY_TMA && thread == 0) stores_read<0>();
