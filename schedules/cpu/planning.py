@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,7 +26,9 @@ __all__ = [
     "default",
     "is_blockable",
     "kernel_name",
+    "layout_of",
     "pack",
+    "packed_shape",
     "plan_conv2d",
     "plan_matmul",
     "planned",
@@ -45,8 +48,8 @@ _ESTIMATES: dict[str, Callable[..., float]] = {
     WINOGRAD.name: winograd_plan.estimate,
 }
 
-MOST_POINTS = 256
-"""Points of a space: those of the least estimates."""
+MOST_POINTS, MOST_OF_LAYOUT = 128, 8
+"""Points of one algorithm in a space, and of one layout in that: those of the least estimates."""
 
 
 @dataclass(frozen=True)
@@ -99,12 +102,19 @@ def refusal(op: Operator, template_name: str, parameters: Mapping[str, int], cpu
 def space(op: Operator, cpu: Cpu) -> list[Plan]:
     """Return the plans that a search may try, the default first: no two of them the same kernel, each right.
 
-    They are of every algorithm and layout, those of the least estimates.
+    They are of every algorithm, and of each those layouts and points that the estimates put first.
     """
     found = [planned(op, name, parameters, cpu) for name, parameters in _points(op, cpu)]
     first = planned(op, (plan := default(op, cpu)).template, plan.parameters, cpu)
-    others = [plan for plan in dict.fromkeys(found) if plan != first]
-    return [first, *sorted(others, key=lambda plan: (plan.cycles, plan.to_json()))[: MOST_POINTS - 1]]
+    of_algorithm, of_layout = Counter([first.template]), Counter([layout_of(first)])
+    chosen = [first]
+    for plan in sorted(dict.fromkeys(found), key=lambda plan: (plan.cycles, plan.to_json())):
+        layout = layout_of(plan)
+        if plan != first and of_algorithm[plan.template] < MOST_POINTS and of_layout[layout] < MOST_OF_LAYOUT:
+            chosen.append(plan)
+            of_algorithm[plan.template] += 1
+            of_layout[layout] += 1
+    return chosen
 
 
 def _points(op: Operator, cpu: Cpu) -> Iterator[tuple[str, dict[str, int]]]:
@@ -134,9 +144,30 @@ def is_blockable(op: Conv2d, cpu: Cpu) -> bool:
     return blocked_plan.is_blockable(op, cpu.lanes(op.sum_bits))
 
 
-def pack(plan: Plan, weight: Array, cpu: Cpu) -> Array:
+def layout_of(plan: Plan) -> Plan:
+    """Return the plan with the parameters of its layout alone: equal for kernels that take the same operands."""
+    rule = TEMPLATES[plan.template]
+    return Plan(plan.operator, plan.template, {name: plan.parameters[name] for name in rule.layout})
+
+
+def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the shape of weights of `shape` that `pack` has packed."""
+    op, parameters = plan.operator, plan.parameters
+    if isinstance(op, Matmul):
+        width = parameters["vectors"] * parameters["block"]
+        return -(-op.n // width), op.k, width
+    lanes = parameters["block"]
+    blocks, depth = -(-shape[0] // lanes), -(-shape[1] // lanes)
+    if plan.template == WINOGRAD.name:
+        points, vectors = parameters["size"] + 2, parameters["vectors"]
+        return blocks // vectors, points, points, depth * lanes, vectors * lanes
+    in_lanes = 1 if op.plain else lanes
+    return blocks, -(-shape[1] // in_lanes), *op.kernel, in_lanes, lanes
+
+
+def pack(plan: Plan, weight: Array) -> Array:
     """Return the weights, `KN` or `OIHW`, as the plan has them laid out."""
-    parameters, lanes = plan.parameters, cpu.lanes(plan.operator.sum_bits)
+    parameters, lanes = plan.parameters, plan.parameters["block"]
     if isinstance(plan.operator, Matmul):
         return packed_compute.pack(weight, parameters["vectors"] * lanes)
     if plan.template == WINOGRAD.name:

@@ -12,6 +12,7 @@ from tvm.target import Target
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
 from service.errors import RelaxcError
+from service.passes.fuse.keep_unfused import KeepUnfused
 from service.passes.fuse.record_fusions import RecordFusions
 from service.passes.layout.block_channels import BlockChannels
 from service.passes.layout.channels_last import ChannelsLast
@@ -61,6 +62,8 @@ class Job:
     weights: dict[str, Any] = field(default_factory=dict)
     planner: Planner | None = None
     """Whom the layout passes ask how to compute the heavy operators; None for the defaults of the hardware row."""
+    unfused: list[Any] = field(default_factory=list)
+    """The module before its groups become kernels, for who emits one of them anew."""
     raised: list[RelaxcError] = field(default_factory=list)
     """What a pass raised: tvm makes a RuntimeError of an exception that goes through it."""
 
@@ -211,6 +214,7 @@ def _fuse(job: Job) -> list[Any]:
         relax.transform.AnnotateTIROpPattern(),
         relax.transform.FuseOps(),
         RecordFusions(job.report),
+        KeepUnfused(job.unfused),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
     ]

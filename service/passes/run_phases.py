@@ -38,6 +38,8 @@ class Optimized:
     weights: dict[str, Any]
     """Name → tvm.runtime.Tensor on the CPU, in the order of the tuple."""
     report: OptimizeReport
+    unfused: IRModule | None = None
+    """The module as it was when fused kernels were still functions of calls; None where nothing is fused."""
 
 
 def optimize(
@@ -72,7 +74,7 @@ def optimize(
     if progress:
         progress(len(todo), len(todo))
     _summarize(module, job)
-    return Optimized(module, job.weights, report)
+    return Optimized(module, job.weights, report, job.unfused[-1] if job.unfused else None)
 
 
 def _describe(options: CompileOptions, low: frozenset[str]) -> str:

@@ -29,7 +29,6 @@ from service.errors import (
     MachineMismatch,
 )
 from service.request import TargetSpec
-from service.runtime.cuda import load_runtime
 from service.runtime.dims import bind, names_in
 from service.runtime.tensors import ALIGN, Array, Copies, as_tensor, extent, owned_arrays, wrap_numpy
 from service.runtime.threads import default_threads, use_threads
@@ -93,8 +92,6 @@ def _device(target: TargetSpec, asked: str | None) -> tvm.runtime.Device:
         raise InvalidOption(f"device {asked!r} is not cpu, cuda or cuda:N", option="device")
     if kind != natural:
         raise MachineMismatch(f"this artifact was compiled for {natural}, it does not run on {asked}")
-    if kind == "cuda":
-        load_runtime()
     return tvm.runtime.device(kind, int(index or 0))
 
 
@@ -156,8 +153,7 @@ class Session:
         """A session over a library that is not packed yet, its weights in the order in which `main` takes them."""
         _check_machine(manifest)
         tensors = [weight if isinstance(weight, tvm.runtime.Tensor) else _adopt(weight) for weight in weights.values()]
-        where = _device(manifest.target, device)  # before the library: it needs CUDA's loader
-        return Session(_library(library), tensors, manifest, where, threads)
+        return Session(_library(library), tensors, manifest, _device(manifest.target, device), threads)
 
     @property
     def signature(self) -> Signature:

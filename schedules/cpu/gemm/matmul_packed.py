@@ -48,7 +48,7 @@ class MatmulPacked(Planned):
 
     name = "cpu.matmul_packed"
     version = 5
-    layout = ("vectors", "padded")
+    layout = ("block", "vectors", "padded")
 
     def refusal(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
@@ -68,7 +68,7 @@ class MatmulPacked(Planned):
             return Declined("something is computed before the product")
         if len(after[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
-        return _schedule(func, Layout.of(operator, parameters, cpu), cpu, parameters)  # type: ignore[arg-type]
+        return _schedule(func, Layout.of(operator, parameters), cpu, parameters)  # type: ignore[arg-type]
 
 
 def _schedule(func: Any, shape: Layout, cpu: Cpu, chosen: Parameters) -> Any:

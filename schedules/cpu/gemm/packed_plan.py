@@ -12,9 +12,9 @@ from schedules.template import Choices
 
 __all__ = ["PARAMETERS", "Layout", "default", "estimate", "points", "refusal", "searched"]
 
-PARAMETERS = ("vectors", "padded", "rows", "tiles", "panels", "depth", "unroll")
-"""`vectors` of a panel and `padded` rows are the layout; `rows` of the register tile; `tiles` of rows in a task (1
-where the depth is split); `panels` in a task; `depth` of a part; `unroll` steps of k."""
+PARAMETERS = ("block", "vectors", "padded", "rows", "tiles", "panels", "depth", "unroll")
+"""The layout is `block` lanes of a vector, `vectors` of a panel and `padded` rows; `rows` of the register tile; `tiles`
+of rows in a task (1 where the depth is split); `panels` in a task; `depth` of a part; `unroll` steps of k."""
 
 _FEW_ROWS = 4
 """Rows under which the product is bound by reading the weights, and the panels are chosen to spread over the cores."""
@@ -63,9 +63,9 @@ class Layout:
         return self.op.element_bytes * self.op.k * self.width
 
     @staticmethod
-    def of(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> Layout:
+    def of(op: Matmul, parameters: Mapping[str, int]) -> Layout:
         """Return the layout that a plan's parameters describe."""
-        return Layout(op, parameters["padded"], cpu.lanes(op.sum_bits), parameters["vectors"])
+        return Layout(op, parameters["padded"], parameters["block"], parameters["vectors"])
 
 
 def default(op: Matmul, cpu: Cpu) -> dict[str, int]:
@@ -79,7 +79,11 @@ def default(op: Matmul, cpu: Cpu) -> dict[str, int]:
     padded = _padded_rows(op.m, tile)
     most = min(_MOST_ROWS, (cpu.vector_registers - 1 - vectors) // vectors)
     layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors)
-    return {"vectors": vectors, "padded": padded, **_blocking(layout, divisors(padded, most)[-1], cpu)}
+    return {**_of_layout(layout), **_blocking(layout, divisors(padded, most)[-1], cpu)}
+
+
+def _of_layout(layout: Layout) -> dict[str, int]:
+    return {"block": layout.lanes, "vectors": layout.vectors, "padded": layout.rows}
 
 
 def _vectors_of_few(op: Matmul, cpu: Cpu) -> int:
@@ -152,8 +156,9 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         return "a parameter is less than 1"
     vectors, padded, rows = (parameters[name] for name in ("vectors", "padded", "rows"))
     tiles, panels, depth, unroll = (parameters[name] for name in ("tiles", "panels", "depth", "unroll"))
-    layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors)
+    layout = Layout.of(op, parameters)
     wrong = {
+        "the block is not a vector": layout.lanes != cpu.lanes(op.sum_bits),
         "the register tile does not fit": not fits(rows, vectors, cpu) or rows > _MOST_ROWS,
         "padded is not the rows in whole tiles": padded < op.m or bool(padded % rows) or padded > 2 * op.m + _MOST_ROWS,
         "tiles do not divide the rows": bool(padded // rows % tiles) or tiles > _MOST_TILES,
@@ -167,7 +172,7 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
 
 def searched(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
     """Return the values of the other parameters for one layout."""
-    layout = Layout.of(op, parameters, cpu)
+    layout = Layout.of(op, parameters)
     return {
         "rows": tuple(r for r in divisors(layout.rows, _MOST_ROWS) if fits(r, layout.vectors, cpu)),
         "tiles": divisors(layout.rows, _MOST_TILES),
@@ -189,7 +194,7 @@ def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
 
 
 def _blockings(layout: Layout, rows: int, cpu: Cpu) -> Iterator[dict[str, int]]:
-    fixed = {"vectors": layout.vectors, "padded": layout.rows, "rows": rows}
+    fixed = {**_of_layout(layout), "rows": rows}
     first, depth = _blocking(layout, rows, cpu), layout.op.k
     steps = [step for step in (1, 2, 4, 8) if depth % step == 0]
     blocks = divisors(layout.rows // rows, _MOST_TILES)
@@ -207,7 +212,7 @@ def _blockings(layout: Layout, rows: int, cpu: Cpu) -> Iterator[dict[str, int]]:
 
 def estimate(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
     """Return the cycles of the busiest core: its multiply-adds, or the arrival of its part of the weights."""
-    layout = Layout.of(op, parameters, cpu)
+    layout = Layout.of(op, parameters)
     rows, vectors, panels = parameters["rows"], layout.vectors, parameters["panels"]
     tiles = layout.rows // rows
     split = parameters["depth"] < op.k

@@ -203,7 +203,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         """The convolution as its plan says, with the weight packed for it."""
         plan = self.planner.plan(op)
         self.convolutions += 1
-        packed = relax.const(planning.pack(plan, weight, self.cpu))
+        packed = relax.const(planning.pack(plan, weight))
         return self._te(planning.computation(plan), image, packed, *gates, name=planning.kernel_name(plan))
 
     def _transposed(self, call: relax.Call) -> _Blocked | None:

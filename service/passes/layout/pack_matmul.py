@@ -27,14 +27,14 @@ class PackMatmul:
     """
 
     def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
-        self.cpu, self.planner = cpu, planner or planning.Defaults(cpu)
+        self.planner = planner or planning.Defaults(cpu)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module with packed products; the same object if it has none."""
-        return rewrite_calls(module, {"matmul": partial(_packed, self.cpu, self.planner)})
+        return rewrite_calls(module, {"matmul": partial(_packed, self.planner)})
 
 
-def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | None:
+def _packed(planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | None:
     data, weight = call.args
     weight = scope.value(weight)
     if not is_tensor_constant(weight) or weight.ty.ndim != 2 or data.ty.ndim < 2 or data.ty.shape is None:
@@ -47,7 +47,7 @@ def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax
         return None
     depth, columns = array.shape
     plan = planner.plan(Matmul(m=rows, n=columns, k=depth, epilogue=epilogue_of(scope.readers, scope.bound)))
-    packed = relax.const(planning.pack(plan, array, cpu))
+    packed = relax.const(planning.pack(plan, array))
     return scope.emit_te(planning.computation(plan), data, packed, name="matmul", attrs={})
 
 

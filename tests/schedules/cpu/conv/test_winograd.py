@@ -53,7 +53,7 @@ def primfunc(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Any:
     """A convolution with a residual and a relu."""
     plan, lanes = planning.planned(op, "cpu.winograd", parameters, cpu), cpu.lanes(32)
     data = te.placeholder((op.batch, -(-op.channels // lanes), op.height, op.width, lanes), name="data")
-    packed = planning.pack(plan, np.zeros((op.filters, op.channels, 3, 3), "float32"), cpu)
+    packed = planning.pack(plan, np.zeros((op.filters, op.channels, 3, 3), "float32"))
     weight = te.placeholder(packed.shape, name="weight")
     result = planning.computation(plan)(data, weight)
     residual = te.placeholder(result.shape, name="residual")
@@ -88,7 +88,7 @@ def agree(name: str, op: Conv2d, parameters: Mapping[str, int]) -> None:
     data, _, residual, result = (rng.standard_normal(shape).astype("float32") for shape in shapes)
     weight = rng.standard_normal((op.filters, op.channels, 3, 3)).astype("float32")
     plan = planning.planned(op, "cpu.winograd", parameters, cpu)
-    arrays = [data, planning.pack(plan, weight, cpu), residual, result]
+    arrays = [data, planning.pack(plan, weight), residual, result]
     tensors = [guarded_tensor(array, "end") for array in arrays]
     scheduled = found.func.with_attr("tirx.is_scheduled", True)
     tirx.build(tvm.IRModule({"main": scheduled}), target, pipeline=pipeline.NAME)["main"](*tensors)

@@ -1,1 +1,0 @@
-"""Matrix products on tensor cores."""
