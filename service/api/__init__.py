@@ -15,9 +15,9 @@ def serve(
     no_auth: bool = False,
     log_level: str | None = None,
 ) -> None:
-    """Serves on `host` and `port` until SIGTERM or SIGINT; port 0 picks a free one, which the first line tells.
+    """Serve on `host` and `port` until SIGTERM or SIGINT; port 0 picks a free one, which the first line tells.
 
-    `tls` is a certificate and its key (PEM files); `log_level` None is the setting's. Raises InvalidOption as
+    `tls` is a certificate and its key (PEM files); `log_level` None is the setting's. Raise InvalidOption as
     `server.run` does.
     """
     from service.api.logs import open_log

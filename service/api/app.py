@@ -67,7 +67,9 @@ _CALLS = (
 def create_app(
     open_backend: Callable[[], Backend] = Backend, *, anonymous: Anonymous = Anonymous.WITHOUT_KEYS
 ) -> FastAPI:
-    """The API over a backend that is opened when the server starts, its workers warm, and closed when it stops."""
+    """Return the API over a backend that is opened when the server starts, its workers warm, and closed when it
+    stops.
+    """
     numbers, traces = Metrics(), open_traces()
 
     @asynccontextmanager

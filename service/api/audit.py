@@ -36,7 +36,7 @@ class AuditLog:
         self._thread.start()
 
     def add(self, row: AuditRow) -> None:
-        """Does not wait for the database."""
+        """Add a row, without waiting for the database."""
         _LOG.info("%s %s by %s: %s", row.action, row.object, row.key, row.outcome, extra={"audit": asdict(row)})
         try:
             self._waiting.put_nowait(row)
@@ -44,7 +44,7 @@ class AuditLog:
             _LOG.error("the audit log's table lacks %s", asdict(row))
 
     def close(self) -> None:
-        """Writes what waits, for at most some seconds: a database may hang. May be called twice."""
+        """Write what waits, for at most some seconds: a database may hang. May be called twice."""
         if not self._closed.is_set():
             self._closed.set()
             with suppress(queue.Full):  # then the thread has enough to do to see that it is the end

@@ -44,7 +44,7 @@ class Gate:
         self._failures: dict[str, tuple[int, float]] = {}
 
     async def owner(self, request: Request, secret: str | None) -> Owner:
-        """Raises Unauthorized, RateLimited, or Forbidden for a web page that is not ours."""
+        """Raise Unauthorized, RateLimited, or Forbidden for a web page that is not ours."""
         if secret is None and await self._serves_anybody():
             _check_origin(request, on_loopback=self._anonymous is Anonymous.WITHOUT_KEYS)
             return LOCAL_OWNER
@@ -111,7 +111,7 @@ def _secret_of(request: Request) -> str | None:
 
 
 def require(*scopes: str) -> Callable[[Request], Awaitable[Owner]]:
-    """The dependency of a call that needs one of these scopes; 401 and 403 are said as the contract has them."""
+    """Return the dependency of a call that needs one of these scopes; 401 and 403 are said as the contract has them."""
 
     async def owner(request: Request) -> Owner:
         gate: Gate = request.app.state.gate

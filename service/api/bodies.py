@@ -89,6 +89,6 @@ class Bodies:
 
 
 def body_of(request: Request | Any) -> Body:
-    """The body of this request."""
+    """Return the body of this request."""
     body: Body = request.scope[_SCOPE_KEY]
     return body

@@ -29,7 +29,7 @@ NAME = Query(
 
 
 async def known_parameters(request: Request) -> None:
-    """Refuses query parameters that the call does not have: a misspelled filter would be no filter."""
+    """Refuse query parameters that the call does not have: a misspelled filter would be no filter."""
     route: APIRoute = request.scope["route"]
     unknown = sorted(set(request.query_params) - {field.alias for field in route.dependant.query_params})
     if unknown:
@@ -42,7 +42,7 @@ async def known_parameters(request: Request) -> None:
 
 
 async def json_only(request: Request) -> None:
-    """Refuses a body that does not say that it is JSON, and one of so many keys that most are in no call.
+    """Refuse a body that does not say that it is JSON, and one of so many keys that most are in no call.
 
     Each unknown key would be an error of its own, of a kilobyte and a half.
     """
@@ -57,7 +57,9 @@ async def json_only(request: Request) -> None:
 
 
 def canonical_body(body: Any) -> str:
-    """Equal JSON bodies as equal texts. Raises InvalidOption for text that no database takes: NUL, half a surrogate."""
+    """Return equal texts for equal JSON bodies. Raise InvalidOption for text that no database takes: NUL, half a
+    surrogate.
+    """
     text = canonical_json(body)
     try:
         text.encode()
@@ -69,6 +71,6 @@ def canonical_body(body: Any) -> str:
 
 
 def answer(request: Request, content: Any, status: int = 200, headers: dict[str, str] | None = None) -> JSONResponse:
-    """JSON, which also reaches a client that is still sending its body."""
+    """Return JSON, which also reaches a client that is still sending its body."""
     kind = EarlyAnswer if body_of(request).unread else JSONResponse
     return kind(content, status, headers=headers)

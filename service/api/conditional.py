@@ -11,6 +11,6 @@ IMMUTABLE = "private, max-age=31536000, immutable"
 
 
 def has_it(request: Request, digest: str) -> bool:
-    """Whether If-None-Match names the digest: a list of tags, weak or strong, or a star."""
+    """Return whether If-None-Match names the digest: a list of tags, weak or strong, or a star."""
     tags = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
     return f'"{digest}"' in tags or tags == ["*"]

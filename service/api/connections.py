@@ -28,14 +28,14 @@ class Connection(H11Protocol):
     _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Starts the clock for the first request."""
+        """Start the clock for the first request."""
         super().connection_made(transport)
         if len(self.connections) > settings().max_connections:
             self.app = _too_many
         self._expect_header()
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes; the clock runs from the first byte of a header to its last."""
+        """Take bytes; the clock runs from the first byte of a header to its last."""
         if self._header_timer is None and self._between_requests:
             self._expect_header()
         super().data_received(data)
@@ -43,24 +43,24 @@ class Connection(H11Protocol):
             self._stop("_header_timer")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the clocks."""
+        """Stop the clocks."""
         self._stop("_header_timer")
         self._stop("_write_timer")
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """The client reads more slowly than we write."""
+        """Start a clock: the client reads more slowly than we write."""
         super().pause_writing()
         if self._write_timer is None:
             self._write_timer = self.loop.call_later(_WRITE_STALL_S, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """The client has read."""
+        """Stop it: the client has read."""
         self._stop("_write_timer")
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """What is not HTTP gets a problem too."""
+        """Answer what is not HTTP with a problem too."""
         answer = of_http("bad-request", headers={"Connection": "close"})
         head = b"".join(b"%s: %s\r\n" % pair for pair in answer.raw_headers)
         self.transport.write(b"HTTP/1.1 400 %s\r\n%s\r\n%s" % (STATUS_PHRASES[400], head, bytes(answer.body)))

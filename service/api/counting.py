@@ -23,7 +23,7 @@ class Counting:
         self._asked: asyncio.Task[Counts | None] | None = None
 
     async def now(self, count: Callable[[], Counts]) -> Counts | None:
-        """What `count` says; None where it raises ServiceError, or has not answered within a second."""
+        """Return what `count` says; None where it raises ServiceError, or has not answered within a second."""
         if self._asked is None or self._asked.done():
             self._asked = asyncio.create_task(to_thread.run_sync(partial(_tried, count)))
         done, _ = await asyncio.wait({self._asked}, timeout=_PATIENCE_S)

@@ -25,7 +25,7 @@ _OF_BODIES = ("bad-request", "request-timeout", "content-too-large")
 
 
 def document_of(app: FastAPI) -> dict[str, Any]:
-    """The document, made once for each application."""
+    """Return the document, made once for each application."""
     if app.openapi_schema is not None:
         return app.openapi_schema
     document = FastAPI.openapi(app)

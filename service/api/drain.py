@@ -23,7 +23,7 @@ class Drain:
         self.since: float | None = None
 
     def begin(self) -> None:
-        """From now on. May be called twice."""
+        """Begin to drain. May be called twice."""
         if self.since is None:
             self.since = time.monotonic()
 

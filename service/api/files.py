@@ -48,7 +48,7 @@ class ArtifactFile(RangedFile):
 
 
 def artifact_response(opened: Opened, request: Request, *, filename: str, headers: dict[str, str]) -> Response:
-    """The library of an artifact, with links to what belongs to it; 304 where the sender has it."""
+    """Return the library of an artifact, with links to what belongs to it; 304 where the sender has it."""
     digest = opened.entry.digest
     links = [f'</v1/artifacts/{digest}/manifest>; rel="describedby"; type="application/json"']
     if len(opened.entry.files) > 1:

@@ -35,12 +35,12 @@ _COMPILE = {
 
 
 def model_form() -> dict[str, Any]:
-    """`openapi_extra` of a call that takes a model."""
+    """Return `openapi_extra` of a call that takes a model."""
     return _form(_MODEL)
 
 
 def compile_form() -> dict[str, Any]:
-    """`openapi_extra` of a call that takes a model and how to compile it."""
+    """Return `openapi_extra` of a call that takes a model and how to compile it."""
     return _form(_MODEL | _COMPILE)
 
 

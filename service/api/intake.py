@@ -22,7 +22,7 @@ IDENTIFYING = CapacityLimiter(4)
 
 @asynccontextmanager
 async def taken_form(request: Request, fields: tuple[str, ...]) -> AsyncIterator[Upload]:
-    """The form in the body, streamed into a folder that is gone afterwards, whatever was moved out of it.
+    """Give the form in the body, streamed into a folder that is gone afterwards, whatever was moved out of it.
 
     `fields` are the parts it may have beside `model` and `data`. Raises what `receive` raises, and StoreUnwritable.
     """

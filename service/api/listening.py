@@ -22,7 +22,7 @@ class Tls:
     key: Path
 
     def check(self) -> None:
-        """Raises InvalidOption for files that cannot be used."""
+        """Raise InvalidOption for files that cannot be used."""
         for option, path in (("--tls-cert", self.certificate), ("--tls-key", self.key)):
             if not path.is_file():
                 raise InvalidOption(f"{option}: there is no file {path}", option=option)
@@ -38,7 +38,7 @@ class Tls:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens. Raises InvalidOption where it cannot."""
+    """Return a socket that listens. Raise InvalidOption where it cannot."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with ExitStack() as on_failure:
@@ -56,7 +56,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def is_loopback(listening: socket.socket) -> bool:
-    """Whether only this machine reaches the socket."""
+    """Return whether only this machine reaches the socket."""
     address = ipaddress.ip_address(str(listening.getsockname()[0]).partition("%")[0])
     mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
     return (mapped or address).is_loopback

@@ -16,7 +16,7 @@ _QUIET = ("uvicorn.error", "uvicorn.asgi", "alembic", "botocore", "urllib3", "ht
 
 
 def open_log(level: str, form: str) -> None:
-    """Sends the log to stderr: `form` is `console` or `json`. What was there before is replaced."""
+    """Send the log to stderr: `form` is `console` or `json`. What was there before is replaced."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,

@@ -53,12 +53,12 @@ class Metrics:
         self.database_errors = self._counter("relaxc_database_errors", "Statements that the database failed.")
 
     def watch(self, backend: Backend) -> None:
-        """Adds what is asked of the backend when /metrics is, and counts its database's failures."""
+        """Add what is asked of the backend when /metrics is, and counts its database's failures."""
         self._registry.register(_OfBackend(backend))
         backend.database.on_error(self.database_errors.inc)
 
     def watch_job(self, job: JobRow, data: dict[str, Any]) -> None:
-        """An event of a job that runs here: ends of stages, whose names are the child's word, and its own end."""
+        """Count an event of a job that runs here: ends of stages, whose names are the child's word, and its own end."""
         seconds = data.get("seconds")
         if data.get("event") == "stage" and isinstance(seconds, int | float) and 0 <= seconds < _FOREVER_S:
             stage = str(data.get("stage"))
@@ -67,11 +67,11 @@ class Metrics:
             self._ended.labels(job.kind.value, data["state"]).inc()
 
     def submitted(self, origin: str) -> None:
-        """A job was asked for and answered by `hit`, `miss`, `joined` or `repeated`."""
+        """Count a job that was asked for and answered by `hit`, `miss`, `joined` or `repeated`."""
         self._cache.labels(origin).inc()
 
     def text(self) -> bytes:
-        """All of it, in Prometheus's text format 0.0.4."""
+        """Return all of it, in Prometheus's text format 0.0.4."""
         return generate_latest(self._registry)
 
     def _counter(self, name: str, help: str, *labels: str) -> Counter:
@@ -85,11 +85,11 @@ class _OfBackend(Collector):
         self._backend = backend
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the queue is not read before somebody asks."""
+        """Describe nothing: the queue is not read before somebody asks."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """The numbers now; without the queue's where the database does not answer."""
+        """Yield the numbers now; without the queue's where the database does not answer."""
         children = GaugeMetricFamily("relaxc_children", "Tasks that run in child processes of this server.")
         children.add_metric([], self._backend.pool.running)
         yield children

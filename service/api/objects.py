@@ -1,4 +1,4 @@
-"""The objects of docs/service.md as JSON: what calls take and give, for checks and for OpenAPI."""
+"""The objects of docs/api.md as JSON: what calls take and give, for checks and for OpenAPI."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ __all__ = ["compile_options", "parsed_options"]
 
 
 def compile_options(data: dict[str, Any]) -> CompileOptions:
-    """The options that these JSON values mean. Raises InvalidOption, also for plugins and paths, and InvalidShape."""
+    """Return the options that these JSON values mean. Raise InvalidOption, also for plugins and paths, and
+    InvalidShape.
+    """
     if data.get("plugins"):
         raise InvalidOption(
             "plugins are code, and are not taken over HTTP",
@@ -30,7 +32,7 @@ def compile_options(data: dict[str, Any]) -> CompileOptions:
 
 
 def parsed_options(text: str) -> CompileOptions:
-    """The options in a form's part. Raises InvalidOption and InvalidShape."""
+    """Return the options in a form's part. Raise InvalidOption and InvalidShape."""
     try:
         data: Any = json.loads(text)
         canonical_body(data)

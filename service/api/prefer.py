@@ -25,7 +25,7 @@ class Preference:
 
 
 def preference_of(prefer: str) -> Preference:
-    """What the header asks for. What we do not know, or is not well-formed, is ignored, as the RFC demands.
+    """Return what the header asks for. What we do not know, or is not well-formed, is ignored, as the RFC demands.
 
     `wait=N` waits N seconds, a day at most; `respond-async` does not wait, unless `wait` is there too (section 4.3).
     """

@@ -84,7 +84,7 @@ _METHODS = ("DELETE", "GET", "HEAD", "PATCH", "POST", "PUT")
 
 
 def problem(error: RelaxcError, request: Request | None = None) -> JSONResponse:
-    """The response for one of our errors; with `request`, one that its sender gets who still sends."""
+    """Return the response for one of our errors; with `request`, one that its sender gets who still sends."""
     body = Problem(
         type=f"/problems/{error.code}",
         title=title_of(error.code),
@@ -119,7 +119,7 @@ def of_http(
     headers: dict[str, str] | None = None,
     **fields: Any,
 ) -> JSONResponse:
-    """The response for a code that only HTTP has; `request` as for `problem`."""
+    """Return the response for a code that only HTTP has; `request` as for `problem`."""
     status, meaning, remedy, fault, retryable = OF_HTTP[code]
     body = Problem(
         type=f"/problems/{code}",
@@ -137,7 +137,7 @@ def of_http(
 
 
 def title_of(code: str) -> str:
-    """The code in words."""
+    """Return the code in words."""
     return code.replace("-", " ").capitalize()
 
 
@@ -147,7 +147,7 @@ def _response(body: Problem, headers: dict[str, str], request: Request | None) -
 
 
 def install(app: FastAPI) -> None:
-    """Every error of `app` becomes a problem."""
+    """Make every error of `app` a problem."""
 
     @app.exception_handler(RelaxcError)
     async def ours(request: Request, error: RelaxcError) -> JSONResponse:
@@ -196,7 +196,7 @@ def _said(wrong: list[dict[str, Any]]) -> str | None:
 
 
 def responses(*codes: str) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI `responses` of a call that can fail with these codes, by status."""
+    """Return the OpenAPI `responses` of a call that can fail with these codes, by status."""
     found: dict[int | str, dict[str, Any]] = {}
     for code in codes:
         answer = of_http(code) if code in OF_HTTP else problem(by_code()[code]("…"))

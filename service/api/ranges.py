@@ -22,9 +22,9 @@ class Span:
 
 
 def span_of(content_range: str | None, announced_bytes: int | None) -> Span:
-    """What a body is of its file: `bytes FIRST-LAST/TOTAL`, or without that header the whole.
+    """Return what a body is of its file: `bytes FIRST-LAST/TOTAL`, or without that header the whole.
 
-    Raises InvalidOption for another form, for a range that no file has, and where it contradicts Content-Length.
+    Raise InvalidOption for another form, for a range that no file has, and where it contradicts Content-Length.
     """
     if content_range is None:
         if announced_bytes is None:

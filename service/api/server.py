@@ -41,7 +41,7 @@ class Server(uvicorn.Server):
         self._stopping: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Starts, then tells the address."""
+        """Start, then tell the address."""
         await super().startup(sockets=sockets)
         for server in self.servers:
             for listening in server.sockets:
@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
                 print(f"listening on {'https' if self.config.is_ssl else 'http'}://{shown}:{port}", flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begins to drain, or stops."""
+        """Begin to drain, or stop."""
         if sig == signal.SIGTERM and self._drain.since is None and self.started:
             self._captured_signals.append(sig)  # raised again at the end, as uvicorn does with every signal
             self._drain.begin()
@@ -58,7 +58,7 @@ class Server(uvicorn.Server):
             super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:
-        """Ten times a second: stops when no job runs any more, or their time is over."""
+        """Look ten times a second, and stop when no job runs any more, or their time is over."""
         if self._drain.since is not None:
             if self._stopping is None:
                 self._stopping = asyncio.create_task(self._stop_jobs(settings().drain_s))
@@ -66,7 +66,7 @@ class Server(uvicorn.Server):
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stops: what still runs ends, who listens to it is told, then connections close."""
+        """Stop: what still runs ends, who listens to it is told, then connections close."""
         if self._backend is not None:
             self._backend.hurry()
         await (self._stopping or self._stop_jobs(0.0))
@@ -90,9 +90,9 @@ def run(
     tls: Tls | None = None,
     no_auth: bool = False,
 ) -> None:
-    """Serves on `host` and `port` until SIGTERM or SIGINT.
+    """Serve on `host` and `port` until SIGTERM or SIGINT.
 
-    Raises InvalidOption when it cannot listen there, when `tls` cannot be used, and when others than this machine
+    Raise InvalidOption when it cannot listen there, when `tls` cannot be used, and when others than this machine
     could ask although there are no keys (`no_auth` serves them all the same).
     """
     if tls is not None:

@@ -37,7 +37,7 @@ class Traces:
         self._lock = threading.Lock()
 
     def watch(self, job: JobRow, data: dict[str, Any]) -> None:
-        """An event of a job: `state` opens and closes its span, `stage` those below it."""
+        """Take an event of a job: `state` opens and closes its span, `stage` those below it."""
         with self._lock:
             if data.get("event") == "state":
                 self._state(job, data)
@@ -48,7 +48,7 @@ class Traces:
                     self._stages[job.id] = self._tracer.start_span(f"stage {name}", self._below(job.id))
 
     def close(self) -> None:
-        """Sends what has not been sent."""
+        """Send what has not been sent."""
         self.provider.shutdown()
 
     def _state(self, job: JobRow, data: dict[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Traces:
 
 
 def of_requests(traces: Traces | None) -> TelemetryConfig:
-    """What FastAPI is to trace by itself: each request, where there is somewhere to send it."""
+    """Return what FastAPI is to trace by itself: each request, where there is somewhere to send it."""
     config: TelemetryConfig = {"tracing": traces is not None, "metrics": False, "logs": False, "operation_spans": False}
     if traces is not None:
         config["tracer_provider"] = traces.provider
@@ -89,7 +89,7 @@ def of_requests(traces: Traces | None) -> TelemetryConfig:
 
 
 def open_traces() -> Traces | None:
-    """Sends traces to the endpoint that the environment names; None where it names none."""
+    """Send traces to the endpoint that the environment names; None where it names none."""
     if not any(os.environ.get(name) for name in _ENDPOINTS):
         return None
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

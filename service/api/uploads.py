@@ -47,9 +47,9 @@ class Upload:
 async def receive(
     chunks: AsyncIterator[bytes], content_type: str, folder: Path, max_bytes: int, fields: Collection[str] = FIELDS
 ) -> Upload:
-    """Reads a whole body into `folder`; beside files it may have the parts `fields`.
+    """Read a whole body into `folder`; beside files it may have the parts `fields`.
 
-    Raises InvalidOption for a body that is not what a form should be, ModelTooLarge as soon as the files have over
+    Raise InvalidOption for a body that is not what a form should be, ModelTooLarge as soon as the files have over
     `max_bytes` or the rest OVERHEAD_BYTES, ModelUnsafe for a file name that is a path.
     """
     reader = FormReader(content_type, folder, max_bytes, fields)
@@ -61,7 +61,7 @@ async def receive(
 
 
 async def pump(chunks: AsyncIterator[bytes], take: Callable[[bytes], object]) -> None:
-    """Hands everything to `take` in a thread, a mebibyte at a time; while it works on one, the next comes in."""
+    """Hand everything to `take` in a thread, a mebibyte at a time; while it works on one, the next comes in."""
     batch = bytearray()
     working = asyncio.create_task(asyncio.to_thread(take, b""))
     try:
@@ -102,7 +102,7 @@ class FormReader:
             raise InvalidOption(f"the body's boundary cannot be used: {error}", remedy=_REMEDY) from error
 
     def feed(self, data: bytes) -> None:
-        """Takes the next bytes of the body; what is no file's content counts too, also after the last boundary."""
+        """Take the next bytes of the body; what is no file's content counts too, also after the last boundary."""
         self._fed_bytes += len(data)
         if self._fed_bytes > self._max_bytes + OVERHEAD_BYTES:
             raise self._too_large()
@@ -112,7 +112,7 @@ class FormReader:
             raise InvalidOption(f"the body is not a well-formed multipart form: {error}", remedy=_REMEDY) from error
 
     def finish(self) -> Upload:
-        """What came, when the body was whole."""
+        """Return what came, when the body was whole."""
         if not self._complete:
             raise InvalidOption("the body ends before its last boundary", remedy=_REMEDY)
         if self.upload.model is None:
@@ -121,7 +121,7 @@ class FormReader:
         return self.upload
 
     def close(self) -> None:
-        """Closes a file that was being written."""
+        """Close a file that was being written."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -14,7 +14,7 @@ __all__ = ["hold_folder", "remove_folder", "staging_folder", "sweep_staging", "s
 
 
 def sync(path: Path) -> None:
-    """Returns when the file's or folder's contents are on the disk."""
+    """Return when the file's or folder's contents are on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -38,7 +38,7 @@ def write_file(path: Path, data: bytes, staging: Path) -> None:
 
 
 def hold_folder(path: Path, *, exclusive: bool) -> int | None:
-    """A descriptor of the folder, locked until it is closed; None when it is gone, or held by somebody else.
+    """Return a descriptor of the folder, locked until it is closed; None when it is gone, or held by somebody else.
 
     flock(2) locks end with the process, so nobody has to clean up after one that was killed.
     """
@@ -58,7 +58,7 @@ def hold_folder(path: Path, *, exclusive: bool) -> int | None:
 
 @contextmanager
 def staging_folder(staging: Path) -> Iterator[Path]:
-    """A new folder in `staging`, held while in use and removed at the end unless it was renamed away."""
+    """Give a new folder in `staging`, held while in use and removed at the end unless it was renamed away."""
     folder = staging / uuid.uuid4().hex
     folder.mkdir(parents=True)
     handle = hold_folder(folder, exclusive=True)

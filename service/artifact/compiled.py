@@ -31,9 +31,10 @@ class CompiledArtifact:
     cached: bool
 
     def copy_to(self, output: Path) -> CompiledArtifact:
-        """A copy at `output`, weights beside it under its name; who opens it meanwhile sees the old file or the new.
+        """Return a copy at `output`, weights beside it under its name; who opens it meanwhile sees the old file or the
+        new.
 
-        Raises InvalidOption where it cannot be written.
+        Raise InvalidOption where it cannot be written.
         """
         copies = tuple(output if file == self.path else output.with_suffix(file.suffix) for file in self.files)
         try:

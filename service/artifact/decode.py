@@ -24,7 +24,7 @@ class Fields:
         self.where = where
 
     def take(self, name: str, kind: type[T] | tuple[type[T], ...]) -> T:
-        """The field's value, which is of that type; a bool is no int."""
+        """Return the field's value, which is of that type; a bool is no int."""
         if name not in self._left:
             raise ArtifactCorrupt(f"{self.where} has no field {name!r}")
         value = self._left.pop(name)
@@ -35,14 +35,14 @@ class Fields:
         return value
 
     def strings(self, name: str) -> tuple[str, ...]:
-        """A list of strings."""
+        """Return a list of strings."""
         values = self.take(name, list)
         if not all(isinstance(value, str) for value in values):
             raise ArtifactCorrupt(f"{self.where}.{name} is not a list of strings")
         return tuple(values)
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """A list of integers; a bool is none."""
+        """Return a list of integers; a bool is none."""
         values = self.take(name, list)
         if not all(type(value) is int for value in values):
             raise ArtifactCorrupt(f"{self.where}.{name} is not a list of integers")
@@ -52,18 +52,18 @@ class Fields:
         return name in self._left
 
     def table(self, name: str) -> dict[str, str]:
-        """An object whose values are strings."""
+        """Return an object whose values are strings."""
         values = self.take(name, dict)
         if not all(isinstance(value, str) for value in values.values()):
             raise ArtifactCorrupt(f"{self.where}.{name} is not a table of strings")
         return values
 
     def maybe(self, name: str, kind: type[T]) -> T | None:
-        """The field's value, or None for null."""
+        """Return the field's value, or None for null."""
         return self.take(name, (kind, type(None)))
 
     def done(self) -> None:
-        """Raises ArtifactCorrupt for a field that was not taken."""
+        """Raise ArtifactCorrupt for a field that was not taken."""
         if self._left:
             raise ArtifactCorrupt(f"{self.where} has the unknown fields {', '.join(sorted(self._left))}")
 
@@ -82,7 +82,7 @@ def _dims(values: list[Any], where: str) -> tuple[int | str, ...]:
 
 
 def tensor(value: Any, where: str) -> TensorSpec:
-    """The TensorSpec that `{"name", "dtype", "shape"}` describes."""
+    """Return the TensorSpec that `{"name", "dtype", "shape"}` describes."""
     fields = Fields(value, where)
     name, dtype, shape = fields.take("name", str), fields.take("dtype", str), _dims(fields.take("shape", list), where)
     fields.done()
@@ -90,7 +90,7 @@ def tensor(value: Any, where: str) -> TensorSpec:
 
 
 def signature(value: Any) -> Signature:
-    """The Signature that its `to_dict` described."""
+    """Return the Signature that its `to_dict` described."""
     fields = Fields(value, "signature")
     inputs, outputs = (
         tuple(tensor(row, f"signature.{name}[{i}]") for i, row in enumerate(fields.take(name, list)))
@@ -112,7 +112,7 @@ def _bounds(name: str, value: Any) -> DimBounds:
 
 
 def target(value: Any, where: str = "target") -> TargetSpec:
-    """The TargetSpec that its `to_dict` described."""
+    """Return the TargetSpec that its `to_dict` described."""
     fields = Fields(value, where)
     name, kind, triple, mcpu, arch = (fields.take(key, str) for key in ("name", "kind", "triple", "mcpu", "arch"))
     cores, vector_bits = fields.take("cores", int), fields.take("vector_bits", int)

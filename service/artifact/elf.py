@@ -63,9 +63,9 @@ class _Table:
 
 
 def read_sections(path: Path) -> dict[str, Section]:
-    """Every section of the ELF shared library at `path` by name, each checked to lie inside the file.
+    """Return every section of the ELF shared library at `path` by name, each checked to lie inside the file.
 
-    Raises ArtifactNotFound, and ArtifactCorrupt for what is not a whole 64-bit little-endian shared library.
+    Raise ArtifactNotFound, and ArtifactCorrupt for what is not a whole 64-bit little-endian shared library.
     """
     try:
         with path.open("rb") as file:
@@ -110,7 +110,7 @@ def _read_at(file: BinaryIO, offset: int, count: int, size: int) -> bytes:
 def append_sections(library: Path, out: Path, sections: Sequence[NewSection]) -> None:
     """Write `library` with `sections` appended, in order, to `out`; they are not loaded into memory by the linker.
 
-    The section table and its names move to the end of the file; the code is not touched. Raises ArtifactCorrupt
+    The section table and its names move to the end of the file; the code is not touched. Raise ArtifactCorrupt
     when `library` is no ELF shared library or has a section of one of these names.
     """
     with library.open("rb") as file:

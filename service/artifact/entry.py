@@ -24,12 +24,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def is_digest(text: str) -> bool:
-    """Whether this is a SHA-256 in lower-case hex."""
+    """Return whether this is a SHA-256 in lower-case hex."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def sha256_of(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -59,12 +59,12 @@ class StoredKey:
     build: Mapping[str, Any]
 
     def to_json(self) -> str:
-        """The key's file."""
+        """Return the key's file."""
         return canonical_json({"artifact": self.artifact, "entries": dict(self.key.entries), "build": self.build})
 
     @staticmethod
     def read(path: Path) -> StoredKey:
-        """The key in this file. Raises ArtifactCorrupt."""
+        """Return the key in this file. Raise ArtifactCorrupt."""
         fields = _load(path)
         found = StoredKey(Key.of(fields.table("entries")), fields.take("artifact", str), fields.take("build", dict))
         fields.done()
@@ -103,12 +103,12 @@ class Entry:
         return sum(file.size_bytes for file in self.files)
 
     def to_json(self) -> str:
-        """The file that describes the folder, in it."""
+        """Return the file that describes the folder, in it."""
         return canonical_json({"files": [[file.name, file.size_bytes, file.sha256] for file in self.files]})
 
     @staticmethod
     def read(folder: Path) -> Entry:
-        """The artifact in this folder, its files' sizes checked. Raises ArtifactCorrupt."""
+        """Return the artifact in this folder, its files' sizes checked. Raise ArtifactCorrupt."""
         fields = _load(folder / ENTRY_FILE)
         files = tuple(_file(folder, row) for row in fields.take("files", list))
         fields.done()

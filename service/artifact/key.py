@@ -43,7 +43,7 @@ class Key:
 
     @staticmethod
     def of(entries: Mapping[str, str]) -> Key:
-        """The key of these entries, whatever their order."""
+        """Return the key of these entries, whatever their order."""
         return Key(tuple(sorted(entries.items())))
 
     @cached_property
@@ -52,16 +52,16 @@ class Key:
         return hashlib.sha256(canonical_json(dict(self.entries)).encode()).hexdigest()
 
     def differences(self, other: Key) -> dict[str, tuple[str | None, str | None]]:
-        """The entries that differ, as name → (value here, value there); None where there is no such entry."""
+        """Return the entries that differ, as name → (value here, value there); None where there is no such entry."""
         mine, theirs = dict(self.entries), dict(other.entries)
         names = sorted(mine.keys() | theirs.keys())
         return {n: (mine.get(n), theirs.get(n)) for n in names if mine.get(n) != theirs.get(n)}
 
 
 def key_for(request: CompileRequest) -> Key:
-    """Everything that the artifact of `request` depends on.
+    """Return everything that the artifact of `request` depends on.
 
-    Imports no framework. Raises PluginError for a plugin file that cannot be read, InvalidRecords for such records,
+    Imports no framework. Raise PluginError for a plugin file that cannot be read, InvalidRecords for such records,
     ToolMissing without a compiler.
     """
     options = request.options.to_dict()
@@ -98,7 +98,7 @@ def _plugin_digest(path: Path) -> str:
 
 
 def digest_of_files(root: Path, places: Iterable[str]) -> str:
-    """The SHA-256 of the names below `root`, and the contents, of these files and all files in these folders."""
+    """Return the SHA-256 of the names below `root`, and the contents, of these files and all files in these folders."""
     found: set[Path] = set()
     for place in places:
         path = root / place

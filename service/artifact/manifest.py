@@ -42,7 +42,7 @@ class Requires:
 
     @staticmethod
     def of(target: TargetSpec, runtime: str) -> Requires:
-        """What code compiled for `target` with TVM `runtime` needs."""
+        """Return what code compiled for `target` with TVM `runtime` needs."""
         cpu = target.host or target
         digits = target.arch.removeprefix("sm_").removesuffix("a")
         return Requires(
@@ -53,7 +53,7 @@ class Requires:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """These needs as JSON values."""
+        """Return these needs as JSON values."""
         return {
             "arch": self.arch,
             "features": list(self.features),
@@ -76,7 +76,7 @@ class WeightsTable:
     size_bytes: int = 0
 
     def to_dict(self) -> dict[str, Any]:
-        """The table as JSON values."""
+        """Return the table as JSON values."""
         rows = [[t.name, t.dtype, list(t.shape)] for t in self.tensors]
         return {"tensors": rows, "file": self.file, "sha256": self.sha256, "size_bytes": self.size_bytes}
 
@@ -118,17 +118,17 @@ class Manifest:
         return None if isinstance(self.verification, str) else bool(self.verification["passed"])
 
     def with_verification(self, result: _Reported | str) -> Manifest:
-        """This manifest with a comparison's result, or with the reason why there is none."""
+        """Return this manifest with a comparison's result, or with the reason why there is none."""
         if isinstance(result, str):
             return replace(self, verification=_NOT_VERIFIED + result.removeprefix(_NOT_VERIFIED))
         return replace(self, verification=result.to_dict())
 
     def with_weights(self, weights: WeightsTable) -> Manifest:
-        """This manifest with another table of weights."""
+        """Return this manifest with another table of weights."""
         return replace(self, weights=weights)
 
     def to_dict(self) -> dict[str, Any]:
-        """The manifest as JSON values."""
+        """Return the manifest as JSON values."""
         return {
             "format": FORMAT,
             "signature": self.signature.to_dict(),
@@ -145,12 +145,12 @@ class Manifest:
         }
 
     def to_json(self) -> str:
-        """Canonical JSON: equal manifests give equal bytes."""
+        """Return canonical JSON: equal manifests give equal bytes."""
         return canonical_json(self.to_dict())
 
     @staticmethod
     def from_json(text: str | bytes) -> Manifest:
-        """The manifest that `to_json` wrote. Raises ArtifactCorrupt for anything else."""
+        """Return the manifest that `to_json` wrote. Raise ArtifactCorrupt for anything else."""
         try:
             return _manifest(json.loads(text, parse_constant=_no_constant, parse_float=_finite))
         except (ValueError, RecursionError) as error:
@@ -158,9 +158,9 @@ class Manifest:
 
     @staticmethod
     def read(path: Path | str) -> Manifest:
-        """The manifest of the artifact at `path`; none of its code is loaded.
+        """Return the manifest of the artifact at `path`; none of its code is loaded.
 
-        Raises ArtifactNotFound, or ArtifactCorrupt for a file that is damaged or not one of ours.
+        Raise ArtifactNotFound, or ArtifactCorrupt for a file that is damaged or not one of ours.
         """
         path = Path(path)
         section = read_sections(path).get(MANIFEST_SECTION)
@@ -178,10 +178,10 @@ class Manifest:
 
 
 def weights_extent(path: Path, manifest: Manifest) -> tuple[Path, Section]:
-    """The file that holds the weights of the artifact at `path`, and which bytes of it.
+    """Return the file that holds the weights of the artifact at `path`, and which bytes of it.
 
     A sidecar is looked for under the artifact's own name first, so that the two may be renamed together.
-    Raises ArtifactNotFound or ArtifactCorrupt.
+    Raise ArtifactNotFound or ArtifactCorrupt.
     """
     table = manifest.weights
     if table.file is None:

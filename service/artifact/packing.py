@@ -47,7 +47,7 @@ def pack(
 
 
 def table_of(weights: Mapping[str, Any]) -> WeightsTable:
-    """The manifest's table for these weights, inside the artifact."""
+    """Return the manifest's table for these weights, inside the artifact."""
     tensors = tuple(
         TensorSpec(name, str(tensor.dtype), tuple(int(n) for n in tensor.shape)) for name, tensor in weights.items()
     )

@@ -52,7 +52,7 @@ def _header(tensors: Iterable[TensorSpec]) -> bytes:
 
 
 def image_size(tensors: Iterable[TensorSpec]) -> int:
-    """The bytes that `write_image` writes for these tensors."""
+    """Return the bytes that `write_image` writes for these tensors."""
     tensors = list(tensors)
     return len(_header(tensors)) + sum(_size_bytes(t) + -_size_bytes(t) % ALIGN for t in tensors)
 

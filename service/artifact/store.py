@@ -66,7 +66,7 @@ class Store:
     # Finding
 
     def lookup(self, key: Key) -> Entry | None:
-        """The artifact of this key, or None. A hit counts as a use; sizes are checked, contents are not."""
+        """Return the artifact of this key, or None. A hit counts as a use; sizes are checked, contents are not."""
         path = self._key_path(key.digest)
         try:
             stored = StoredKey.read(path)
@@ -81,9 +81,9 @@ class Store:
         return replace(entry, build=stored.build, keys=(stored,))
 
     def open(self, digest: str) -> Opened:
-        """The artifact with this digest, safe from removal until it is closed. Takes the same time for any size.
+        """Return the artifact with this digest, safe from removal until it is closed. Takes the same time for any size.
 
-        Raises ArtifactNotFound, also for what is no digest, and ArtifactCorrupt when a file's size is wrong.
+        Raise ArtifactNotFound, also for what is no digest, and ArtifactCorrupt when a file's size is wrong.
         """
         handle = hold_folder(self._folder(digest), exclusive=False) if is_digest(digest) else None
         if handle is None:
@@ -96,7 +96,7 @@ class Store:
             raise
 
     def use(self, digest: str) -> bool:
-        """Counts as a use of the artifact, and says whether it is there; of its files nothing is looked at."""
+        """Count a use of the artifact, and say whether it is there; of its files nothing is looked at."""
         try:
             os.utime(self._folder(digest) / ENTRY_FILE)
         except FileNotFoundError:
@@ -114,7 +114,7 @@ class Store:
             return opened.entry
 
     def verify(self, digest: str) -> Entry:
-        """The artifact with this digest, every byte hashed; raises and removes it when one is wrong."""
+        """Return the artifact with this digest, every byte hashed; raises and removes it when one is wrong."""
         with self.open(digest) as opened:
             entry = opened.entry
             wrong = [file.name for file in entry.files if sha256_of(entry.folder / file.name) != file.sha256]
@@ -124,7 +124,7 @@ class Store:
         return entry
 
     def ls(self) -> list[Entry]:
-        """Every artifact with the keys that lead to it, the most recently used first."""
+        """Return every artifact with the keys that lead to it, the most recently used first."""
         keys = defaultdict(list)
         for stored in self._keys():
             keys[stored.artifact].append(stored)
@@ -146,7 +146,9 @@ class Store:
                 path.unlink(missing_ok=True)
 
     def explain(self, key: Key) -> Explanation:
-        """Whether the key would hit, and if not, the stored key nearest to it: of the same model if there is one."""
+        """Return whether the key would hit, and if not, the stored key nearest to it: of the same model if there is
+        one.
+        """
         keys = list(self._keys())
         for stored in keys:
             if stored.key == key and self._folder(stored.artifact).is_dir():
@@ -163,7 +165,7 @@ class Store:
     def put(self, key: Key, files: Sequence[Path], build_record: Mapping[str, Any]) -> Entry:
         """Keep `files`, the shared library first, as the artifact of `key`; they are moved into the store.
 
-        Afterwards the store is back under its limit, this artifact kept. Raises StoreUnwritable; then nothing
+        Afterwards the store is back under its limit, this artifact kept. Raise StoreUnwritable; then nothing
         is kept, and `files` may be gone.
         """
         if not files or not all(file.is_file() for file in files):
@@ -209,9 +211,10 @@ class Store:
 
     @contextmanager
     def lock(self, key: Key, *, timeout_s: float = -1) -> Iterator[None]:
-        """Held by one process or thread at a time for each key, so that equal requests compile once.
+        """Hold the key's lock: one process or thread has it at a time for each key, so that equal requests compile
+        once.
 
-        Look the key up again once you hold it. Raises Busy after `timeout_s` seconds; a negative one waits for ever.
+        Look the key up again once you hold it. Raise Busy after `timeout_s` seconds; a negative one waits for ever.
         """
         path = self.root / "locks" / f"{key.digest}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -249,7 +252,7 @@ class Store:
         return removed
 
     def sweep(self) -> None:
-        """Removes what dead processes left half written, and the locks of keys that nobody compiles; `gc` does it too.
+        """Remove what dead processes left half written, and the locks of keys that nobody compiles; `gc` does it too.
 
         Who waits for a lock that is removed notices, and makes it anew (filelock sees to that).
         """

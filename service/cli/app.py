@@ -15,7 +15,7 @@ __all__ = ["app"]
 
 
 def unwrapped(verb: Callable[..., None]) -> str:
-    """A verb's docstring with each paragraph on one line: the terminal's width breaks lines, not ours."""
+    """Return a verb's docstring with each paragraph on one line: the terminal's width breaks lines, not ours."""
     return "\n\n".join(" ".join(part.split()) for part in (verb.__doc__ or "").split("\n\n"))
 
 

@@ -19,9 +19,9 @@ __all__ = ["read_npz", "replacing", "write_npz"]
 
 
 def read_npz(path: Path, signature: Signature) -> dict[str, Any]:
-    """The arrays of a .npz by name, two-byte raw ones as the bfloat16 that the signature says they are.
+    """Return the arrays of a .npz by name, two-byte raw ones as the bfloat16 that the signature says they are.
 
-    Raises InputError where there is no such file or it is no .npz, InputType for an array of Python objects.
+    Raise InputError where there is no such file or it is no .npz, InputType for an array of Python objects.
     """
     import ml_dtypes
     import numpy as np
@@ -51,7 +51,7 @@ def _array(archive: Any, name: str, path: Path) -> Any:
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
-    """Writes arrays by name, in their order, in one step. Unlike np.savez it takes any name, `file` too."""
+    """Write arrays by name, in their order, in one step. Unlike np.savez it takes any name, `file` too."""
     import numpy as np
 
     with replacing(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
@@ -63,9 +63,9 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """A temporary file beside `path` that takes its place at the end, or is removed if something is raised.
+    """Give a temporary file beside `path` that takes its place at the end, or is removed if something is raised.
 
-    Raises InvalidOption where the folder is missing or cannot be written.
+    Raise InvalidOption where the folder is missing or cannot be written.
     """
     try:
         handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

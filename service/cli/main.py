@@ -57,7 +57,7 @@ class Wishes:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs `relaxc ARGUMENTS…` (those of the process if None) and returns its exit code (docs/errors.md)."""
+    """Run `relaxc ARGUMENTS…` (those of the process if None) and return its exit code (docs/errors.md)."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     wishes = Wishes.of(arguments)
     before = signal.signal(signal.SIGTERM, _terminate)

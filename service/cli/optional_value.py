@@ -14,7 +14,7 @@ class TakesBareOptions(TyperCommand):
     """A command that takes them."""
 
     def parse_args(self, ctx, args):  # type: ignore[no-untyped-def]  # the context's type is not public
-        """See `click.Command.parse_args`."""
+        """Parse as `click.Command.parse_args` does."""
         end = args.index("--") if "--" in args else len(args)
         filled = [f"{word}={WITHOUT_VALUE[word]}" if word in WITHOUT_VALUE else word for word in args[:end]]
         return super().parse_args(ctx, filled + args[end:])

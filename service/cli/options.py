@@ -126,7 +126,7 @@ def options_for(
     no_records: bool = False,
     require_tuned: str | None = None,
 ) -> CompileOptions:
-    """What these options mean, the same that the API and the library take. Raises InvalidOption, InvalidShape."""
+    """Return what these options mean, the same that the API and the library take. Raise InvalidOption, InvalidShape."""
     from service.request import CompileOptions
 
     return CompileOptions.from_dict(
@@ -145,9 +145,9 @@ def options_for(
 
 
 def parse_shapes(given: list[str]) -> dict[str, list[int | str]]:
-    """`["x=1,3,224,224", "mask=batch,seq"]` as dims by input name; `x=` is a scalar.
+    """Return `["x=1,3,224,224", "mask=batch,seq"]` as dims by input name; `x=` is a scalar.
 
-    Raises InvalidOption where the text is not NAME=DIMS, InvalidShape for a dim that is neither a size
+    Raise InvalidOption where the text is not NAME=DIMS, InvalidShape for a dim that is neither a size
     nor a name. Input names may hold `=`, dims never do.
     """
     shapes: dict[str, list[int | str]] = {}

@@ -18,7 +18,7 @@ _PLAIN_WIDTH = 200
 
 
 def console(stream: IO[str] | None = None) -> Console:
-    """A rich console on `stream` (stdout if None); a reader that went away raises BrokenPipeError."""
+    """Return a rich console on `stream` (stdout if None); a reader that went away raises BrokenPipeError."""
     from rich.console import Console
 
     class Piped(Console):
@@ -31,7 +31,7 @@ def console(stream: IO[str] | None = None) -> Console:
 
 
 def print_json(value: Mapping[str, Any]) -> None:
-    """One JSON object on stdout. NaN and infinities become null: JSON has no name for them."""
+    """Print one JSON object on stdout. NaN and infinities become null: JSON has no name for them."""
     print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
 
 
@@ -46,7 +46,7 @@ def _finite(value: Any) -> Any:
 
 
 def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
-    """An empty table; the columns in `numbers` are aligned to the right. Cells are text, never markup."""
+    """Return an empty table; the columns in `numbers` are aligned to the right. Cells are text, never markup."""
     from rich import box
     from rich.table import Table
 
@@ -57,7 +57,7 @@ def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
 
 
 def facts(rows: Iterable[tuple[str, str]]) -> None:
-    """Names and values, a line each, on stdout."""
+    """Print names and values, a line each, on stdout."""
     rows = list(rows)
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
@@ -65,7 +65,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def size(size_bytes: float) -> str:
-    """A number of bytes for a person: `13.4 MiB`."""
+    """Return a number of bytes for a person: `13.4 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024 or unit == "GiB":
             break
@@ -74,7 +74,7 @@ def size(size_bytes: float) -> str:
 
 
 def seconds(duration_s: float) -> str:
-    """A duration for a person: `1.24 s`, `3.1 ms`, `12 µs`."""
+    """Return a duration for a person: `1.24 s`, `3.1 ms`, `12 µs`."""
     if duration_s >= 1:
         return f"{duration_s:.2f} s"
     if duration_s >= 1e-3:

@@ -46,7 +46,7 @@ class Remote:
     key_file: Path | None = None
 
     def check(self, verb: str | None) -> None:
-        """Raises InvalidOption where --server is given to a verb that has no use for it; the variable is no wish."""
+        """Raise InvalidOption where --server is given to a verb that has no use for it; the variable is no wish."""
         if self.server is not None and verb is not None and verb not in VERBS:
             raise InvalidOption(
                 f"`relaxc {verb}` works on this machine: it takes no --server",
@@ -62,7 +62,7 @@ class Remote:
         return self.server or settings().server
 
     def refuse(self, **given: object) -> None:
-        """Raises InvalidOption for an option that has a value and works on this machine only."""
+        """Raise InvalidOption for an option that has a value and works on this machine only."""
         for name, value in given.items():
             if value:
                 raise InvalidOption(
@@ -72,7 +72,7 @@ class Remote:
                 )
 
     def client(self) -> Client:
-        """A client of it. Raises InvalidOption for an address or a key file that cannot be used."""
+        """Return a client of it. Raise InvalidOption for an address or a key file that cannot be used."""
         from service.client import Client
         from service.config import settings
 

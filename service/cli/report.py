@@ -16,7 +16,7 @@ __all__ = ["count", "fused", "heaviest", "prim_funcs", "signature", "tuned", "ve
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
-    """Inputs and outputs of `Signature.to_dict()`, with the bounds of symbolic dims and the fixed inputs."""
+    """Print inputs and outputs of `Signature.to_dict()`, with the bounds of symbolic dims and the fixed inputs."""
     shown = table(title, "", "name", "dtype", "shape")
     for kind in ("inputs", "outputs"):
         for tensor in described[kind]:
@@ -30,7 +30,7 @@ def signature(title: str, described: Mapping[str, Any]) -> Table:
 
 
 def verification(manifest: Manifest) -> list[str]:
-    """What the comparison with the reference found: a line for all, and one for each output that failed."""
+    """Return what the comparison with the reference found: a line for all, and one for each output that failed."""
     found = manifest.verification
     if isinstance(found, str):
         return [found]
@@ -56,7 +56,7 @@ def _number(value: Any) -> float:
 
 
 def fused(manifest: Manifest) -> str:
-    """The kernels of more than one operator, the commonest first: `16 conv2d + bias + relu, …`."""
+    """Return the kernels of more than one operator, the commonest first: `16 conv2d + bias + relu, …`."""
     fusions: Mapping[str, int] = manifest.passes.get("fusions", {})
     rows = sorted(
         ((number, name) for name, number in fusions.items() if " + " in name), key=lambda row: (-row[0], row[1])
@@ -66,7 +66,9 @@ def fused(manifest: Manifest) -> str:
 
 
 def tuned(manifest: Manifest) -> str:
-    """How many of the PrimFuncs a record is behind, and why records that were found are not: `12 of 20 PrimFuncs`."""
+    """Return how many of the PrimFuncs a record is behind, and why records that were found are not: `12 of 20
+    PrimFuncs`.
+    """
     from_records = sum(row["source"] == "record" for row in manifest.schedule)
     unfit = sorted({reason for row in manifest.schedule for _, reason in row.get("passed_over", [])})
     more = f"; records that do not fit: {unfit[0]}" if unfit else ""
@@ -75,7 +77,7 @@ def tuned(manifest: Manifest) -> str:
 
 
 def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
-    """Rows of a schedule report: what each PrimFunc computes, and which rule scheduled it."""
+    """Print rows of a schedule report: what each PrimFunc computes, and which rule scheduled it."""
     shown = table(title, "PrimFunc", "FLOPs", "bytes", "scheduled by", "parameters", numbers=("FLOPs", "bytes"))
     for row in rows:
         parameters = " ".join(f"{name}={value}" for name, value in row["parameters"].items())
@@ -86,14 +88,14 @@ def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
 
 
 def heaviest(manifest: Manifest, limit: int) -> list[Mapping[str, Any]]:
-    """The PrimFuncs with the most FLOPs; those whose number depends on a symbolic size come first."""
+    """Return the PrimFuncs with the most FLOPs; those whose number depends on a symbolic size come first."""
     return sorted(manifest.schedule, key=lambda row: -_number(row["flops"] if isinstance(row["flops"], int) else None))[
         :limit
     ]
 
 
 def count(value: int | str) -> str:
-    """A number of operations for a person: `3.6 G`; text in symbolic sizes stays as it is."""
+    """Return a number of operations for a person: `3.6 G`; text in symbolic sizes stays as it is."""
     if isinstance(value, str):
         return value
     for unit, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):

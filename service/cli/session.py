@@ -31,7 +31,7 @@ Dims = Annotated[
 
 
 def open_session(path: Path, threads: int | None, *, with_torch: bool = False, with_compiler: bool = False) -> Session:
-    """The artifact, loaded. Raises ArtifactError.
+    """Return the artifact, loaded. Raise ArtifactError.
 
     `import tvm` imports torch where it can, which takes seconds, and maps its compiler, which takes 110 MiB and half a
     second; unless they are wanted, both are kept out.
@@ -48,9 +48,9 @@ def open_session(path: Path, threads: int | None, *, with_torch: bool = False, w
 def choose_inputs(
     signature: Signature, path: Path | None, dims: list[str] | None, seed: int, *, fill: bool
 ) -> dict[str, Any]:
-    """Arrays from the .npz at `path`, and seeded random ones for the rest if `fill`.
+    """Return arrays from the .npz at `path`, and seeded random ones for the rest if `fill`.
 
-    A symbolic dim of a filled input has the size that `dims` or a given array says. Raises an InputError.
+    A symbolic dim of a filled input has the size that `dims` or a given array says. Raise an InputError.
     """
     from service.runtime.inputs import random_inputs
 
@@ -70,7 +70,7 @@ def choose_inputs(
 
 
 def parse_dims(given: list[str]) -> dict[str, int]:
-    """`["batch=4"]` as sizes by name. Raises InvalidOption."""
+    """Return `["batch=4"]` as sizes by name. Raise InvalidOption."""
     sizes: dict[str, int] = {}
     for text in given:
         name, _, size = text.partition("=")

@@ -115,7 +115,7 @@ def tune(
 
 
 def parse_time(text: str | None) -> float | None:
-    """Seconds of `90s`, `10m`, `1.5h` or a bare number. Raises InvalidOption for anything else."""
+    """Return seconds of `90s`, `10m`, `1.5h` or a bare number. Raise InvalidOption for anything else."""
     if text is None:
         return None
     found = _TIME.fullmatch(text.strip())

@@ -119,17 +119,17 @@ def _cells(event: dict[str, Any]) -> list[str]:
 
 
 def part(value: float | None) -> str:
-    """A share for a person: `83 %`; empty for none."""
+    """Return a share for a person: `83 %`; empty for none."""
     return f"{value:.0%}" if value else ""
 
 
 def ratio(value: float | None) -> str:
-    """A gain for a person: `1.12 x`; empty for none."""
+    """Return a gain for a person: `1.12 x`; empty for none."""
     return f"{value:.2f} x" if value else ""
 
 
 def duration(value_s: float) -> str:
-    """A long time for a person: `1:02:03`, `2:03`."""
+    """Return a long time for a person: `1:02:03`, `2:03`."""
     minutes, rest = divmod(round(value_s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

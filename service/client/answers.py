@@ -17,7 +17,7 @@ _SHOWN_CHARS = 200
 
 
 def check(response: httpx.Response) -> httpx.Response:
-    """The response, if it is what was asked for; its body must have been read if not.
+    """Return the response, if it is what was asked for; its body must have been read if not.
 
     Raises the error whose code the problem+json body names, with `retry_after_s` among its fields where the server
     says when to come again; ServiceError for a code that this version does not know, and ServerUnreachable for an
@@ -64,7 +64,7 @@ def _retry_after_s(response: httpx.Response) -> float | None:
 
 @contextmanager
 def translated(url: str) -> Iterator[None]:
-    """httpx's errors become ServerUnreachable, with theirs as the cause."""
+    """Turn httpx's errors into ServerUnreachable, with theirs as the cause."""
     try:
         yield
     except httpx.InvalidURL as error:
@@ -91,5 +91,5 @@ def _certificate(error: BaseException) -> dict[str, str]:
 
 
 def never_arrived(error: RelaxcError) -> bool:
-    """Whether the request behind this error was not sent at all, so that sending it again cannot do it twice."""
+    """Return whether the request behind this error was not sent at all, so that sending it again cannot do it twice."""
     return isinstance(error.__cause__, httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout)

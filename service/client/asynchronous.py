@@ -45,7 +45,7 @@ class AsyncClient:
         on_event: Callable[[dict[str, Any]], None] | None = None,
         **wishes: Unpack[calls.CompileWishes],
     ) -> CompiledArtifact:
-        """As `Client.compile`; `on_event` is a plain function."""
+        """Do as `Client.compile`; `on_event` is a plain function."""
         return await self._run(calls.compile(Path(model), Path(output), wishes), on_event)
 
     async def tune(
@@ -55,67 +55,67 @@ class AsyncClient:
         on_event: Callable[[dict[str, Any]], None] | None = None,
         **wishes: Unpack[TuneWishes],
     ) -> Tuned:
-        """As `Client.tune`; `on_event` is a plain function."""
+        """Do as `Client.tune`; `on_event` is a plain function."""
         return await self._run(tune(Path(model), wishes), on_event)
 
     async def upload(self, model: Path | str, data: Iterable[Path] | None = None) -> Model:
-        """As `Client.upload`."""
+        """Do as `Client.upload`."""
         return await self._run(upload(Path(model), data))
 
     async def submit(self, kind: str, *, idempotency_key: str | None = None, **request: Any) -> Job:
-        """As `Client.submit`."""
+        """Do as `Client.submit`."""
         return await self._run(calls.submit({"kind": kind, **request}, idempotency_key))
 
     async def job(self, id: str) -> Job:
-        """As `Client.job`."""
+        """Do as `Client.job`."""
         return await self._run(calls.job(id))
 
     async def jobs(self, **filters: str | None) -> JobPage:
-        """As `Client.jobs`."""
+        """Do as `Client.jobs`."""
         return await self._run(calls.jobs(**filters))
 
     def events(self, id: str, *, after: int = 0) -> AsyncIterator[Event]:
-        """As `Client.events`."""
+        """Do as `Client.events`."""
         return self._drive(Flow(follow(id, after=after)))
 
     async def wait(self, id: str, *, timeout_s: float | None = None) -> Job:
-        """As `Client.wait`."""
+        """Do as `Client.wait`."""
         return await self._run(follow(id, deadline_s=None if timeout_s is None else time.monotonic() + timeout_s))
 
     async def cancel(self, id: str) -> Job:
-        """As `Client.cancel`."""
+        """Do as `Client.cancel`."""
         return await self._run(calls.cancel(id))
 
     async def logs(self, id: str) -> str:
-        """As `Client.logs`."""
+        """Do as `Client.logs`."""
         return (await self._run(calls.text_of(f"/v1/jobs/{id}/logs"))).decode(errors="replace")
 
     async def fetch(self, job: Job, output: Path | str) -> CompiledArtifact:
-        """As `Client.fetch`."""
+        """Do as `Client.fetch`."""
         return await self._run(calls.fetch(job, Path(output)))
 
     async def download(self, digest: str, output: Path | str) -> Path:
-        """As `Client.download`."""
+        """Do as `Client.download`."""
         return await self._run(download(f"/v1/artifacts/{digest}", Path(output), digest))
 
     async def manifest(self, digest: str) -> dict[str, Any]:
-        """As `Client.manifest`."""
+        """Do as `Client.manifest`."""
         return await self._run(calls.json_of(f"/v1/artifacts/{digest}/manifest"))
 
     async def report(self, id: str) -> dict[str, Any]:
-        """As `Client.report`."""
+        """Do as `Client.report`."""
         return await self._run(calls.json_of(f"/v1/jobs/{id}/report"))
 
     async def targets(self) -> list[dict[str, Any]]:
-        """As `Client.targets`."""
+        """Do as `Client.targets`."""
         return list((await self._run(calls.json_of("/v1/targets")))["targets"])
 
     async def records(self, digest: str) -> str:
-        """As `Client.records`."""
+        """Do as `Client.records`."""
         return (await self._run(calls.text_of(f"/v1/records/{digest}"))).decode()
 
     async def close(self) -> None:
-        """Closes its connections."""
+        """Close its connections."""
         await self._http.aclose()
 
     async def __aenter__(self) -> Self:
@@ -177,7 +177,7 @@ class _Opened:
         self._chunks: AsyncIterator[bytes] | None = None
 
     async def hold(self, response: httpx.Response) -> httpx.Response:
-        """Closes the one before."""
+        """Hold a response, and close the one before."""
         await self.close()
         self._response, self._chunks = response, response.aiter_raw()
         return response

@@ -25,19 +25,19 @@ __all__ = ["CompileWishes", "cancel", "compile", "fetch", "job", "jobs", "json_o
 
 
 def json_of(path: str, **params: str | None) -> Steps[Any]:
-    """The JSON of a GET."""
+    """Return the JSON of a GET."""
     answer = yield Call("GET", path, params={name: value for name, value in params.items() if value is not None})
     return answer.json()
 
 
 def text_of(path: str) -> Steps[bytes]:
-    """The body of a GET."""
+    """Return the body of a GET."""
     answer = yield Call("GET", path)
     return bytes(answer.content)
 
 
 def submit(request: Mapping[str, Any], idempotency_key: str | None = None) -> Steps[Job]:
-    """The job for a `POST /v1/jobs` body, None left out. A key of its own makes it safe to send again."""
+    """Return the job for a `POST /v1/jobs` body, None left out. A key of its own makes it safe to send again."""
     body = {name: value for name, value in request.items() if value is not None}
     headers = {"Idempotency-Key": idempotency_key or uuid.uuid4().hex}
     answer = yield Call("POST", "/v1/jobs", headers=headers, json=body)
@@ -46,18 +46,18 @@ def submit(request: Mapping[str, Any], idempotency_key: str | None = None) -> St
 
 
 def job(id: str) -> Steps[Job]:
-    """The job as it is now."""
+    """Return the job as it is now."""
     return Job.from_dict((yield from json_of(f"/v1/jobs/{id}")))
 
 
 def jobs(**filters: str | None) -> Steps[JobPage]:
-    """One page of jobs."""
+    """Return one page of jobs."""
     page = yield from json_of("/v1/jobs", **filters)
     return JobPage(tuple(map(Job.from_dict, page["jobs"])), page["next"])
 
 
 def cancel(id: str) -> Steps[Job]:
-    """Ends it. Raises JobEnded where it had ended, but not where an answer was lost and the job turns out cancelled."""
+    """End it. Raise JobEnded where it had ended, but not where an answer was lost and the job turns out cancelled."""
     delete = Call("DELETE", f"/v1/jobs/{id}")
     try:
         answer = yield replace(delete, repeatable=False)
@@ -75,7 +75,7 @@ def cancel(id: str) -> Steps[Job]:
 
 
 def run(request: Mapping[str, Any], timeout_s: float | None = None) -> Steps[tuple[Job, bool]]:
-    """Submits, emits its events, and gives the job that has succeeded, with whether it had when it was asked for.
+    """Submit, emit its events, and give the job that has succeeded, with whether it had when it was asked for.
 
     Whatever ends the waiting, Ctrl-C too, cancels the job, unless the server is gone or somebody asked for it before.
     Raises the job's error.
@@ -132,7 +132,7 @@ class CompileWishes(TypedDict, total=False):
 
 
 def compile(model: Path, output: Path, wishes: CompileWishes) -> Steps[CompiledArtifact]:
-    """Uploads what is not there, has it compiled, and fetches what came of it."""
+    """Upload what is not there, have it compiled, and fetch what came of it."""
     sent = yield from upload(model, wishes.get("data"))
     request = {
         "kind": "compile",
@@ -147,7 +147,7 @@ def compile(model: Path, output: Path, wishes: CompileWishes) -> Steps[CompiledA
 
 
 def fetch(done: Job, output: Path, *, cached: bool = True) -> Steps[CompiledArtifact]:
-    """The artifact of a job that has succeeded, at `output`, weights beside it where they are apart."""
+    """Return the artifact of a job that has succeeded, at `output`, weights beside it where they are apart."""
     if done.artifact is None:
         raise ServerUnreachable(f"job {done.id} has succeeded without an artifact", job=done.id)
     here = f"/v1/artifacts/{done.artifact}"

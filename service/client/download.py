@@ -25,9 +25,9 @@ _PAUSE_S = 0.2
 
 
 def download(path: str, output: Path, sha256: str) -> Steps[Path]:
-    """Writes what `GET path` gives to `output`, executable if it is a library, replacing what was there at the end.
+    """Write what `GET path` gives to `output`, executable if it is a library, replacing what was there at the end.
 
-    Raises InvalidOption where it cannot be written, ArtifactCorrupt when what comes has another digest than
+    Raise InvalidOption where it cannot be written, ArtifactCorrupt when what comes has another digest than
     `sha256`, and ServerUnreachable when the server stays away.
     """
     with _beside(output) as part:

@@ -20,10 +20,10 @@ _PAUSE_S = 0.5
 
 
 def follow(job_id: str, *, after: int = 0, deadline_s: float | None = None) -> Steps[Job]:
-    """Emits an `Event` for each after number `after`; the result is the job at its end.
+    """Emit an `Event` for each after number `after`; the result is the job at its end.
 
     `deadline_s` is on `time.monotonic()`, looked at whenever the server says something, which it does every 15 s.
-    Raises JobNotFound, CompilerTimeout at the deadline, and ServerUnreachable when the server stays away.
+    Raise JobNotFound, CompilerTimeout at the deadline, and ServerUnreachable when the server stays away.
     """
     parser = Parser(last_id=str(after) if after else "")
     fruitless = 0
@@ -75,7 +75,7 @@ def _event(message: Message) -> Event:
         data: Any = json.loads(message.data)
         number = int(message.id or 0)
     except ValueError as error:
-        raise ServerUnreachable(f"the server's event is not as docs/service.md says: {message.data[:80]!r}") from error
+        raise ServerUnreachable(f"the server's event is not as docs/api.md says: {message.data[:80]!r}") from error
     return Event(number, message.event, data if isinstance(data, dict) else {"value": data})
 
 

@@ -81,15 +81,17 @@ class Flow(Generic[T]):
         self._steps = steps
 
     def start(self) -> Action | None:
-        """The first action; None when there is none."""
+        """Return the first action; None when there is none."""
         return self._advance(lambda: next(self._steps))
 
     def send(self, reply: Any) -> Action | None:
-        """The next action, after this one gave `reply`; None at the end."""
+        """Return the next action, after this one gave `reply`; None at the end."""
         return self._advance(lambda: self._steps.send(reply))
 
     def throw(self, error: BaseException) -> Action | None:
-        """The next action, after this one raised `error`. Raises what the steps do not handle, but GeneratorExit."""
+        """Return the next action, after this one raised `error`. Raises what the steps do not handle, but
+        GeneratorExit.
+        """
         raised = _Left() if isinstance(error, GeneratorExit) else error
         return self._advance(lambda: self._steps.throw(raised))
 

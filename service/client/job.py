@@ -16,7 +16,7 @@ _ENDED = ("succeeded", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as it was when the server said so (docs/service.md); times are RFC 3339 text. `data` is all of its JSON.
+    """A job as it was when the server said so (docs/api.md); times are RFC 3339 text. `data` is all of its JSON.
 
     `shared`: this submission was answered with an equal job that was under way.
     """
@@ -40,7 +40,7 @@ class Job:
         return self.state in _ENDED
 
     def check(self) -> Job:
-        """The job, if it has not failed. Raises its error, or Cancelled."""
+        """Return the job, if it has not failed. Raises its error, or Cancelled."""
         if self.state == "cancelled":
             raise self.error or Cancelled(f"job {self.id} was cancelled", job=self.id)
         if self.state == "failed":
@@ -49,7 +49,7 @@ class Job:
 
     @staticmethod
     def from_dict(data: Any, *, shared: bool = False) -> Job:
-        """The job that this JSON describes. Raises ServerUnreachable for what is none."""
+        """Return the job that this JSON describes. Raise ServerUnreachable for what is none."""
         try:
             progress = data.get("progress")
             return Job(
@@ -100,7 +100,7 @@ class Model:
 
     @staticmethod
     def from_dict(data: Any) -> Model:
-        """The model that this JSON describes. Raises ServerUnreachable for what is none."""
+        """Return the model that this JSON describes. Raise ServerUnreachable for what is none."""
         try:
             return Model(str(data["digest"]), str(data["name"]), str(data["format"]), int(data["size_bytes"]))
         except (KeyError, TypeError, ValueError) as error:

@@ -30,7 +30,9 @@ class Patience:
     refused_s: float = 120.0
 
     def policy(self) -> dict[str, Any]:
-        """Arguments of tenacity's Retrying and AsyncRetrying, whose call takes the `Call` as its only argument."""
+        """Return arguments of tenacity's Retrying and AsyncRetrying, whose call takes the `Call` as its only
+        argument.
+        """
         return {"retry": _worth_it, "wait": _wait_s, "stop": self._over, "reraise": True}
 
     def _over(self, state: RetryCallState) -> bool:

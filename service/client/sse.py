@@ -38,7 +38,7 @@ class Parser:
         self._id = self.last_id
 
     def feed(self, chunk: bytes) -> Iterator[Message]:
-        """The events that are complete now. Raises ValueError for one of over MAX_EVENT_CHARS."""
+        """Yield the events that are complete now. Raise ValueError for one of over MAX_EVENT_CHARS."""
         text = self._rest + self._decoder.decode(chunk)
         held = text.endswith("\r")  # the other half of a line's end may be still to come
         lines = (text[:-1] if held else text).replace("\r\n", "\n").replace("\r", "\n").split("\n")

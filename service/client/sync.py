@@ -47,7 +47,7 @@ class Client:
         on_event: Callable[[dict[str, Any]], None] | None = None,
         **wishes: Unpack[calls.CompileWishes],
     ) -> CompiledArtifact:
-        """Has a model compiled, and downloads the artifact to `output`: what `service.compile` does, elsewhere.
+        """Have a model compiled, and download the artifact to `output`: what `service.compile` does, elsewhere.
 
         `on_event` gets the events of docs/stages.md. Ctrl-C, and an exception of `on_event`, cancel the job.
         """
@@ -60,67 +60,71 @@ class Client:
         on_event: Callable[[dict[str, Any]], None] | None = None,
         **wishes: Unpack[TuneWishes],
     ) -> Tuned:
-        """Has the server search for better kernels; `on_event` gets the events of docs/tuning.md. Ctrl-C cancels it."""
+        """Have the server search for better kernels; `on_event` gets the events of docs/tuning.md. Ctrl-C cancels
+        it.
+        """
         return self._run(tune(Path(model), wishes), on_event)
 
     def upload(self, model: Path | str, data: Iterable[Path] | None = None) -> Model:
-        """Sends what the server lacks of a model; `data` are files of external data, found by themselves if None."""
+        """Send what the server lacks of a model; `data` are files of external data, found by themselves if None."""
         return self._run(upload(Path(model), data))
 
     def submit(self, kind: str, *, idempotency_key: str | None = None, **request: Any) -> Job:
-        """The job for a body of `POST /v1/jobs` (docs/service.md), queued or answered by an equal one."""
+        """Return the job for a body of `POST /v1/jobs` (docs/api.md), queued or answered by an equal one."""
         return self._run(calls.submit({"kind": kind, **request}, idempotency_key))
 
     def job(self, id: str) -> Job:
-        """The job as it is now."""
+        """Return the job as it is now."""
         return self._run(calls.job(id))
 
     def jobs(self, **filters: str | None) -> JobPage:
-        """One page of jobs, the newest first; `filters` are state, kind, model, limit and the cursor of the page."""
+        """Return one page of jobs, the newest first; `filters` are state, kind, model, limit and the cursor of the
+        page.
+        """
         return self._run(calls.jobs(**filters))
 
     def events(self, id: str, *, after: int = 0) -> Iterator[Event]:
-        """The job's events with a number over `after`, as they come, until the one of kind `done`."""
+        """Return the job's events with a number over `after`, as they come, until the one of kind `done`."""
         return self._drive(Flow(follow(id, after=after)))
 
     def wait(self, id: str, *, timeout_s: float | None = None) -> Job:
-        """The job when it is at its end, whatever that is. Raises CompilerTimeout; the job goes on then."""
+        """Return the job when it is at its end, whatever that is. Raise CompilerTimeout; the job goes on then."""
         return self._run(follow(id, deadline_s=None if timeout_s is None else time.monotonic() + timeout_s))
 
     def cancel(self, id: str) -> Job:
-        """Ends it. Raises JobEnded where it has ended."""
+        """End it. Raise JobEnded where it has ended."""
         return self._run(calls.cancel(id))
 
     def logs(self, id: str) -> str:
-        """What the job's process printed so far."""
+        """Return what the job's process printed so far."""
         return self._run(calls.text_of(f"/v1/jobs/{id}/logs")).decode(errors="replace")
 
     def fetch(self, job: Job, output: Path | str) -> CompiledArtifact:
-        """Downloads what a job made."""
+        """Download what a job made."""
         return self._run(calls.fetch(job, Path(output)))
 
     def download(self, digest: str, output: Path | str) -> Path:
-        """Downloads one library by its digest."""
+        """Download one library by its digest."""
         return self._run(download(f"/v1/artifacts/{digest}", Path(output), digest))
 
     def manifest(self, digest: str) -> dict[str, Any]:
-        """What the artifact says of itself."""
+        """Return what the artifact says of itself."""
         return self._run(calls.json_of(f"/v1/artifacts/{digest}/manifest"))
 
     def report(self, id: str) -> dict[str, Any]:
-        """What a tuning job found."""
+        """Return what a tuning job found."""
         return self._run(calls.json_of(f"/v1/jobs/{id}/report"))
 
     def targets(self) -> list[dict[str, Any]]:
-        """Every named target of the server's."""
+        """Return every named target of the server's."""
         return list(self._run(calls.json_of("/v1/targets"))["targets"])
 
     def records(self, digest: str) -> str:
-        """The tuning records of a set, in the form of docs/tuning.md."""
+        """Return the tuning records of a set, in the form of docs/tuning.md."""
         return self._run(calls.text_of(f"/v1/records/{digest}")).decode()
 
     def close(self) -> None:
-        """Closes its connections."""
+        """Close its connections."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -182,7 +186,7 @@ class _Opened:
         self._chunks: Iterator[bytes] = iter(())
 
     def hold(self, response: httpx.Response) -> httpx.Response:
-        """Closes the one before."""
+        """Hold a response, and close the one before."""
         self.close()
         self._response, self._chunks = response, response.iter_raw()
         return response

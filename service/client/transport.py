@@ -48,7 +48,7 @@ class Connection:
             )
 
     def settings(self) -> dict[str, Any]:
-        """Arguments of httpx's clients."""
+        """Return arguments of httpx's clients."""
         headers = {"User-Agent": "relaxc-client", "Accept": "application/json, */*"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
@@ -60,7 +60,7 @@ class Connection:
 
     @contextmanager
     def request(self, http: httpx.Client | httpx.AsyncClient, call: Call) -> Iterator[httpx.Request]:
-        """The request, whose files are open until it was sent."""
+        """Give the request, whose files are open until it was sent."""
         with ExitStack() as opened:
             parts = [(name, (path.name, opened.enter_context(path.open("rb")))) for name, path in call.files]
             headers = {**call.headers, "Accept-Encoding": "identity"} if call.stream else dict(call.headers)
@@ -77,6 +77,6 @@ class Connection:
 
 
 def told(event: Event, listener: Callable[[dict[str, Any]], None] | None) -> None:
-    """Tells the listener of a compile what a local one would hear."""
+    """Tell the listener of a compile what a local one would hear."""
     if listener is not None and event.kind not in ("state", "done"):
         listener({"event": event.kind, **event.data})

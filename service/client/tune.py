@@ -43,7 +43,7 @@ class Tuned:
 
 
 def tune(model: Path, wishes: TuneWishes) -> Steps[Tuned]:
-    """Uploads what is not there, has it tuned, and fetches report and records."""
+    """Upload what is not there, have it tuned, and fetch report and records."""
     sent = yield from upload(model, wishes.get("data"))
     options = wishes.get("options")
     request = {

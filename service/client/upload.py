@@ -32,7 +32,7 @@ _LOCATION = re.compile(rb"\x0a\x08location\x12([\x01-\x7f]|[\x80-\xff][\x01-\x7f
 
 
 def external_data(model: Path) -> list[Path]:
-    """The files beside the model that it may keep its tensors in, found without reading it as ONNX.
+    """Return the files beside the model that it may keep its tensors in, found without reading it as ONNX.
 
     Only what is there as a plain file in the model's own folder; the server says what is missing.
     """
@@ -50,9 +50,9 @@ def external_data(model: Path) -> list[Path]:
 
 
 def upload(model: Path, data: Iterable[Path] | None = None) -> Steps[Model]:
-    """Sends what the server does not have; emits `stage` and `progress` events named `upload` for a large file.
+    """Send what the server does not have; emit `stage` and `progress` events named `upload` for a large file.
 
-    `data` are the files of external data, None for what `external_data` finds. Raises ModelNotFound where there is no
+    `data` are the files of external data, None for what `external_data` finds. Raise ModelNotFound where there is no
     file, and what the server says of the model.
     """
     if not model.is_file():

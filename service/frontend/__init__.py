@@ -31,16 +31,16 @@ def _frontend(format: ModelFormat) -> Any:
 
 
 def load(path: Path, format: ModelFormat, *, shapes: Shapes | None = None) -> ImportedModel:
-    """The model as Relax, with `shapes` in place of the inputs' own.
+    """Return the model as Relax, with `shapes` in place of the inputs' own.
 
-    Raises a ModelError for a file that cannot be used, and InvalidShape for a shape that does not fit it.
+    Raise a ModelError for a file that cannot be used, and InvalidShape for a shape that does not fit it.
     """
     model: ImportedModel = _frontend(format).load(path, shapes=dict(shapes or {}))
     return model
 
 
 def inspect(path: Path, format: ModelFormat) -> ModelInfo:
-    """What the file holds, unsupported operators included. Raises a ModelError for a damaged or unsafe file."""
+    """Return what the file holds, unsupported operators included. Raise a ModelError for a damaged or unsafe file."""
     info: ModelInfo = _frontend(format).inspect(path)
     return info
 
@@ -48,7 +48,7 @@ def inspect(path: Path, format: ModelFormat) -> ModelInfo:
 def reference(
     path: Path, format: ModelFormat, *, threads: int = 1, shapes: Shapes | None = None, fastest: bool = False
 ) -> Reference:
-    """The model in ONNX Runtime or torch, on the CPU; one thread makes its results repeatable.
+    """Return the model in ONNX Runtime or torch, on the CPU; one thread makes its results repeatable.
 
     With `fastest` it is what a user would run: a peer to be timed against, whose rewrites may cost digits.
     """

@@ -40,7 +40,7 @@ class Unsupported:
     reason: str = ""
 
     def to_dict(self) -> dict[str, Any]:
-        """The nodes as JSON values."""
+        """Return the nodes as JSON values."""
         return {"count": self.count, "nodes": list(self.nodes), "reason": self.reason}
 
 
@@ -58,7 +58,7 @@ class ModelInfo:
     details: dict[str, JsonScalar] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The description as JSON values."""
+        """Return the description as JSON values."""
         return {
             "format": self.format.value,
             "signature": self.signature.to_dict(),

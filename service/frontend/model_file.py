@@ -35,9 +35,9 @@ _IR_VERSION, _GRAPH = 1, 7
 
 
 def identify(path: Path) -> ModelFormat:
-    """The format of the file at `path`. A truncated file still counts as what it began as.
+    """Return the format of the file at `path`. A truncated file still counts as what it began as.
 
-    Raises ModelNotFound, ModelTooLarge, or UnknownFormat.
+    Raise ModelNotFound, ModelTooLarge, or UnknownFormat.
     """
     _size_of(path)
     with path.open("rb") as file:
@@ -52,10 +52,10 @@ def identify(path: Path) -> ModelFormat:
 
 
 def digest(path: Path, format: ModelFormat) -> ModelRef:
-    """The model by content: SHA-256 of the file, and for ONNX of each external data file in the graph's order.
+    """Return the model by content: SHA-256 of the file, and for ONNX of each external data file in the graph's order.
 
     A model without external data has the digest that sha256sum prints. Otherwise each data file follows as its
-    location, its size as eight bytes, and its content. Raises ModelTooLarge over `max_model_bytes`, and
+    location, its size as eight bytes, and its content. Raise ModelTooLarge over `max_model_bytes`, and
     for external data what `service.frontend.onnx.file` raises.
     """
     size = _size_of(path)

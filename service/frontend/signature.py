@@ -11,7 +11,7 @@ __all__ = ["signature_of"]
 
 
 def signature_of(inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec], scope: onnx_dims.Scope) -> Signature:
-    """The signature of a module with these inputs and outputs, every name in them bounded.
+    """Return the signature of a module with these inputs and outputs, every name in them bounded.
 
     ONNX declares no bounds: a symbolic size is at least 1, one that the data decides at least 0. A table of
     512 positions that the graph takes the first `seq` of bounds `seq` from above.

@@ -58,12 +58,12 @@ class BenchReport:
     ratios: tuple[Ratio, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values; `from_dict` is its inverse."""
+        """Return the report as JSON values; `from_dict` is its inverse."""
         return asdict(self)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> BenchReport:
-        """The report that `to_dict` described."""
+        """Return the report that `to_dict` described."""
         return BenchReport(
             data["rounds"],
             data["warmup_s"],

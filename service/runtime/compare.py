@@ -93,17 +93,19 @@ class Verification:
     outputs: tuple[OutputReport, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values, the same on every run; `from_dict` is its inverse."""
+        """Return the report as JSON values, the same on every run; `from_dict` is its inverse."""
         return {"passed": self.passed, "reason": self.reason, "outputs": [asdict(row) for row in self.outputs]}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Verification:
-        """The report that `to_dict` described."""
+        """Return the report that `to_dict` described."""
         return Verification(data["passed"], data["reason"], tuple(OutputReport(**row) for row in data["outputs"]))
 
     @staticmethod
     def worst(several: Iterable[Verification]) -> Verification:
-        """One report for several runs: each output's run that failed, or else that had the largest scaled error."""
+        """Return one report for several runs: each output's run that failed, or else that had the largest scaled
+        error.
+        """
         runs = list(several)
         if not runs:
             return Verification(False, "nothing was compared", ())
@@ -119,7 +121,7 @@ def _badness(row: OutputReport) -> tuple[bool, float]:
 def judging_dtypes(
     signature: Signature, *, precision: Precision | None = None, weights: Iterable[TensorSpec] = ()
 ) -> dict[str, str]:
-    """Output name → the dtype whose tolerance judges it: the coarsest float on the way to it.
+    """Return output name → the dtype whose tolerance judges it: the coarsest float on the way to it.
 
     That is the coarsest of its own, the floating inputs', the weights' and `precision`; integers keep their own.
     """

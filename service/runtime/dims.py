@@ -53,7 +53,7 @@ def _allowed(node: ast.expr) -> bool:
 
 @lru_cache(maxsize=4096)
 def names_in(dim: Dim) -> frozenset[str]:
-    """The names that a dim uses: none for a size. Raises ArtifactCorrupt for what is no integer expression."""
+    """Return the names that a dim uses: none for a size. Raise ArtifactCorrupt for what is no integer expression."""
     if isinstance(dim, int):
         return frozenset()
     called = {
@@ -63,7 +63,9 @@ def names_in(dim: Dim) -> frozenset[str]:
 
 
 def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
-    """The size that `dim` has under `sizes`. Raises KeyError for a name without a size, ZeroDivisionError for // 0."""
+    """Return the size that `dim` has under `sizes`. Raise KeyError for a name without a size, ZeroDivisionError for //
+    0.
+    """
     return dim if isinstance(dim, int) else _evaluate(_parse(dim), sizes)
 
 
@@ -83,14 +85,14 @@ def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> int:
 
 
 def shape_of(dims: Sequence[Dim], sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """The shape that `dims` have under `sizes`."""
+    """Return the shape that `dims` have under `sizes`."""
     return tuple(evaluate(dim, sizes) for dim in dims)
 
 
 def bind(signature: Signature, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """The size of every symbolic dim, from the shapes of the inputs in their order.
+    """Return the size of every symbolic dim, from the shapes of the inputs in their order.
 
-    Raises InputShape for a wrong rank or size, for two inputs that disagree on a dim, and outside the bounds.
+    Raise InputShape for a wrong rank or size, for two inputs that disagree on a dim, and outside the bounds.
     """
     sizes: dict[str, int] = {}
     seen: dict[str, str] = {}

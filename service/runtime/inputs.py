@@ -22,7 +22,7 @@ _TRIED = (2, 3, 7, 1)
 
 
 def choose_sizes(signature: Signature, count: int = 3) -> list[dict[str, int]]:
-    """Up to `count` different assignments of a size to every symbolic dim, small and within the bounds.
+    """Return up to `count` different assignments of a size to every symbolic dim, small and within the bounds.
 
     Dims get different sizes in one assignment where their bounds allow it, so that exchanged axes are found. A
     signature without symbolic dims has one, the empty one.
@@ -45,11 +45,11 @@ def _clamped(signature: Signature, name: str, size: int) -> int:
 def random_inputs(
     signature: Signature, *, seed: int = 0, sizes: Mapping[str, int] | None = None, int_high: int = 2
 ) -> dict[str, Array]:
-    """An array for every input, the same for equal arguments.
+    """Return an array for every input, the same for equal arguments.
 
     `sizes` gives symbolic dims their sizes; others get the first of `choose_sizes`. Floats are normal. Integers are
     in 0..int_high-1: any embedding has two rows. Inputs whose name contains `mask` are ones followed by zeros along
-    the last axis, at least a one in each row, as an empty row makes every softmax NaN. Raises InputName for an unknown
+    the last axis, at least a one in each row, as an empty row makes every softmax NaN. Raise InputName for an unknown
     dim and InputShape for a size outside its bounds.
     """
     chosen = choose_sizes(signature)[0]

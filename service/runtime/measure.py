@@ -37,7 +37,7 @@ class Measured:
 
 
 def measure(got: Array, want: Array) -> Measured:
-    """Errors over the elements that are finite on both sides, in double precision."""
+    """Return errors over the elements that are finite on both sides, in double precision."""
     finite = np.isfinite(want) & np.isfinite(got)
     a, b = got.astype(np.float64), want.astype(np.float64)
     same = finite | (np.isnan(a) & np.isnan(b)) | (a == b)

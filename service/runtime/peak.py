@@ -72,16 +72,16 @@ class Peak:
         return self.levels[-1]
 
     def level_of(self, size_bytes: int) -> Level:
-        """The first level that holds so many bytes."""
+        """Return the first level that holds so many bytes."""
         return next((level for level in self.levels if (level.size_bytes or size_bytes) >= size_bytes), self.memory)
 
     def to_dict(self) -> dict[str, Any]:
-        """The peak as JSON values; `from_dict` is its inverse."""
+        """Return the peak as JSON values; `from_dict` is its inverse."""
         return asdict(self)
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Peak:
-        """The peak that `to_dict` described. KeyError, TypeError or ValueError for what is none."""
+        """Return the peak that `to_dict` described. KeyError, TypeError or ValueError for what is none."""
         levels = tuple(Level(**level) for level in data["levels"])
         found = Peak(data["machine"], data["threads"], data["gflops"], levels, data["alone"])
         if not levels or min(found.gflops, *(rate for one in levels for rate in (one.read_gbps, one.copy_gbps))) <= 0:
@@ -90,7 +90,7 @@ class Peak:
 
 
 def peak(threads: int | None = None, *, again: bool = False) -> Peak:
-    """The peak of this machine, from the cache folder if it was measured before; measuring takes some seconds.
+    """Return the peak of this machine, from the cache folder if it was measured before; measuring takes some seconds.
 
     What is kept is found by the CPU's name, its cores and the threads. `again` measures anew; so does what was
     measured while the machine was busy.
@@ -130,7 +130,7 @@ def _path(threads: int) -> Path:
 
 
 def measure(threads: int) -> Peak:
-    """Runs the probes with `threads` threads: of each the best of as many runs as fit into 0.1 s, after a warm-up."""
+    """Run the probes with `threads` threads: of each the best of as many runs as fit into 0.1 s, after a warm-up."""
     use_threads(threads)
     lanes, target = vectors()
     row = threads * probes.CHAINS * lanes
@@ -166,7 +166,7 @@ class _Loop:
 
     @staticmethod
     def over(name: str, capacity: int | None, probed: int, row_bytes: int) -> _Loop:
-        """Over about `probed` bytes; a copy has half of them to read and half to write."""
+        """Measure over about `probed` bytes; a copy has half of them to read and half to write."""
         steps = max(1, probed // row_bytes)
         return _Loop(name, capacity, steps, max(1, _CALL_BYTES // (steps * row_bytes)))
 
@@ -231,7 +231,7 @@ def _best(threads: int, run: Callable[[], Any]) -> _Best:
 
 
 def vectors() -> tuple[int, Any]:
-    """The float32 lanes of this CPU's vectors, and a target that uses them."""
+    """Return the float32 lanes of this CPU's vectors, and a target that uses them."""
     features = machine.host_features()
     wanted = [name for name in ("avx512f", "avx2", "fma") if name in features]
     lanes = 16 if "avx512f" in features else 8 if "avx2" in features else 4

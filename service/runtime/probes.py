@@ -31,7 +31,7 @@ def _fma(value: Any, scale: Any, dtype: str) -> Any:
 
 
 def fma(threads: int, lanes: int, repeats: int) -> tirx.PrimFunc:
-    """s = fma(s, c, c), `repeats` times in registers, for CHAINS vectors s of each thread; then out = s."""
+    """Compute s = fma(s, c, c), `repeats` times in registers, for CHAINS vectors s of each thread; then out = s."""
     dtype, row = f"float32x{lanes}", CHAINS * lanes
 
     @T.prim_func
@@ -52,7 +52,9 @@ def fma(threads: int, lanes: int, repeats: int) -> tirx.PrimFunc:
 
 
 def read(threads: int, lanes: int, steps: int, repeats: int) -> tirx.PrimFunc:
-    """Each thread adds up its own `steps` rows of CHAINS vectors, `repeats` times from start to end, in registers."""
+    """Add up in each thread its own `steps` rows of CHAINS vectors, `repeats` times from start to end, in
+    registers.
+    """
     row = CHAINS * lanes
 
     @T.prim_func
@@ -75,7 +77,7 @@ def read(threads: int, lanes: int, steps: int, repeats: int) -> tirx.PrimFunc:
 
 
 def copy(threads: int, lanes: int, steps: int, repeats: int) -> tirx.PrimFunc:
-    """out = -data, `repeats` times from start to end in each thread: no memcpy, so ordinary stores."""
+    """Compute out = -data, `repeats` times from start to end in each thread: no memcpy, so ordinary stores."""
     row = CHAINS * lanes
 
     @T.prim_func
@@ -94,7 +96,9 @@ def copy(threads: int, lanes: int, steps: int, repeats: int) -> tirx.PrimFunc:
 
 
 def build(functions: Mapping[str, tirx.PrimFunc], target: tvm.target.Target) -> Any:
-    """The functions compiled. StorageRewrite, which drops the annotation of the sums, is not among the passes."""
+    """Return the functions compiled. StorageRewrite, which drops the annotation of the sums, is not among the
+    passes.
+    """
     passes = [
         tirx.transform.FlattenBuffer(),
         tirx.transform.UnrollLoop(),

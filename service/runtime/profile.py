@@ -59,13 +59,13 @@ class ProfileReport:
     events: tuple[tuple[str, float, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values, without the events."""
+        """Return the report as JSON values, without the events."""
         data = asdict(self)
         del data["events"]
         return data
 
     def trace(self) -> dict[str, Any]:
-        """The last run as a Chrome trace, which chrome://tracing and ui.perfetto.dev open.
+        """Return the last run as a Chrome trace, which chrome://tracing and ui.perfetto.dev open.
 
         Format: https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
         """

@@ -30,7 +30,7 @@ class Far:
 
 
 def limit_of(peak: Peak, flops: float, size_bytes: int, written_bytes: int = 0, far: Far | None = None) -> Limit:
-    """The limit of a kernel that computes `flops` and moves `size_bytes`, `written_bytes` of them to the output.
+    """Return the limit of a kernel that computes `flops` and moves `size_bytes`, `written_bytes` of them to the output.
 
     Its bytes come from the first level that holds them all, those that are `far` from further away. Without these it
     is the limit of a kernel run over and over. Nothing to do takes no time.

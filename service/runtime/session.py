@@ -44,11 +44,11 @@ Instrument = Callable[..., int]
 def load(
     path: Path | str, *, device: str | None = None, threads: int | None = None, digest: str | None = None
 ) -> Session:
-    """The artifact at `path`, ready to be called. Runs code of the file: load only what you trust.
+    """Return the artifact at `path`, ready to be called. Runs code of the file: load only what you trust.
 
     `device` is `cpu`, `cuda` or `cuda:N`; by default what it was compiled for. `threads` is for CPU kernels; by
     default the setting `threads`. With `digest`, the file's SHA-256 must be that, and a sidecar's the manifest's.
-    Raises ArtifactNotFound, ArtifactCorrupt, or MachineMismatch with what this machine lacks, before code is loaded.
+    Raise ArtifactNotFound, ArtifactCorrupt, or MachineMismatch with what this machine lacks, before code is loaded.
     """
     path = Path(path)
     manifest = Manifest.read(path)
@@ -150,7 +150,9 @@ class Session:
         device: str | None = None,
         threads: int | None = None,
     ) -> Session:
-        """A session over a library that is not packed yet, its weights in the order in which `main` takes them."""
+        """Return a session over a library that is not packed yet, its weights in the order in which `main` takes
+        them.
+        """
         _check_machine(manifest)
         tensors = [weight if isinstance(weight, tvm.runtime.Tensor) else _adopt(weight) for weight in weights.values()]
         return Session(_library(library), tensors, manifest, _device(manifest.target, device), threads)
@@ -172,12 +174,12 @@ class Session:
             return self._run(self._arguments(args, named), None)
 
     def run_instrumented(self, inputs: Mapping[str, Any], instrument: Instrument) -> dict[str, Array]:
-        """As a call, with `instrument` called around every call that the program makes."""
+        """Call the program, with `instrument` called around every call that the program makes."""
         with self._lock:
             return self._run(self._arguments((), inputs), instrument)
 
     def sizes(self, inputs: Mapping[str, Any]) -> dict[str, int]:
-        """The size that these inputs, by name, give each symbolic dim. Raises InputShape."""
+        """Return the size that these inputs, by name, give each symbolic dim. Raise InputShape."""
         return bind(self.signature, [tuple(inputs[spec.name].shape) for spec in self.signature.inputs])
 
     def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm.runtime.Tensor]:

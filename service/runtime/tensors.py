@@ -41,7 +41,7 @@ _ON_HOST = (1, 3)  # kDLCPU, kDLCUDAHost
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a dtype of a signature; bfloat16 is ml_dtypes'."""
+    """Return the numpy dtype of a dtype of a signature; bfloat16 is ml_dtypes'."""
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
@@ -65,13 +65,13 @@ def _raw_dtype(name: str) -> np.dtype[Any]:
 
 
 def numpy_view(tensor: tvm.runtime.Tensor) -> Array:
-    """A writable array of the same memory, which is the host's; strides are kept."""
+    """Return a writable array of the same memory, which is the host's; strides are kept."""
     array = np.asarray(_Memory(tensor))
     return array.view(ml_dtypes.bfloat16) if str(tensor.dtype) == "bfloat16" else array
 
 
 def wrap_numpy(array: Array) -> tvm.runtime.Tensor:
-    """A row-major array aligned to 64 bytes as a TVM tensor of the same memory; it may be read-only."""
+    """Return a row-major array aligned to 64 bytes as a TVM tensor of the same memory; it may be read-only."""
     if array.dtype == ml_dtypes.bfloat16:  # DLPack through numpy has no bfloat16
         raw: Any = tvm_ffi.from_dlpack(array.view(np.uint16).__dlpack__(max_version=_DLPACK))
         return raw._create_view(array.shape, "bfloat16")
@@ -79,10 +79,11 @@ def wrap_numpy(array: Array) -> tvm.runtime.Tensor:
 
 
 def as_tensor(name: str, value: Any, dtype: str, copies: Copies) -> tvm.runtime.Tensor:
-    """The value as a row-major tensor aligned to 64 bytes: itself where it is so already and on the host, else a copy.
+    """Return the value as a row-major tensor aligned to 64 bytes: itself where it is so already and on the host, else a
+    copy.
 
     Takes numpy arrays and whatever speaks DLPack; a tensor on a GPU stays there. A copy goes into that which `copies`
-    has under the name, if it is of the same shape, and is kept there. Raises InputType.
+    has under the name, if it is of the same shape, and is kept there. Raise InputType.
     """
     if isinstance(value, np.generic):
         value = np.asarray(value)
@@ -127,13 +128,13 @@ def _wrong_dtype(name: str, found: str, wanted: str) -> InputType:
 
 
 def extent(tensor: tvm.runtime.Tensor) -> Extent:
-    """The addresses that a row-major tensor takes up."""
+    """Return the addresses that a row-major tensor takes up."""
     start = tensor.data_ptr()
     return start, start + tensor.numel() * numpy_dtype(str(tensor.dtype)).itemsize
 
 
 def owned_arrays(tensors: Iterable[tvm.runtime.Tensor], shared: Iterable[Extent]) -> list[Array]:
-    """The tensors as arrays that belong to the caller alone.
+    """Return the tensors as arrays that belong to the caller alone.
 
     The memory of a large one is handed over, unless it overlaps `shared` (inputs and weights, which a model may
     return as they are) or one before it. Small ones are copied, as they may be constants inside the library.

@@ -24,12 +24,12 @@ _this_thread = threading.local()
 
 
 def default_threads() -> int:
-    """The setting `threads`, or this process's cores where it is 0."""
+    """Return the setting `threads`, or this process's cores where it is 0."""
     return settings().threads or machine.cpu().cores
 
 
 def use_threads(count: int) -> None:
-    """Kernels that the calling thread runs from now on use `count` threads, or as many as its pool has.
+    """Have the kernels that the calling thread runs from now on use `count` threads, or as many as its pool has.
 
     The pool is made on the thread's first call here, with max(`count`, cores) workers; one that TVM made earlier in
     this thread keeps its size.

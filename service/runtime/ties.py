@@ -32,7 +32,8 @@ def ties_of(
     *,
     seed: int,
 ) -> dict[str, Array]:
-    """Output name → mask of the elements that are ties, for the integer and bool outputs of `want` that have any.
+    """Return output name → mask of the elements that are ties, for the integer and bool outputs of `want` that have
+    any.
 
     Empty where no input is floating, as nothing can be moved then. An output with too many ties has none.
     """

@@ -26,10 +26,10 @@ _TAGS = {
 
 
 def map_weights(path: Path, offset: int, size_bytes: int, table: Sequence[TensorSpec]) -> list[tvm.runtime.Tensor]:
-    """The tensors of `table`, in its order, from the safetensors image at `offset` of the file at `path`.
+    """Return the tensors of `table`, in its order, from the safetensors image at `offset` of the file at `path`.
 
     They are views of read-only pages that the kernel reads on first use and shares between processes; one that is
-    not aligned to 64 bytes is a copy. Raises ArtifactCorrupt where image and table differ.
+    not aligned to 64 bytes is a copy. Raise ArtifactCorrupt where image and table differ.
     """
     if not table:
         return []

@@ -48,7 +48,9 @@ _REPORTED = ("target", "signature", "options", "passes", "schedule", "verificati
 @router.head("/{digest}", include_in_schema=False)
 @router.get("/{digest}", response_class=FileResponse, responses=_FILE, summary="The compiled library")
 def artifact(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
-    """The `.so` with this SHA-256, whole or in ranges; `Link` names its manifest, and its weights if they are apart."""
+    """Return the `.so` with this SHA-256, whole or in ranges; `Link` names its manifest, and its weights if they are
+    apart.
+    """
     opened = _open(request, owner, digest)
     return artifact_response(opened, request, filename=f"{digest[:12]}.so", headers={"Cache-Control": IMMUTABLE})
 
@@ -56,7 +58,9 @@ def artifact(digest: ArtifactDigest, request: Request, owner: Reader) -> Respons
 @router.head("/{digest}/weights", include_in_schema=False)
 @router.get("/{digest}/weights", response_class=FileResponse, responses=_FILE, summary="The weights beside the library")
 def weights(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
-    """The safetensors file of an artifact whose weights are too large for the library; 404 when they are inside it."""
+    """Return the safetensors file of an artifact whose weights are too large for the library; 404 when they are inside
+    it.
+    """
     opened = _open(request, owner, digest)
     if len(opened.entry.files) < 2:
         opened.close()
@@ -71,7 +75,9 @@ def weights(digest: ArtifactDigest, request: Request, owner: Reader) -> Response
 
 @router.get("/{digest}/manifest", responses=_JSON, summary="What the artifact says of itself")
 def manifest(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
-    """The manifest inside the library: signature, target, versions, schedule report, verification (docs/stages.md)."""
+    """Return the manifest inside the library: signature, target, versions, schedule report, verification
+    (docs/stages.md).
+    """
     text = backend_of(request).artifacts.manifest(owner, digest)
     headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
     if has_it(request, digest):
@@ -81,7 +87,7 @@ def manifest(digest: ArtifactDigest, request: Request, owner: Reader) -> Respons
 
 @router.get("/{digest}/report", responses=_JSON, summary="How the artifact was made")
 def report(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
-    """What people want of the manifest: files, kernels and how they were scheduled, fusions, verification."""
+    """Return what people want of the manifest: files, kernels and how they were scheduled, fusions, verification."""
     with _open(request, owner, digest) as opened:
         headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
         if has_it(request, digest):

@@ -10,6 +10,6 @@ __all__ = ["backend_of"]
 
 
 def backend_of(request: Request) -> Backend:
-    """The backend that the application opened."""
+    """Return the backend that the application opened."""
     backend: Backend = request.app.state.backend
     return backend

@@ -68,7 +68,7 @@ async def compile_model(
         str, Header(description="wait=SECONDS, or respond-async.", examples=["wait=10", "respond-async"])
     ] = "",
 ) -> Response:
-    """Compiles the uploaded model, or finds it compiled, and sends the `.so`.
+    """Compile the uploaded model, or find it compiled, and send the `.so`.
 
     Equal requests are compiled once. When the sender goes away the compile goes on, and its result is kept: asking
     again finds it, or joins it. `Prefer: wait=10` gives the job (202) when ten seconds were not enough, and

@@ -67,7 +67,7 @@ async def events(
         int, Header(ge=0, le=2**31 - 1, description="The last event that you have.", examples=[3])
     ] = 0,
 ) -> Response:
-    """Past events first, then each as it comes. `event:` is stage, progress, log, metric, state or done, `id:` the
+    """Send past events first, then each as it comes. `event:` is stage, progress, log, metric, state or done, `id:` the
     event's number; after `Last-Event-ID` it goes on. A comment comes every 15 s when nothing else does.
     """
     backend, after = backend_of(request), last_event_id

@@ -17,7 +17,7 @@ router = APIRouter(tags=["service"])
 
 @router.get("/healthz", summary="Whether the server answers, and what it does")
 async def healthz(request: Request) -> Health:
-    """Answers at once, also while jobs run. The counts are null where the database does not answer within a second."""
+    """Answer at once, also while jobs run. The counts are null where the database does not answer within a second."""
     counting: Counting = request.app.state.counting
     counts = await counting.now(backend_of(request).counts)
     running, waiting = (counts.running, counts.waiting) if counts else (None, None)
@@ -26,7 +26,7 @@ async def healthz(request: Request) -> Health:
 
 @router.get("/readyz", responses=responses("service-error"), summary="Whether the server takes requests")
 def readyz(request: Request) -> Ready:
-    """503 while it drains, or cannot reach its database or write its folders: a proxy should go elsewhere."""
+    """Answer 503 while it drains, or cannot reach its database or write its folders: a proxy should go elsewhere."""
     if reasons := backend_of(request).ready():
         raise ServiceError(f"the server takes no requests: {'; '.join(reasons)}", reasons=reasons)
     sandbox = {flavour.value: found for flavour, found in backend_of(request).pool.ready().items()}

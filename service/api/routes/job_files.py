@@ -48,7 +48,7 @@ _CURVE = _in_ranges("The best time over the trials.", {"image/png": {"schema": {
 
 @router.get("/{id}/logs", response_class=PlainTextResponse, responses=_LOG, summary="A job's log")
 def logs(id: JobId, request: Request, owner: Reader) -> Response:
-    """What its process printed, also while it runs; empty where it printed nothing."""
+    """Return what its process printed, also while it runs; empty where it printed nothing."""
     file = backend_of(request).jobs.log(owner, id)
     headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
     return PlainTextResponse("", headers=headers) if file is None else _Log(file, headers)
@@ -78,13 +78,13 @@ def _content(file: BinaryIO) -> Iterator[bytes]:
 
 @router.get("/{id}/report", response_class=FileResponse, responses=_REPORT, summary="A tuning's report")
 def report(id: JobId, request: Request, owner: Reader) -> Response:
-    """JSON: what was tried, what won, and by how much."""
+    """Return JSON: what was tried, what won, and by how much."""
     return _file(request, owner, id, "report.json", "application/json")
 
 
 @router.get("/{id}/report/curve.png", response_class=FileResponse, responses=_CURVE, summary="A tuning's curve")
 def curve(id: JobId, request: Request, owner: Reader) -> Response:
-    """The picture of the report."""
+    """Return the picture of the report."""
     return _file(request, owner, id, "curve.png", "image/png")
 
 

@@ -70,7 +70,7 @@ async def submit_job(
         ),
     ] = None,
 ) -> Response:
-    """The job is on the server's disk when the answer comes. An equal one of yours that lives is shared.
+    """Return the job is on the server's disk when the answer comes. An equal one of yours that lives is shared.
 
     `tune` needs the scope tune, the other kinds compile.
     """
@@ -121,14 +121,14 @@ def list_jobs(
         str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before.")
     ] = None,
 ) -> Response:
-    """The newest first, a page at a time."""
+    """Return the newest first, a page at a time."""
     page = backend_of(request).jobs.list(owner, state=state, kind=kind, model=model, limit=limit, cursor=cursor)
     return JSONResponse({"jobs": [row.to_dict() for row in page.jobs], "next": page.next})
 
 
 @router.get("/{id}", response_model=objects.Job, responses=responses("job-not-found"), summary="One job")
 def get_job(id: JobId, request: Request, owner: Reader) -> Response:
-    """Its state, its stage and what came of it."""
+    """Return its state, its stage and what came of it."""
     row = backend_of(request).jobs.get(owner, id)
     return JSONResponse(row.to_dict(), headers={"Cache-Control": "no-store"})
 
@@ -141,5 +141,5 @@ def get_job(id: JobId, request: Request, owner: Reader) -> Response:
     summary="Cancel a job",
 )
 def cancel_job(id: JobId, request: Request, owner: Worker) -> Response:
-    """Its processes are gone in under two seconds."""
+    """End it: its processes are gone in under two seconds."""
     return JSONResponse(backend_of(request).jobs.cancel(owner, id).to_dict(), 202)

@@ -33,7 +33,7 @@ _MADE: dict[int | str, dict[str, Any]] = {
     summary="Make a key",
 )
 def make_key(wish: KeyWish, request: Request, owner: Admin) -> Response:
-    """Shows the secret, and what webhooks are signed with, this once. From the first key on nobody is served without.
+    """Show the secret, and what webhooks are signed with, this once. From the first key on nobody is served without.
 
     `admin` has every scope in it.
     """
@@ -44,11 +44,11 @@ def make_key(wish: KeyWish, request: Request, owner: Admin) -> Response:
 
 @router.get("", response_model=Keys, summary="Every key")
 def list_keys(request: Request, owner: Admin) -> Response:
-    """Also revoked and expired ones, the newest first, without their secrets."""
+    """List them, also revoked and expired ones, the newest first, without their secrets."""
     return JSONResponse({"keys": [row.to_dict() for row in backend_of(request).keys.list()]})
 
 
 @router.delete("/{id}", response_model=Key, responses=responses("key-not-found"), summary="Revoke a key")
 def revoke_key(id: KeyId, request: Request, owner: Admin) -> Response:
-    """Every server of the database refuses it within a second. What it made stays."""
+    """Revoke it: every server of the database refuses it within a second. What it made stays."""
     return JSONResponse(backend_of(request).keys.revoke(id).to_dict())

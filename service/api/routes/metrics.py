@@ -25,6 +25,6 @@ _TEXT: dict[int | str, dict[str, Any]] = {
 
 @router.get("/metrics", response_class=PlainTextResponse, responses=_TEXT, summary="Numbers for Prometheus")
 def metrics(request: Request, owner: Annotated[Owner, Depends(require("read"))]) -> Response:
-    """Requests, jobs, stages, cache, workers. Where the server has keys, it takes one with the scope `read`."""
+    """Return requests, jobs, stages, cache, workers. Where the server has keys, it takes one with the scope `read`."""
     found: Metrics = request.app.state.metrics
     return Response(found.text(), media_type=_TYPE)

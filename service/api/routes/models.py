@@ -35,7 +35,7 @@ UPLOADED: dict[int | str, dict[str, Any]] = {
 
 @router.post("", status_code=201, responses=UPLOADED, openapi_extra=model_form(), summary="Upload a model")
 async def add_model(request: Request, owner: Compiler) -> Response:
-    """Keeps a model, to have jobs of it: the same form as `POST /v1/compile` takes, without options."""
+    """Keep a model, to have jobs of it: the same form as `POST /v1/compile` takes, without options."""
     models = backend_of(request).models
     async with taken_form(request, fields=()) as form:
         assert form.model is not None
@@ -47,18 +47,18 @@ async def add_model(request: Request, owner: Compiler) -> Response:
 
 @router.get("", response_model=Models, summary="Your models")
 def list_models(request: Request, owner: Reader) -> Response:
-    """The thousand newest."""
+    """Return the thousand newest."""
     return JSONResponse({"models": [row.to_dict() for row in backend_of(request).models.list(owner)]})
 
 
 @router.get("/{digest}", response_model=Model, responses=responses("model-not-found"), summary="One model")
 def get_model(digest: ModelDigest, request: Request, owner: Reader) -> Response:
-    """What is known of it without compiling it."""
+    """Return what is known of it without compiling it."""
     return JSONResponse(backend_of(request).models.get(owner, digest).to_dict())
 
 
 @router.delete("/{digest}", status_code=204, responses=responses("model-not-found"), summary="Forget a model")
 def remove_model(digest: ModelDigest, request: Request, owner: Compiler) -> Response:
-    """Jobs that were accepted still run."""
+    """Forget it; jobs that were accepted still run."""
     backend_of(request).models.remove(owner, digest)
     return Response(status_code=204)

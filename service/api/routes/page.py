@@ -53,14 +53,14 @@ def _files() -> dict[str, _File]:
 @router.head("/")
 @router.get("/")
 def page(request: Request) -> Response:
-    """The page."""
+    """Return the page."""
     return _answer("index.html", request)
 
 
 @router.head("/page/{name}")
 @router.get("/page/{name}")
 def part(name: str, request: Request) -> Response:
-    """A file that the page loads."""
+    """Return a file that the page loads."""
     return _answer(name, request)
 
 

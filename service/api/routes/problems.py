@@ -16,7 +16,7 @@ router = APIRouter(prefix="/problems", tags=["service"])
 
 @router.get("/{code}", responses=responses("not-found"), summary="What a problem means")
 async def problem_type(code: str) -> ProblemType:
-    """The status and remedy of one of our error codes, or of HTTP's."""
+    """Return the status and remedy of one of our error codes, or of HTTP's."""
     if code in OF_HTTP:
         status, _, remedy, fault, retryable = OF_HTTP[code]
     elif code in by_code():

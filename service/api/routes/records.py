@@ -47,7 +47,7 @@ _GOT: dict[int | str, dict[str, Any]] = {
     summary="Send tuning records in",
 )
 async def add_records(request: Request, owner: Tuner, name: Annotated[str, NAME] = "records") -> Response:
-    """Records as `relaxc records` writes them, to compile with or to start a search from; 16 MiB at most."""
+    """Keep records as `relaxc records` writes them, to compile with or to start a search from; 16 MiB at most."""
     body_of(request).max_bytes = _MAX_BYTES
     text = await request.body()
     row, is_new = await to_thread.run_sync(partial(backend_of(request).records.add, owner, text, name=name))
@@ -56,13 +56,13 @@ async def add_records(request: Request, owner: Tuner, name: Annotated[str, NAME]
 
 @router.get("", response_model=RecordSets, summary="Your record sets")
 def list_records(request: Request, owner: Reader) -> Response:
-    """The thousand newest."""
+    """Return the thousand newest."""
     return JSONResponse({"records": [row.to_dict() for row in backend_of(request).records.list(owner)]})
 
 
 @router.get("/{digest}", response_class=Response, responses=_GOT, summary="One record set")
 def get_records(digest: RecordsDigest, request: Request, owner: Reader) -> Response:
-    """Its text, which never changes."""
+    """Return its text, which never changes."""
     text = backend_of(request).records.read(owner, digest)
     headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
     if has_it(request, digest):

@@ -15,6 +15,6 @@ router = APIRouter(prefix="/v1", tags=["targets"])
 
 @router.get("/targets", summary="Every named target")
 def targets(_: Reader) -> Targets:
-    """The server's own machine first: `auto` is its CPU, `auto-gpu` its GPU if it has one."""
+    """Return the server's own machine first: `auto` is its CPU, `auto-gpu` its GPU if it has one."""
     rows = [Target(target=name, **spec.to_dict(), missing=missing_features(spec)) for name, spec in listed()]
     return Targets(targets=rows)

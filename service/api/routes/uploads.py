@@ -63,7 +63,7 @@ async def put_upload(
         str | None, Header(description="bytes FIRST-LAST/TOTAL of a part.", examples=["bytes 0-1048575/4194304"])
     ] = None,
 ) -> Response:
-    """The bytes of a model file, whole or from where the upload stands; the last part makes it a model.
+    """Return the bytes of a model file, whole or from where the upload stands; the last part makes it a model.
 
     What came before a connection broke is kept, and dropped when nobody goes on with it.
     """
@@ -87,7 +87,7 @@ async def put_upload(
 def head_upload(
     sha256: UploadDigest, request: Request, owner: Compiler, name: Annotated[str, NAME] = "model"
 ) -> Response:
-    """`Upload-Offset` is 0 where nothing has come, and the size where the model is complete.
+    """Answer how much has come: `Upload-Offset` is 0 where nothing has, and the size where the model is complete.
 
     `name` may be there as in a PUT of the same address, and says nothing.
     """

@@ -37,7 +37,7 @@ class Scope:
         self.upper: dict[str, int] = {}
 
     def variable(self, name: str) -> Any:
-        """The variable of that name, made at first use."""
+        """Return the variable of that name, made at first use."""
         from tvm import ir, tirx
 
         if name not in self.variables:
@@ -48,7 +48,7 @@ class Scope:
         return self.variables[name]
 
     def fresh(self, hint: str) -> Any:
-        """A variable for a size that only the data decides (NonZero), which may be zero."""
+        """Return a variable for a size that only the data decides (NonZero), which may be zero."""
         from tvm import tirx
 
         name = unique(hint, self.variables)
@@ -57,7 +57,7 @@ class Scope:
         return self.variables[name]
 
     def unify(self, left: Any, right: Any) -> None:
-        """Raises Equal when one side is a bare name of an input that the other one does not use.
+        """Raise Equal when one side is a bare name of an input that the other one does not use.
 
         TVM would drop the run-time check of such an equality and with it the shape (CanonicalizeBindings maps the
         one variable to the other), so it has to be in the signature.
@@ -69,11 +69,11 @@ class Scope:
             raise Equal(name, dim_text(other))
 
     def depends_on_data(self, *dims: Any) -> bool:
-        """Whether a dim uses a size that only the data decides."""
+        """Return whether a dim uses a size that only the data decides."""
         return any(name in self.data_dependent for dim in dims for name in _variables(dim))
 
     def limit(self, dim: Any, most: int) -> bool:
-        """Bounds the one name in `factor * name + rest` so that the dim is at most `most`; False for other dims."""
+        """Bound the one name in `factor * name + rest` so that the dim is at most `most`; False for other dims."""
         from tvm import ir, tirx
 
         names = tirx.analysis.undefined_vars(dim)
@@ -94,7 +94,7 @@ class Scope:
         return (_number(parts[0]), _number(parts[1])) if len(parts) == 2 else (None, None)
 
     def expression(self, dim: Dim) -> Any:
-        """A dim of a signature as an int or a TVM expression over this scope's variables."""
+        """Return a dim of a signature as an int or a TVM expression over this scope's variables."""
         return dim if isinstance(dim, int) else self._build(ast.parse(dim, mode="eval").body)
 
     def _build(self, node: ast.expr) -> Any:
@@ -120,7 +120,7 @@ class Scope:
 
 
 def unique(hint: str, taken: Iterable[str]) -> str:
-    """`hint` as an identifier that is not in `taken`."""
+    """Return `hint` as an identifier that is not in `taken`."""
     base = identifier(hint)
     name, count, used = base, 1, set(taken)
     while name in used:
@@ -129,13 +129,15 @@ def unique(hint: str, taken: Iterable[str]) -> str:
 
 
 def identifier(text: str) -> str:
-    """`text` with everything that cannot be in a name replaced by underscores."""
+    """Return `text` with everything that cannot be in a name replaced by underscores."""
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
     return name if name and not name[0].isdigit() else f"d_{name}"
 
 
 def dim_of_text(text: str) -> tuple[str, set[str]]:
-    """A dim_param in normal form, with the names in it: a name, an expression, or else the text as an identifier."""
+    """Return a dim_param in normal form, with the names in it: a name, an expression, or else the text as an
+    identifier.
+    """
     try:
         tree = ast.parse(text.strip(), mode="eval").body if len(text) <= _MAX_EXPRESSION_CHARS else None
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -154,7 +156,7 @@ def _is_arithmetic(node: ast.expr) -> bool:
 
 
 def is_static(dim: Any) -> bool:
-    """Whether a dim is a number."""
+    """Return whether a dim is a number."""
     return _number(dim) is not None
 
 
@@ -165,7 +167,7 @@ def _number(dim: Any) -> int | None:
 
 
 def simplify(dim: Any, scope: Scope) -> Any:
-    """A dim as an int where it is one, else the simplest expression that TVM finds."""
+    """Return a dim as an int where it is one, else the simplest expression that TVM finds."""
     number = _number(dim)
     if number is not None:
         return number
@@ -175,7 +177,7 @@ def simplify(dim: Any, scope: Scope) -> Any:
 
 
 def same(left: Any, right: Any, scope: Scope) -> bool:
-    """Whether two dims are equal for every value of the variables, as far as can be proved."""
+    """Return whether two dims are equal for every value of the variables, as far as can be proved."""
     a, b = _number(left), _number(right)
     if a is not None and b is not None:
         return a == b
@@ -189,12 +191,12 @@ def _variables(dim: Any) -> set[str]:
 
 
 def shared_names(left: Any, right: Any) -> set[str]:
-    """The symbolic names that two dims both use."""
+    """Return the symbolic names that two dims both use."""
     return _variables(left) & _variables(right)
 
 
 def product(dims: Iterable[Any]) -> Any:
-    """The product of dims; 1 for none."""
+    """Return the product of dims; 1 for none."""
     result: Any = 1
     for dim in dims:
         result = dim if isinstance(result, int) and result == 1 else result * dim
@@ -202,7 +204,9 @@ def product(dims: Iterable[Any]) -> Any:
 
 
 def quotient(whole: Sequence[Any], parts: Sequence[Any], scope: Scope) -> Any:
-    """`∏ whole // ∏ parts`, equal factors cancelled first so that no symbolic division is left where none is needed."""
+    """Return `∏ whole // ∏ parts`, equal factors cancelled first so that no symbolic division is left where none is
+    needed.
+    """
     rest = list(whole)
     left_over = []
     for part in parts:
@@ -218,7 +222,7 @@ def quotient(whole: Sequence[Any], parts: Sequence[Any], scope: Scope) -> Any:
 
 
 def dim_text(dim: Any) -> Dim:
-    """A dim for a signature: an int, or Python text over names (`2 * seq + 1`, `max(a, b)`)."""
+    """Return a dim for a signature: an int, or Python text over names (`2 * seq + 1`, `max(a, b)`)."""
     number = _number(dim)
     return number if number is not None else _text(dim)[0]
 
@@ -247,14 +251,14 @@ def _wrap(part: tuple[str, int], strength: int) -> str:
 
 
 def names_in(dim: Dim) -> set[str]:
-    """The symbolic names in a dim of a signature."""
+    """Return the symbolic names in a dim of a signature."""
     if isinstance(dim, int):
         return set()
     return {n.id for n in ast.walk(ast.parse(dim, mode="eval")) if isinstance(n, ast.Name)} - {"max", "min"}
 
 
 def replaced(dim: Dim, swap: dict[str, Dim]) -> Dim:
-    """A dim with names replaced by others or by numbers, computed where nothing symbolic is left."""
+    """Return a dim with names replaced by others or by numbers, computed where nothing symbolic is left."""
     if isinstance(dim, int) or not names_in(dim) & swap.keys():
         return dim
     text = re.sub(r"\b[A-Za-z_]\w*", lambda m: f"({swap[m[0]]})" if m[0] in swap else m[0], dim)

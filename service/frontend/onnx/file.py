@@ -19,15 +19,15 @@ _REASON_CHARS = 300
 
 
 def one_line(text: object) -> str:
-    """The text of somebody else's error as one line of bounded length."""
+    """Return the text of somebody else's error as one line of bounded length."""
     line = " ".join(str(text).split())
     return line if len(line) <= _REASON_CHARS else line[:_REASON_CHARS] + "…"
 
 
 def parse(path: Path) -> Any:
-    """The file as `onnx.ModelProto`, external data not read.
+    """Return the file as `onnx.ModelProto`, external data not read.
 
-    Raises ModelNotFound, ModelTooLarge over `max_model_bytes`, or ModelMalformed.
+    Raise ModelNotFound, ModelTooLarge over `max_model_bytes`, or ModelMalformed.
     """
     import onnx
     from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -73,7 +73,7 @@ def _dims(value: Any) -> Any:
 
 
 def subgraphs(nodes: Any) -> Iterator[Any]:
-    """The graphs in the attributes of `nodes`, and theirs, outer before inner."""
+    """Yield the graphs in the attributes of `nodes`, and theirs, outer before inner."""
     for node in nodes:
         for attribute in node.attribute:
             for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
@@ -82,7 +82,7 @@ def subgraphs(nodes: Any) -> Iterator[Any]:
 
 
 def tensors(model: Any) -> Iterator[Any]:
-    """Every dense tensor in the file's order: initializers, attributes, those of subgraphs and functions."""
+    """Yield every dense tensor in the file's order: initializers, attributes, those of subgraphs and functions."""
     bodies = [model.graph, *subgraphs(model.graph.node)]
     for function in model.functions:
         bodies += [function, *subgraphs(function.node)]
@@ -96,9 +96,9 @@ def tensors(model: Any) -> Iterator[Any]:
 
 
 def external_files(model: Any, folder: Path) -> list[tuple[str, Path]]:
-    """Location and path of each external data file, in the order of first use.
+    """Return the location and path of each external data file, in the order of first use.
 
-    Raises ModelUnsafe for a location that leaves `folder` or is no regular file, ModelMalformed when it is missing.
+    Raise ModelUnsafe for a location that leaves `folder` or is no regular file, ModelMalformed when it is missing.
     """
     found: dict[str, Path] = {}
     for tensor in tensors(model):
@@ -110,9 +110,9 @@ def external_files(model: Any, folder: Path) -> list[tuple[str, Path]]:
 
 
 def check_tensors(model: Any, folder: Path) -> int:
-    """Bytes of all tensors, after each was checked to hold the data that its shape and dtype claim.
+    """Return the bytes of all tensors, after each was checked to hold the data that its shape and dtype claim.
 
-    Raises ModelMalformed, ModelUnsafe, UnsupportedModel for a dtype that has no bytes (string), or
+    Raise ModelMalformed, ModelUnsafe, UnsupportedModel for a dtype that has no bytes (string), or
     ModelTooLarge when the tensors add up to more than `max_model_bytes`.
     """
     files = dict(external_files(model, folder))
@@ -135,7 +135,7 @@ def check_tensors(model: Any, folder: Path) -> int:
 
 
 def array(tensor: Any, folder: Path) -> Any:
-    """A tensor that `check_tensors` passed, as a numpy array; external data is memory-mapped."""
+    """Return a tensor that `check_tensors` passed, as a numpy array; external data is memory-mapped."""
     import numpy as np
     import onnx
 

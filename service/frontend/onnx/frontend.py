@@ -18,9 +18,9 @@ __all__ = ["inspect", "load", "reference"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
-    """The model as Relax, with `shapes` in place of the inputs' symbolic dims.
+    """Return the model as Relax, with `shapes` in place of the inputs' symbolic dims.
 
-    Raises a ModelError for a file that cannot be used, UnsupportedModel with every unsupported node,
+    Raise a ModelError for a file that cannot be used, UnsupportedModel with every unsupported node,
     and InvalidShape for a shape that does not fit the model.
     """
     graph = read(path)
@@ -45,7 +45,7 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
 
 
 def inspect(path: Path) -> ModelInfo:
-    """What the file holds: signature as declared, operators, unsupported nodes."""
+    """Return what the file holds: signature as declared, operators, unsupported nodes."""
     from service.frontend.onnx import support as onnx_support
 
     graph = read(path)
@@ -61,7 +61,9 @@ def inspect(path: Path) -> ModelInfo:
 
 
 def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False) -> Reference:
-    """The model in ONNX Runtime on the CPU; `shapes` needs nothing, as the session takes the shapes it is given."""
+    """Return the model in ONNX Runtime on the CPU; `shapes` needs nothing, as the session takes the shapes it is
+    given.
+    """
     from service.frontend.onnx.reference import reference as build
 
     return build(path, threads, fastest=fastest)
@@ -83,7 +85,7 @@ def _values(values: Iterable[Any], names: Iterable[str]) -> list[Any]:
 
 
 def input_specs(graph: Graph) -> list[TensorSpec]:
-    """The inputs as the file declares them, an unnamed dim called `<input>_<axis>`.
+    """Return the inputs as the file declares them, an unnamed dim called `<input>_<axis>`.
 
     An expression in a dim stays one when its names are sizes of their own elsewhere; otherwise it is a name.
     """
@@ -120,9 +122,9 @@ def _dim(name: str, axis: int, dim: Any) -> Dim:
 
 
 def with_shapes(specs: list[TensorSpec], shapes: Shapes) -> list[TensorSpec]:
-    """The inputs with the user's shapes: a symbolic dim fixed or renamed, everywhere it occurs.
+    """Return the inputs with the user's shapes: a symbolic dim fixed or renamed, everywhere it occurs.
 
-    Raises InvalidShape for an unknown input, another rank, or a size that the model fixes otherwise.
+    Raise InvalidShape for an unknown input, another rank, or a size that the model fixes otherwise.
     """
     swap: dict[str, Dim] = {}
     by_name = {spec.name: spec for spec in specs}

@@ -19,13 +19,13 @@ class Body:
 
 
 def has_body(op_type: str, domain: str, opset: int) -> bool:
-    """Whether the specification defines the operator by others."""
+    """Return whether the specification defines the operator by others."""
     schema = _schema(op_type, domain, opset)
     return schema is not None and bool(schema.has_function or schema.has_context_dependent_function)
 
 
 def body_of(node: Any, opset: int, input_types: list[Any]) -> Body | None:
-    """The body of a NodeProto for inputs of these TypeProtos; None when there is none for them."""
+    """Return the body of a NodeProto for inputs of these TypeProtos; None when there is none for them."""
     import onnx
 
     schema = _schema(node.op_type, node.domain, opset)

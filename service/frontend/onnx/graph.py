@@ -46,9 +46,9 @@ class Graph:
 
 
 def read(path: Path) -> Graph:
-    """The model at `path`, its structure checked; what its nodes mean is left to `check`.
+    """Return the model at `path`, its structure checked; what its nodes mean is left to `check`.
 
-    Raises ModelMalformed, ModelTooLarge, ModelUnsafe, or UnsupportedModel (opset or IR from the future).
+    Raise ModelMalformed, ModelTooLarge, ModelUnsafe, or UnsupportedModel (opset or IR from the future).
     """
     model = parse(path)
     _check_versions(model)
@@ -151,7 +151,7 @@ def _census(model: Any) -> dict[str, int]:
 
 
 def op_name(node: Any) -> str:
-    """`Conv`, or `com.microsoft::FusedMatMul` for an operator of another domain."""
+    """Return `Conv`, or `com.microsoft::FusedMatMul` for an operator of another domain."""
     return str(node.op_type) if node.domain in ("", "ai.onnx") else f"{node.domain}::{node.op_type}"
 
 
@@ -215,7 +215,7 @@ def _take_weights(model: Any, folder: Path) -> dict[str, Any]:
 
 
 def check(graph: Graph) -> None:
-    """onnx.checker's opinion: attributes, numbers of inputs, dtypes, shapes that agree. Raises ModelMalformed.
+    """Ask onnx.checker: attributes, numbers of inputs, dtypes, shapes that agree. Raise ModelMalformed.
 
     It calls an operator that it does not know malformed, so unsupported ones are looked for first.
     """

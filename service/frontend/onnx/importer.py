@@ -36,9 +36,10 @@ _SKIPPED = _Skipped()
 
 
 def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) -> tuple[Any, list[TensorSpec]]:
-    """An IRModule whose `main` takes `inputs` and gives the graph's outputs as one flat tuple; and these outputs.
+    """Return an IRModule whose `main` takes `inputs` and gives the graph's outputs as one flat tuple; and these
+    outputs.
 
-    Raises UnsupportedModel naming every node that is refused, or CompileFailed when a converter breaks.
+    Raise UnsupportedModel naming every node that is refused, or CompileFailed when a converter breaks.
     """
     from tvm import relax
 
@@ -82,7 +83,7 @@ class Walk:
         self.constants: dict[int, tuple[Known, Any]] = {}
 
     def declare(self, inputs: Iterable[TensorSpec]) -> list[Any]:
-        """The function's parameters, under names that TVM allows."""
+        """Return the function's parameters, under names that TVM allows."""
         from tvm import relax
 
         parameters: list[Any] = []
@@ -98,7 +99,7 @@ class Walk:
         return parameters
 
     def initialize(self, graph: Any) -> None:
-        """The initializers that are still in the protobuf."""
+        """Take the initializers that are still in the protobuf."""
         import onnx
 
         for tensor in graph.initializer:
@@ -106,7 +107,7 @@ class Walk:
             self.values[tensor.name] = Known(array, str(array.dtype))
 
     def run(self, nodes: Any) -> None:
-        """Converts nodes in order; a refused one is noted."""
+        """Convert nodes in order; a refused one is noted."""
         for proto in nodes:
             inputs = [self.values[name] if name else None for name in proto.input]
             if any(value is _SKIPPED for value in inputs):
@@ -184,7 +185,7 @@ class Walk:
         return [inner.values.get(name) for name in body.outputs[: len(proto.output)]]
 
     def child(self, values: dict[str, Any], opsets: dict[str, int] | None = None) -> Walk:
-        """A walk of an inner graph, which sees `values`."""
+        """Return a walk of an inner graph, which sees `values`."""
         graph = self.graph if opsets is None else replace(self.graph, opsets=self.graph.opsets | opsets)
         inner = Walk(graph, self.builder, self.scope)
         inner.values = dict(values)
@@ -192,7 +193,7 @@ class Walk:
         return inner
 
     def hand_over(self) -> None:
-        """Gives what an inner walk refused to the node that it belongs to."""
+        """Give what an inner walk refused to the node that it belongs to."""
         if self.refused:
             inner, nodes = next(iter(self.refused.items()))
             raise Refused(f"inside of it, {inner}: {nodes[0][1]}")
@@ -241,13 +242,13 @@ class Walk:
         return value
 
     def output(self, name: str) -> Any:
-        """An output of the graph as a tensor."""
+        """Return an output of the graph as a tensor."""
         value = self.values[name]
         node = Node("Identity", name, 0, {}, [value], 1, self.builder, self.scope, self)
         return node.tensor(0)
 
     def raise_refused(self) -> None:
-        """Raises UnsupportedModel when a node was refused."""
+        """Raise UnsupportedModel when a node was refused."""
         if self.refused:
             raise onnx_support.unsupported_error(
                 {
@@ -258,7 +259,7 @@ class Walk:
 
 
 def check_size(what: str, shape: list[Any], dtype: str) -> None:
-    """Raises ModelTooLarge for a tensor that the memory of a compile, which runs the model too, cannot hold."""
+    """Raise ModelTooLarge for a tensor that the memory of a compile, which runs the model too, cannot hold."""
     size = math.prod(dim for dim in shape if isinstance(dim, int)) * Node.numpy_dtype(dtype).itemsize
     limit = settings().compile_memory_bytes
     if size > limit:
@@ -270,7 +271,7 @@ def check_size(what: str, shape: list[Any], dtype: str) -> None:
 
 
 def type_proto(node: Node, index: int) -> Any:
-    """The type of an input as ONNX writes it."""
+    """Return the type of an input as ONNX writes it."""
     import onnx
 
     if not node.has(index):

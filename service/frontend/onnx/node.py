@@ -45,16 +45,16 @@ class Node:
     # Attributes
 
     def attr(self, name: str, default: Any = None) -> Any:
-        """An attribute: int, float, str, tuple of these, array, or the default."""
+        """Return an attribute: int, float, str, tuple of these, array, or the default."""
         return self.attributes.get(name, default)
 
     def attr_dtype(self, name: str) -> str:
-        """An attribute that is an onnx.TensorProto.DataType, as a dtype's name."""
+        """Return an attribute that is an onnx.TensorProto.DataType, as a dtype's name."""
         return dtype_name(self.attributes[name])
 
     @staticmethod
     def numpy_dtype(dtype: str) -> Any:
-        """The numpy dtype of that name, bfloat16 included."""
+        """Return the numpy dtype of that name, bfloat16 included."""
         import ml_dtypes
         import numpy as np
 
@@ -63,7 +63,7 @@ class Node:
     # Known values
 
     def has(self, index: int) -> bool:
-        """Whether an optional input is there."""
+        """Return whether an optional input is there."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
     @property
@@ -72,16 +72,16 @@ class Node:
         return [None if value is None else value.array for value in self.inputs]
 
     def known_dtype(self, index: int) -> str:
-        """The dtype of a known input."""
+        """Return the dtype of a known input."""
         value = self.inputs[index]
         return str(value.dtype) if isinstance(value, Known) else self.dtype(index)
 
     def is_known(self, index: int) -> bool:
-        """Whether an input is there and known before the run."""
+        """Return whether an input is there and known before the run."""
         return self.has(index) and isinstance(self.inputs[index], Known)
 
     def dims(self, index: int, what: str) -> list[Any]:
-        """A known vector of sizes: ints and expressions. Raises Refused when it is computed from data."""
+        """Return a known vector of sizes: ints and expressions. Raise Refused when it is computed from data."""
         if not self.is_known(index):
             raise Refused(f"{what} is computed from the inputs' values")
         return [
@@ -90,14 +90,14 @@ class Node:
         ]
 
     def ints(self, index: int, what: str) -> list[int]:
-        """A known vector of numbers. Raises Refused when one is symbolic."""
+        """Return a known vector of numbers. Raise Refused when one is symbolic."""
         dims = self.dims(index, what)
         if not all(isinstance(dim, int) for dim in dims):
             raise Refused(f"{what} depends on a symbolic size")
         return dims
 
     def scalar(self, index: int, what: str) -> Any:
-        """A known number of any dtype."""
+        """Return a known number of any dtype."""
         if not self.is_known(index) or self.inputs[index].symbolic:
             raise Refused(f"{what} is computed from the inputs' values")
         if self.inputs[index].array.size != 1:
@@ -105,7 +105,9 @@ class Node:
         return self.inputs[index].array.reshape(()).item()
 
     def axes(self, index: int) -> tuple[int, ...] | None:
-        """The axes of a node, which newer opsets give as an input and older ones as an attribute; None when absent."""
+        """Return the axes of a node, which newer opsets give as an input and older ones as an attribute; None when
+        absent.
+        """
         if self.has(index):
             axes = tuple(self.ints(index, "the list of axes"))
             return axes or None
@@ -113,7 +115,7 @@ class Node:
         return None if axes is None else tuple(axes)
 
     def slice_arguments(self) -> tuple[list[Any], list[Any], list[int], list[int]]:
-        """starts, ends, axes and steps of a Slice in any opset."""
+        """Return starts, ends, axes and steps of a Slice in any opset."""
         if not self.has(1):
             starts, ends = list(self.attr("starts")), list(self.attr("ends"))
             return starts, ends, list(self.attr("axes", range(len(starts)))), [1] * len(starts)
@@ -124,7 +126,7 @@ class Node:
         return starts, ends, [axis % rank for axis in axes], steps
 
     def split_sizes(self, size: Any) -> list[int]:
-        """The sizes of a Split's parts along an axis of `size`."""
+        """Return the sizes of a Split's parts along an axis of `size`."""
         if self.has(1):
             return self.ints(1, "split")
         if self.attr("split") is not None:
@@ -138,11 +140,11 @@ class Node:
     # Tensors
 
     def tensor(self, index: int) -> Any:
-        """An input as a Relax expression."""
+        """Return an input as a Relax expression."""
         return self.materialize(self.inputs[index])
 
     def materialize(self, value: Value) -> Any:
-        """A value as a Relax expression: known numbers become a constant, symbolic ones a small kernel."""
+        """Return a value as a Relax expression: known numbers become a constant, symbolic ones a small kernel."""
         from tvm import relax
 
         if not isinstance(value, Known):
@@ -174,15 +176,15 @@ class Node:
         return self.te_of_sizes(kernel, value.array.reshape(-1).tolist(), "sizes")
 
     def te_of_sizes(self, kernel: Callable[[list[Any]], Any], sizes: Sequence[Any], name: str) -> Any:
-        """A tensor expression of sizes alone."""
+        """Return a tensor expression of sizes alone."""
         return self.te(lambda *own: kernel(list(own)), *map(_expression, sizes), primfunc_name_hint=name)
 
     def emit(self, expression: Any) -> Any:
-        """A Relax call bound to a variable, with its type."""
+        """Return a Relax call bound to a variable, with its type."""
         return self.builder.emit(expression)
 
     def te(self, function: Callable[..., Any], *args: Any, primfunc_name_hint: str = "") -> Any:
-        """The result of a tensor expression of tensors, sizes and plain values.
+        """Return the result of a tensor expression of tensors, sizes and plain values.
 
         As BlockBuilder.emit_te, which however passes symbolic sizes in the order of a set of pointers, another in each
         process. Here they go in the order in which the model names them, so that equal models give equal files.
@@ -211,38 +213,38 @@ class Node:
         return self.builder.emit(relax.call_tir(place, arguments, types if len(types) > 1 else types[0]))
 
     def const(self, value: Any, dtype: str) -> Any:
-        """A constant of a dtype."""
+        """Return a constant of a dtype."""
         from tvm import relax
 
         return relax.const(value, dtype)
 
     def shape(self, index: int) -> list[Any]:
-        """The dims of an input: ints where they are numbers."""
+        """Return the dims of an input: ints where they are numbers."""
         value = self.inputs[index]
         return list(value.array.shape) if isinstance(value, Known) else self.shape_of(value)
 
     def shape_of(self, expression: Any) -> list[Any]:
-        """The dims of an expression."""
+        """Return the dims of an expression."""
         return [onnx_dims.simplify(dim, self.scope) for dim in expression.ty.shape.values]
 
     def static_shape(self, index: int, what: str) -> list[int]:
-        """The dims of an input when all of them are numbers."""
+        """Return the dims of an input when all of them are numbers."""
         shape = self.shape(index)
         if not all(isinstance(dim, int) for dim in shape):
             raise Refused(f"{what} has a symbolic size")
         return shape
 
     def rank(self, index: int) -> int:
-        """The number of axes of an input."""
+        """Return the number of axes of an input."""
         return len(self.shape(index))
 
     def dtype(self, index: int) -> str:
-        """The dtype of an input."""
+        """Return the dtype of an input."""
         value = self.inputs[index]
         return str(value.dtype) if isinstance(value, Known) else dtype_of(value)
 
     def known(self, sizes: Sequence[Any], dtype: str = "int64") -> Known:
-        """Sizes as a known vector."""
+        """Return sizes as a known vector."""
         return known_ints(list(sizes), self.scope, dtype)
 
 
@@ -282,12 +284,12 @@ def _free_sizes(
 
 
 def dtype_of(expression: Any) -> str:
-    """The dtype of a Relax tensor expression."""
+    """Return the dtype of a Relax tensor expression."""
     return str(expression.ty.dtype.dtype)
 
 
 def dtype_name(data_type: int) -> str:
-    """The name that TVM and numpy give an onnx.TensorProto.DataType."""
+    """Return the name that TVM and numpy give an onnx.TensorProto.DataType."""
     import onnx
 
     return str(onnx.helper.tensor_dtype_to_np_dtype(data_type))

@@ -12,9 +12,9 @@ __all__ = ["copy", "order_graph", "replace"]
 
 
 def order_graph(graph: Any, outer: set[str]) -> None:
-    """Checks that each name is defined, once, and without a cycle, here and in subgraphs; sorts nodes if they are not.
+    """Check that each name is defined, once, and without a cycle, here and in subgraphs; sort nodes if they are not.
 
-    Raises ModelMalformed.
+    Raise ModelMalformed.
     """
     given = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     maker: dict[str, int] = {}
@@ -71,11 +71,11 @@ def _label(node: Any) -> str:
 
 
 def copy(message: Any) -> Any:
-    """A protobuf message of its own, which `CopyFrom` within one tree does not give."""
+    """Return a protobuf message of its own, which `CopyFrom` within one tree does not give."""
     return type(message).FromString(message.SerializeToString())
 
 
 def replace(field: Any, messages: list[Any]) -> None:
-    """Puts messages in place of those of a repeated field."""
+    """Put messages in place of those of a repeated field."""
     del field[:]
     field.extend(messages)

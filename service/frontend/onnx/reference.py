@@ -15,13 +15,13 @@ __all__ = ["reference"]
 
 
 def reference(path: Path, threads: int, *, fastest: bool = False) -> Reference:
-    """Runs the model at `path` on arrays by name; one thread makes it repeatable.
+    """Run the model at `path` on arrays by name; one thread makes it repeatable.
 
     Only basic graph optimizations are on, since the extended ones trade digits for speed, and `fastest` turns them
     on: ONNX Runtime's own default. ONNX Runtime has no CPU
     kernels for most of bfloat16: such a model runs with every bfloat16 as a float32, and its outputs are
     rounded. What it still does not take runs in onnx.reference, which is slow.
-    Raises ModelMalformed when none of them takes the model.
+    Raise ModelMalformed when none of them takes the model.
     """
     check_tensors(parse(path), path.parent)
     try:

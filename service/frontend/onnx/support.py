@@ -24,7 +24,9 @@ _KNOWN_DOMAINS = ("", "ai.onnx", "com.microsoft")
 
 
 def unsupported(graph: Graph) -> dict[str, Unsupported]:
-    """The operators that have no converter, with the names of their nodes, subgraphs included, most frequent first."""
+    """Return the operators that have no converter, with the names of their nodes, subgraphs included, most frequent
+    first.
+    """
     found: dict[str, list[Any]] = {}
     for node in _all_nodes(graph.nodes):
         if not is_supported(node, graph.opsets):
@@ -37,7 +39,7 @@ def unsupported(graph: Graph) -> dict[str, Unsupported]:
 
 
 def unsupported_error(ops: Mapping[str, Unsupported]) -> UnsupportedModel:
-    """The error that lists all unsupported nodes at once."""
+    """Return the error that lists all unsupported nodes at once."""
     shown = ", ".join(f"{op} ({nodes.count}: {nodes.reason})" for op, nodes in list(ops.items())[:5])
     more = f" and {len(ops) - 5} more" if len(ops) > 5 else ""
     return UnsupportedModel(
@@ -47,7 +49,7 @@ def unsupported_error(ops: Mapping[str, Unsupported]) -> UnsupportedModel:
 
 
 def is_supported(node: Any, opsets: dict[str, int]) -> bool:
-    """Whether some converter takes this operator; it may still refuse the node for its attributes or inputs."""
+    """Return whether some converter takes this operator; it may still refuse the node for its attributes or inputs."""
     from service.frontend.onnx.ops import converter_of
 
     name = op_name(node)

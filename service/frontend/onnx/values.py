@@ -40,7 +40,7 @@ class Known:
 def known_ints(
     values: list[Any], scope: onnx_dims.Scope, dtype: str = "int64", shape: tuple[int, ...] | None = None
 ) -> Known:
-    """Sizes as a Known of rank one or of `shape`: numbers where all are numbers."""
+    """Return sizes as a Known of rank one or of `shape`: numbers where all are numbers."""
     import numpy as np
 
     simple = [onnx_dims.simplify(value, scope) for value in values]

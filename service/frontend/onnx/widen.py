@@ -22,14 +22,14 @@ def _graphs(model: Any) -> list[Any]:
 
 
 def uses_bfloat16(model: Any) -> bool:
-    """Whether an input, output or tensor of the model is bfloat16."""
+    """Return whether an input, output or tensor of the model is bfloat16."""
     values = [value for graph in _graphs(model) for value in (*graph.input, *graph.output)]
     kinds = [value.type.tensor_type.elem_type for value in values] + [t.data_type for t in tensors(model)]
     return BFLOAT16 in kinds
 
 
 def widened(model: Any) -> Any:
-    """The model itself, every bfloat16 in it made float32."""
+    """Return the model itself, every bfloat16 in it made float32."""
     import onnx
 
     for graph in _graphs(model):

@@ -53,14 +53,16 @@ class Archive:
         self._check_format()
 
     def names(self, folder: str = "") -> list[str]:
-        """The entries below `folder` (given with its slash), in the archive's order."""
+        """Return the entries below `folder` (given with its slash), in the archive's order."""
         return [name for name in self._entries if name.startswith(folder)]
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
     def read(self, name: str) -> memoryview:
-        """The bytes of an entry: a view of the mapped file where it is stored uncompressed. Raises ModelMalformed."""
+        """Return the bytes of an entry: a view of the mapped file where it is stored uncompressed. Raise
+        ModelMalformed.
+        """
         info = self._info(name)
         packed = self._packed(info)
         data = packed if info.compress_type == zipfile.ZIP_STORED else _inflate(info, packed)
@@ -71,11 +73,11 @@ class Archive:
         return data
 
     def size(self, name: str) -> int:
-        """The unpacked size of an entry in bytes."""
+        """Return the unpacked size of an entry in bytes."""
         return int(self._info(name).file_size)
 
     def json(self, name: str) -> Any:
-        """An entry as JSON values. Raises ModelMalformed, or ModelTooLarge for an unreasonable size."""
+        """Return an entry as JSON values. Raise ModelMalformed, or ModelTooLarge for an unreasonable size."""
         info = self._info(name)
         if info.file_size > _MAX_JSON_BYTES:
             raise ModelTooLarge(f"entry {name} has {info.file_size} bytes of JSON; at most {_MAX_JSON_BYTES} are read")

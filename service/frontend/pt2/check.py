@@ -54,9 +54,9 @@ _VERIFIERS = frozenset(("TRAINING", "ATEN"))
 
 
 def check_program(program: Any) -> None:
-    """Checks and cleans a schema.ExportedProgram in place; tensors are moved to the CPU.
+    """Check and clean a schema.ExportedProgram in place; tensors are moved to the CPU.
 
-    Raises ModelUnsafe for a name or expression that torch would run, UnsupportedModel for versions and kinds of input
+    Raise ModelUnsafe for a name or expression that torch would run, UnsupportedModel for versions and kinds of input
     that we do not have, ModelTooLarge over `max_graph_nodes`.
     """
     _check_versions(program)
@@ -91,13 +91,13 @@ def _check_versions(program: Any) -> None:
 
 
 def check_weight_name(name: str) -> None:
-    """Refuses a weight's name that could end the string it is pasted into."""
+    """Refuse a weight's name that could end the string it is pasted into."""
     if not _WEIGHT.fullmatch(name):
         raise ModelUnsafe(f"the weight name {name[:80]!r} has characters that no module attribute has")
 
 
 def check_range_name(name: str) -> None:
-    """Refuses a constrained expression that is no expression over symbols such as `s0` or `2*s0 + 1`."""
+    """Refuse a constrained expression that is no expression over symbols such as `s0` or `2*s0 + 1`."""
     if not _RANGE.fullmatch(name) or not all(_SYMBOL.fullmatch(part) for part in re.findall(r"[a-z]\w*", name)):
         raise ModelUnsafe(f"the range constraint {name[:80]!r} is not on a symbolic size")
 

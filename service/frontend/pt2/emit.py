@@ -39,37 +39,37 @@ class Emitter:
     # The node's own type
 
     def meta(self, index: int | None = None) -> Any:
-        """The fake tensor of the node's result, or of one of its results."""
+        """Return the fake tensor of the node's result, or of one of its results."""
         value = self.node.meta["val"]
         return value if index is None else value[index]
 
     def out_dtype(self, index: int | None = None) -> str:
-        """The dtype that the node must give."""
+        """Return the dtype that the node must give."""
         return torch_dtype(self.meta(index).dtype)
 
     def out_shape(self, index: int | None = None) -> list[Any]:
-        """The shape that the node must give."""
+        """Return the shape that the node must give."""
         return self.sizes(self.meta(index).shape)
 
     # Types of values
 
     def sizes(self, dims: Sequence[Any]) -> list[Any]:
-        """torch sizes (ints and SymInts) as ints and tirx expressions."""
+        """Return torch sizes (ints and SymInts) as ints and tirx expressions."""
         return [self.size(dim) for dim in dims]
 
     def size(self, dim: Any) -> Any:
-        """One torch size."""
+        """Return one torch size."""
         if isinstance(dim, int):
             return dim
         value = self.symbols.tir(dim.node.expr if hasattr(dim, "node") else dim)
         return int(value.value) if isinstance(value, IntImm) else value
 
     def shape(self, x: Any) -> list[Any]:
-        """The shape of a tensor, constants as ints."""
+        """Return the shape of a tensor, constants as ints."""
         return [int(dim.value) if isinstance(dim, IntImm) else dim for dim in x.ty.shape.values]
 
     def static_shape(self, x: Any, what: str) -> list[int]:
-        """The shape of a tensor that must not be symbolic here. Raises UnsupportedModel."""
+        """Return the shape of a tensor that must not be symbolic here. Raise UnsupportedModel."""
         shape = self.shape(x)
         if not all(isinstance(dim, int) for dim in shape):
             raise UnsupportedModel(
@@ -78,17 +78,17 @@ class Emitter:
         return shape
 
     def dtype(self, x: Any) -> str:
-        """The dtype of a tensor."""
+        """Return the dtype of a tensor."""
         return str(x.ty.dtype.dtype)
 
     def rank(self, x: Any) -> int:
-        """The number of dims."""
+        """Return the number of dims."""
         return len(x.ty.shape.values)
 
     # Common moves
 
     def const(self, value: Any, dtype: str) -> Any:
-        """A constant of rank 0, or of an array's shape."""
+        """Return a constant of rank 0, or of an array's shape."""
         import ml_dtypes  # noqa: F401  # teaches numpy the name bfloat16
 
         if dtype != "bool" and np.dtype(dtype).kind in "iu" and isinstance(value, float):
@@ -96,7 +96,7 @@ class Emitter:
         return relax.const(np.asarray(value).astype(np.dtype(dtype)), dtype)
 
     def cast(self, x: Any, dtype: str) -> Any:
-        """`x` in another dtype. To bool means 'is not zero'."""
+        """Return `x` in another dtype. To bool means 'is not zero'."""
         if self.dtype(x) == dtype:
             return x
         if dtype == "bool":
@@ -104,11 +104,11 @@ class Emitter:
         return self(relax.op.astype(x, dtype))
 
     def wide(self, x: Any) -> Any:
-        """A float16 or bfloat16 tensor as float32, others as they are."""
+        """Return a float16 or bfloat16 tensor as float32, others as they are."""
         return self.cast(x, "float32") if self.dtype(x) in HALF else x
 
     def tensor(self, value: Any, dtype: str) -> Any:
-        """A tensor, a Python number or a size as a tensor of `dtype`."""
+        """Return a tensor, a Python number or a size as a tensor of `dtype`."""
         if is_prim(value):
             vector = self(relax.op.shape_to_tensor(relax.ShapeExpr([value])))
             return self.cast(self(relax.op.reshape(vector, ())), dtype)
@@ -117,23 +117,23 @@ class Emitter:
         return self.cast(value, dtype)
 
     def reshape(self, x: Any, shape: Sequence[Any]) -> Any:
-        """`x` in another shape, nothing emitted when it has it."""
+        """Return `x` in another shape, nothing emitted when it has it."""
         shape = list(shape)
         if _equal(self.shape(x), shape):
             return x
         return self(relax.op.reshape(x, shape))
 
     def permute(self, x: Any, axes: Sequence[int]) -> Any:
-        """`x` with its dims in another order."""
+        """Return `x` with its dims in another order."""
         axes = [axis % max(self.rank(x), 1) for axis in axes]
         return x if axes == sorted(axes) else self(relax.op.permute_dims(x, axes))
 
     def broadcast(self, x: Any, shape: Sequence[Any]) -> Any:
-        """`x` repeated to a larger shape."""
+        """Return `x` repeated to a larger shape."""
         return x if _equal(self.shape(x), list(shape)) else self(relax.op.broadcast_to(x, list(shape)))
 
     def slice(self, x: Any, axis: int, begin: Any, length: Any, step: int = 1) -> Any:
-        """`length` elements of one dim from `begin` on, all of them inside."""
+        """Return `length` elements of one dim from `begin` on, all of them inside."""
         if begin == 0 and step == 1 and _equal([self.shape(x)[axis]], [length]):
             return x
         end = begin + (length - 1) * step + 1
@@ -141,7 +141,7 @@ class Emitter:
         return self(relax.op.strided_slice(x, *where, assume_inbound=True))
 
     def index(self, indices: Any, size: Any, *, wrap: bool = True) -> Any:
-        """Indices into a dim of `size`, negative ones counted from its end, and kept inside.
+        """Return indices into a dim of `size`, negative ones counted from its end, and kept inside.
 
         torch raises for an index outside; a compiled function cannot, and must not read foreign memory.
         """
@@ -156,18 +156,18 @@ class Emitter:
         return self(relax.op.maximum(self(relax.op.minimum(indices, last)), self.const(0, dtype)))
 
     def refuse(self, reason: str) -> UnsupportedModel:
-        """The error for a use of the current operator that we do not have."""
+        """Return the error for a use of the current operator that we do not have."""
         name = self.node.target.name() if hasattr(self.node.target, "name") else str(self.node.target)
         return UnsupportedModel(f"{name} at {self.node}: {reason}", node=str(self.node), op=name)
 
 
 def prim(value: Any) -> Any:
-    """An int or a tirx expression as an int64 expression."""
+    """Return an int or a tirx expression as an int64 expression."""
     return value if is_prim(value) else tirx.IntImm("int64", int(value))
 
 
 def torch_dtype(dtype: Any) -> str:
-    """TVM's name of a torch dtype."""
+    """Return TVM's name of a torch dtype."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -22,9 +22,9 @@ __all__ = ["inspect", "load", "reference"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
-    """The program as Relax, symbolic dims bound or renamed by `shapes`.
+    """Return the program as Relax, symbolic dims bound or renamed by `shapes`.
 
-    Raises a ModelError, InvalidShape for `shapes` that do not fit, or CompileFailed for a fault of ours or torch's.
+    Raise a ModelError, InvalidShape for `shapes` that do not fit, or CompileFailed for a fault of ours or torch's.
     """
     document = parse(path)
     found, symbols = signature(document.interface, shapes)  # first: it is cheap, and refuses most wrong shapes
@@ -37,7 +37,7 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
 
 
 def inspect(path: Path) -> ModelInfo:
-    """Signature, operators and which of them are not supported. Raises a ModelError."""
+    """Return the signature, the operators and which of them are not supported. Raise a ModelError."""
     document = parse(path)
     found, _ = signature(document.interface, {})
     _, unsupported = _decomposed(document)
@@ -53,8 +53,9 @@ def _decomposed(document: Document) -> tuple[Any, dict[str, Unsupported]]:
 
 
 def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False) -> Reference:
-    """The program as it was exported, run by torch in its own dtypes with `threads` threads; torch has no faster way
-    that does not compile, so `fastest` changes nothing."""
+    """Return the program as it was exported, run by torch in its own dtypes with `threads` threads; torch has no faster
+    way that does not compile, so `fastest` changes nothing.
+    """
     del fastest
     document = parse(path, writable=True)
     refuse(document.unknown)

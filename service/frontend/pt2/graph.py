@@ -38,15 +38,15 @@ _HIGHER_ORDER = frozenset((
 
 
 def op_name(target: Any) -> str:
-    """The name of an FX node's target as the table of converters has it."""
+    """Return the name of an FX node's target as the table of converters has it."""
     if hasattr(target, "_overloadname"):
         return str(target)
     return f"{getattr(target, '__module__', '')}.{getattr(target, '__name__', target)}"
 
 
 def unknown_targets(graph: Any) -> tuple[dict[str, Unsupported], bool]:
-    """The operators of a schema.Graph that no converter takes and torch cannot decompose into others; and whether
-    torch can trace the graph all the same, so that what only shows after decomposing can be named with them.
+    """Return the operators of a schema.Graph that no converter takes and torch cannot decompose into others; and
+    whether torch can trace the graph all the same, so that what only shows after decomposing can be named with them.
 
     A target is looked up as an ATen operator or in a list, never by walking attributes of torch.
     """
@@ -148,9 +148,9 @@ def _decompositions() -> Any:
 
 
 def decompose(exported: Any) -> Any:
-    """The program in functional operators that converters take.
+    """Return the program in functional operators that converters take.
 
-    Raises UnsupportedModel for a program that changes its weights or inputs when it runs, and ModelMalformed where
+    Raise UnsupportedModel for a program that changes its weights or inputs when it runs, and ModelMalformed where
     torch cannot trace it: its operators do not fit together.
     """
     try:
@@ -172,7 +172,7 @@ def decompose(exported: Any) -> Any:
 
 
 def unsupported_nodes(program: Any) -> dict[str, Unsupported]:
-    """The operators of a decomposed program that no converter takes."""
+    """Return the operators of a decomposed program that no converter takes."""
     from service.frontend.pt2.ops import CONVERTERS
 
     found = []
@@ -194,7 +194,7 @@ def _is_free(name: str, node: Any) -> bool:
 
 
 def is_size(value: Any) -> bool:
-    """Whether a node's value is a number computed from sizes."""
+    """Return whether a node's value is a number computed from sizes."""
     import torch
 
     return isinstance(value, int | float | bool | torch.SymInt | torch.SymFloat | torch.SymBool)
@@ -208,7 +208,7 @@ def _counted(nodes: Iterable[tuple[str, str]]) -> dict[str, Unsupported]:
 
 
 def refuse(found: dict[str, Unsupported]) -> None:
-    """Raises UnsupportedModel that names every operator in `found`, if there is any."""
+    """Raise UnsupportedModel that names every operator in `found`, if there is any."""
     if found:
         listed = ", ".join(f"{op} ({nodes.count})" for op, nodes in list(found.items())[:10])
         more = f" and {len(found) - 10} more" if len(found) > 10 else ""

@@ -27,9 +27,9 @@ _ALIGNMENT = 64
 
 
 def to_relax(program: Any, interface: Interface, symbols: Symbols) -> Any:
-    """The program as an IRModule by the convention of docs/stages.md.
+    """Return the program as an IRModule by the convention of docs/stages.md.
 
-    Raises UnsupportedModel where a converter does not take a use of its operator, and CompileFailed where one gives
+    Raise UnsupportedModel where a converter does not take a use of its operator, and CompileFailed where one gives
     another shape than torch does, or a size that is not what the signature says.
     """
     return _Importer(program, interface, symbols).run()

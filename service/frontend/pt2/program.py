@@ -56,7 +56,7 @@ class Program:
 
 
 def parse(path: Path, *, writable: bool = False) -> Document:
-    """The one program in the archive at `path`, checked; its weights are not read. Raises a ModelError.
+    """Return the one program in the archive at `path`, checked; its weights are not read. Raise a ModelError.
 
     `writable` is for running the program: it may write to its weights, in memory.
     """
@@ -91,7 +91,7 @@ def _parse(archive: Archive, model: str) -> Document:
 
 
 def deserialize(document: Document) -> Program:
-    """The program with its weights. Raises ModelMalformed where the JSON contradicts itself or the weights."""
+    """Return the program with its weights. Raise ModelMalformed where the JSON contradicts itself or the weights."""
     from torch._export.serde.serialize import ExportedProgramDeserializer
 
     archive, model = document.archive, document.model

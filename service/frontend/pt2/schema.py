@@ -21,7 +21,9 @@ _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 
 
 def parse(kind: Any, data: Any, where: str) -> Any:
-    """`data` as an object of `kind`, a class of torch._export.serde.schema. Raises ModelMalformed, naming `where`."""
+    """Return `data` as an object of `kind`, a class of torch._export.serde.schema. Raise ModelMalformed, naming
+    `where`.
+    """
     origin = typing.get_origin(kind)
     if origin is typing.Annotated:
         return parse(typing.get_args(kind)[0], data, where)

@@ -53,9 +53,9 @@ class Interface:
 
 
 def interface(program: Any, inputs: list[str], outputs: list[str]) -> Interface:
-    """The interface of a checked schema.ExportedProgram, its leaves named.
+    """Return the interface of a checked schema.ExportedProgram, its leaves named.
 
-    Raises UnsupportedModel for dtypes and kinds of input that we do not have, ModelMalformed for tensors without meta.
+    Raise UnsupportedModel for dtypes and kinds of input that we do not have, ModelMalformed for tensors without meta.
     """
     module = program.graph_module
     taken = [spec for spec in module.signature.input_specs if str(spec.type) in ("user_input", "constant_input")]
@@ -69,7 +69,7 @@ def interface(program: Any, inputs: list[str], outputs: list[str]) -> Interface:
 
 
 def signature(found: Interface, shapes: Shapes) -> tuple[Signature, Symbols]:
-    """The signature with the user's shapes applied, and the symbols that it names. Raises InvalidShape."""
+    """Return the signature with the user's shapes applied, and the symbols that it names. Raise InvalidShape."""
     symbols = Symbols(found.ranges)
     tensors = {leaf.name: leaf for leaf in found.inputs if leaf.dtype is not None}
     for leaf in tensors.values():

@@ -19,7 +19,7 @@ _UNBOUNDED = 1 << 62
 
 
 def parse_expression(text: str) -> Any:
-    """The sympy expression in a SymExpr that `pt2_check` let through."""
+    """Return the sympy expression in a SymExpr that `pt2_check` let through."""
     import sympy
     from torch.utils._sympy import functions
 
@@ -38,12 +38,12 @@ class Symbols:
         self._anchors: dict[Any, Any] = {}
 
     def meet(self, expression: Any) -> None:
-        """Names the symbols of an input's size, in the order of the calls."""
+        """Name the symbols of an input's size, in the order of the calls."""
         for symbol in sorted(expression.free_symbols, key=str):
             self._names.setdefault(symbol, f"s{len(self._names)}")
 
     def dim(self, expression: Any) -> Dim:
-        """A size as a number, a name, or an integer expression over names. Raises UnsupportedModel for others.
+        """Return a size as a number, a name, or an integer expression over names. Raise UnsupportedModel for others.
 
         A size that only the data decides has torch's name for it (`u0`) and no bounds.
         """
@@ -53,12 +53,12 @@ class Symbols:
         return _text(expression, lambda symbol: self._names.get(symbol, str(symbol)))
 
     def tir(self, expression: Any) -> Any:
-        """A size as a TVM expression. Raises UnsupportedModel for what has no TVM counterpart."""
+        """Return a size as a TVM expression. Raise UnsupportedModel for what has no TVM counterpart."""
         resolved = self.resolve(expression)
         return self._anchors[resolved] if resolved in self._anchors else _tir(resolved, self._variable)
 
     def anchor(self, expressions: list[Any]) -> None:
-        """Makes every symbol computable from the sizes of the inputs.
+        """Make every symbol computable from the sizes of the inputs.
 
         TVM reads a symbol where it stands alone. One that is only seen as `2*s0` is computed from a variable that
         stands for the whole: s0 = (s0_whole - 0) // 2.
@@ -82,7 +82,7 @@ class Symbols:
             alone.add(symbol)
 
     def bounds(self) -> tuple[tuple[str, DimBounds], ...]:
-        """The bounds of each symbol that a user's shapes left symbolic, by its name."""
+        """Return the bounds of each symbol that a user's shapes left symbolic, by its name."""
         found: dict[str, DimBounds] = {}
         for symbol, name in self._names.items():
             if symbol not in self._values:
@@ -90,14 +90,14 @@ class Symbols:
         return tuple(found.items())
 
     def resolve(self, expression: Any) -> Any:
-        """The expression with the user's sizes in it."""
+        """Return the expression with the user's sizes in it."""
         import sympy
 
         expression = sympy.sympify(expression)
         return expression.xreplace(self._values) if self._values else expression
 
     def apply(self, name: str, model: list[Any], wanted: tuple[Dim, ...]) -> None:
-        """Takes a user's shape for the input `name`: sizes bind its symbols, names rename them. Raises InvalidShape."""
+        """Take a user's shape for the input `name`: sizes bind its symbols, names rename them. Raise InvalidShape."""
         if len(model) != len(wanted):
             raise InvalidShape(f"input {name!r} has {len(model)} dims, --shape gives {len(wanted)}", name=name)
         for index, (expression, dim) in enumerate(zip(model, wanted, strict=True)):

@@ -24,7 +24,7 @@ TORCH_ERRORS = (
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keeps torch's own log lines and warnings to itself."""
+    """Keep torch's own log lines and warnings to itself."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

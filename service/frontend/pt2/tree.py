@@ -23,7 +23,7 @@ _MAX_DEPTH = 64
 
 
 def input_names(spec: str, arguments: list[str] | None) -> list[str]:
-    """A name for each leaf of the call `forward(*args, **kwargs)`; `arguments` names the positional ones."""
+    """Return a name for each leaf of the call `forward(*args, **kwargs)`; `arguments` names the positional ones."""
     root = _tree(spec)
     children = root["children_spec"]
     if len(children) != 2:
@@ -39,7 +39,7 @@ def input_names(spec: str, arguments: list[str] | None) -> list[str]:
 
 
 def output_names(spec: str, fields: dict[str, list[str]]) -> list[str]:
-    """A name for each leaf of the result; `fields` has the field names of the named tuples in it, by type."""
+    """Return a name for each leaf of the result; `fields` has the field names of the named tuples in it, by type."""
     root = _tree(spec)
     if root["type"] is None:
         return ["output"]

@@ -22,12 +22,14 @@ _PICKLED = "torch.load of its pickle would run code that the file carries"
 
 
 def load_weights(archive: Archive, model: str) -> dict[str, Any]:
-    """Parameters and buffers by name. Raises ModelUnsafe for pickled entries, ModelMalformed for what does not fit."""
+    """Return parameters and buffers by name. Raise ModelUnsafe for pickled entries, ModelMalformed for what does not
+    fit.
+    """
     return _load(archive, _WEIGHTS, f"{model}_weights_config.json", model)
 
 
 def load_constants(archive: Archive, model: str) -> dict[str, Any]:
-    """Lifted tensor constants by name. Raises as `load_weights` does, and ModelUnsafe for custom objects."""
+    """Return lifted tensor constants by name. Raise as `load_weights` does, and ModelUnsafe for custom objects."""
     return _load(archive, _CONSTANTS, f"{model}_constants_config.json", model)
 
 

@@ -139,7 +139,7 @@ class JobRow:
     """One job as it is now. Times are Unix seconds; `number` orders all jobs by their creation.
 
     `target`, `options` and `records_in` say what was asked for; `artifact`, `records` (a record set's digest) and
-    `result` what came of it; `error` is as docs/service.md shows it. `instance` is the server that runs it.
+    `result` what came of it; `error` is as docs/api.md shows it. `instance` is the server that runs it.
     """
 
     id: str
@@ -175,7 +175,7 @@ class JobRow:
         return self.state not in (State.QUEUED, State.RUNNING)
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as JSON, the same over HTTP and in a webhook (docs/service.md).
+        """The job as JSON, the same over HTTP and in a webhook (docs/api.md).
 
         A bench's or a verify's `artifact` is the one that it was asked about. `target` is as it was asked for, so that
         it can be asked for again; `resolved` is the name of what that meant on the server that took the job.

@@ -16,28 +16,28 @@ Array = np.ndarray[Any, Any]
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a TVM dtype name, bfloat16 included."""
+    """Return the numpy dtype of a TVM dtype name, bfloat16 included."""
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
 def constant(array: Any, dtype: str | None = None) -> relax.Expr:
-    """A tensor constant that holds `array`, which keeps its dtype unless `dtype` names another."""
+    """Return a tensor constant that holds `array`, which keeps its dtype unless `dtype` names another."""
     wanted = np.asarray(array) if dtype is None else np.asarray(array).astype(numpy_dtype(dtype))
     return relax.const(runtime.tensor(np.ascontiguousarray(wanted).reshape(wanted.shape)))
 
 
 def is_tensor_constant(expr: relax.Expr) -> bool:
-    """Whether `expr` is a constant that holds a tensor."""
+    """Return whether `expr` is a constant that holds a tensor."""
     return isinstance(expr, GenericConst) and isinstance(expr.ty, relax.TensorType)
 
 
 def size_bytes(tensor: Any) -> int:
-    """The size of a tvm tensor's elements."""
+    """Return the size of a tvm tensor's elements."""
     return math.prod(int(size) for size in tensor.shape) * numpy_dtype(str(tensor.dtype)).itemsize
 
 
 def array_of(expr: relax.Expr) -> Array:
-    """The value of a tensor constant, not copied where numpy knows the dtype; not to be written to."""
+    """Return the value of a tensor constant, not copied where numpy knows the dtype; not to be written to."""
     if not is_tensor_constant(expr):
         raise TypeError(f"{expr} is not a tensor constant")
     array: Array = expr.value.numpy() if str(expr.ty.dtype) == "bfloat16" else np.from_dlpack(expr.value)

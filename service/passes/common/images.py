@@ -37,29 +37,29 @@ BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "mu
 
 
 def is_float32_image(expr: relax.Expr) -> bool:
-    """Whether it is a float32 tensor of four dims."""
+    """Return whether it is a float32 tensor of four dims."""
     return isinstance(expr.ty, relax.TensorType) and expr.ty.ndim == 4 and str(expr.ty.dtype) == "float32"
 
 
 def is_static_image(expr: relax.Expr) -> bool:
-    """Whether everything but the batch is known, and it is a float32 image."""
+    """Return whether everything but the batch is known, and it is a float32 image."""
     if not is_float32_image(expr) or not isinstance(expr.ty.shape, relax.ShapeExpr):
         return False
     return all(hasattr(dim, "value") for dim in list(expr.ty.shape)[1:])
 
 
 def is_pixel(expr: relax.Expr) -> bool:
-    """Whether it is one value a channel."""
+    """Return whether it is one value a channel."""
     return is_static_image(expr) and all(int(dim) == 1 for dim in list(expr.ty.shape)[2:4])
 
 
 def same_batch(expr: relax.Expr, other: relax.Expr) -> bool:
-    """Whether both have the same first dim."""
+    """Return whether both have the same first dim."""
     return dims_equal(list(expr.ty.shape)[:1], list(other.ty.shape)[:1])
 
 
 def count_reads(function: relax.Function) -> Counter[Any]:
-    """How often each variable is an argument of a call, or part of a tuple."""
+    """Return how often each variable is an argument of a call, or part of a tuple."""
     found: Counter[Any] = Counter()
 
     def count(expr: relax.Expr) -> None:
@@ -71,13 +71,13 @@ def count_reads(function: relax.Function) -> Counter[Any]:
 
 
 def channels_of(expr: relax.Expr) -> int:
-    """The channels of an `NCHW` image; -1 where they are symbolic."""
+    """Return the channels of an `NCHW` image; -1 where they are symbolic."""
     dim = list(expr.ty.shape)[1]
     return int(dim) if hasattr(dim, "value") else -1
 
 
 def ints(values: Any, count: int) -> tuple[int, ...]:
-    """`values` as `count` ints, repeated where there are fewer."""
+    """Return `values` as `count` ints, repeated where there are fewer."""
     found = [int(value) for value in values]
     return tuple(found * (count // len(found)))
 

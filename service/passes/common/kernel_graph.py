@@ -12,7 +12,7 @@ __all__ = ["kernel_graph"]
 
 
 def kernel_graph(module: IRModule) -> dict[str, Any]:
-    """The calls of `main` in order, as JSON values, the weights left out.
+    """Return the calls of `main` in order, as JSON values, the weights left out.
 
     Values are numbered: `main`'s inputs first (`inputs` of them), then one for each call. `calls` are pairs of a
     PrimFunc's name and the values that it reads, `results` the values that each output comes from. What is no kernel

@@ -43,7 +43,9 @@ class Scope:
         """The variable that the call being rewritten is bound to, as the function has it."""
 
     def value(self, expr: relax.Expr) -> relax.Expr:
-        """The expression that `expr` stands for: variables and fields of tuples are followed to what they are."""
+        """Return the expression that `expr` stands for: variables and fields of tuples are followed to what they
+        are.
+        """
         while True:
             if isinstance(expr, relax.Var):
                 bound = self._walker.lookup_binding(expr)
@@ -56,26 +58,26 @@ class Scope:
                 return expr
 
     def call(self, expr: relax.Expr, *names: str) -> relax.Call | None:
-        """The call to one of the operators `names` that `expr` stands for, if it is one."""
+        """Return the call to one of the operators `names` that `expr` stands for, if it is one."""
         value = self.value(expr)
         return value if op_name(value) in names else None
 
     def constant(self, expr: relax.Expr) -> Array | None:
-        """The value of a tensor constant, if `expr` stands for one."""
+        """Return the value of a tensor constant, if `expr` stands for one."""
         value = self.value(expr)
         return array_of(value) if is_tensor_constant(value) else None
 
     def emit(self, expr: relax.Expr) -> relax.Var:
-        """Binds `expr` to a new variable before the call that is rewritten."""
+        """Bind `expr` to a new variable before the call that is rewritten."""
         return self._walker.builder_.emit(expr)
 
     def emit_te(self, compute: Callable[..., Any], *args: relax.Expr, name: str, attrs: Mapping[str, Any]) -> relax.Var:
-        """Binds a call of the PrimFunc that `compute` describes in tensor expressions."""
+        """Bind a call of the PrimFunc that `compute` describes in tensor expressions."""
         call = self._walker.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=dict(attrs))
         return self._walker.builder_.emit(call)
 
     def uses(self, expr: relax.Expr) -> int:
-        """How often `expr` is read; 0 where this walk cannot know."""
+        """Return how often `expr` is read; 0 where this walk cannot know."""
         if self._uses is None:
             self._uses = _count_uses(self._function)
         return self._uses.get(expr, 0) if isinstance(expr, relax.Var) else 0
@@ -88,7 +90,7 @@ class Scope:
         return self._readers
 
     def used_once(self, expr: relax.Expr) -> bool:
-        """Whether nothing else reads `expr`; False where this walk cannot know."""
+        """Return whether nothing else reads `expr`; False where this walk cannot know."""
         return self.uses(expr) == 1
 
 
@@ -97,12 +99,12 @@ Rule = Callable[[relax.Call, Scope], relax.Expr | None]
 
 
 def op_name(expr: relax.Expr | None) -> str:
-    """The name of the operator that `expr` calls, or the empty string."""
+    """Return the name of the operator that `expr` calls, or the empty string."""
     return str(expr.op.name) if isinstance(expr, relax.Call) and isinstance(expr.op, Op) else ""
 
 
 def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
-    """The sizes of a tensor, or None where one of them is symbolic or unknown."""
+    """Return the sizes of a tensor, or None where one of them is symbolic or unknown."""
     shape = getattr(expr.ty, "shape", None)
     if not isinstance(shape, relax.ShapeExpr) or not all(hasattr(dim, "value") for dim in shape):
         return None
@@ -110,13 +112,13 @@ def static_shape(expr: relax.Expr) -> tuple[int, ...] | None:
 
 
 def dims_equal(left: Any, right: Any) -> bool:
-    """Whether two lists of sizes are provably equal; symbolic sizes are simplified first."""
+    """Return whether two lists of sizes are provably equal; symbolic sizes are simplified first."""
     analyzer = Analyzer()
     return len(left) == len(right) and all(analyzer.can_prove_equal(a, b) for a, b in zip(left, right, strict=True))
 
 
 def scalar_of(scope: Scope, expr: relax.Expr) -> float | None:
-    """The number in a constant whose elements are all equal, or None."""
+    """Return the number in a constant whose elements are all equal, or None."""
     array = scope.constant(expr)
     if array is None or array.size == 0 or (array.size > 1 and not (array == array.flat[0]).all()):
         return None
@@ -124,11 +126,11 @@ def scalar_of(scope: Scope, expr: relax.Expr) -> float | None:
 
 
 def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = MAX_ROUNDS) -> IRModule:
-    """The module with each call to an operator in `rules` replaced by what its rule gives, until none fires.
+    """Return the module with each call to an operator in `rules` replaced by what its rule gives, until none fires.
 
     The same object where none does.
     `rules` are by operator name without `relax.`; where one operator has several, combine them with `first_of`.
-    Functions marked Primitive are left alone. Raises TypeError where a rule changes a dtype or a rank:
+    Functions marked Primitive are left alone. Raise TypeError where a rule changes a dtype or a rank:
     that is a bug in the rule.
     """
     table = {f"relax.{name}": rule for name, rule in rules.items()}
@@ -149,7 +151,9 @@ def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = 
 
 
 def with_functions(module: IRModule, functions: Mapping[Any, Any]) -> IRModule:
-    """The module with these functions in the place of those of their names; the same object if there are none."""
+    """Return the module with these functions in the place of those of their names; the same object if there are
+    none.
+    """
     if not functions:
         return module
     module = module.clone()
@@ -159,7 +163,7 @@ def with_functions(module: IRModule, functions: Mapping[Any, Any]) -> IRModule:
 
 
 def first_of(*rules: Rule) -> Rule:
-    """The rule that gives what the first of `rules` that fires gives."""
+    """Return the rule that gives what the first of `rules` that fires gives."""
 
     def rule(call: relax.Call, scope: Scope) -> relax.Expr | None:
         return next((found for each in rules if (found := each(call, scope)) is not None), None)
@@ -168,7 +172,7 @@ def first_of(*rules: Rule) -> Rule:
 
 
 def merge_rules(*tables: Mapping[str, Rule]) -> dict[str, Rule]:
-    """One table of rules; earlier tables are tried first."""
+    """Return one table of rules; earlier tables are tried first."""
     names = {name for table in tables for name in table}
     return {name: first_of(*(table[name] for table in tables if name in table)) for name in sorted(names)}
 
@@ -220,7 +224,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         self.fired = 0
 
     def added(self, module: IRModule) -> dict[Any, Any]:
-        """The functions that rules added to the module."""
+        """Return the functions that rules added to the module."""
         known = {str(gvar.name_hint) for gvar in module.get_global_vars()}
         functions = self.builder_.get().functions_items()
         return {gvar: function for gvar, function in functions if str(gvar.name_hint) not in known}

@@ -37,7 +37,7 @@ def look_through(
     scales: bool = False,
     once: bool = False,
 ) -> View:
-    """`view` with the movements (and with `scales`, products with a number) that its source is made by undone.
+    """Return `view` with the movements (and with `scales`, products with a number) that its source is made by undone.
 
     The last view on the way that `accept` takes, which must take the first. With `once`, stops at what anything
     else reads.
@@ -53,7 +53,7 @@ def look_through(
 
 
 def broadcast(index: Sequence[Any], sizes: Sequence[Any]) -> tuple[Any, ...]:
-    """The index into a tensor of `sizes` that numpy's broadcasting reads for `index` of the result."""
+    """Return the index into a tensor of `sizes` that numpy's broadcasting reads for `index` of the result."""
     own = list(index)[len(index) - len(sizes) :]
     return tuple(tir.zero(at) if is_one(size) else at for at, size in zip(own, sizes, strict=True))
 

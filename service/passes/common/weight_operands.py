@@ -12,7 +12,7 @@ __all__ = ["weight_operands"]
 
 
 def weight_operands(module: IRModule) -> dict[str, tuple[int, ...]]:
-    """By the name of each PrimFunc, the positions of the parameters that are weights in all of its calls.
+    """Return by the name of each PrimFunc, the positions of the parameters that are weights in all of its calls.
 
     Those of an optimized module, whose last parameter holds the weights; a view of a weight is one. Kernels inside a
     branch or a loop body are left out: what they read may be read again at once.

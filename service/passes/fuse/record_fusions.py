@@ -30,7 +30,7 @@ class RecordFusions:
         self.report = report
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module as it is."""
+        """Return the module as it is."""
         counts: Counter[str] = Counter()
         computes: dict[str, str] = {}
         for call in _kernel_calls(module):

@@ -36,7 +36,7 @@ class Legalize:
         self.raised = raised
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module in calls of PrimFuncs."""
+        """Return the module in calls of PrimFuncs."""
         module = relax.transform.LegalizeOps(INDEXING | NORMS)(module)
         left = operators_left(module)
         if left:
@@ -49,7 +49,7 @@ class Legalize:
 
 
 def operators_left(module: IRModule) -> Counter[str]:
-    """The operators that have no kernel, with the number of their calls."""
+    """Return the operators that have no kernel, with the number of their calls."""
     left: Counter[str] = Counter()
 
     def visit(expr: relax.Expr) -> None:

@@ -22,7 +22,7 @@ class CancelCasts:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module without the roundings between one operator and the next."""
+        """Return the module without the roundings between one operator and the next."""
         return rewrite_calls(module, {"astype": _round_trip, **dict.fromkeys(MOVES, _sink)})
 
 

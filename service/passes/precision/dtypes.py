@@ -41,12 +41,12 @@ WIDENED = (
 
 
 def is_low(expr: relax.Expr) -> bool:
-    """Whether `expr` is a tensor of 16-bit floats."""
+    """Return whether `expr` is a tensor of 16-bit floats."""
     return isinstance(expr.ty, relax.TensorType) and str(expr.ty.dtype) in LOW
 
 
 def has_low_arithmetic(module: IRModule) -> frozenset[str]:
-    """The 16-bit dtypes that some operator of the module computes in."""
+    """Return the 16-bit dtypes that some operator of the module computes in."""
     found: set[str] = set()
     computing = {f"relax.{name}" for name in (*CONTRACTIONS, *WIDENED)}
 
@@ -61,7 +61,7 @@ def has_low_arithmetic(module: IRModule) -> frozenset[str]:
 
 
 def with_dtype(call: relax.Call, args: list[relax.Expr], dtype: str) -> relax.Expr:
-    """The call on other arguments, its result's dtype replaced where an attribute names one."""
+    """Return the call on other arguments, its result's dtype replaced where an attribute names one."""
     attrs: Any = call.attrs
     if attrs is None:
         return relax.Call(call.op, args, attrs)

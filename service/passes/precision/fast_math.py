@@ -23,7 +23,7 @@ class FastMath:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with cheaper arithmetic on fp32; other dtypes are left alone."""
+        """Return the module with cheaper arithmetic on fp32; other dtypes are left alone."""
         return rewrite_calls(module, RULES)
 
 

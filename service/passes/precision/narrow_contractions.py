@@ -25,7 +25,7 @@ class NarrowContractions:
         self.dtype = dtype
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with 16-bit operands of every contraction that was in fp32."""
+        """Return the module with 16-bit operands of every contraction that was in fp32."""
         return rewrite_calls(module, dict.fromkeys(CONTRACTIONS, self._narrow), rounds=1)
 
     def _narrow(self, call: relax.Call, scope: Scope) -> relax.Expr | None:

@@ -32,7 +32,7 @@ class StoreLow:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with casts at the definitions."""
+        """Return the module with casts at the definitions."""
         for _ in range(MAX_ROUNDS):
             moved = rewrite_calls(_round_at_definitions(module), {"astype": _hoist})
             if moved is module:

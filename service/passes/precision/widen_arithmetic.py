@@ -26,7 +26,7 @@ class WidenArithmetic:
         self.contractions = contractions
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with no 16-bit arithmetic in the operators that we know."""
+        """Return the module with no 16-bit arithmetic in the operators that we know."""
         contraction = _in_fp32 if self.contractions else _accumulate_in_fp32
         rules = {**dict.fromkeys(WIDENED, _in_fp32), **dict.fromkeys(CONTRACTIONS, contraction)}
         return rewrite_calls(module, rules, rounds=1)

@@ -46,7 +46,8 @@ class Logits:
 
 
 def logits_of(weights: View, scope: Scope, bounds: Bounds, safe: Collection[str]) -> Logits | None:
-    """What the softmax that `weights` views is of, innermost step first; `safe` names the safe_softmax PrimFuncs.
+    """Return what the softmax that `weights` views is of, innermost step first; `safe` names the safe_softmax
+    PrimFuncs.
 
     None where it is no softmax over the last axis, or anything else reads what is on the way.
     """

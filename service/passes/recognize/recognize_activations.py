@@ -24,7 +24,7 @@ class RecognizeActivations:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with these products as calls."""
+        """Return the module with these products as calls."""
         return rewrite_calls(module, {"multiply": _activation, "divide": _activation})
 
 

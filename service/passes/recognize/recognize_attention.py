@@ -46,7 +46,7 @@ class RecognizeAttention:
         self.cpu = cpu
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with one call of a PrimFunc for each attention; the same object if it has none."""
+        """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
         names = {str(gvar.name_hint) for gvar in module.get_global_vars()}
         safe = {name for name in names if name.startswith("safe_softmax")}
         rule = partial(_attention, self.cpu, safe)
@@ -69,14 +69,14 @@ class _Axes:
 
     @classmethod
     def of(cls, batch: Sequence[Any], queries: Any, keys: Any, width: Any) -> _Axes:
-        """The depth is not known yet: its extent is added with `with_depth`."""
+        """Return the depth is not known yet: its extent is added with `with_depth`."""
         leading = tuple(tirx.Var(f"b{i}", "int64") for i in range(len(batch)))
         m, n, d, e = (tirx.Var(name, "int64") for name in "mnde")
         bounds = dict(zip((*leading, m, n, e), (*batch, queries, keys, width), strict=True))
         return cls(leading, m, n, d, e, bounds)
 
     def with_depth(self, depth: Any) -> _Axes:
-        """With an extent of `d` too."""
+        """Return the same with an extent of `d` too."""
         return replace(self, bounds=self.bounds | {self.d: depth})
 
 
@@ -88,7 +88,7 @@ class _Tensors:
     found: list[relax.Expr] = field(default_factory=list)
 
     def element(self, view: View, *free: Any) -> Callable[..., Any]:
-        """The operand as a function of (tensors, indices of the batch, values of `free`)."""
+        """Return the operand as a function of (tensors, indices of the batch, values of `free`)."""
         known = next((i for i, other in enumerate(self.found) if other.same_as(view.source)), None)
         at = len(self.found) if known is None else known
         if known is None:

@@ -24,7 +24,7 @@ class RecognizeNorms:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with these chains as calls."""
+        """Return the module with these chains as calls."""
         return rewrite_calls(module, {"multiply": _multiply, "divide": _divide, "add": _add})
 
 

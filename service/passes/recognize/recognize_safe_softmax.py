@@ -22,7 +22,7 @@ class RecognizeSafeSoftmax:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with this chain as one call_tir."""
+        """Return the module with this chain as one call_tir."""
         return rewrite_calls(module, {"where": _where})
 
 

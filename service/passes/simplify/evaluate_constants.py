@@ -34,7 +34,7 @@ class EvaluateConstants:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with the values that the rest of it reads as constants."""
+        """Return the module with the values that the rest of it reads as constants."""
         main = module["main"]
         known = _determined(main)
         wanted = _read_by_others(main, known)

@@ -23,7 +23,7 @@ class FoldBatchNorm:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module without batch_norm calls of constant statistics."""
+        """Return the module without batch_norm calls of constant statistics."""
         return rewrite_calls(module, {"nn.batch_norm": _batch_norm})
 
 

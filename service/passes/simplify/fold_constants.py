@@ -32,7 +32,7 @@ class FoldConstants:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with foldable calls replaced by constants."""
+        """Return the module with foldable calls replaced by constants."""
         return rewrite_calls(module, {name: _folder(compute) for name, compute in COMPUTE.items()})
 
 

@@ -36,7 +36,7 @@ class FoldScale:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with constant factors in the weights."""
+        """Return the module with constant factors in the weights."""
         return rewrite_calls(module, {"multiply": _multiply, "divide": _divide, "add": _add, "subtract": _subtract})
 
 

@@ -27,7 +27,7 @@ class MergeEqualCalls:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module without the second of two equal calls."""
+        """Return the module without the second of two equal calls."""
         changed = {}
         for gvar, function in module.functions_items():
             if isinstance(function, relax.Function):

@@ -30,7 +30,7 @@ class MergeParallelMatmuls:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with merged products; the same object if it has none."""
+        """Return the module with merged products; the same object if it has none."""
         changed = {}
         for gvar, function in module.functions_items():
             if isinstance(function, relax.Function) and (groups := _groups(function)):
@@ -121,7 +121,7 @@ class _Merger(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         self.merged: dict[Any, relax.Var] = {}
 
     def visit_var_binding_(self, binding: Any) -> None:
-        """The slice in the place of a product; the first of a group computes all of them."""
+        """Put the slice in the place of a product; the first of a group computes all of them."""
         if binding.var not in self.members:
             super().visit_var_binding_(binding)
             return

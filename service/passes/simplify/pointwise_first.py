@@ -28,7 +28,7 @@ class PointwiseFirst:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with such convolutions before; the same object if it has none."""
+        """Return the module with such convolutions before; the same object if it has none."""
         return rewrite_calls(module, {"nn.conv2d": _move})
 
 

@@ -20,7 +20,7 @@ class SimplifyAlgebra:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module without the calls above."""
+        """Return the module without the calls above."""
         return rewrite_calls(module, RULES)
 
 

@@ -25,18 +25,18 @@ class SimplifyShapes:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with the shortest chains."""
+        """Return the module with the shortest chains."""
         return rewrite_calls(module, RULES)
 
 
 def shape_of(expr: relax.Expr) -> list[Any] | None:
-    """The sizes of a tensor whose shape is known, symbolic or not."""
+    """Return the sizes of a tensor whose shape is known, symbolic or not."""
     shape = getattr(expr.ty, "shape", None)
     return list(shape) if isinstance(shape, relax.ShapeExpr) else None
 
 
 def is_one(size: Any) -> bool:
-    """Whether a size is the number 1."""
+    """Return whether a size is the number 1."""
     return getattr(size, "value", None) == 1
 
 

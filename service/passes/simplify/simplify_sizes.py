@@ -33,7 +33,7 @@ class SimplifySizes:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with the simplest sizes."""
+        """Return the module with the simplest sizes."""
         analyzer = _analyzer(module["main"])
 
         def shaped(call: relax.Call, _: Scope) -> relax.Expr | None:

@@ -40,7 +40,7 @@ class SinkReshape:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with reshapes after what they stood before."""
+        """Return the module with reshapes after what they stood before."""
         return rewrite_calls(module, RULES)
 
 

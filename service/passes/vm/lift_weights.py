@@ -29,7 +29,7 @@ class LiftWeights:
         self.weights = weights
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module whose `main` takes its weights."""
+        """Return the module whose `main` takes its weights."""
         main = module["main"]
         collected = _Collected(main)
         names = [f"w{index:04d}" for index in range(len(collected.tensors))]

@@ -26,11 +26,11 @@ PLAN_MAX_BYTES = 1 << 30
 def finalize(
     module: IRModule, target: Target, *, bounds: Mapping[str, DimBounds] | None = None
 ) -> tuple[IRModule, MemoryReport]:
-    """The module after the VM lowering, and the memory that it plans.
+    """Return the module after the VM lowering, and the memory that it plans.
 
     `bounds` are the signature's, by the name of the symbolic dim: with an upper bound for each, every
     intermediate value has a place in a plan made once, of at most PLAN_MAX_BYTES; without, those that depend on it
-    are allocated as the run goes. Raises CompileFailed if a pass does.
+    are allocated as the run goes. Raise CompileFailed if a pass does.
     """
     bounds = bounds or {}
     upper = {name: bound.maximum for name, bound in bounds.items() if bound.maximum is not None}

@@ -22,7 +22,7 @@ class OrderShapeStores:
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with its shape functions in order. Raises ValueError where order would matter."""
+        """Return the module with its shape functions in order. Raise ValueError where order would matter."""
         ordered = {
             var: function.with_body(tirx.SeqStmt(_ordered(var.name_hint, list(function.body.seq))))
             for var, function in module.functions_items()

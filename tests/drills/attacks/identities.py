@@ -32,7 +32,7 @@ CALLS = {
     "tune": (("POST", "/v1/records"),),
     "admin": (("GET", "/v1/keys"), ("POST", "/v1/keys"), ("DELETE", "/v1/keys/k_aaaaaaaaaaaa")),
 }  # fmt: skip
-"""Scope → the calls that need it: docs/service.md, "Calls"."""
+"""Scope → the calls that need it: docs/api.md, "Every call"."""
 
 _JSON = {"/v1/jobs": b'{"kind": "compile"}', "/v1/keys": b'{"name": "mine", "scopes": ["admin"]}'}
 _REFUSED = frozenset({(401, "unauthorized"), ALSO_SLOWED, (401, ""), (429, "")})

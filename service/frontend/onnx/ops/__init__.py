@@ -32,7 +32,7 @@ FAMILIES = (
 
 
 def converter_of(name: str) -> Converter | None:
-    """The converter of an operator (`Conv`, `com.microsoft::FastGelu`); None if there is none."""
+    """Return the converter of an operator (`Conv`, `com.microsoft::FastGelu`); None if there is none."""
     _import_families()
     return CONVERTERS.get(name)
 

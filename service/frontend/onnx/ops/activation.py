@@ -30,7 +30,7 @@ def _leaky_relu(node: Node) -> Any:
 
 
 def exponential_unit(node: Node, x: Any, alpha: float, gamma: float = 1.0, scale: float = 1.0) -> Any:
-    """`gamma·x` where x > 0, else `gamma·alpha·(exp(x/scale) - 1)`."""
+    """Return `gamma·x` where x > 0, else `gamma·alpha·(exp(x/scale) - 1)`."""
     scaled = x if scale == 1.0 else node.emit(relax.op.divide(x, scalar(scale, x)))
     # exp of the positive side could overflow, and its inf would be thrown away.
     negative = node.emit(relax.op.minimum(scaled, scalar(0, x)))
@@ -72,7 +72,7 @@ def _parametric_relu(node: Node) -> Any:
 
 
 def softplus(node: Node, x: Any) -> Any:
-    """`log(1 + exp(x))` without overflow: `max(x, 0) + log(1 + exp(-|x|))`."""
+    """Return `log(1 + exp(x))` without overflow: `max(x, 0) + log(1 + exp(-|x|))`."""
     decay = node.emit(relax.op.exp(node.emit(relax.op.negative(node.emit(relax.op.abs(x))))))
     tail = node.emit(relax.op.log(node.emit(relax.op.add(scalar(1, x), decay))))
     return node.emit(relax.op.add(node.emit(relax.op.maximum(x, scalar(0, x))), tail))
@@ -96,7 +96,7 @@ def _softsign(node: Node) -> Any:
 
 
 def hard_sigmoid(node: Node, x: Any, alpha: float, beta: float) -> Any:
-    """`max(0, min(1, alpha·x + beta))`."""
+    """Return `max(0, min(1, alpha·x + beta))`."""
     line = node.emit(relax.op.add(node.emit(relax.op.multiply(x, scalar(alpha, x))), scalar(beta, x)))
     return node.emit(relax.op.maximum(scalar(0, x), node.emit(relax.op.minimum(scalar(1, x), line))))
 

@@ -25,32 +25,32 @@ __all__ = [
 
 
 def is_float(dtype: str) -> bool:
-    """Whether a dtype is a floating-point one."""
+    """Return whether a dtype is a floating-point one."""
     return dtype.startswith(("float", "bfloat"))
 
 
 def is_integer(dtype: str) -> bool:
-    """Whether a dtype is a signed or unsigned integer."""
+    """Return whether a dtype is a signed or unsigned integer."""
     return dtype.startswith(("int", "uint"))
 
 
 def is_low_precision(dtype: str) -> bool:
-    """Whether sums in a dtype lose digits that the reference keeps."""
+    """Return whether sums in a dtype lose digits that the reference keeps."""
     return dtype in ("float16", "bfloat16")
 
 
 def scalar(value: float | int | bool, like: Any) -> Any:
-    """A constant of rank 0 with the dtype of an expression."""
+    """Return a constant of rank 0 with the dtype of an expression."""
     return relax.const(value, dtype_of(like))
 
 
 def cast(expression: Any, dtype: str) -> Any:
-    """The expression in another dtype; itself when it has it already."""
+    """Return the expression in another dtype; itself when it has it already."""
     return expression if dtype_of(expression) == dtype else relax.op.astype(expression, dtype)
 
 
 def full_precision(node: Node, function: Callable[..., Any], *tensors: Any) -> Any:
-    """`function` of tensors in fp32 when they are fp16 or bf16, its result cast back."""
+    """Return `function` of tensors in fp32 when they are fp16 or bf16, its result cast back."""
     dtype = dtype_of(tensors[0])
     if not is_low_precision(dtype):
         return function(*tensors)
@@ -59,10 +59,10 @@ def full_precision(node: Node, function: Callable[..., Any], *tensors: Any) -> A
 
 
 def aligned(node: Node, *tensors: Any) -> list[Any]:
-    """The tensors, with every pair of dims that broadcasting joins either provably equal or a literal 1.
+    """Return the tensors, with every pair of dims that broadcasting joins either provably equal or a literal 1.
 
     Where that cannot be proved (two symbolic names), ONNX leaves it to the run; here it becomes part of the signature.
-    Raises ModelMalformed when two sizes can never be joined, and otherwise what `require_shape` does.
+    Raise ModelMalformed when two sizes can never be joined, and otherwise what `require_shape` does.
     """
     shapes = [node.shape_of(tensor) for tensor in tensors]
     rank = max(map(len, shapes))
@@ -83,9 +83,9 @@ def _match(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
 
 
 def require_shape(node: Node, tensor: Any, shape: list[Any], wanted: list[Any]) -> Any:
-    """The tensor with the wanted shape: as it is when that is proved; two names that must be equal become one.
+    """Return the tensor with the wanted shape: as it is when that is proved; two names that must be equal become one.
 
-    Raises ModelMalformed for two numbers, Equal for a name, and Refused for what can be said of no name.
+    Raise ModelMalformed for two numbers, Equal for a name, and Refused for what can be said of no name.
     """
     pairs = [(dim, want) for dim, want in zip(shape, wanted, strict=True) if not onnx_dims.same(dim, want, node.scope)]
     for dim, want in pairs:
@@ -103,17 +103,17 @@ def _is_one(dim: Any) -> bool:
 
 
 def reshaped(node: Node, tensor: Any, shape: list[Any]) -> Any:
-    """The tensor in another shape with equally many elements."""
+    """Return the tensor in another shape with equally many elements."""
     return node.emit(relax.op.reshape(tensor, relax.ShapeExpr([relax_dim(dim) for dim in shape])))
 
 
 def relax_dim(dim: Any) -> Any:
-    """A dim as Relax takes it."""
+    """Return a dim as Relax takes it."""
     from tvm import tirx
 
     return tirx.IntImm("int64", dim) if isinstance(dim, int) else dim
 
 
 def permuted(node: Node, tensor: Any, axes: list[int]) -> Any:
-    """The tensor with its axes in another order."""
+    """Return the tensor with its axes in another order."""
     return tensor if axes == list(range(len(axes))) else node.emit(relax.op.permute_dims(tensor, axes))

@@ -19,7 +19,7 @@ __all__ = ["add_bias", "convolution", "shifted", "spatial_padding"]
 def spatial_padding(
     node: Node, sizes: list[Any], kernel: list[int], strides: list[int], dilations: list[int]
 ) -> list[int]:
-    """`pads` (all begins, then all ends) from the node's `pads` or `auto_pad`."""
+    """Return `pads` (all begins, then all ends) from the node's `pads` or `auto_pad`."""
     mode, rank = node.attr("auto_pad", "NOTSET"), len(kernel)
     if mode in ("NOTSET", ""):
         return list(node.attr("pads", [0] * (2 * rank)))
@@ -52,7 +52,9 @@ def convolution(
     groups: int,
     out: str = "",
 ) -> Any:
-    """`Y[n, o, …] = Σ X[n, i, …·stride + k·dilation - pad] · W[o, i, k]`; low-precision floats are summed in fp32."""
+    """Return `Y[n, o, …] = Σ X[n, i, …·stride + k·dilation - pad] · W[o, i, k]`; low-precision floats are summed in
+    fp32.
+    """
     rank = len(strides)
     dtype = out or dtype_of(x)
     wide = "float32" if is_low_precision(dtype) else dtype
@@ -98,7 +100,7 @@ def _conv_integer(node: Node) -> Any:
 
 
 def shifted(node: Node, x: Any, zero: int) -> Any:
-    """A quantized tensor in int32 less its zero point, which for a weight may be one for each output channel."""
+    """Return a quantized tensor in int32 less its zero point, which for a weight may be one for each output channel."""
     wide = node.emit(cast(x, "int32"))
     if not node.has(zero):
         return wide
@@ -109,7 +111,7 @@ def shifted(node: Node, x: Any, zero: int) -> Any:
 
 
 def add_bias(node: Node, x: Any, bias: Any) -> Any:
-    """One number for each channel (axis 1); PyTorch's bfloat16 exports leave the bias in float32."""
+    """Return one number for each channel (axis 1); PyTorch's bfloat16 exports leave the bias in float32."""
     channels = node.shape_of(bias)
     bias = node.emit(cast(bias, dtype_of(x)))
     shape = [1, *channels, *[1] * (len(node.shape_of(x)) - 2)]

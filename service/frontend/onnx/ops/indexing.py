@@ -19,7 +19,7 @@ def _size_tensor(dim: Any, node: Node, dtype: str) -> Any:
 
 
 def from_start(node: Node, index: int, size: Any) -> Any:
-    """Indices along an axis of `size`, counted from its start; done at import when they are known."""
+    """Return indices along an axis of `size`, counted from its start; done at import when they are known."""
     value = node.inputs[index]
     if isinstance(value, Known) and not value.symbolic:
         if (value.array >= 0).all():

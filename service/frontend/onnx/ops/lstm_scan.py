@@ -22,7 +22,7 @@ WORTH_THREADS = 64 << 10
 
 
 def lstm(hidden: int, backwards: bool) -> Any:
-    """A PrimFunc `(XW, R, B, H0, C0) -> (Y, H, C)` for gates in the order input, output, forget, cell, in fp32.
+    """Return a PrimFunc `(XW, R, B, H0, C0) -> (Y, H, C)` for gates in the order input, output, forget, cell, in fp32.
 
     `R[j / BLOCK, k, gate, j % BLOCK]` has zeros past the last unit; the others are as in ONNX.
     """

@@ -25,7 +25,7 @@ __all__ = ["matmul"]
 
 
 def matmul(node: Node, left: Any, right: Any) -> Any:
-    """`C[…, i, j] = Σ_k A[…, i, k] · B[…, k, j]`, the sum of low-precision floats in fp32."""
+    """Return `C[…, i, j] = Σ_k A[…, i, k] · B[…, k, j]`, the sum of low-precision floats in fp32."""
     left, right = _joined(node, left, right)
     dtype = dtype_of(left)
     if not is_low_precision(dtype):

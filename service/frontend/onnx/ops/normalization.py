@@ -90,7 +90,7 @@ def _layer_norm(node: Node) -> Any:
 
 
 def rms_norm(node: Node, x: Any, scale: Any, axis: int, epsilon: float) -> Any:
-    """`x / √(mean(x²) + ε) · scale` over the axes from `axis` on, in fp32."""
+    """Return `x / √(mean(x²) + ε) · scale` over the axes from `axis` on, in fp32."""
     shape, dtype = node.shape_of(x), dtype_of(x)
     axes = list(range(axis % len(shape), len(shape)))
     # TVM's operator fails to legalize over all axes.

@@ -46,7 +46,7 @@ class _Window:
         return not self.ceil
 
     def extra(self, node: Node) -> list[int]:
-        """How far the last windows of ceil_mode reach over the padding."""
+        """Return how far the last windows of ceil_mode reach over the padding."""
         sizes = node.shape(0)[2:]
         return [
             max((out - 1) * stride + reach - (size + begin + end), 0) if self.ceil and isinstance(size, int) else 0
@@ -56,7 +56,7 @@ class _Window:
         ]
 
     def places(self, out: tuple[Any, ...], taps: tuple[Any, ...]) -> list[Any]:
-        """Where tap `k` of window `o` lies, in coordinates of the padded input."""
+        """Return where tap `k` of window `o` lies, in coordinates of the padded input."""
         return [o * s + k * d for o, s, k, d in zip(out, self.strides, taps, self.dilations, strict=True)]
 
 

@@ -46,7 +46,7 @@ def _round(node: Node, x: Any) -> Any:
 
 
 def saturated(node: Node, x: Any, zero: Any | None, dtype: str) -> Any:
-    """`saturate(round(x) + zero)`, x a float."""
+    """Return `saturate(round(x) + zero)`, x a float."""
     if dtype not in _RANGE:
         raise Refused(f"quantization to {dtype}")
     rounded = _round(node, x)

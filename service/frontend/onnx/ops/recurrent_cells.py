@@ -67,7 +67,7 @@ class Direction:
     node: Node
 
     def gates(self, x: Any, count: int) -> list[Any]:
-        """The gates of a `[batch, gates · hidden]`."""
+        """Return the gates of a `[batch, gates · hidden]`."""
         node, size = self.node, self.size
         return [
             node.emit(relax.op.strided_slice(x, [1], [g * size], [(g + 1) * size], [1], assume_inbound=True))
@@ -75,7 +75,7 @@ class Direction:
         ]
 
     def clipped(self, x: Any) -> Any:
-        """A gate's sum, within ±clip when there is one."""
+        """Return a gate's sum, within ±clip when there is one."""
         if self.clip is None:
             return x
         low = self.node.emit(relax.op.maximum(x, scalar(-self.clip, x)))
@@ -156,7 +156,9 @@ DEFAULT = {"LSTM": ["Sigmoid", "Tanh", "Tanh"], "GRU": ["Sigmoid", "Tanh"], "RNN
 
 
 def activations(node: Node, place: int) -> list[Callable[[Any], Any]]:
-    """The direction's functions; alphas and betas are listed only for those functions that have them, in order."""
+    """Return the direction's functions; alphas and betas are listed only for those functions that have them, in
+    order.
+    """
     default = DEFAULT[node.op]
     names = list(node.attr("activations", ())) or default * 2
     alphas, betas = list(node.attr("activation_alpha", ())), list(node.attr("activation_beta", ()))

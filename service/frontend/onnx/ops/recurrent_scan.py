@@ -15,7 +15,7 @@ __all__ = ["gru", "rnn"]
 
 
 def gru(hidden: int, backwards: bool, linear_before_reset: bool) -> Any:
-    """A PrimFunc `(XW, R, B, H0) -> (Y, H)` for gates in the order update, reset, hidden, in fp32."""
+    """Return a PrimFunc `(XW, R, B, H0) -> (Y, H)` for gates in the order update, reset, hidden, in fp32."""
     gates = 3 * hidden
 
     @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
@@ -59,7 +59,7 @@ def gru(hidden: int, backwards: bool, linear_before_reset: bool) -> Any:
 
 
 def rnn(hidden: int, backwards: bool) -> Any:
-    """A PrimFunc `(XW, R, B, H0) -> (Y, H)` with tanh, in fp32."""
+    """Return a PrimFunc `(XW, R, B, H0) -> (Y, H)` with tanh, in fp32."""
 
     @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
     def scan(xw: T.handle, r: T.handle, bias: T.handle, h0: T.handle, y: T.handle, h: T.handle) -> None:

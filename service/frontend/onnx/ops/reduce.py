@@ -159,12 +159,12 @@ def _arg_kernel(x: te.Tensor, axis: int, keep: bool, largest: bool, last: bool) 
 
 
 def lowest(dtype: str) -> Any:
-    """Nothing of this dtype is less."""
+    """Return the value that nothing of this dtype is less than."""
     return tirx.const(-math.inf, dtype) if is_float(dtype) else tirx.min_value(dtype)
 
 
 def highest(dtype: str) -> Any:
-    """Nothing of this dtype is greater."""
+    """Return the value that nothing of this dtype is greater than."""
     return tirx.const(math.inf, dtype) if is_float(dtype) else tirx.max_value(dtype)
 
 
@@ -183,7 +183,7 @@ def _global_lp_pool(node: Node) -> Any:
 
 
 def lp_norm(node: Node, x: Any, axes: list[int], order: float) -> Any:
-    """`(Σ |x|^p)^(1/p)` over axes, which are kept."""
+    """Return `(Σ |x|^p)^(1/p)` over axes, which are kept."""
     size = node.emit(relax.op.abs(x))
     if order == 1:
         return node.emit(relax.op.sum(size, axes, keepdims=True))

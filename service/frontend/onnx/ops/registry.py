@@ -12,7 +12,7 @@ CONVERTERS: dict[str, Converter] = {}
 
 
 def op(*names: str) -> Callable[[Converter], Converter]:
-    """Registers a converter under operator names; another domain is part of the name (`com.microsoft::FastGelu`)."""
+    """Register a converter under operator names; another domain is part of the name (`com.microsoft::FastGelu`)."""
 
     def register(converter: Converter) -> Converter:
         for name in names:

@@ -21,7 +21,9 @@ class Plan:
 
 
 def taps(plan: Plan, attributes: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Places `[out, taps]`, weights `[out, taps]`, and which outputs lie outside of the region (extrapolated)."""
+    """Return places `[out, taps]`, weights `[out, taps]`, and which outputs lie outside of the region
+    (extrapolated).
+    """
     import numpy as np
 
     mode = attributes.get("mode", "nearest")

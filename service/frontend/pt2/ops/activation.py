@@ -89,7 +89,7 @@ def _softmax(em: Emitter, x: Any, dim: int, *_: Any) -> Any:
 
 
 def dead_rows(em: Emitter, scores: Any, axis: int = -1) -> Any:
-    """Where every score of a row is -inf; the row's dim is kept.
+    """Return where every score of a row is -inf; the row's dim is kept.
 
     TVM's max of such a row is the lowest finite number, so it cannot tell them from rows masked with that number.
     """

@@ -21,7 +21,7 @@ op = relax.op
 
 
 def exact(value: Any, dtype: str) -> bool:
-    """Whether a number is the same after it was rounded to `dtype`."""
+    """Return whether a number is the same after it was rounded to `dtype`."""
     if dtype not in HALF or not isinstance(value, int | float):
         return True
     kind = np.float16 if dtype == "float16" else ml_dtypes.bfloat16

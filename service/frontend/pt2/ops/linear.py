@@ -15,7 +15,7 @@ op = relax.op
 
 
 def matmul(em: Emitter, a: Any, b: Any, dtype: str) -> Any:
-    """a @ b by numpy's rules, in `dtype`."""
+    """Return a @ b by numpy's rules, in `dtype`."""
     if dtype in HALF:
         return em.cast(em(op.matmul(a, b, out_dtype="float32")), dtype)
     if dtype == "bool":

@@ -17,7 +17,7 @@ KEPT: set[str] = set()
 
 
 def converts(*names: str, keep: bool = False) -> Callable[[Converter], Converter]:
-    """Registers a converter for operators such as `aten.add.Tensor`; `keep` holds torch back from decomposing them."""
+    """Register a converter for operators such as `aten.add.Tensor`; `keep` holds torch back from decomposing them."""
 
     def register(converter: Converter) -> Converter:
         for name in names:
