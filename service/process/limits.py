@@ -7,7 +7,7 @@ import ctypes
 import os
 import resource
 import signal
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ __all__ = ["Limits", "become_subreaper", "die_with_parent", "kernel_oom_kills", 
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _VMSTAT = Path("/proc/vmstat")
+
+_TUNE_GRACE_S = 1800.0
+"""What a tuning may take beside its time: the import, the last batch, the comparisons at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,10 @@ class Limits:
         """The limits of one compile that the settings give."""
         values = values or settings()
         return Limits(values.compile_timeout_s, values.compile_memory_bytes, values.compile_file_bytes)
+
+    def for_tuning(self, time_s: float | None) -> Limits:
+        """Return these with the time of a tuning: its own and some more, RELAXC_TUNE_TIMEOUT_S where it has none."""
+        return replace(self, timeout_s=settings().tune_timeout_s if time_s is None else time_s + _TUNE_GRACE_S)
 
     def to_dict(self) -> dict[str, Any]:
         """The limits as JSON values, for `Limits(**data)`."""

@@ -24,9 +24,6 @@ __all__ = ["TuneResult", "list_tasks", "tune", "tune_local"]
 
 ENTRY = "service.jobs.entries:tune_model"
 
-_GRACE_S = 1800.0
-"""What a run may take beside its time: the import, the last batch, the comparisons at the end."""
-
 
 @dataclass(frozen=True, slots=True)
 class TuneResult:
@@ -114,17 +111,10 @@ def _run(request: CompileRequest, options: TuneOptions, workdir: Path, on_event:
         {"request": request.to_dict(), **replace(options, records=records).to_dict()},
         workdir,
         Flavour(request.model.format),
-        limits=_limits(options),
+        limits=Limits.of_settings().for_tuning(options.time_s),
         confinement=allowed,
     )
     return local_backend().pool.run(task, on_event or (lambda event: None))
-
-
-def _limits(options: TuneOptions) -> Limits:
-    """Those of a compile but the time: the run's own and some more, RELAXC_TUNE_TIMEOUT_S where it has none."""
-    values = settings()
-    limit = values.tune_timeout_s if options.time_s is None else options.time_s + _GRACE_S
-    return replace(Limits.of_settings(values), timeout_s=limit)
 
 
 def _make(folder: Path) -> None:

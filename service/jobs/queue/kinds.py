@@ -41,9 +41,6 @@ ENTRIES = {
 TUNE_FILES = ("report.json", "curve.png")
 """What is kept of a tuning beside its records."""
 
-_TUNE_GRACE_S = 1800.0
-"""What a tuning may take beside its time: the import, the last batch, the comparisons at the end."""
-
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
@@ -91,7 +88,7 @@ class Kinds:
             request = compile_request(job, model, self.records)
             reads = (*folders_of(model.path), *places_read(request), _peak_folder())
             payload = {"request": request.to_dict(), **_tune_options(job), "records": list(request.options.records)}
-            limits = replace(self.limits, timeout_s=_tune_limit_s(job))
+            limits = self.limits.for_tuning(job.extras.get("time_s"))
             return self._run(running, payload, Flavour(model.format), Confinement(reads), limits, self._tuned)
 
     def _tuned(self, job: JobRow, workdir: Path, result: dict[str, Any]) -> Outcome:
@@ -167,11 +164,6 @@ def _peak_folder() -> Path:
     Not to be written: what one owner's job left there, all others' would believe.
     """
     return settings().cache_dir / "peak"
-
-
-def _tune_limit_s(job: JobRow) -> float:
-    asked: float | None = job.extras.get("time_s")
-    return settings().tune_timeout_s if asked is None else asked + _TUNE_GRACE_S
 
 
 def _owner_of(job: JobRow) -> Owner:
