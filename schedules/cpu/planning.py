@@ -16,6 +16,7 @@ from schedules.cpu.conv.winograd import Winograd
 from schedules.cpu.gemm import packed_compute, packed_plan
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.hardware import Cpu
+from schedules.ir import tir
 from schedules.operators import Conv2d, Matmul, Operator
 from schedules.plan import DEFAULT, Plan
 from schedules.planned import Planned
@@ -27,6 +28,7 @@ __all__ = [
     "is_blockable",
     "kernel_name",
     "layout_of",
+    "matmul_dtypes",
     "pack",
     "packed_shape",
     "plan_conv2d",
@@ -163,6 +165,17 @@ def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
         return blocks // vectors, points, points, depth * lanes, vectors * lanes
     in_lanes = 1 if op.plain else lanes
     return blocks, -(-shape[1] // in_lanes), *op.kernel, in_lanes, lanes
+
+
+def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
+    """Return the dtypes of a product as `Matmul` names them; None where no template on packed weights takes them.
+
+    Its result may be what is summed, or floats of the operands' type; bytes of a sum of bytes would have wrapped.
+    """
+    accumulate = next((each[2] for each in MATMUL.dtypes if each[:2] == (left, right)), None)
+    if accumulate is None or (out != accumulate and not (tir.is_float(out) and out == left)):
+        return None
+    return {"operands": (left, right), "accumulate": accumulate, "out": out}
 
 
 def pack(plan: Plan, weight: Array) -> Array:

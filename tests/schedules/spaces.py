@@ -15,6 +15,8 @@ from tvm import relax, te, tirx
 
 from schedules import cpu
 from schedules.cpu.attention.form import MASKED
+from schedules.cpu.gemm.matmul_packed import MatmulPacked
+from schedules.ir import tir
 from schedules.template import Declined, Rule, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
@@ -23,7 +25,7 @@ from service.passes.kernels.attention_compute import AttentionSpec, attention
 from service.request import CompileOptions
 from tests.guarded import guarded_tensor
 from tests.schedules.harness import assert_close, legalized
-from tests.schedules.numpy_tir import computed, random_inputs
+from tests.schedules.numpy_tir import computed, numpy_dtype, random_inputs
 
 __all__ = ["CASES", "FLOATS", "WIDTHS", "Case", "agree", "functions", "points", "rule"]
 
@@ -33,6 +35,7 @@ R = relax.op
 WIDTHS = {128: "x86-64-v2", 256: "x86-64-v3", 512: "x86-64-v4"}
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 NUMBERS = (*FLOATS, "int32")
+PACKED = tuple(left for left, _, _ in MatmulPacked.dtypes)
 
 Point = Mapping[str, int]
 
@@ -83,7 +86,11 @@ def _primfuncs(module: Any) -> list[Any]:
 
 
 def _constant(*shape: int, dtype: str = "float32", seed: int = 0) -> relax.Constant:
-    return relax.const(np.random.default_rng(seed).standard_normal(shape).astype(dtype))
+    """Random weights: floats about 0, integers over all of a byte."""
+    values = np.random.default_rng(seed).standard_normal(shape)
+    if not tir.is_float(dtype):
+        values = np.clip(values * 50, -128, 127)
+    return relax.const(tvm.runtime.tensor(values.astype(numpy_dtype(dtype))))
 
 
 def _conv(x: Any, out: int, channels: int, kernel: int = 3, **geometry: Any) -> Any:
@@ -134,7 +141,15 @@ def _linear(a: Any, b: Any, c: Any) -> Any:
 
 
 def _dense(depth: int, columns: int) -> Callable[[Any], Any]:
-    return lambda a: _linear(a, _constant(depth, columns), _constant(columns))
+    """A product with a constant, bias and relu: bytes are summed in int32 and floats in fp32."""
+
+    def build(a: Any) -> Any:
+        dtype = str(a.ty.dtype)
+        summed = "float32" if tir.is_float(dtype) else "int32"
+        weight = _constant(depth, columns, dtype="int8" if dtype == "uint8" else dtype)
+        return R.nn.relu(R.add(R.matmul(a, weight, out_dtype=summed), _constant(columns, dtype=summed)))
+
+    return build
 
 
 def _conv2d(**geometry: Any) -> Callable[[Any, Any], Any]:
@@ -144,9 +159,9 @@ def _conv2d(**geometry: Any) -> Callable[[Any, Any], Any]:
 _ONE, _SOME = ("float32",), ("float16", "float32", "float64")
 
 CASES = [
-    Case("39x256 by 330", "cpu.matmul_packed", _in_layouts(_dense(256, 330), (39, 256)), _ONE),
-    Case("1x70 by 257", "cpu.matmul_packed", _in_layouts(_dense(70, 257), (1, 70)), _ONE),
-    Case("3x5x13 by 31", "cpu.matmul_packed", _in_layouts(_dense(13, 31), (3, 5, 13)), _ONE),
+    Case("39x256 by 330", "cpu.matmul_packed", _in_layouts(_dense(256, 330), (39, 256)), PACKED),
+    Case("1x70 by 257", "cpu.matmul_packed", _in_layouts(_dense(70, 257), (1, 70)), PACKED),
+    Case("3x5x13 by 31", "cpu.matmul_packed", _in_layouts(_dense(13, 31), (3, 5, 13)), PACKED),
     Case("network", "cpu.conv2d_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
     Case("two images", "cpu.conv2d_blocked", _in_layouts(_strided, (2, 3, 17, 14)), _ONE),
     Case("network", "cpu.depthwise_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),

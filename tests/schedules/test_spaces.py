@@ -43,3 +43,13 @@ def test_points_of_the_space_compute_what_numpy_does(case: Case) -> None:
     """The default and one other; `tests/conformance/test_template_spaces.py` has the whole space."""
     for func in functions(case, "float32", "auto"):
         agree(func, rule(case.rule), "auto", points(func, rule(case.rule), "auto", 2))
+
+
+@pytest.mark.parametrize(
+    ("case", "dtype"),
+    [(case, dtype) for case in CASES[::2] for dtype in case.dtypes if dtype != "float32"],
+    ids=lambda value: value if isinstance(value, str) else f"{value.rule}-{value.name}",
+)
+def test_the_default_computes_what_numpy_does_in_other_types(case: Case, dtype: str) -> None:
+    for func in functions(case, dtype, "auto"):
+        agree(func, rule(case.rule), "auto", points(func, rule(case.rule), "auto", 1))

@@ -42,6 +42,7 @@ class MatmulPacked(Planned):
     Parameters: `vectors` of a panel and the `padded` rows of the accumulator; `rows` of the register tile; `tiles` of
     rows in a task, whose part of A then stays in L2 while the panels pass (1 if the depth is split: then a task has all
     of them); `panels` in a task; `depth` of a part; `unroll` steps of k.
+    Operands of fewer bits than the sums are widened as they are loaded: `dtypes` are those of A, P and the sums.
     The tile and the blocking of the depth after Goto and van de Geijn, 'Anatomy of high-performance matrix
     multiplication' (2008), with the packing of the weights done at compile time and none of A.
     """
@@ -49,9 +50,18 @@ class MatmulPacked(Planned):
     name = "cpu.matmul_packed"
     version = 5
     layout = ("block", "vectors", "padded")
+    dtypes = (
+        ("float32", "float32", "float32"),
+        ("bfloat16", "bfloat16", "float32"),
+        ("float16", "float16", "float32"),
+        ("int8", "int8", "int32"),
+        ("uint8", "int8", "int32"),
+    )
 
     def refusal(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
+        if (*operator.operands, operator.accumulate) not in self.dtypes:
+            return f"it multiplies no {operator.dtype}"
         return packed_plan.refusal(operator, parameters, cpu)  # type: ignore[arg-type]  # plans of it are of a Matmul
 
     def searched(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Choices:

@@ -44,7 +44,9 @@ def computation(plan: Plan) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
 
         tiles = te.compute((padded, panels * tile), product, name="matmul", attrs={PLAN: plan.to_json()})
         shape = (*leading, columns)
-        return te.compute(shape, lambda *index: tiles[_flatten(index[:-1], leading), index[-1]], name="crop")
+        return te.compute(
+            shape, lambda *index: tiles[_flatten(index[:-1], leading), index[-1]].astype(op.out), name="crop"
+        )
 
     return matmul
 

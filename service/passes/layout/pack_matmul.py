@@ -12,18 +12,23 @@ from schedules.cpu import planning
 from schedules.hardware import Cpu
 from schedules.operators import Matmul
 from schedules.plan import Planner
+from service.passes.common.constants import array_of, constant
 from service.passes.common.epilogue import epilogue_of
 from service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
 
 __all__ = ["PackMatmul"]
 
+_MANY_ROWS = 4
+"""Rows from which A is widened once before the product, and not again for each panel."""
+
 
 @tvm.transform.module_pass(opt_level=0, name="PackMatmul")
 class PackMatmul:
-    """`C = A @ B` with a constant float32 `B[K, N]` computes from panels `P[N/t, K, t]`, t whole vectors.
+    """`C = A @ B` with a constant `B[K, N]` computes from panels `P[N/t, K, t]`, t whole vectors of sums.
 
-    A panel is read from start to end for each tile of rows, with no other stride than one. The planner chooses t and
-    the tiles. Symbolic rows stay as they are, as TVM cannot prove their tiles apart.
+    The element types are those that the template multiplies: floats summed in float32, bytes summed in int32. A panel
+    is read from start to end for each tile of rows, with no other stride than one. The planner chooses t and the tiles.
+    Symbolic rows stay as they are, as TVM cannot prove their tiles apart.
     """
 
     def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
@@ -39,15 +44,17 @@ def _packed(planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | No
     weight = scope.value(weight)
     if not is_tensor_constant(weight) or weight.ty.ndim != 2 or data.ty.ndim < 2 or data.ty.shape is None:
         return None
-    if {str(e.ty.dtype) for e in (data, weight, call)} != {"float32"}:
-        return None
-    array = weight.value.numpy()
+    dtypes = planning.matmul_dtypes(str(data.ty.dtype), str(weight.ty.dtype), str(call.ty.dtype))
     rows = _product(list(data.ty.shape)[:-1])
-    if not rows or not array.size:
+    array = array_of(weight)
+    if dtypes is None or not rows or not array.size:
         return None
     depth, columns = array.shape
-    plan = planner.plan(Matmul(m=rows, n=columns, k=depth, epilogue=epilogue_of(scope.readers, scope.bound)))
-    packed = relax.const(planning.pack(plan, array))
+    epilogue = epilogue_of(scope.readers, scope.bound)
+    plan = planner.plan(Matmul(m=rows, n=columns, k=depth, epilogue=epilogue, **dtypes))
+    packed = constant(planning.pack(plan, array))
+    if rows >= _MANY_ROWS and str(data.ty.dtype) != plan.operator.accumulate:
+        data = scope.emit(relax.op.astype(data, plan.operator.accumulate))
     return scope.emit_te(planning.computation(plan), data, packed, name="matmul", attrs={})
 
 
