@@ -37,7 +37,7 @@ from service.signature import Signature
 if TYPE_CHECKING:
     from service.artifact.manifest import Manifest
     from service.frontend.model import ImportedModel
-    from service.lowering import Scheduled
+    from service.lowering import RecordPlanner, Scheduled
     from service.passes import Optimized
     from service.runtime.compare import Verification
     from service.runtime.session import Session
@@ -140,6 +140,7 @@ class Front:
     optimized: Optimized
     scheduled: Scheduled
     records: str
+    planner: RecordPlanner | None = None
 
 
 def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Front:
@@ -171,7 +172,7 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
         )
         if options.require_tuned is not None:
             require_records(request, coverage_of(request, imported.signature, optimized, scheduled))
-    return Front(imported, optimized, scheduled, records.digest)
+    return Front(imported, optimized, scheduled, records.digest, planner)
 
 
 def cover(request: CompileRequest, emit: Emit) -> None:

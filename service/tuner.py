@@ -20,6 +20,7 @@ from service.request import CompileRequest, TargetSpec
 from service.tuning.options import TuneOptions
 
 if TYPE_CHECKING:
+    from service.lowering import RecordPlanner
     from service.passes import Optimized
     from service.runtime.peak import Peak
     from service.tuning.tasks import FoundTasks
@@ -63,11 +64,20 @@ def find_tasks(request: CompileRequest, stage: Stages) -> FoundTasks:
     """What there is to tune in the model, whatever is on record."""
     untuned = replace(request.options, records=(), default_records=False, require_tuned=None)
     made = load_and_schedule(replace(request, options=untuned), stage, no_dump)
-    return tasks_in(made.optimized, made.scheduled.report, request.target)
+    return tasks_in(made.optimized, made.scheduled.report, request.target, made.planner)
 
 
-def tasks_in(optimized: Optimized, report: Sequence[Mapping[str, Any]], spec: TargetSpec) -> FoundTasks:
-    """The tasks of an optimized model, of which `report` is what `lowering.schedule` says without records."""
+def tasks_in(
+    optimized: Optimized,
+    report: Sequence[Mapping[str, Any]],
+    spec: TargetSpec,
+    planner: RecordPlanner | None = None,
+) -> FoundTasks:
+    """The tasks of an optimized model, of which `report` is what `lowering.schedule` says without records.
+
+    `planner` is the one that planned it; without one the kernels' epilogues are in no key.
+    """
+    from service.lowering.planner import plans_in
     from service.lowering.target import to_tvm
     from service.passes.common.constants import size_bytes
     from service.passes.common.weight_operands import weight_operands
@@ -83,6 +93,8 @@ def tasks_in(optimized: Optimized, report: Sequence[Mapping[str, Any]], spec: Ta
         known_rules(spec.kind, ()),
         weight_operands=weight_operands(optimized.module),
         weight_bytes=sum(size_bytes(tensor) for tensor in optimized.weights.values()),
+        plans=plans_in(optimized.module, planner),
+        unfused=optimized.unfused,
     )
 
 

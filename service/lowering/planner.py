@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from service.lowering.replay import Records, unfit
 from service.lowering.target import to_tvm
@@ -96,6 +96,18 @@ def _agree(epilogue: tuple[str, ...], behind: list[str]) -> tuple[int, int]:
 def planner_for(spec: TargetSpec, records: Records | None) -> RecordPlanner | None:
     """Return the planner for a target; None for a GPU, whose templates follow no plans."""
     return RecordPlanner(spec, records) if spec.kind == "llvm" else None
+
+
+def plans_in(module: Any, planner: RecordPlanner | None) -> dict[str, Plan]:
+    """Return the plans of a module's PrimFuncs by name, their operators with the epilogues that `planner` knows."""
+    from tvm import tirx
+
+    from schedules.plan import plan_of
+
+    functions = [(str(var.name_hint), func) for var, func in module.functions_items()]
+    found = [(name, plan_of(func)) for name, func in functions if isinstance(func, tirx.PrimFunc)]
+    plans = {name: plan for name, plan in found if plan is not None}
+    return plans if planner is None else {name: planner.named(plan, name) for name, plan in plans.items()}
 
 
 def record_behind(planner: RecordPlanner | None, plan: Plan) -> Record | None:

@@ -47,7 +47,7 @@ def beginning_with(trace: str, task: Task) -> Task:
 def recorded(task: Task, record: Record) -> tuple[Task, dict[str, int]]:
     """The task, and its point that `record` is about: for a trace, the only one beside the untuned."""
     if task.untuned is None:
-        return task, dict(record.parameters)
+        return task, task.point(record.rule, record.parameters)
     return (_with(task, (record.trace,)), {CANDIDATE: 1}) if record.trace else (task, {CANDIDATE: 0})
 
 

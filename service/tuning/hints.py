@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from math import inf, log2, prod
+from math import inf, log2
 
 from service.tuning.plan import AT_ROOFLINE, ENOUGH_TRIALS
 from service.tuning.records import Record, RecordSet, RecordTarget
@@ -19,16 +18,17 @@ _FAR = 4.0
 
 def standing(task: Task, records: RecordSet, target: RecordTarget, threads: int) -> Record | None:
     """The record of exactly this task on so many threads, if its point is still one of the space."""
-    found = records.get((task.workload, target, task.rule, task.version, task.dtype, threads))
-    if found is None or found.shapes != task.shapes or not _fits(found.parameters, task.space):
-        return None
-    return found
+    rules = [(named.rule, named.version) for named in task.templates] or [(task.rule, task.version)]
+    found = [records.get((task.workload, target, *rule, task.dtype, threads)) for rule in rules]
+    fitting = [
+        r for r in found if r is not None and r.shapes == task.shapes and task.has(task.point(r.rule, r.parameters))
+    ]
+    return min(fitting, key=lambda record: record.seconds, default=None)
 
 
 def is_finished(record: Record, task: Task) -> bool:
     """Whether the search behind a record came to its end, and was not cut short by its budget."""
-    points = prod(map(len, task.space.values()))
-    return record.trials >= min(ENOUGH_TRIALS, points) or (record.roofline or 0.0) >= AT_ROOFLINE
+    return record.trials >= min(ENOUGH_TRIALS, task.size) or (record.roofline or 0.0) >= AT_ROOFLINE
 
 
 def nearest(task: Task, records: RecordSet, target: RecordTarget) -> list[Record]:
@@ -41,10 +41,6 @@ def nearest(task: Task, records: RecordSet, target: RecordTarget) -> list[Record
         and (distance := _distance(record.shapes, task.shapes)) <= _FAR
     ]
     return [record for _, _, record in sorted(fitting, key=lambda item: item[:2])[:_MOST]]
-
-
-def _fits(point: Mapping[str, int], space: Mapping[str, tuple[int, ...]]) -> bool:
-    return set(point) == set(space) and all(value in space[name] for name, value in point.items())
 
 
 def _distance(one: str, other: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 from service.runtime.peak import Peak
@@ -34,7 +33,7 @@ def listed(found: FoundTasks, peak: Peak | None) -> dict[str, Any]:
             },
             "flops": task.flops,
             "bytes": task.bytes,
-            "points": prod(map(len, task.space.values())),
+            "points": task.size,
             "default": dict(task.default),
             "limit_s": limit or None,
             "share": task.weight * limit / whole if whole else None,

@@ -231,7 +231,7 @@ def _candidate(task: Task, start: Start, seed: int) -> Candidate:
     # A task's search is its own: which other tasks there are does not change it.
     own = (int(task.workload, 16) + seed) % (1 << 31)
     standing = () if start.standing is None else (start.standing[0],)
-    search = Search(task.space, task.default, seed=own, hints=(*standing, *start.hints))
+    search = Search(task.space, task.default, seed=own, hints=(*standing, *start.hints), points=task.points)
     return Candidate(task, start, Progress(task.weight, start.limit_s, search))
 
 

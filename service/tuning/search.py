@@ -39,8 +39,9 @@ class Search:
         *,
         seed: int = 0,
         hints: Iterable[Mapping[str, int]] = (),
+        points: Sequence[Mapping[str, int]] = (),
     ) -> None:
-        self.space = Space.of(choices)
+        self.space = Space.of(choices, points)
         self._rng = random.Random(seed)
         self._model = CostModel(seed)
         self._asked: set[Key] = set()

@@ -109,7 +109,7 @@ class Session:
         return tasks, starts, kept
 
     def _start(self, task: Task, known: RecordSet, record: Record | None) -> dict[str, Any]:
-        hints = [dict(near.parameters) for near in nearest(task, known, self.target)]
+        hints = [task.point(near.rule, near.parameters) for near in nearest(task, known, self.target)]
         if record is None:
             return {"hints": hints, "standing": None}
         return {"hints": hints, "standing": [generic.recorded(task, record)[1], record.seconds], "trace": record.trace}

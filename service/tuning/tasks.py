@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.request import TargetSpec
 from service.tuning.coverage import estimated_cycles
 from service.tuning.generic import generic
-from service.tuning.task import How, Task
+from service.tuning.task import TEMPLATE, How, Named, Task
+
+if TYPE_CHECKING:
+    from schedules.plan import Plan
 
 __all__ = ["FoundTasks", "Sizes", "Untunable", "tasks_of"]
 
@@ -56,6 +59,8 @@ def tasks_of(
     *,
     weight_operands: Mapping[str, tuple[int, ...]],
     weight_bytes: int,
+    plans: Mapping[str, Plan] | None = None,
+    unfused: Any = None,
 ) -> FoundTasks:
     """The tasks of an optimized module.
 
@@ -64,6 +69,8 @@ def tasks_of(
 
     `report` has the rows of `lowering.schedule` without records: the rule that takes each PrimFunc, and its default
     parameters. `calls` are the calls of each PrimFunc in a run; one inside a loop or branch counts once.
+    `plans` are those of PrimFuncs by name, their operators with epilogues; with `unfused`, the module before its groups
+    were fused, all plans of their operators are searched.
     `weight_operands` are the positions of each PrimFunc's parameters that are weights, of `weight_bytes` in all.
     """
     found: dict[tuple[str, str, str], Task] = {}
@@ -81,13 +88,46 @@ def tasks_of(
             untunable.append(Untunable(name, row["rule"], made))
         elif key is not None:
             operands = weight_operands.get(name, ())
-            found[key] = replace(made, weight_operands=operands, weight_bytes=weight_bytes)
+            made = replace(made, weight_operands=operands, weight_bytes=weight_bytes)
+            plan = (plans or {}).get(name)
+            found[key] = made if plan is None or unfused is None else _planned(made, plan, unfused, target)
             written[made.workload] = row["written_bytes"]
     sizes = {
         task.workload: Sizes(written[task.workload], _operand_bytes(module[task.name], task.weight_operands))
         for task in found.values()
     }
     return FoundTasks(tuple(found.values()), tuple(untunable), sizes)
+
+
+def _planned(task: Task, plan: Plan, unfused: Any, target: Any) -> Task:
+    """The task over all plans of its operator; as it was where its kernel cannot be emitted anew."""
+    import tvm
+
+    from schedules.cpu import planning, regroup
+    from schedules.hardware import cpu_of
+
+    group = regroup.group_of(unfused, task.name)
+    if group is None:
+        return task
+    plans = list(dict.fromkeys([plan, *planning.space(plan.operator, cpu_of(target))]))
+    rules = [rule for name in dict.fromkeys(each.template for each in plans) if (rule := planning.template(name))]
+    templates = tuple(Named(rule.name, rule.version, _parameters(plans, rule.name)) for rule in rules)
+    names = sorted({name for named in templates for name in named.parameters})
+    wide = replace(task, templates=templates, space=dict.fromkeys([TEMPLATE, *names], ()))
+    points = tuple({**wide.point(each.template, each.parameters)} for each in plans)
+    points = tuple(point for at, point in enumerate(points) if point not in points[:at])
+    return replace(
+        wide,
+        default=points[0],
+        space={name: tuple(sorted({point[name] for point in points})) for name in wide.space},
+        points=points,
+        operator=plan.operator.key(),
+        group_json=tvm.ir.save_json(group),
+    )
+
+
+def _parameters(plans: Sequence[Plan], template: str) -> tuple[str, ...]:
+    return tuple(next(plan for plan in plans if plan.template == template).parameters)
 
 
 def _operand_bytes(func: Any, positions: Sequence[int]) -> int:

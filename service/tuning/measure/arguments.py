@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from tvm import tirx
 
+from schedules.cpu import planning, regroup
 from schedules.ir import tir
+from schedules.plan import plan_of
 from service.runtime.tensors import Array, numpy_dtype
 
 __all__ = ["Arguments", "arguments_of"]
@@ -39,15 +41,21 @@ def arguments_of(func: Any, sizes: Mapping[str, int], *, seed: int, positive: bo
     """Arguments for `func`, the same for equal parameters.
 
     Floats are normal, or their absolute values. Integers are below the extent of every axis that they index, and else
-    0 or 1; those that divide are 1. Raises ValueError where a symbolic size is not among `sizes`.
+    0 or 1; those that divide are 1. Weights of a plan are packed as it says. Raises ValueError where a symbolic size is
+    not among `sizes`.
     """
     stored = [store.buffer for store in tir.collect(func.body, tirx.BufferStore)]
     read = [load.source for load in tir.loads(func.body)]
     buffers = [position for position, param in enumerate(func.params) if tirx.is_buffer_var(param)]
     written = tuple(p for p in buffers if _is_among(func.params[p], stored)) or tuple(buffers[-1:])
-    rng = np.random.default_rng(seed)
+    weight = _weight(func, seed, positive)
     values = [
-        _array(func, param, sizes, rng, positive) if position in buffers else _size(param, sizes)
+        weight[1]
+        if position == weight[0]
+        # Each has its own numbers: they are the same beside weights that are packed in another way.
+        else _array(func, param, sizes, np.random.default_rng([seed, position]), positive)
+        if position in buffers
+        else _size(param, sizes)
         for position, param in enumerate(func.params)
     ]
     floats = [str(func.params[p].dtype) for p in buffers if str(func.params[p].dtype).startswith(("float", "bfloat"))]
@@ -57,6 +65,18 @@ def arguments_of(func: Any, sizes: Mapping[str, int], *, seed: int, positive: bo
         tuple(p for p in written if _is_among(func.params[p], read)),
         next((name for name in ("bfloat16", "float16", "float32", "float64") if name in floats), ""),
     )
+
+
+def _weight(func: Any, seed: int, positive: bool) -> tuple[int | None, Any]:
+    """The position and the value of weights that a plan has packed: those of one operator are equal before that."""
+    plan = plan_of(func)
+    position = None if plan is None else regroup.weight_position(func)
+    if plan is None or position is None:
+        return None, None
+    shape = regroup.weight_shape(plan.operator)
+    numbers = np.random.default_rng([seed, position]).standard_normal(shape, dtype=np.float32)
+    value = (np.abs(numbers) if positive else numbers).astype(numpy_dtype(str(func.params[position].dtype)))
+    return position, planning.pack(plan, value)
 
 
 def _is_among(buffer: Any, others: list[Any]) -> bool:

@@ -10,14 +10,17 @@ from typing import Any
 
 import tvm
 
+from schedules.cpu import planning, regroup
 from schedules.metaschedule.traces import METASCHEDULE, Traced
+from schedules.operators import operator_from
+from schedules.plan import Plan
 from schedules.template import Declined, Rule, Schedule
 from service.errors import RelaxcError, in_one_line
 from service.lowering.apply import apply_rule, finish
 from service.lowering.build import build_kernel
 from service.lowering.target import to_tvm
 from service.request import TargetSpec
-from service.tuning.measure.messages import Build, Built
+from service.tuning.measure.messages import Build, Built, emitted_beside
 from service.tuning.task import How
 
 __all__ = ["serve"]
@@ -47,7 +50,7 @@ def known_rules(kind: str, modules: tuple[str, ...]) -> dict[str, Rule]:
 def build(request: Build, spec: TargetSpec, rules: dict[str, Rule]) -> Built:
     """Writes `request.out`, or says why not; whatever TVM raises is an answer."""
     try:
-        found = _scheduled(_func(request.func_json), request.how, to_tvm(spec), rules)
+        found = _scheduled(_unscheduled(request), request.how, to_tvm(spec), rules)
     except ValueError as error:
         return Built("refused", in_one_line(error))
     except Exception as error:  # noqa: BLE001  # a bug of a rule costs its trial, not the search
@@ -61,6 +64,26 @@ def build(request: Build, spec: TargetSpec, rules: dict[str, Rule]) -> Built:
     except Exception as error:  # noqa: BLE001  # TVM and LLVM raise whatever they like
         return Built("build-failed", in_one_line(error))
     return Built("built")
+
+
+def _unscheduled(request: Build) -> Any:
+    """The PrimFunc that `request.how` is about; one that is emitted anew is left beside the library."""
+    if not request.group_json:
+        return _func(request.func_json)
+    plan = Plan(operator_from(request.operator), request.how.rule, request.how.parameters)
+    layout = planning.layout_of(plan)
+    key = request.group_json, layout.to_json()
+    if key not in _emitted:
+        if len(_emitted) >= _MOST_EMITTED:
+            _emitted.clear()
+        _emitted[key] = regroup.emitted(_func(request.group_json), plan)
+    emitted_beside(request.out).write_text(tvm.ir.save_json(_emitted[key]))
+    return _emitted[key]
+
+
+_MOST_EMITTED = 64
+_emitted: dict[tuple[str, str], Any] = {}
+"""PrimFuncs by group and layout: points that differ in their loops alone share one."""
 
 
 def _scheduled(func: Any, how: How, target: Any, rules: dict[str, Rule]) -> Schedule | str:

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from service.tuning.measure.messages import emitted_beside
 from service.tuning.measure.outcome import Outcome
 from service.tuning.task import Task
 
@@ -37,7 +38,7 @@ class Libraries:
     def keep(self, task: Task, outcome: Outcome, library: str) -> None:
         """Keeps the library of a point if it was measured, and removes it if not; lets go of the one kept longest."""
         if outcome.kind != "measured":
-            Path(library).unlink(missing_ok=True)
+            _unlink(library)
             return
         key = _key(task, outcome.point)
         if key in self._kept:
@@ -54,7 +55,12 @@ class Libraries:
         return self._kept.get(key)
 
     def _remove(self, key: str) -> None:
-        Path(self._kept.pop(key)[1]).unlink(missing_ok=True)
+        _unlink(self._kept.pop(key)[1])
+
+
+def _unlink(library: str) -> None:
+    Path(library).unlink(missing_ok=True)
+    emitted_beside(library).unlink(missing_ok=True)
 
 
 def _key(task: Task, point: Mapping[str, int]) -> str:

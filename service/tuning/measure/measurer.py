@@ -174,7 +174,7 @@ class Measurer:
         return failed
 
     def _build(self, task: Task, point: Parameters) -> Build:
-        return Build(task.func_json, task.how(dict(point)), self._libraries.new())
+        return Build(task.func_json, task.how(dict(point)), self._libraries.new(), task.group_json, dict(task.operator))
 
     @property
     def _run_limit_s(self) -> float:

@@ -3,23 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from service.tuning.measure.outcome import Kind
     from service.tuning.task import How
 
-__all__ = ["Build", "Built", "Compare", "Heard", "Listen", "Ran", "Reference", "Run", "Subject"]
+__all__ = ["Build", "Built", "Compare", "Heard", "Listen", "Ran", "Reference", "Run", "Subject", "emitted_beside"]
+
+
+def emitted_beside(library: str) -> Path:
+    """Return where the PrimFunc of a library is, if it was emitted anew."""
+    return Path(f"{library}.json")
 
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """To a builder: the PrimFunc scheduled as `how` says, as the library `out`."""
+    """To a builder: the PrimFunc scheduled as `how` says, as the library `out`.
+
+    With `group_json` it is emitted anew by the plan that `how` is for the `operator`, and left `emitted_beside` the
+    library as JSON.
+    """
 
     func_json: str
     how: How
     out: str
+    group_json: str = ""
+    operator: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle
 from pathlib import Path
@@ -12,10 +12,12 @@ from typing import Any, Protocol
 import numpy as np
 import tvm
 
+from schedules.cpu import planning, regroup
+from schedules.plan import plan_of
 from service.runtime.compare import compare
 from service.runtime.tensors import Array, numpy_dtype
 from service.tuning.measure.arguments import Arguments, arguments_of
-from service.tuning.measure.messages import Compare, Ran, Reference, Run, Subject
+from service.tuning.measure.messages import Compare, Ran, Reference, Run, Subject, emitted_beside
 from service.tuning.measure.outcome import MeasureLimits
 from service.tuning.measure.timing import summary, time_until_steady
 
@@ -68,16 +70,18 @@ class Trials:
         self._arguments = Arguments([], (), (), "")
         self._expected: list[Array] = []
         self._place: Place | None = None
-        self._lists: list[list[Any]] = []
-        self._turns: Iterator[list[Any]] = iter(())
+        self._weights: dict[str, Any] = {}
+        self._packed: int | None = None
+        self._lists: dict[str, list[list[Any]]] = {}
+        self._turns: dict[str, Iterator[list[Any]]] = {}
 
     def forget(self) -> None:
         """Lets go of the tensors, and so of the place that they are in."""
-        self._place, self._lists, self._turns = None, [], iter(())
+        self._place, self._lists, self._turns = None, {}, {}
 
     def reference(self, request: Reference) -> Ran:
         """Writes what the untuned kernel gives: for normal floats, or for positive ones where it gives NaN else."""
-        func = tvm.ir.load_json(request.subject.func_json)
+        func = _func_of(request.subject, request.library)
         with self._device.place() as place:
             kernel = place.load(request.library)
             for positive in (False, True):
@@ -93,12 +97,13 @@ class Trials:
     def run(self, request: Run) -> Ran:
         """Checks the numbers, times it, and checks the last numbers again: a race shows in one run of several."""
         with self._device.place() as place:
-            kernel, tensors = place.load(request.library), self._prepare(request.subject, place)
+            (layout,) = self._prepare(request.subject, [request.library], place)
+            kernel, tensors = place.load(request.library), self._lists[layout][0]
             first, wrong = self._judge(kernel, tensors)
             if wrong:
                 return Ran("wrong", detail=wrong)
             place.awaken(self._limits.warm_up_s)
-            timing = time_until_steady(lambda: self._seconds(place, kernel), self._limits, request.hopeless_s)
+            timing = time_until_steady(lambda: self._seconds(place, kernel, layout), self._limits, request.hopeless_s)
             if not self._arguments.updated and not _equal(first, self._outputs(tensors)):
                 wrong = self._verdict(self._outputs(tensors))
             if wrong:
@@ -108,9 +113,9 @@ class Trials:
     def compare(self, request: Compare) -> list[Ran]:
         """Times those that are right one after the other, in an order drawn anew in each round."""
         with self._device.place() as place:
-            tensors = self._prepare(request.subject, place)
+            layouts = self._prepare(request.subject, request.libraries, place)
             kernels = [place.load(library) for library in request.libraries]
-            reasons = [self._judge(kernel, tensors)[1] for kernel in kernels]
+            reasons = [self._judge(k, self._lists[at][0])[1] for k, at in zip(kernels, layouts, strict=True)]
             right = [index for index, reason in enumerate(reasons) if not reason]
             seconds: list[list[float]] = [[] for _ in kernels]
             order, rng = list(right), random.Random(_SEED)
@@ -118,7 +123,7 @@ class Trials:
             for _ in range(_WARM_UP_ROUNDS + request.rounds):
                 rng.shuffle(order)
                 for index in order:
-                    seconds[index].append(self._seconds(place, kernels[index]))
+                    seconds[index].append(self._seconds(place, kernels[index], layouts[index]))
         timings = {index: summary(seconds[index][_WARM_UP_ROUNDS:]) for index in right}
         return [
             Ran("measured", timings[i].seconds, timings[i].spread, timings[i].runs, error=timings[i].error)
@@ -127,27 +132,61 @@ class Trials:
             for i, reason in enumerate(reasons)
         ]
 
-    def _prepare(self, subject: Subject, place: Place) -> list[Any]:
-        """Arguments for the subject in this place, which share all that is written with those of every turn."""
-        if subject.key != self._key:
-            func = tvm.ir.load_json(subject.func_json)
-            with np.load(subject.expected) as kept:
-                arguments = arguments_of(func, subject.sizes, seed=_SEED, positive=bool(kept["positive"]))
-                raw = [kept[f"output{i}"] for i in range(len(arguments.outputs))]
-            like = [np.asarray(arguments.values[position]) for position in arguments.outputs]
-            self._expected = [bytes_.view(a.dtype).reshape(a.shape) for bytes_, a in zip(raw, like, strict=True)]
-            self._arguments, self._key = arguments, subject.key
+    def _prepare(self, subject: Subject, libraries: Sequence[str], place: Place) -> list[str]:
+        """The layout that each library takes its operands in; `_lists` then has arguments for each in this place.
+
+        They share all that is written with those of every turn, and all but the weights with those of other layouts.
+        """
+        funcs = [_func_of(subject, library) for library in libraries]
+        layouts = [_layout_of(func) for func in funcs]
+        distinct = dict(zip(layouts, funcs, strict=True))
+        key = " ".join([subject.key, *distinct])
+        if key != self._key:
+            self._expect(subject, distinct)
+            self._key = key
             self.forget()
         if self._place is not place:
             self.forget()  # before the next lists are made in the same memory
-            weights = [position for position in subject.weights if position not in self._arguments.outputs]
-            self._lists = place.lists(self._arguments.values, weights, subject.weight_bytes)
-            self._place, self._turns = place, cycle(self._lists)
-        return self._lists[0]
+            self._fill(subject, place)
+        return layouts
 
-    def _seconds(self, place: Place, kernel: Callable[..., Any]) -> float:
+    def _expect(self, subject: Subject, funcs: Mapping[str, Any]) -> None:
+        """Makes the arguments of the first layout and the weights of the others, and reads what is right."""
+        first, *others = funcs.values()
+        with np.load(subject.expected) as kept:
+            positive = bool(kept["positive"])
+            arguments = arguments_of(first, subject.sizes, seed=_SEED, positive=positive)
+            raw = [kept[f"output{i}"] for i in range(len(arguments.outputs))]
+        like = [np.asarray(arguments.values[position]) for position in arguments.outputs]
+        self._expected = [bytes_.view(a.dtype).reshape(a.shape) for bytes_, a in zip(raw, like, strict=True)]
+        self._arguments, self._packed = arguments, regroup.weight_position(first)
+        same = [arguments_of(func, subject.sizes, seed=_SEED, positive=positive) for func in others]
+        self._weights = dict.fromkeys(funcs)
+        for layout, other in zip(list(funcs)[1:], same, strict=True):
+            self._weights[layout] = other.values[self._packed or 0]
+
+    def _fill(self, subject: Subject, place: Place) -> None:
+        values, layouts = self._arguments.values, list(self._weights)
+        weights = [position for position in subject.weights if position not in self._arguments.outputs]
+        more = range(len(values), len(values) + len(layouts) - 1)
+        all_values = [*values, *(self._weights[layout] for layout in layouts[1:])]
+        all_weights = [*weights, *(more if self._packed in weights else ())]
+        lists = place.lists(all_values, all_weights, subject.weight_bytes * len(layouts))
+        for number, layout in enumerate(layouts):
+            self._lists[layout] = [self._of_layout(each, len(values), number) for each in lists]
+            self._turns[layout] = cycle(self._lists[layout])
+        self._place = place
+
+    def _of_layout(self, tensors: list[Any], count: int, number: int) -> list[Any]:
+        """The arguments for the layout of this number, whose weights are behind those of the first."""
+        arguments = list(tensors[:count])
+        if number:
+            arguments[self._packed or 0] = tensors[count + number - 1]
+        return arguments
+
+    def _seconds(self, place: Place, kernel: Callable[..., Any], layout: str) -> float:
         """The time of a call with the weights whose turn it is."""
-        return place.seconds(kernel, next(self._turns))
+        return place.seconds(kernel, next(self._turns[layout]))
 
     def _judge(self, kernel: Callable[..., Any], tensors: list[Any]) -> tuple[list[Array], str]:
         """The outputs of one run, and why they are wrong; empty if they are right."""
@@ -162,6 +201,18 @@ class Trials:
 
     def _outputs(self, tensors: list[Any]) -> list[Array]:
         return [tensors[position].numpy() for position in self._arguments.outputs]
+
+
+def _func_of(subject: Subject, library: str) -> Any:
+    """The PrimFunc that a library was built from, before it was scheduled."""
+    beside = emitted_beside(library)
+    return tvm.ir.load_json(beside.read_text() if beside.exists() else subject.func_json)
+
+
+def _layout_of(func: Any) -> str:
+    """What tells a PrimFunc's operands from those of another that computes the same."""
+    plan = plan_of(func)
+    return "" if plan is None else planning.layout_of(plan).to_json()
 
 
 def _run_once(kernel: Callable[..., Any], arguments: Arguments, tensors: list[Any]) -> list[Array]:
