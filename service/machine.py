@@ -58,8 +58,9 @@ class Gpu:
 
     @property
     def arch(self) -> str:
-        """The CUDA architecture, `sm_90`."""
-        return f"sm_{self.capability[0]}{self.capability[1]}"
+        """The CUDA architecture, `sm_80`; where the tensor cores need the device's own instructions, `sm_90a`."""
+        own = "a" if self.capability == (9, 0) else ""
+        return f"sm_{self.capability[0]}{self.capability[1]}{own}"
 
 
 @lru_cache(maxsize=1)

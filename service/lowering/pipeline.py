@@ -11,6 +11,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from service.lowering.accumulate import AccumulateLocally
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
+from service.lowering.text_kernels import lower_text_kernels, split_text_kernels
 from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
 from service.lowering.vector_tails import VersionVectorLoops
 
@@ -27,7 +28,11 @@ def register() -> None:
 
 
 def _passes(module: Any) -> Any:
-    return tvm.ir.transform.Sequential(_list())(module)
+    text, other = split_text_kernels(module)
+    lowered = tvm.ir.transform.Sequential(_list())(other)
+    if text.functions:
+        lowered.update(lower_text_kernels(text))
+    return tvm.ir.transform.Sequential(_host_and_device())(lowered)
 
 
 def _list() -> list[Any]:
@@ -85,6 +90,11 @@ def _list() -> list[Any]:
         s_tir.transform.InferFragment(),
         s_tir.transform.LowerThreadAllreduce(),
         s_tir.transform.MergeSharedMemoryAllocations(),
+    ]
+
+
+def _host_and_device() -> list[Any]:
+    return [
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
         tirx.transform.FP8StorageLegalize(),

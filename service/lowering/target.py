@@ -142,7 +142,7 @@ def _this_gpu() -> TargetSpec:
             "this machine has no CUDA device",
             remedy="Name the device to compile for: `--target cuda-sm90` needs no GPU here.",
         )
-    return _cuda(f"cuda-{here.arch.replace('_', '')}", here.arch, _this_cpu())
+    return _cuda(f"cuda-{here.arch.replace('_', '').removesuffix('a')}", here.arch, _this_cpu())
 
 
 def _cpu(
@@ -175,7 +175,7 @@ _TAGS: dict[str, Callable[[], TargetSpec]] = {
     "znver4": lambda: _cpu("znver4", "znver4"),
     "aarch64": lambda: _cpu("aarch64", "generic", triple=_AARCH64),
     "cuda-sm80": lambda: _cuda("cuda-sm80", "sm_80", _cpu("x86-64-v3", "x86-64-v3")),
-    "cuda-sm90": lambda: _cuda("cuda-sm90", "sm_90", _cpu("x86-64-v3", "x86-64-v3")),
+    "cuda-sm90": lambda: _cuda("cuda-sm90", "sm_90a", _cpu("x86-64-v3", "x86-64-v3")),
 }
 
 

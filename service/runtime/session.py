@@ -29,6 +29,7 @@ from service.errors import (
     MachineMismatch,
 )
 from service.request import TargetSpec
+from service.runtime.cuda import load_runtime
 from service.runtime.dims import bind, names_in
 from service.runtime.tensors import ALIGN, Array, Copies, as_tensor, extent, owned_arrays, wrap_numpy
 from service.runtime.threads import default_threads, use_threads
@@ -92,6 +93,8 @@ def _device(target: TargetSpec, asked: str | None) -> tvm.runtime.Device:
         raise InvalidOption(f"device {asked!r} is not cpu, cuda or cuda:N", option="device")
     if kind != natural:
         raise MachineMismatch(f"this artifact was compiled for {natural}, it does not run on {asked}")
+    if kind == "cuda":
+        load_runtime()
     return tvm.runtime.device(kind, int(index or 0))
 
 
@@ -155,7 +158,8 @@ class Session:
         """
         _check_machine(manifest)
         tensors = [weight if isinstance(weight, tvm.runtime.Tensor) else _adopt(weight) for weight in weights.values()]
-        return Session(_library(library), tensors, manifest, _device(manifest.target, device), threads)
+        where = _device(manifest.target, device)  # before the library: it needs CUDA's loader
+        return Session(_library(library), tensors, manifest, where, threads)
 
     @property
     def signature(self) -> Signature:

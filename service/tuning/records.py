@@ -62,7 +62,7 @@ class RecordTarget:
 
     @property
     def name(self) -> str:
-        """The name of its folder: `llvm-sapphirerapids-avx512`, `cuda-sm_90`."""
+        """The name of its folder: `llvm-sapphirerapids-avx512`, `cuda-sm_90a`."""
         return "-".join(filter(None, (self.kind, self.mcpu, self.vector, self.arch)))
 
     def to_dict(self) -> dict[str, str]:

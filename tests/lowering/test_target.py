@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -60,7 +61,10 @@ def test_the_level_and_the_family_follow_the_features(this_cpu):
 
 def test_auto_gpu_is_this_gpu(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(machine, "gpu", lambda: Gpu("NVIDIA H100", (9, 0)))
-    assert resolve("cuda").arch == "sm_90" and resolve("auto-gpu").name == "cuda-sm90"
+    assert resolve("cuda") == replace(resolve("cuda-sm90"), host=resolve("cuda").host)
+    assert resolve("cuda").arch == "sm_90a"
+    monkeypatch.setattr(machine, "gpu", lambda: Gpu("NVIDIA A100", (8, 0)))
+    assert (resolve("cuda").arch, resolve("cuda").name) == ("sm_80", "cuda-sm80")
     monkeypatch.setattr(machine, "gpu", lambda: None)
     with pytest.raises(InvalidTarget, match="no CUDA device"):
         resolve("auto-gpu")

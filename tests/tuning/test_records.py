@@ -126,7 +126,7 @@ TARGETS = {
     "x86-64-v4": "llvm-x86-64-v4-avx512",
     "znver4": "llvm-znver4-avx512",
     "aarch64": "llvm-generic-neon",
-    "cuda-sm90": "cuda-sm_90",
+    "cuda-sm90": "cuda-sm_90a",
     '{"kind": "llvm", "mcpu": "x86-64-v4", "vector_bits": 256}': "llvm-x86-64-v4-avx512-256",
     '{"kind": "llvm", "mcpu": "x86-64-v4", "name": "my-machine"}': "llvm-x86-64-v4-avx512",
     '{"kind": "llvm", "mcpu": "x86-64-v4", "name": "sapphirerapids"}': "llvm-x86-64-v4-avx512",

@@ -1,0 +1,141 @@
+"""Whole models in fp16 on this machine's GPU: compiled by relaxc and run, against torch eager and `torch.compile`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+MODELS = ("bert", "vit", "gpt2")
+
+
+def build(name: str, batch: int, layers: int | None = None) -> tuple[Any, tuple[Any, ...]]:
+    """The model in fp16 on the CPU with seeded weights, and its inputs."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    few = {} if layers is None else {"num_hidden_layers": layers}
+    if name == "bert":
+        model = transformers.BertModel(transformers.BertConfig(**few), add_pooling_layer=False)
+        inputs: tuple[Any, ...] = (torch.randint(5, 30000, (batch, 128)),)
+    elif name == "vit":
+        model = transformers.ViTModel(transformers.ViTConfig(**few), add_pooling_layer=False)
+        inputs = (torch.randn(batch, 3, 224, 224).half(),)
+    elif name == "gpt2":
+        config = transformers.GPT2Config(use_cache=False, **({} if layers is None else {"n_layer": layers}))
+        model = transformers.GPT2Model(config)
+        inputs = (torch.randint(5, 30000, (batch, 512)),)
+    else:
+        raise ValueError(f"there is no model {name}; there are {', '.join(MODELS)}")
+    return _plain(model.half().eval()), inputs
+
+
+def _plain(model: Any) -> Any:
+    """The model with its last hidden state as the one result."""
+    import torch
+
+    class Plain(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, x: Any) -> Any:
+            return self.model(x)[0]
+
+    return Plain().eval()
+
+
+def measure(name: str, batch: int, modes: list[str], layers: int | None) -> dict[str, Any]:
+    """A row: seconds to compile, the error against fp32 on the GPU, milliseconds of each."""
+    import torch
+
+    model, inputs = build(name, batch, layers)
+    with tempfile.TemporaryDirectory() as folder:
+        exported, artifact = Path(folder) / "model.pt2", Path(folder) / "model.so"
+        torch.export.save(torch.export.export(model, inputs), exported)
+        start = time.perf_counter()
+        command = [sys.executable, "-m", "service", "compile", str(exported), "-o", str(artifact)]
+        done = subprocess.run([*command, "--target", "cuda-sm90"], capture_output=True, text=True, check=False)
+        seconds = time.perf_counter() - start
+        print(done.stdout[-6000:], done.stderr[-3000:], flush=True)
+        if done.returncode:
+            return {"model": name, "batch": batch, "failed": (done.stderr or done.stdout)[-600:]}
+        row = {"model": name, "batch": batch, "compile_s": round(seconds, 1)}
+        return row | _run(model, inputs, artifact, modes)
+
+
+def _run(model: Any, inputs: tuple[Any, ...], artifact: Path, modes: list[str]) -> dict[str, Any]:
+    import torch
+    import tvm
+
+    from service.runtime.session import load
+
+    session = load(artifact)
+    tensors = [tvm.runtime.tensor(x.numpy(), session.device) for x in inputs]
+    on_gpu = model.cuda()
+    device_inputs = tuple(x.cuda() for x in inputs)
+    with torch.no_grad():
+        want = on_gpu.float()(*(x.float() if x.is_floating_point() else x for x in device_inputs)).cpu()
+        on_gpu.half()
+        got = torch.from_numpy(next(iter(session(*(x.numpy() for x in inputs)).values())).astype("float32"))
+        eager = on_gpu(*device_inputs).float().cpu()
+        calls: dict[str, Callable[[], Any]] = {
+            "relaxc": lambda: session._main(*tensors, *session._tail),
+            "torch eager": lambda: on_gpu(*device_inputs),
+        }
+        for mode in modes:
+            compiled = torch.compile(on_gpu, mode=mode)
+            for _ in range(4):
+                compiled(*device_inputs)
+            calls[f"torch.compile {mode}"] = lambda compiled=compiled: compiled(*device_inputs)  # type: ignore[misc]
+        times = _interleaved(calls)
+    scale = float(want.norm())
+    errors = {"relaxc": float((got - want).norm()) / scale, "torch eager": float((eager - want).norm()) / scale}
+    return {"error": errors, "ms": times}
+
+
+def _interleaved(calls: dict[str, Callable[[], Any]], rounds: int = 15, each: int = 20) -> dict[str, float]:
+    """Median milliseconds of a call, `each` of them one after the other, taken in turns."""
+    import torch
+
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for index in range(rounds + 2):
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(each):
+                call()
+            torch.cuda.synchronize()
+            if index >= 2:
+                times[name].append((time.perf_counter() - start) / each * 1e3)
+    return {name: round(statistics.median(values), 4) for name, values in times.items()}
+
+
+def main() -> None:
+    """Prints a JSON row a model and batch."""
+    parser = argparse.ArgumentParser(prog="benchmarks.gpu.models", description=__doc__)
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--batch", type=int, action="append")
+    parser.add_argument("--mode", action="append", default=[], help="of torch.compile: reduce-overhead, max-autotune")
+    parser.add_argument("--layers", type=int, help="fewer layers, to try it out")
+    parser.add_argument("--json", type=Path)
+    args = parser.parse_args()
+    rows = []
+    for name in args.models:
+        for batch in args.batch or [1]:
+            rows.append(measure(name, batch, args.mode, args.layers))
+            print(json.dumps(rows[-1]), flush=True)
+            if args.json:
+                args.json.write_text(json.dumps(rows))
+
+
+if __name__ == "__main__":
+    main()

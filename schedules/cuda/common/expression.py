@@ -1,0 +1,219 @@
+"""Elementwise TIR as CUDA text: what a kernel does with its sums before it stores them, two neighbours at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import Call, TensorLoad
+
+from schedules.ir import tir
+
+__all__ = ["C_TYPES", "LOW", "Pair", "Unsupported", "Writer"]
+
+LOW = ("float16", "bfloat16")
+C_TYPES = {
+    "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool", "int8": "signed char",
+    "uint8": "unsigned char", "int32": "int", "int64": "long long",
+}  # fmt: skip
+_INFIX: dict[Any, str] = {
+    tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=",
+    tirx.EQ: "==", tirx.NE: "!=", tirx.And: "&&", tirx.Or: "||",
+}  # fmt: skip
+_EXACT = {
+    "tirx.exp": "expf", "tirx.tanh": "tanhf", "tirx.erf": "erff", "tirx.sqrt": "sqrtf", "tirx.rsqrt": "rsqrtf",
+    "tirx.fabs": "fabsf", "tirx.log": "logf", "tirx.sigmoid": "sigmoid_exact", "tirx.pow": "powf",
+    "tirx.floor": "floorf", "tirx.ceil": "ceilf",
+}  # fmt: skip
+# Off by less than 1e-6, which a result of 16 bits does not show.
+_FAST = {"tirx.exp": "exp_fast", "tirx.tanh": "tanh_fast", "tirx.erf": "erf_fast", "tirx.sigmoid": "sigmoid_fast"}
+
+
+class Unsupported(Exception):
+    """What an expression has that the text cannot say; the template declines with it."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The text of a value for each of two neighbouring columns."""
+
+    x: str
+    y: str
+
+
+class Writer:
+    """Writes expressions for two columns, `n` and `n + 1`, of one row; statements come before what uses them.
+
+    `index` gives the text of an integer variable in each column. `inner` gives the expression behind a load of an
+    intermediate value, or None where the buffer is an operand of the kernel; `is_sum` tells a load of the sums, which
+    are `sums.x` and `sums.y`. `fast`: functions that are off by up to 1e-6 will do.
+    """
+
+    def __init__(
+        self,
+        index: Mapping[Any, Pair],
+        column: Any,
+        inner: Callable[[Any], Any],
+        is_sum: Callable[[Any], bool],
+        *,
+        fast: bool,
+    ) -> None:
+        self.statements: list[str] = []
+        self.operands: list[Any] = []
+        self.expensive = False
+        self._index = index
+        self._column = column
+        self._inner = inner
+        self._is_sum = is_sum
+        self._calls = {**_EXACT, **_FAST} if fast else _EXACT
+        self._done: list[tuple[Any, list[Any], Pair]] = []
+
+    def write(self, expr: Any) -> Pair:
+        """The text of `expr`; Raises Unsupported."""
+        if isinstance(expr, TensorLoad):
+            return self._load(expr)
+        return Pair(self._text(expr, lambda pair: pair.x), self._text(expr, lambda pair: pair.y))
+
+    def _text(self, expr: Any, side: Callable[[Pair], str]) -> str:
+        if isinstance(expr, TensorLoad):
+            return side(self._load(expr))
+        if isinstance(expr, tirx.Var):
+            if expr not in self._index:
+                raise Unsupported(f"it uses the variable {expr.name}")
+            return side(self._index[expr])
+        if isinstance(expr, tirx.FloatImm | tirx.IntImm):
+            return _constant(expr)
+        if isinstance(expr, tirx.Cast):
+            return self._cast(expr, side)
+        return _rounded(self._operation(expr, side), str(expr.ty.dtype))
+
+    def _operation(self, expr: Any, side: Callable[[Pair], str]) -> str:
+        kind = type(expr)
+        if kind in _INFIX:
+            return f"({self._text(expr.a, side)} {_INFIX[kind]} {self._text(expr.b, side)})"
+        if kind is tirx.Not:
+            return f"(!{self._text(expr.a, side)})"
+        is_float = str(expr.ty.dtype).startswith(("float", "bfloat"))
+        if kind is tirx.Div and is_float:
+            return f"({self._text(expr.a, side)} / {self._text(expr.b, side)})"
+        if kind in (tirx.FloorDiv, tirx.FloorMod) and not is_float:  # of positions, which are not negative
+            return f"({self._text(expr.a, side)} {'/' if kind is tirx.FloorDiv else '%'} {self._text(expr.b, side)})"
+        if kind in (tirx.Max, tirx.Min):
+            # As TVM's own code generator has it: a NaN gives the second.
+            a, b = self._text(expr.a, side), self._text(expr.b, side)
+            name = ("fmaxf" if kind is tirx.Max else "fminf") if is_float else ("max" if kind is tirx.Max else "min")
+            return f"{name}({a}, {b})"
+        if kind is tirx.Select:
+            condition, yes, no = (self._text(e, side) for e in (expr.condition, expr.true_value, expr.false_value))
+            return f"({condition} ? {yes} : {no})"
+        if tir.is_if_then_else(expr):
+            condition, yes, no = (self._text(e, side) for e in expr.args)
+            return f"({condition} ? {yes} : {no})"
+        name = str(getattr(expr.op, "name", "")) if isinstance(expr, Call) else ""
+        if name in self._calls and is_float:
+            self.expensive = self.expensive or name not in ("tirx.fabs", "tirx.floor", "tirx.ceil")
+            return f"{self._calls[name]}({', '.join(self._text(arg, side) for arg in expr.args)})"
+        raise Unsupported(f"its epilogue has {name or kind.__name__}")
+
+    def _cast(self, expr: Any, side: Callable[[Pair], str]) -> str:
+        to, source = str(expr.ty.dtype), str(expr.value.ty.dtype)
+        value = self._text(expr.value, side)
+        if to not in C_TYPES or source not in C_TYPES:
+            raise Unsupported(f"its epilogue casts {source} to {to}")
+        if source in ("float32", *LOW):
+            if to not in ("float32", *LOW):
+                raise Unsupported(f"its epilogue casts {source} to {to}")
+            return _rounded(value, to) if to != source else value
+        if to in ("float32", *LOW):
+            return _rounded(f"(float)({value})", to)
+        return f"({C_TYPES[to]})({value})"
+
+    def _load(self, load: Any) -> Pair:
+        indices = [tir.simplify(index) for index in load.indices]
+        for buffer, others, pair in self._done:
+            if buffer.same_as(load.source) and all(map(tir.same, others, indices)):
+                return pair
+        pair = self._load_new(load)
+        self._done.append((load.source, indices, pair))
+        return pair
+
+    def _load_new(self, load: Any) -> Pair:
+        buffer = load.source
+        if self._is_sum(load):
+            return Pair(_rounded("sums.x", str(buffer.dtype)), _rounded("sums.y", str(buffer.dtype)))
+        behind = self._inner(load)
+        name = f"v{len(self.statements)}"
+        if behind is not None:
+            value = self.write(behind)
+            name = f"v{len(self.statements)}"
+            kind = _held(str(buffer.dtype))
+            self.statements.append(f"const {kind} {name}x = {value.x}, {name}y = {value.y};")
+            return Pair(f"{name}x", f"{name}y")
+        return self._operand(load, name)
+
+    def _operand(self, load: Any, name: str) -> Pair:
+        """A load from memory: of two neighbours at once where they are, once where both columns read the same."""
+        buffer, dtype = load.source, str(load.source.dtype)
+        if dtype not in C_TYPES:
+            raise Unsupported(f"its epilogue reads {dtype}")
+        if int(tir.product(list(buffer.shape))) >= 1 << 31:
+            raise Unsupported("its epilogue reads an operand of 2^31 elements or more")
+        at = tir.simplify(tir.flatten(list(load.indices), list(buffer.shape)))
+        pointer = self._pointer(buffer)
+        left, right = self._text(at, lambda pair: pair.x), self._text(at, lambda pair: pair.y)
+        kind = _held(dtype)
+        load_one = f"load<{C_TYPES[dtype]}>" if kind == "float" else f"load_as<{C_TYPES[dtype]}>"
+        if not tir.uses(at, [self._column]):
+            self.statements.append(f"const {kind} {name} = {load_one}({pointer}, {left});")
+            return Pair(name, name)
+        if kind == "float" and self._is_even(at):
+            self.statements.append(f"const float2 {name} = load_pair<{C_TYPES[dtype]}>({pointer}, {left});")
+            return Pair(f"{name}.x", f"{name}.y")
+        self.statements.append(
+            f"const {kind} {name}x = {load_one}({pointer}, {left}), {name}y = {load_one}({pointer}, {right});"
+        )
+        return Pair(f"{name}x", f"{name}y")
+
+    def _is_even(self, at: Any) -> bool:
+        """Whether `at` is the column, which is even, plus an even number."""
+        rest = tir.simplify(at - self._column)
+        return not tir.uses(rest, [self._column]) and tir.as_int(tir.simplify(tirx.floormod(rest, 2))) == 0
+
+    def _pointer(self, buffer: Any) -> str:
+        found = [i for i, other in enumerate(self.operands) if other.same_as(buffer)]
+        if not found:
+            self.operands.append(buffer)
+            found = [len(self.operands) - 1]
+        return f"operands.p{found[0]}"
+
+
+def _held(dtype: str) -> str:
+    """The C type in which a value of `dtype` is held: 16-bit floats as float."""
+    return "float" if dtype in ("float32", *LOW) else C_TYPES[dtype]
+
+
+def _rounded(text: str, dtype: str) -> str:
+    return f"rounded<{C_TYPES[dtype]}>({text})" if dtype in LOW else text
+
+
+def _constant(expr: Any) -> str:
+    value, dtype = expr.value, str(expr.ty.dtype)
+    if dtype == "bool":
+        return "true" if value else "false"
+    if not dtype.startswith(("float", "bfloat")):
+        return str(int(value)) if abs(int(value)) < 1 << 31 else f"{int(value)}LL"
+    value = float(value)
+    if isnan(value):
+        return "NAN"
+    if abs(value) == inf:
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    return f"({value.hex()}f)"
+
+
+def operands_text(buffers: Sequence[Any]) -> str:
+    """The struct that takes the pointers of the operands to the device function."""
+    fields = "".join(f"  const void* p{i};\n" for i in range(len(buffers)))
+    return f"struct Operands {{\n{fields}}};\n"

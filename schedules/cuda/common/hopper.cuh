@@ -1,0 +1,154 @@
+// The instructions of sm_90a that the kernels are built of, one function each: PTX ISA 8.0, "Asynchronous Warpgroup
+// Level Matrix Instructions", "cp.async.bulk.tensor", "mbarrier". Included once a translation unit.
+#ifndef RELAXC_HOPPER
+#define RELAXC_HOPPER
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+#define DEV __device__ __forceinline__
+
+namespace hopper {
+
+struct alignas(64) TensorMap { uint64_t words[16]; };
+
+DEV uint32_t shared_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+
+// ---- mbarriers
+DEV void barrier_init(uint32_t bar, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals));
+}
+DEV void barrier_expect(uint32_t bar, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+DEV void barrier_arrive(uint32_t bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+DEV void barrier_arrive_at(uint32_t bar, int cta) {
+  asm volatile(
+      "{\n.reg .b32 r;\nmapa.shared::cluster.u32 r, %0, %1;\n"
+      "mbarrier.arrive.shared::cluster.b64 _, [r];\n}" ::"r"(bar), "r"(cta) : "memory");
+}
+DEV void barrier_wait(uint32_t bar, int parity) {
+  asm volatile(
+      "{\n.reg .pred P;\nW%=:\nmbarrier.try_wait.parity.shared::cta.b64 P, [%0], %1;\n"
+      "@P bra D%=;\nbra W%=;\nD%=:\n}" ::"r"(bar), "r"(parity) : "memory");
+}
+DEV void barriers_visible() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+DEV void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// ---- named barriers of a block: `threads` of it meet at barrier `id`
+DEV void block_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+DEV void block_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
+
+// ---- tensor memory accelerator
+DEV void load_tile(uint32_t to, const TensorMap* map, uint32_t bar, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];"
+      ::"r"(to), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z) : "memory");
+}
+DEV void load_tile_for(uint32_t to, const TensorMap* map, uint32_t bar, int x, int y, int z, uint16_t ctas) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+      "[%0], [%1, {%3, %4, %5}], [%2], %6;"
+      ::"r"(to), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(ctas) : "memory");
+}
+DEV void store_tile(const TensorMap* map, uint32_t from, int x, int y, int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
+      ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
+}
+DEV void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int N> DEV void stores_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory"); }
+
+// ---- warpgroup matrix multiply
+DEV void mma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEV void mma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int N> DEV void mma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+// An operand in shared memory in the 128-byte swizzle; the leading and the stride offset in bytes.
+DEV uint64_t operand(uint32_t address, uint32_t leading, uint32_t stride) {
+  return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)(leading >> 4) << 16) | ((uint64_t)(stride >> 4) << 32) |
+         (1ull << 62);
+}
+DEV void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+
+// ---- clusters, warps, grids
+DEV void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEV void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+DEV uint32_t cluster_rank() { uint32_t r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
+DEV uint32_t address_at(uint32_t address, int cta) {
+  uint32_t r;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(cta));
+  return r;
+}
+DEV void send(uint32_t to, uint32_t bar, float x, float y, float z, float w) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];"
+      ::"r"(to), "r"(bar), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+DEV bool elect() {
+  uint32_t p;
+  asm volatile("{\n.reg .pred P;\nelect.sync _|P, 0xffffffff;\nselp.u32 %0, 1, 0, P;\n}" : "=r"(p));
+  return p;
+}
+// Programmatic dependent launch: nothing that an earlier kernel writes may be read, or be written that it reads,
+// before `earlier_kernels_done`.
+DEV void earlier_kernels_done() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEV void next_kernel_may_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// ---- values
+DEV float widen(float x) { return x; }
+DEV float widen(__half x) { return __half2float(x); }
+DEV float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <class T> DEV float widen(T x) { return (float)x; }
+template <class T> DEV T narrow(float x);
+template <> DEV float narrow<float>(float x) { return x; }
+template <> DEV __half narrow<__half>(float x) { return __float2half_rn(x); }
+template <> DEV __nv_bfloat16 narrow<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <class T> DEV float rounded(float x) { return widen(narrow<T>(x)); }
+template <class T> DEV uint32_t pack(float x, float y);
+template <> DEV uint32_t pack<__half>(float x, float y) {
+  __half2 h = __floats2half2_rn(x, y);
+  return *(uint32_t*)&h;
+}
+template <> DEV uint32_t pack<__nv_bfloat16>(float x, float y) {
+  __nv_bfloat162 h = __floats2bfloat162_rn(x, y);
+  return *(uint32_t*)&h;
+}
+template <class T> DEV void store_pair(T* to, float x, float y) { *(uint32_t*)to = pack<T>(x, y); }
+template <> DEV void store_pair<float>(float* to, float x, float y) { *(float2*)to = make_float2(x, y); }
+
+template <int BYTES> struct Raw;
+template <> struct Raw<1> { typedef unsigned char type; typedef unsigned short pair; };
+template <> struct Raw<2> { typedef unsigned short type; typedef unsigned int pair; };
+template <> struct Raw<4> { typedef unsigned int type; typedef uint2 pair; };
+template <> struct Raw<8> { typedef unsigned long long type; typedef ulonglong2 pair; };
+template <class T> DEV float load(const void* base, long long at) {
+  typename Raw<sizeof(T)>::type raw = ((const typename Raw<sizeof(T)>::type*)base)[at];
+  return widen(*(T*)&raw);
+}
+template <class T> DEV T load_as(const void* base, long long at) { return ((const T*)base)[at]; }
+// Two neighbours; `at` is even.
+template <class T> DEV float2 load_pair(const void* base, long long at) {
+  typename Raw<sizeof(T)>::pair raw = *(const typename Raw<sizeof(T)>::pair*)((const T*)base + at);
+  const T* both = (const T*)&raw;
+  return make_float2(widen(both[0]), widen(both[1]));
+}
+
+DEV float exp2_fast(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+DEV float exp_fast(float x) { return exp2_fast(x * 1.4426950408889634f); }
+DEV float tanh_fast(float x) { return 1.f - __fdividef(2.f, 1.f + exp_fast(2.f * fminf(x, 20.f))); }
+DEV float sigmoid_fast(float x) { return __fdividef(1.f, 1.f + exp_fast(-fmaxf(x, -80.f))); }
+// Abramowitz and Stegun 7.1.26: |error| < 1.5e-7.
+DEV float erf_fast(float x) {
+  float z = fabsf(x), t = __fdividef(1.f, fmaf(0.3275911f, z, 1.f));
+  float p = fmaf(fmaf(fmaf(fmaf(1.061405429f, t, -1.453152027f), t, 1.421413741f), t, -0.284496736f), t, 0.254829592f);
+  return copysignf(fmaf(-p * t, exp_fast(-z * z), 1.f), x);
+}
+DEV float sigmoid_exact(float x) { return 1.f / (1.f + expf(-x)); }
+
+}  // namespace hopper
+#endif

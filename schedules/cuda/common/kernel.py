@@ -1,0 +1,103 @@
+"""A CUDA text as a PrimFunc: TVM makes the host side, the tensor maps and the launch around one device function."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+__all__ = ["TEXT_KERNEL", "TensorMap", "TextKernel", "text_of"]
+
+TEXT_KERNEL = "relaxc.text_kernel"
+"""The attribute of a PrimFunc whose device part is CUDA text; it is lowered as TIRx, not as S-TIR."""
+
+
+@lru_cache
+def text_of(package: str, name: str) -> str:
+    """The CUDA text of the file `name` beside the template's module."""
+    return resources.files(package).joinpath(name).read_text()
+
+
+@dataclass(frozen=True)
+class TensorMap:
+    """A 16-bit operand of three dims as the copy engine sees it: in boxes of 64 elements (128 bytes, swizzled) by rows.
+
+    `dims` are innermost first, in elements; the operand is contiguous. What lies outside reads as zero.
+    """
+
+    buffer: Any
+    dims: tuple[int, int, int]
+    rows: int
+
+    def text(self, name: str, pointer: str) -> str:
+        """The call that encodes it; see cuTensorMapEncodeTiled in the CUDA driver API."""
+        inner, outer = self.dims[0] * 2, self.dims[0] * self.dims[1] * 2
+        dims = ", ".join(map(str, self.dims))
+        # Box, steps of one, no interleaving, 128-byte swizzle, 256-byte L2 sectors, zeros outside.
+        rest = f"{inner}, {outer}, 64, {self.rows}, 1, 1, 1, 1, 0, 3, 3, 0"
+        dtype = str(self.buffer.dtype)
+        return (
+            f'T.call_packed("runtime.cuTensorMapEncodeTiled", {name}, "{dtype}", 3, {pointer}.data, {dims}, {rest})\n'
+        )
+
+
+@dataclass(frozen=True)
+class TextKernel:
+    """One launch: `source` is CUDA text with a device function called as `{name}(shared memory, maps…, pointers…)`.
+
+    `source` has NAME where the function's name goes, so that equal texts give equal names and others do not meet.
+    """
+
+    source: str
+    maps: Sequence[TensorMap]
+    pointers: Sequence[Any]
+    grid: int
+    cluster: int
+    threads: int
+    shared_bytes: int
+
+    def prim_func(self, func: Any) -> Any:
+        """The PrimFunc that launches it, with the parameters of `func`."""
+        import tvm
+        from tvm.script import tirx
+
+        name = f"relaxc_{hashlib.sha256(self.source.encode()).hexdigest()[:16]}"
+        namespace = {"T": tirx, "SOURCE": self.source.replace("NAME", name)}
+        built = tvm.script.from_source(self._script(func, name), namespace)
+        built = built.with_attr("tirx.launch_bounds_min_blocks_per_sm", 1).with_attr("tirx.noalias", True)
+        built = built.with_attr("tirx.kernel_launch_params", self._launch_tags()).with_attr(TEXT_KERNEL, True)
+        symbol = func.attrs.get("global_symbol") if func.attrs is not None else None
+        # What comes from source is public; a PrimFunc inside of a model is private.
+        return built.with_attr("global_symbol", symbol) if symbol else built.without_attr("global_symbol")
+
+    def _launch_tags(self) -> list[str]:
+        cluster = ["clusterCtaIdx.x"] if self.cluster > 1 else []
+        # The second is spelled so in TVM. It lets the launch overlap the end of the kernel before.
+        return [
+            "blockIdx.x", *cluster, "threadIdx.x", "tirx.use_programtic_dependent_launch",
+            "tirx.use_dyn_shared_memory",
+        ]  # fmt: skip
+
+    def _script(self, func: Any, name: str) -> str:
+        buffers = list(func.params)
+        names = {buffer: f"b{index}" for index, buffer in enumerate(buffers)}
+        parameters = ", ".join(f"p{index}: T.handle" for index in range(len(buffers)))
+        lines = [f"@T.prim_func\ndef main({parameters}):\n"]
+        for index, buffer in enumerate(buffers):
+            shape = ", ".join(str(int(dim)) for dim in buffer.shape) + ("," if buffer.shape else "")
+            lines.append(f'    b{index} = T.match_buffer(p{index}, ({shape}), "{buffer.dtype}", align=16)\n')
+        for index in range(len(self.maps)):
+            lines.append(f'    m{index}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)\n')
+        lines += [f"    {each.text(f'm{i}', names[each.buffer])}" for i, each in enumerate(self.maps)]
+        lines.append("    T.device_entry()\n")
+        if self.cluster > 1:  # a cluster of one as a launch attribute costs more than a microsecond
+            lines.append(f"    rank = T.cta_id_in_cluster([{self.cluster}])\n")
+        lines.append(f"    block = T.cta_id([{self.grid}])\n    thread = T.thread_id([{self.threads}])\n")
+        lines.append(f'    shared = T.alloc_buffer([{self.shared_bytes}], "uint8", scope="shared.dyn", align=1024)\n')
+        arguments = ["shared.data", *(f"T.address_of(m{i})" for i in range(len(self.maps)))]
+        arguments += [f"{names[buffer]}.data" for buffer in self.pointers]
+        lines.append(f'    T.evaluate(T.cuda.func_call("{name}", {", ".join(arguments)}, source_code=SOURCE))\n')
+        return "".join(lines)

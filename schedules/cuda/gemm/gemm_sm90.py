@@ -1,0 +1,123 @@
+"""Template `cuda.gemm_sm90`: products of 16-bit floats on Hopper's tensor cores, operands by the copy engine.
+
+A persistent kernel with a producer warp and one or two consumer warpgroups (wgmma, TMA, mbarriers, clusters), after
+CUTLASS's `sm90` collectives: the algorithm is `kernel.cuh`. The sums are fp32; what is fused with the product is done
+on them in registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from schedules.cuda.common.expression import C_TYPES, LOW
+from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
+from schedules.cuda.gemm.form import Gemm, match
+from schedules.cuda.gemm.tile import Tile, choices, default
+from schedules.hardware import Gpu, gpu_of
+from schedules.template import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["GemmSm90"]
+
+
+class GemmSm90:
+    """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, static sizes.
+
+    Parameters: `rows` and `columns` of the tile, `atoms` of 64 in a step of the sum, `splits` (0: two warpgroups in
+    turns; 2 and 4: CTAs of a cluster share the sum), `cluster` of CTAs that share B, `group` of rows of tiles.
+    """
+
+    name = "cuda.gemm_sm90"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.template.Rule`."""
+        found = _matched(func, target)
+        if isinstance(found, Declined):
+            return found
+        gpu = gpu_of(target)
+        parameters = default(found, gpu) if parameters is None else parameters
+        check(parameters, choices(found))
+        return Schedule(kernel(found, Tile.of(parameters), gpu).prim_func(func), parameters)
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.template.Rule`."""
+        found = _matched(func, target)
+        return found if isinstance(found, Declined) else choices(found)
+
+
+def _matched(func: Any, target: Any) -> Gemm | Declined:
+    if str(target.attrs["arch"]) != "sm_90a":
+        return Declined("the device is not sm_90a")
+    return match(func)
+
+
+def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
+    """The launch of `gemm` in tiles of `tile`."""
+    low = str(gemm.out.dtype) in LOW
+    rows = (tile.rows if tile.ping_pong else tile.rows // tile.consumers) if tile.by_copy_engine(low) else 0
+    b_dims = (gemm.n, gemm.k, gemm.batch) if gemm.n_major else (gemm.k, gemm.n, gemm.batch)
+    maps = [
+        TensorMap(gemm.a, (gemm.k, gemm.m, gemm.batch), tile.rows),
+        TensorMap(gemm.b, b_dims, 64 if gemm.n_major else tile.columns // tile.cluster),
+        *([TensorMap(gemm.out, (gemm.n, gemm.m, gemm.batch), rows)] if rows else []),
+    ]
+    return TextKernel(
+        source=_source(gemm, tile, gpu, low),
+        maps=maps,
+        pointers=(gemm.out, *gemm.operands),
+        grid=tile.grid(gemm, gpu),
+        cluster=tile.cluster * tile.parts,
+        threads=tile.threads,
+        shared_bytes=tile.shared_bytes(gpu, low),
+    )
+
+
+def _source(gemm: Gemm, tile: Tile, gpu: Gpu, low: bool) -> str:
+    by_tma = tile.by_copy_engine(low)
+    stages, atoms = tile.ring(gpu, low)
+    numbers = {
+        "TILE_M": tile.rows, "TILE_N": tile.columns, "K_ATOMS": atoms, "STAGES": stages,
+        "CONSUMERS": tile.consumers, "CLUSTER_M": tile.cluster, "SPLITS": tile.parts, "GROUP_M": tile.group,
+        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch,
+    }  # fmt: skip
+    switches = {
+        "PING_PONG": tile.ping_pong, "N_MAJOR": gemm.n_major, "BY_TMA": by_tma,
+        "MOVES_REGISTERS": tile.moves_registers,
+    }  # fmt: skip
+    lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
+    lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
+    lines.append(f"typedef {C_TYPES[str(gemm.out.dtype)]} Out;\nusing namespace hopper;\n")
+    parts = [*lines, gemm.epilogue, _multiply(tile.columns, gemm.dtype, gemm.n_major)]
+    parts.append(text_of("schedules.cuda.gemm", "kernel.cuh"))
+    instructions = text_of("schedules.cuda.common", "hopper.cuh")
+    return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{_entry(gemm, by_tma)}"
+
+
+def _multiply(columns: int, dtype: str, n_major: bool) -> str:
+    """`d[64, columns] (+)= a[64, 16] * b[16, columns]`: one wgmma, its sums named register by register."""
+    count = columns // 2
+    kind = "bf16" if dtype == "bfloat16" else "f16"
+    registers = ", ".join(f"%{i}" for i in range(count))
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    return (
+        f"DEV void multiply(float (&d)[{count}], uint64_t a, uint64_t b, int adds) {{\n"
+        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"\n'
+        f'    "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{registers}}}, "\n'
+        f'    "%{count}, %{count + 1}, p, 1, 1, 0, {int(n_major)};\\n}}\\n"\n'
+        f'    : {outputs} : "l"(a), "l"(b), "r"(adds));\n}}\n'
+    )
+
+
+def _entry(gemm: Gemm, by_tma: bool) -> str:
+    """The function that the PrimFunc calls."""
+    maps = ["unsigned long long a", "unsigned long long b", *(["unsigned long long c"] if by_tma else [])]
+    pointers = [f"const void* p{i}" for i in range(len(gemm.operands))]
+    parameters = ", ".join(["void* shared", *maps, "void* out", *pointers])
+    operands = ", ".join(f"p{i}" for i in range(len(gemm.operands)))
+    map_type = "const hopper::TensorMap*"
+    c = f"({map_type})c" if by_tma else "nullptr"
+    return (
+        f"__device__ __forceinline__ void NAME({parameters}) {{\n"
+        f"  NAME_::gemm((uint8_t*)shared, ({map_type})a, ({map_type})b, {c}, (NAME_::Out*)out, "
+        f"NAME_::Operands{{{operands}}});\n}}\n"
+    )

@@ -1,0 +1,271 @@
+// A persistent warp-specialized GEMM: C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n]), fp32 sums.
+// One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
+// Stands in a namespace that has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M,
+// SPLITS, PING_PONG, MOVES_REGISTERS, GROUP_M, BY_TMA), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, the type
+// Out), and Operands, `epilogue` and `multiply`.
+using namespace hopper;
+
+constexpr int TILE_K = K_ATOMS * 64;
+constexpr int CLUSTER = CLUSTER_M * SPLITS;
+constexpr int WARPGROUP_ROWS = PING_PONG ? TILE_M / 64 : TILE_M / 64 / CONSUMERS;  // in units of 64
+constexpr int A_BYTES = TILE_M * TILE_K * 2, B_BYTES = TILE_N * TILE_K * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int CHUNK_BYTES = WARPGROUP_ROWS * 64 * 128;  // 64 columns of a warpgroup's rows of C
+constexpr int COLUMN_BLOCKS = TILE_N / 8;
+constexpr int PARTIAL_BYTES = SPLITS > 1 ? TILE_M * TILE_N * 4 : 0;
+constexpr int TILES_M = (SIZE_M + TILE_M * CLUSTER_M - 1) / (TILE_M * CLUSTER_M);
+constexpr int TILES_N = (SIZE_N + TILE_N - 1) / TILE_N;
+constexpr int TILES = TILES_M * TILES_N * BATCH;
+constexpr int K_TILES = (SIZE_K + TILE_K - 1) / TILE_K, K_TILES_EACH = (K_TILES + SPLITS - 1) / SPLITS;
+
+struct Tile { int m, n, b; };
+
+// Tiles in groups of GROUP_M rows, so that those in flight share operands in L2.
+DEV Tile tile_of(int t) {
+  constexpr int each = TILES_M * TILES_N;
+  int b = t / each, in = t - b * each, group = in / (GROUP_M * TILES_N), first = group * GROUP_M;
+  int rows = min(TILES_M - first, GROUP_M), w = in - group * GROUP_M * TILES_N;
+  return {first + w % rows, w / rows, b};
+}
+
+// Beyond the edge nobody stores the result, and there is nothing to read: the last element is read in its place, which
+// takes no branch, so that the loads of many columns are in flight together.
+DEV float2 finish(const float* sums, int b, int m, int n, const Operands& operands) {
+  return epilogue(make_float2(sums[0], sums[1]), b, min(m, SIZE_M - 1), min(n, SIZE_N - 2), operands);
+}
+
+DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, const TensorMap* map_c, Out* C,
+              const Operands operands) {
+  const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
+  const uint32_t shared_a = base, shared_b = base + STAGES * A_BYTES, shared_c = base + STAGES * STAGE_BYTES;
+  const uint32_t partials = shared_c + (BY_TMA ? CONSUMERS * 2 * CHUNK_BYTES : 0);
+  const uint32_t full = partials + PARTIAL_BYTES, empty = full + STAGES * 8, reduced = empty + STAGES * 8;
+  const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
+  const int warpgroup = __shfl_sync(0xffffffff, tid >> 7, 0);
+  next_kernel_may_start();
+  const int rank = CLUSTER > 1 ? cluster_rank() : 0, rank_m = rank % CLUSTER_M, rank_k = rank / CLUSTER_M;
+  const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
+  const int k_first = rank_k * K_TILES_EACH, k_tiles = min(K_TILES_EACH, K_TILES - k_first);
+  const bool leader = warp == CONSUMERS * 4 && elect();
+
+  auto load_b = [&](int stage, Tile tile, int kt) {
+    const uint32_t bar = full + stage * 8, to = shared_b + stage * B_BYTES;
+    const uint16_t ctas = (uint16_t)(((1 << CLUSTER_M) - 1) << (rank_k * CLUSTER_M));
+#pragma unroll
+    for (int atom = 0; atom < K_ATOMS; atom++) {
+      const int k = (kt * K_ATOMS + atom) * 64, n = tile.n * TILE_N;
+      if (!N_MAJOR) {
+        constexpr int rows = TILE_N / CLUSTER_M;
+        if (CLUSTER_M == 1) load_tile(to + atom * TILE_N * 128, map_b, bar, k, n, tile.b);
+        else load_tile_for(to + (atom * TILE_N + rank_m * rows) * 128, map_b, bar, k, n + rank_m * rows, tile.b, ctas);
+      } else {
+#pragma unroll
+        for (int j = 0; j < TILE_N / 64; j++) {
+          const uint32_t part = to + (atom * (TILE_N / 64) + j) * 8192;
+          if (CLUSTER_M == 1) load_tile(part, map_b, bar, n + j * 64, k, tile.b);
+          else if (j % CLUSTER_M == rank_m) load_tile_for(part, map_b, bar, n + j * 64, k, tile.b, ctas);
+        }
+      }
+    }
+  };
+  auto load_a = [&](int stage, Tile tile, int kt) {
+    const int m = (tile.m * CLUSTER_M + rank_m) * TILE_M;
+#pragma unroll
+    for (int atom = 0; atom < K_ATOMS; atom++)
+      load_tile(shared_a + stage * A_BYTES + atom * TILE_M * 128, map_a, full + stage * 8, (kt * K_ATOMS + atom) * 64,
+                m, tile.b);
+  };
+
+  int stage = 0, phase = 1, loaded = 0;
+  if (leader) {
+    for (int i = 0; i < STAGES; i++) {
+      barrier_init(full + i * 8, 1);
+      barrier_init(empty + i * 8, (PING_PONG ? 1 : CONSUMERS) * CLUSTER_M);
+    }
+    if (SPLITS > 1) barrier_init(reduced, 1);
+    barriers_visible();
+    fence_async();
+    if (SPLITS > 1) barrier_expect(reduced, PARTIAL_BYTES / SPLITS * (SPLITS - 1));
+    earlier_kernels_done();
+    if (CLUSTER_M == 1 && cluster < TILES) {  // the ring is empty: load before the block has met
+      const Tile tile = tile_of(cluster);
+      loaded = max(0, min(STAGES, k_tiles));
+      for (int i = 0; i < loaded; i++) {
+        barrier_expect(full + i * 8, STAGE_BYTES);
+        load_b(i, tile, k_first + i);
+        load_a(i, tile, k_first + i);
+      }
+      stage = loaded % STAGES;
+      phase = loaded == STAGES ? 0 : 1;
+    }
+  }
+  if (warp == CONSUMERS * 4) __syncwarp();
+  if (CLUSTER > 1) cluster_arrive();
+  if (CLUSTER_M > 1) cluster_wait(); else __syncthreads();
+
+  if (warpgroup == CONSUMERS) {
+    if (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (leader) {
+      for (int t = cluster; t < TILES; t += clusters) {
+        const Tile tile = tile_of(t);
+        for (int kt = loaded; kt < k_tiles; kt++) {
+          barrier_wait(empty + stage * 8, phase);
+          barrier_expect(full + stage * 8, STAGE_BYTES);
+          load_a(stage, tile, k_first + kt);
+          load_b(stage, tile, k_first + kt);
+          if (++stage == STAGES) { stage = 0; phase ^= 1; }
+        }
+        loaded = 0;
+      }
+    }
+    __syncwarp();
+    if (SPLITS > 1 && CLUSTER_M == 1) cluster_wait();
+  } else {
+    if (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    float acc[WARPGROUP_ROWS][TILE_N / 2];
+    stage = 0;
+    phase = 0;
+    const int thread = tid & 127;
+    auto release = [&](int which) {
+      if (CLUSTER_M == 1) { if (thread == 0) barrier_arrive(empty + which * 8); }
+      else if (thread < CLUSTER_M) barrier_arrive_at(empty + which * 8, rank_k * CLUSTER_M + thread);
+    };
+    if (PING_PONG && warpgroup == 1) {
+      stage = k_tiles % STAGES;
+      phase = (k_tiles / STAGES) & 1;
+      block_arrive(4, 256);
+    }
+    if (SPLITS > 1 && k_tiles <= 0) {
+#pragma unroll
+      for (int i = 0; i < WARPGROUP_ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < TILE_N / 2; j++) acc[i][j] = 0.f;
+    }
+    int chunk = 0;
+    for (int t = cluster + (PING_PONG ? warpgroup * clusters : 0); t < TILES; t += (PING_PONG ? 2 : 1) * clusters) {
+      const Tile tile = tile_of(t);
+      if (PING_PONG) block_sync(4 + warpgroup, 256);
+      const uint32_t rows_at = PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 8192;
+#pragma unroll 1
+      for (int kt = 0; kt < k_tiles; kt++) {
+        barrier_wait(full + stage * 8, phase);
+        mma_fence();
+#pragma unroll
+        for (int atom = 0; atom < K_ATOMS; atom++) {
+          const uint64_t b = operand(shared_b + stage * B_BYTES + atom * TILE_N * 128, N_MAJOR ? 8192 : 16, 1024);
+#pragma unroll
+          for (int k = 0; k < 4; k++)
+#pragma unroll
+            for (int i = 0; i < WARPGROUP_ROWS; i++) {
+              const uint64_t a =
+                  operand(shared_a + stage * A_BYTES + atom * TILE_M * 128 + rows_at + i * 8192, 16, 1024);
+              multiply(acc[i], a + k * 2, b + k * (N_MAJOR ? 128 : 2), (kt | atom | k) != 0);
+            }
+        }
+        mma_commit();
+        if (kt) { mma_wait<1>(); release(stage == 0 ? STAGES - 1 : stage - 1); }
+        if (++stage == STAGES) { stage = 0; phase ^= 1; }
+      }
+      if (PING_PONG) block_arrive(4 + (warpgroup ^ 1), 256);
+      mma_wait<0>();
+#pragma unroll
+      for (int i = 0; i < WARPGROUP_ROWS; i++)
+#pragma unroll
+        for (int j = 0; j < TILE_N / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");
+      if (k_tiles > 0) release(stage == 0 ? STAGES - 1 : stage - 1);
+      if (PING_PONG) { int ahead = stage + k_tiles; phase ^= (ahead / STAGES) & 1; stage = ahead % STAGES; }
+      const int m0 = (tile.m * CLUSTER_M + rank_m) * TILE_M + (PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 64);
+      const int n0 = tile.n * TILE_N;
+      int first_block = 0;
+      if (SPLITS > 1) {
+        // Column group q of the partial sums goes into CTA q's shared memory; its barrier counts the bytes.
+        if (CLUSTER_M == 1) cluster_wait();
+        constexpr int group = COLUMN_BLOCKS / SPLITS;
+        first_block = rank_k * group;
+#pragma unroll
+        for (int q = 0; q < SPLITS; q++)
+          if (q != rank_k) {
+            const uint32_t to = address_at(partials, q * CLUSTER_M + rank_m);
+            const uint32_t bar = address_at(reduced, q * CLUSTER_M + rank_m);
+            const int slot = rank_k < q ? rank_k : rank_k - 1;
+#pragma unroll
+            for (int i = 0; i < WARPGROUP_ROWS; i++)
+#pragma unroll
+              for (int j = 0; j < group; j++) {
+                const float* v = &acc[i][(q * group + j) * 4];
+                const int at = ((slot * WARPGROUP_ROWS + i) * group + j) * (CONSUMERS * 128) + tid;
+                send(to + at * 16, bar, v[0], v[1], v[2], v[3]);
+              }
+          }
+        barrier_wait(reduced, 0);
+#pragma unroll
+        for (int q = 0; q < SPLITS; q++)
+          if (q == rank_k) {
+#pragma unroll
+            for (int i = 0; i < WARPGROUP_ROWS; i++)
+#pragma unroll
+              for (int j = 0; j < group; j++) {
+                const float* own = &acc[i][(q * group + j) * 4];
+                float4 sum = make_float4(own[0], own[1], own[2], own[3]);
+#pragma unroll
+                for (int p = 0; p < SPLITS - 1; p++) {
+                  float x, y, z, w;
+                  const int at = ((p * WARPGROUP_ROWS + i) * group + j) * (CONSUMERS * 128) + tid;
+                  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                               : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(partials + at * 16));
+                  sum.x += x; sum.y += y; sum.z += z; sum.w += w;
+                }
+                acc[i][j * 4] = sum.x; acc[i][j * 4 + 1] = sum.y;
+                acc[i][j * 4 + 2] = sum.z; acc[i][j * 4 + 3] = sum.w;
+              }
+          }
+      }
+      const int row = (warp & 3) * 16, quad = (lane & 3) * 2;
+      if constexpr (BY_TMA) {
+#pragma unroll
+        for (int c = 0; c < TILE_N / 64; c++, chunk ^= 1) {
+          const uint32_t to = shared_c + (warpgroup * 2 + chunk) * CHUNK_BYTES;
+          if (thread == 0) stores_read<1>();
+          block_sync(1 + warpgroup, 128);
+#pragma unroll
+          for (int i = 0; i < WARPGROUP_ROWS; i++) {
+            const int r = i * 64 + row + (lane & 15), m = m0 + i * 64 + row + (lane >> 2);
+            uint32_t pairs[16];  // all before the first store: the compiler moves no load over it
+#pragma unroll
+            for (int p = 0; p < 16; p++) {
+              const int n = n0 + c * 64 + p / 2 * 8 + quad;
+              const float2 f = finish(&acc[i][c * 32 + p * 2], tile.b, m + (p & 1) * 8, n, operands);
+              pairs[p] = pack<Out>(f.x, f.y);
+            }
+#pragma unroll
+            for (int j = 0; j < 8; j += 2)
+              store_matrix(to + r * 128 + (((j + (lane >> 4)) ^ (r & 7)) << 4), pairs[j * 2], pairs[j * 2 + 1],
+                           pairs[j * 2 + 2], pairs[j * 2 + 3]);
+          }
+          fence_async();
+          block_sync(1 + warpgroup, 128);
+          if (thread == 0) { store_tile(map_c, to, n0 + c * 64, m0, tile.b); stores_commit(); }
+        }
+      } else {
+        constexpr int blocks = COLUMN_BLOCKS / SPLITS, batch = blocks < 4 ? blocks : 4;
+#pragma unroll
+        for (int i = 0; i < WARPGROUP_ROWS; i++)
+#pragma unroll
+          for (int j = 0; j < blocks; j += batch) {
+            const int m = m0 + i * 64 + row + (lane >> 2), n = n0 + (first_block + j) * 8 + quad;
+            float2 done[batch * 2];
+#pragma unroll
+            for (int p = 0; p < batch * 2; p++)
+              done[p] = finish(&acc[i][j * 4 + p * 2], tile.b, m + (p & 1) * 8, n + p / 2 * 8, operands);
+#pragma unroll
+            for (int p = 0; p < batch * 2; p++) {
+              const int at_m = m + (p & 1) * 8, at_n = n + p / 2 * 8;
+              if (at_m < SIZE_M && at_n < SIZE_N)
+                store_pair<Out>(C + (tile.b * SIZE_M + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
+            }
+          }
+      }
+    }
+    if (BY_TMA && thread == 0) stores_read<0>();
+  }
+  if (CLUSTER_M > 1) { cluster_arrive(); cluster_wait(); }  // nobody may still signal a CTA that left
+}

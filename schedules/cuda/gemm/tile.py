@@ -1,0 +1,167 @@
+"""The tile of a GEMM on wgmma: its parameters, what it takes of an SM, and which one is the fastest by arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from schedules.cuda.gemm.form import Gemm
+from schedules.hardware import Gpu
+from schedules.template import Choices, Parameters
+
+__all__ = ["COOPERATIVE", "PING_PONG", "Tile", "choices", "default"]
+
+COOPERATIVE, PING_PONG = 1, 0
+"""Values of the parameter `splits` of one CTA a tile; above 1 it is the CTAs of a cluster that share its sum."""
+
+_MAX_STAGES = 8
+# Cycles, to compare tiles with: what an SM reads from L2 at a time, the barriers of a step, the latency of a first
+# load, the exchange of partial sums over a cluster. Fitted on an H100: a tile of 128x256 is bound by its products,
+# smaller ones by loads.
+_L2_BYTES_PER_CYCLE = 52
+_STEP_CYCLES = 48
+_FILL_CYCLES = 1200
+_EXCHANGE_CYCLES = 1200
+
+
+@dataclass(frozen=True)
+class Tile:
+    """`rows` x `columns` of the result, `atoms` x 64 of the sum a step; B shared by `cluster` CTAs above each other."""
+
+    rows: int
+    columns: int
+    atoms: int
+    splits: int
+    cluster: int
+    group: int
+
+    @staticmethod
+    def of(parameters: Parameters) -> Tile:
+        """The tile with these parameters."""
+        return Tile(*(parameters[name] for name in ("rows", "columns", "atoms", "splits", "cluster", "group")))
+
+    def parameters(self) -> Parameters:
+        """The parameters by name."""
+        names = ("rows", "columns", "atoms", "splits", "cluster", "group")
+        return {name: getattr(self, name) for name in names}
+
+    @property
+    def ping_pong(self) -> bool:
+        """Each of two warpgroups has a tile of its own, if it fits its registers: one stores, the other multiplies."""
+        return self.splits == PING_PONG and self.rows * self.columns <= 128 * 128
+
+    @property
+    def parts(self) -> int:
+        """How many CTAs share the sum of a tile."""
+        return max(1, self.splits)
+
+    @property
+    def consumers(self) -> int:
+        """Warpgroups that multiply."""
+        return 2 if self.ping_pong else self.rows // 64
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread that hold sums."""
+        rows = self.rows // 64 if self.ping_pong else 1
+        return rows * self.columns // 2
+
+    @property
+    def moves_registers(self) -> bool:
+        """Whether the producer gives registers to the consumers; it is a whole warpgroup then."""
+        return self.consumers > 1 and (self.accumulators >= 96 or (self.ping_pong and self.accumulators > 32))
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.consumers * 128 + (128 if self.moves_registers else 32)
+
+    def by_copy_engine(self, low_result: bool) -> bool:
+        """Whether the result goes through shared memory: 16-bit results, and sums that are not split."""
+        return low_result and self.parts == 1
+
+    def fixed_bytes(self, low_result: bool) -> int:
+        """Shared memory beside the ring."""
+        rows = self.rows if self.ping_pong else self.rows // self.consumers
+        out = self.consumers * 2 * rows * 128 if self.by_copy_engine(low_result) else 0
+        partial = self.rows * self.columns * 4 if self.parts > 1 else 0
+        return 1024 + out + partial + _MAX_STAGES * 16 + 64
+
+    def ring(self, gpu: Gpu, low_result: bool) -> tuple[int, int]:
+        """The steps of the ring, and the atoms of 64 in one: a step of two where two such steps fit, else of one.
+
+        A consumer lets go of a step when it has the next, so there must be two.
+        """
+        space = gpu.shared_bytes_per_block - self.fixed_bytes(low_result)
+        atom = (self.rows + self.columns) * 128
+        atoms = self.atoms if space // (atom * self.atoms) >= 2 else 1
+        return min(_MAX_STAGES, space // (atom * atoms)), atoms
+
+    def shared_bytes(self, gpu: Gpu, low_result: bool) -> int:
+        """Shared memory of a CTA."""
+        stages, atoms = self.ring(gpu, low_result)
+        return self.fixed_bytes(low_result) + stages * atoms * (self.rows + self.columns) * 128
+
+    def tiles(self, gemm: Gemm) -> int:
+        """Tiles of the result, those above each other in a cluster counted once."""
+        return ceil(gemm.m / (self.rows * self.cluster)) * ceil(gemm.n / self.columns) * gemm.batch
+
+    def grid(self, gemm: Gemm, gpu: Gpu) -> int:
+        """CTAs: as many as the device holds, or one a tile where clusters share a sum, which they do once."""
+        size = self.cluster * self.parts
+        tiles = self.tiles(gemm)
+        return (tiles if self.parts > 1 else min(tiles, gpu.sms // size)) * size
+
+    def cycles(self, gemm: Gemm, gpu: Gpu) -> float:
+        """What an SM takes, roughly: the products or the loads of its tiles, whichever is more, and the ends."""
+        waves = ceil(self.tiles(gemm) * self.cluster * self.parts / gpu.sms)
+        steps = ceil(ceil(gemm.k / 64) / self.parts)
+        products = self.rows * self.columns * 64 / 2048
+        loads = (self.rows + self.columns / self.cluster) * 128 / _L2_BYTES_PER_CYCLE
+        end = self.rows * self.columns * (3 if gemm.expensive else 1) / 16
+        hidden = self.ping_pong and waves > 1
+        exchange = _EXCHANGE_CYCLES if self.parts > 1 else 0
+        each = steps * (max(products, loads) + _STEP_CYCLES) + (end / 8 if hidden else end)
+        return waves * each + _FILL_CYCLES + exchange
+
+
+def choices(gemm: Gemm) -> Choices:
+    """The space: every combination fits, and is right."""
+    columns = tuple(size for size in (64, 128, 192, 256) if size == 64 or gemm.n > size - 64)
+    steps = -(-gemm.k // 64)
+    return {
+        "rows": (64, 128) if gemm.m > 64 else (64,),
+        "columns": columns,
+        "atoms": (1, 2) if steps > 1 else (1,),
+        "splits": tuple(size for size in (PING_PONG, COOPERATIVE, 2, 4) if size <= max(1, steps // 2)),
+        "cluster": (1, 2) if gemm.m > 64 else (1,),
+        "group": (4, 8, 16),
+    }
+
+
+def default(gemm: Gemm, gpu: Gpu) -> Parameters:
+    """The parameters that take the fewest cycles by arithmetic."""
+    space = choices(gemm)
+    tiles = [
+        Tile(rows, columns, 2 if rows + columns == 128 and 2 in space["atoms"] else 1, splits, cluster, 8)
+        for rows in space["rows"]
+        for columns in space["columns"]
+        for splits in space["splits"]
+        for cluster in space["cluster"]
+    ]
+    fitting = [tile for tile in tiles if _is_sensible(tile) and (not tile.ping_pong or tile.tiles(gemm) >= 2 * gpu.sms)]
+    # Of equals a cluster: it takes less from L2.
+    return min(fitting, key=lambda tile: (tile.cycles(gemm, gpu), -tile.cluster)).parameters()
+
+
+def _is_sensible(tile: Tile) -> bool:
+    """Leaves out what was never the fastest: sums that spill, clusters of small tiles, ping-pong of small ones."""
+    if tile.splits == PING_PONG and not tile.ping_pong:
+        return False
+    if tile.accumulators > 128 or (tile.cluster > 1 and (tile.columns < 192 or tile.splits != COOPERATIVE)):
+        return False
+    if tile.ping_pong:
+        return (tile.rows, tile.columns) in ((64, 256), (128, 128))
+    if tile.parts > 1 and tile.rows * tile.columns > 64 * 128:
+        return False
+    return tile.rows == 128 or tile.columns < 192

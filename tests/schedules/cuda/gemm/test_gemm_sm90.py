@@ -1,0 +1,144 @@
+"""`cuda.gemm_sm90`: what it takes and declines, its space, its code, and its numbers where there is a GPU."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tvm_ffi
+
+from benchmarks.gpu.cases import EPILOGUES, Case, awkward
+from benchmarks.gpu.make import make, prim_func
+from schedules.cuda.common.kernel import TEXT_KERNEL
+from schedules.cuda.gemm.form import match
+from schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from schedules.cuda.gemm.tile import Tile
+from schedules.hardware import gpu_of
+from schedules.template import Declined, Schedule
+from service import machine
+from service.lowering import tools
+from service.lowering.apply import finish
+from service.lowering.build import build_kernel
+from service.lowering.target import resolve, to_tvm
+
+SPEC = resolve("cuda-sm90")
+TARGET = to_tvm(SPEC)
+RULE = GemmSm90()
+BASE = Case(2, 100, 72, 136)
+needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+needs_gpu = pytest.mark.skipif(
+    shutil.which("nvcc") is None or getattr(machine.gpu(), "capability", None) != (9, 0),
+    reason="there is no GPU of compute capability 9.0, or no nvcc",
+)
+
+
+@pytest.mark.parametrize("epilogue", EPILOGUES)
+@pytest.mark.parametrize("n_major", [True, False])
+def test_it_takes_products_with_what_is_fused(epilogue, n_major):
+    case = replace(BASE, epilogue=epilogue, n_major=n_major)
+    func = prim_func(case)
+    found = match(func)
+    assert not isinstance(found, Declined)
+    assert (found.batch, found.m, found.n, found.k, found.n_major) == (2, 100, 72, 136, n_major)
+    assert found.expensive == ("gelu" in epilogue or "silu" in epilogue)
+    made = RULE.apply(func, TARGET)
+    assert isinstance(made, Schedule) and TEXT_KERNEL in made.func.attrs
+    assert [str(p.dtype) for p in made.func.params] == [str(p.dtype) for p in func.params]
+    again = RULE.apply(func, TARGET, made.parameters)
+    assert tvm_ffi.structural_equal(made.func, again.func)
+
+
+def test_each_value_of_the_epilogue_is_computed_once():
+    found = match(prim_func(replace(BASE, epilogue="bias_tanh_gelu")))
+    assert found.epilogue.count("load_pair") == 1 and found.epilogue.count("tanh_fast") == 2
+    exact = match(prim_func(replace(BASE, epilogue="bias_tanh_gelu", out="float32")))
+    assert exact.epilogue.count("tanhf(") == 2 and "fast" not in exact.epilogue
+
+
+def test_rows_of_several_axes_are_one():
+    found = match(prim_func(Case(1, 128, 64, 64)))
+    assert (found.batch, found.m) == (1, 128)
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (Case(1, 64, 60, 64), "multiples of 8"),
+        (Case(1, 64, 64, 12), "multiples of 8"),
+        (Case(1, 64, 64, 64, dtype="float32", out="float32"), "16-bit"),
+        (Case(1, 1 << 16, 1 << 16, 64), "2\\^31"),
+    ],
+)
+def test_it_declines(case, reason):
+    result = RULE.apply(prim_func(case), TARGET)
+    assert isinstance(result, Declined) and re.search(reason, result.reason)
+    assert isinstance(RULE.choices(prim_func(case), TARGET), Declined)
+
+
+def test_other_devices_are_declined():
+    for name in ('{"kind":"cuda","arch":"sm_90"}', "cuda-sm80", '{"kind":"cuda","arch":"sm_100a"}'):
+        assert isinstance(RULE.apply(prim_func(BASE), to_tvm(resolve(name))), Declined)
+
+
+def test_parameters_outside_of_the_space_are_refused():
+    made = RULE.apply(prim_func(BASE), TARGET)
+    with pytest.raises(ValueError, match="rows may be"):
+        RULE.apply(prim_func(BASE), TARGET, {**made.parameters, "rows": 96})
+
+
+@pytest.mark.parametrize("case", [BASE, Case(1, 4096, 4096, 4096), Case(1, 1, 8, 8), Case(1, 512, 4096, 1024)])
+@pytest.mark.parametrize("out", ["float16", "float32"])
+def test_every_point_of_the_space_fits_the_device(case, out):
+    gpu = gpu_of(TARGET)
+    func = prim_func(replace(case, out=out))
+    space = RULE.choices(func, TARGET)
+    default = RULE.apply(func, TARGET)
+    assert all(value in space[name] for name, value in default.parameters.items())
+    gemm = match(func)
+    for point in itertools.product(*space.values()):
+        tile = Tile.of(dict(zip(space, point, strict=True)))
+        stages, atoms = tile.ring(gpu, out == "float16")
+        assert stages >= 2 and atoms in (1, tile.atoms)
+        assert tile.shared_bytes(gpu, out == "float16") <= gpu.shared_bytes_per_block
+        assert tile.threads <= 384 and tile.accumulators <= 128
+        assert tile.columns // 8 % tile.parts == 0 and tile.cluster * tile.parts <= 8
+        assert tile.grid(gemm, gpu) % (tile.cluster * tile.parts) == 0 and tile.grid(gemm, gpu) > 0
+
+
+@needs_nvcc
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_machine_code_multiplies_on_tensor_cores(dtype, tmp_path, monkeypatch):
+    made = RULE.apply(prim_func(replace(BASE, dtype=dtype, out=dtype, epilogue="bias_gelu")), TARGET)
+    cubins = []
+    compiled = tools.nvcc
+    building = sys.modules[build_kernel.__module__]
+    monkeypatch.setattr(building, "nvcc", lambda *a: cubins.append(compiled(*a)) or cubins[-1])
+    build_kernel(finish(made.func, SPEC, 2), SPEC, tmp_path / "kernel.so")
+    assert (tmp_path / "kernel.so").stat().st_size < 100_000
+    disassembler = shutil.which("nvdisasm") or shutil.which("cuobjdump")
+    if disassembler is None:
+        pytest.skip("neither nvdisasm nor cuobjdump is installed")
+    (tmp_path / "kernel.cubin").write_bytes(cubins[0])
+    option = ["-c"] if disassembler.endswith("nvdisasm") else ["-sass"]
+    shown = subprocess.run(
+        [disassembler, *option, tmp_path / "kernel.cubin"], capture_output=True, text=True, check=True
+    )
+    assert "HGMMA.64x" in shown.stdout and "UTMALDG" in shown.stdout
+
+
+@needs_gpu
+def test_numbers_on_the_gpu(tmp_path: Path):
+    """Odd shapes with parameters from all over the space, against fp32; equal bits on repetition."""
+    from benchmarks.gpu.run import run
+
+    make(awkward(24, 1), tmp_path)
+    rows = run(tmp_path, only_check=True)
+    assert len(rows) == len(json.loads((tmp_path / "cases.json").read_text()))
+    assert not [row for row in rows if not row.get("right")]
