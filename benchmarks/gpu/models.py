@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -63,7 +64,10 @@ def measure(name: str, batch: int, modes: list[str], layers: int | None) -> dict
         torch.export.save(torch.export.export(model, inputs), exported)
         start = time.perf_counter()
         command = [sys.executable, "-m", "service", "compile", str(exported), "-o", str(artifact)]
-        done = subprocess.run([*command, "--target", "cuda-sm90"], capture_output=True, text=True, check=False)
+        # The worker is forked from a process in which torch has started CUDA where it sees a GPU, and fails then.
+        blind = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        command += ["--target", "cuda-sm90"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=blind)
         seconds = time.perf_counter() - start
         print(done.stdout[-6000:], done.stderr[-3000:], flush=True)
         if done.returncode:

@@ -246,7 +246,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
           if (thread == 0) { store_tile(map_c, to, n0 + c * 64, m0, tile.b); stores_commit(); }
         }
       } else {
-        constexpr int blocks = COLUMN_BLOCKS / SPLITS, batch = blocks < 4 ? blocks : 4;
+        constexpr int blocks = COLUMN_BLOCKS / SPLITS, batch = blocks % 4 == 0 ? 4 : blocks % 2 == 0 ? 2 : 1;
 #pragma unroll
         for (int i = 0; i < WARPGROUP_ROWS; i++)
 #pragma unroll
