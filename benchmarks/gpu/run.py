@@ -70,8 +70,10 @@ def _timed(kernel: Any, case: dict[str, Any], rounds: int) -> dict[str, Any]:
     calls: dict[str, list[Callable[[], Any]]] = {
         "ours": [lambda x=x, o=o: kernel(*x, o) for x, o in zip(sets, outs, strict=True)]  # type: ignore[misc]
     }
+    # The peer takes its bias in the operands' dtype, cast once.
+    theirs = [[*x, x[2].to(_dtype(case["dtype"]))] if len(x) > 2 else x for x in sets]
     for name, peer in _peers(case).items():
-        calls[name] = [lambda x=x, o=o, f=peer: f(x, o) for x, o in zip(sets, outs, strict=True)]  # type: ignore[misc]
+        calls[name] = [lambda x=x, o=o, f=peer: f(x, o) for x, o in zip(theirs, outs, strict=True)]  # type: ignore[misc]
     repeat = 4 if case["batch"] * case["m"] * case["n"] * case["k"] > 1 << 34 else 100
     times = _rounds({name: _Graph(each, max(repeat, copies)) for name, each in calls.items()}, rounds)
     peer_us = min(us for name, us in times.items() if name != "ours")
@@ -132,7 +134,7 @@ def _peers(case: dict[str, Any]) -> dict[str, Any]:
 
     def with_epilogue(x: list[Any], out: Any) -> None:
         weight = x[1][0] if case["n_major"] else x[1][0].t()
-        bias = x[2].to(weight.dtype)
+        bias = x[-1]
         if case["epilogue"] == "bias_tanh_gelu":
             torch._addmm_activation(bias, x[0][0], weight, use_gelu=True)
         elif case["epilogue"] == "bias_gelu":

@@ -51,7 +51,7 @@ def _with_upper_bounds(module: IRModule, upper: Mapping[str, int]) -> IRModule:
 
 def _lower(module: IRModule, target: Target, bounds: Mapping[str, DimBounds]) -> tuple[IRModule, MemoryReport]:
     memory = MemoryReport(0, 0)
-    with target, tvm.transform.PassContext(opt_level=3):
+    with target, tvm.transform.PassContext(opt_level=3, config={"relax.backend.use_cuda_graph": True}):
         for each in lowering_passes(target):
             try:
                 module = each(module)

@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import relax
 from tvm.relax import op
 
+from service.lowering.target import resolve, to_tvm
 from service.passes import MemoryReport, finalize, optimize
 from service.passes.vm.lower_to_vm import PLAN_MAX_BYTES
 from service.request import CompileOptions
@@ -80,3 +81,21 @@ def test_bfloat16_passes_the_boundary() -> None:
     x = np.array([1, -2, 3], ml_dtypes.bfloat16)
     got = machine["main"](tvm.runtime.tensor(x), tvm_ffi.convert([]))[0].numpy()
     np.testing.assert_array_equal(got, -x)
+
+
+@pytest.mark.parametrize(
+    ("target", "rows", "captured"), [("cuda-sm90", 64, True), ("cuda-sm90", "n", False), ("", 64, False)]
+)
+def test_static_kernels_are_one_cuda_graph(target: str, rows: int | str, captured: bool) -> None:
+    """The first kernel reads an input and the last writes an output; those between are captured."""
+    to = to_tvm(resolve(target)) if target else TARGET
+    optimized = optimize(graph(chain, x=(rows, 16)), to, CompileOptions())
+    lowered, _ = finalize(optimized.module, to)
+    calls: list[str] = []
+
+    def visit(expr: relax.Expr) -> None:
+        if isinstance(expr, relax.ExternFunc):
+            calls.append(str(expr.global_symbol))
+
+    relax.analysis.post_order_visit(lowered["main"], visit)
+    assert ("vm.builtin.cuda_graph.run_or_capture" in calls) is captured
