@@ -8,13 +8,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import tvm
+
 from benchmarks.tuning.cases import Case, module_of, shapes_of
 from benchmarks.tuning.curve import Curve
 from benchmarks.tuning.side import run_side
 from service import passes
 from service.lowering import schedule
-from service.lowering.apply import apply_rule, finish
-from service.lowering.build import KERNEL, build_kernel
+from service.lowering.build import KERNEL
 from service.lowering.target import resolve, to_tvm
 from service.request import CompileOptions
 from service.runtime.peak import peak
@@ -23,7 +24,8 @@ from service.runtime.threads import default_threads
 from service.tuner import tasks_in
 from service.tuning.journal import Journal
 from service.tuning.measure import Measurer
-from service.tuning.measure.builder_worker import known_rules
+from service.tuning.measure.builder_worker import build, known_rules
+from service.tuning.measure.messages import Build, emitted_beside
 from service.tuning.plan import Budget
 from service.tuning.run import Candidate, Start, TuningRun
 from service.tuning.task import Task
@@ -62,12 +64,13 @@ def _curve(case: Case, done: Candidate, seconds: float, limit_s: float, out: Pat
     assert done.verdict is not None, f"{case.name}: {done.progress.done}"
     task, progress = done.task, done.progress
     library = out / f"{case.name}.ours.so"
-    rules = known_rules(task.target.kind, ())
-    scheduled = apply_rule(rules[task.rule], task.func(), to_tvm(task.target), done.verdict.point)
-    assert not isinstance(scheduled, str), scheduled
-    build_kernel(finish(scheduled.func, task.target, opt_level=2), task.target, library)
+    request = Build(task.func_json, task.how(done.verdict.point), str(library), task.group_json, dict(task.operator))
+    built = build(request, task.target, known_rules(task.target.kind, ()))
+    assert built.kind == "built", built.detail
+    beside = emitted_beside(str(library))
+    func = tvm.ir.load_json(beside.read_text()) if beside.exists() else task.func()
     steps = (*progress.curve, (progress.trials, seconds, progress.curve[-1][2]))
-    shapes = shapes_of(task.func())
+    shapes = shapes_of(func)
     return Curve(
         case.name, "relaxc", progress.trials, seconds, steps, str(library), KERNEL, shapes, progress.done, limit_s
     )

@@ -45,6 +45,9 @@ def model() -> Path:
 
 def another_point(task: Task) -> dict[str, int]:
     """The first point of the space that the template takes, the default aside."""
+    if task.points:
+        hows = [task.how(point) for point in task.points[1:]]
+        return dict(next(how.parameters for how in hows if how.rule == task.rule))
     rule, target = known_rules(task.target.kind, ())[task.rule], to_tvm(task.target)
     for values in product(*task.space.values()):
         point = dict(zip(task.space, values, strict=True))
