@@ -29,7 +29,9 @@ from service.process.task import Lines, send
 
 __all__ = ["Ending", "stand_guard"]
 
-_REAP_LIMIT_S = 5.0
+_REAP_LIMIT_S = 60.0
+"""Hundreds of processes die slowly on a loaded machine."""
+
 _REAP_PAUSE_S = 0.002
 
 

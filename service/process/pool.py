@@ -21,7 +21,7 @@ from service.process.unnamed import without_paths
 
 __all__ = ["Cancellation", "Pool"]
 
-_GRACE_S = 30.0
+_GRACE_S = 90.0
 """How long after the time limit the guard may take to say that it has ended the job."""
 
 _ATTEMPTS = 3
