@@ -5,22 +5,29 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 
-.PHONY: demo test conformance drill bench lint fix clean lock
+.PHONY: demo test conformance sample drill bench lint fix clean lock
 
 $(STAMP): requirements.lock pyproject.toml
-	$(PY) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -r requirements.lock
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
-	touch $@
+	@$(PY) .ci/install.py $(VENV) -r requirements.lock
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
+	@touch $@
 
 demo: $(STAMP)
-	$(BIN)/python -m examples.demo
+	@$(BIN)/python -m examples.demo
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=4 --dist worksteal
+	@echo "tests: 5,000 small ones on as many processes as there are cores, at most 4; minutes (the README says how many)"
+	@$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=4 --dist worksteal
 
+# What is too slow for `make test`: models at length, products of parameters in full, drills. Hours.
 conformance: $(STAMP)
-	$(BIN)/python -m pytest tests/conformance -m "slow or not slow"
+	$(BIN)/python -m pytest -m slow
+
+# What of `make conformance` is done in LIMIT seconds, in an order that SEED decides: the same seed repeats it.
+SEED ?= $(shell date +%F)
+LIMIT ?= 600
+sample: $(STAMP)
+	@$(BIN)/python -m tests.sample --seed "$(SEED)" --limit-s "$(LIMIT)"
 
 # kill -9 of servers and children while clients work, 50 rounds on each database: about 10 minutes each on two cores.
 drill: $(STAMP)
@@ -37,9 +44,10 @@ bench: $(BENCH_STAMP)
 	$(BIN)/python -m benchmarks.peers resnet18 mobilenet_v2 bert --peers onnxruntime,openvino --rounds 5
 
 lint: $(STAMP)
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	@echo "lint: ruff, then mypy, which takes a minute the first time"
+	@$(BIN)/ruff check -q .
+	@$(BIN)/ruff format --check -q .
+	@$(BIN)/mypy
 
 fix: $(STAMP)
 	$(BIN)/ruff check --fix .

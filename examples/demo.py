@@ -61,6 +61,7 @@ def main() -> int:
 
 
 def _demo(folder: Path) -> int:
+    out.print("about a minute, most of it two compiles and their verification")
     with _step("a ResNet-18 with random weights, as ONNX and as .pt2"):
         _run([sys.executable, "-m", "examples.resnet18", folder])
     models = [folder / "resnet18.onnx", folder / "resnet18.pt2"]
@@ -75,6 +76,8 @@ def _demo(folder: Path) -> int:
 @contextmanager
 def _step(what: str) -> Iterator[None]:
     start = time.perf_counter()
+    if not out.is_terminal:  # where nothing turns
+        out.print(f"  {what} …")
     with out.status(what):
         yield
     out.print(f"[green]✓[/] {what}  [dim]{time.perf_counter() - start:.1f} s[/]")

@@ -6,11 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.sampling import mark_unsampled
+
 GOLDEN = Path(__file__).parent / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what the tests produce")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Before `-m` chooses."""
+    mark_unsampled(items)
 
 
 @pytest.fixture

@@ -1,0 +1,94 @@
+"""Some of the slow tests, for so many seconds: `python -m tests.sample --seed WORD --limit-s 600`.
+
+The seed decides the order; the same seed repeats it. What the limit cuts off is no failure, a test that fails is one.
+Tests that by themselves may take longer than others (those with a time limit of their own) are left to
+`make conformance`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+
+import psutil
+import pytest
+
+from tests.sampling import in_order
+
+__all__ = ["main"]
+
+_END_S = 60.0
+"""How long the tests' fixtures may take to end after the limit."""
+
+
+class _Sample:
+    """Orders the tests, counts failures, and stops at the limit."""
+
+    def __init__(self, seed: str, limit_s: float) -> None:
+        self.seed, self.limit_s = seed, limit_s
+        self.cut, self.failed, self.ended, self.chosen = False, 0, 0, 0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """After `-m` has chosen."""
+        items[:] = in_order([item for item in items if item.get_closest_marker("timeout") is None], self.seed)
+        self.chosen = len(items)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """What fails after the cut was cut."""
+        self.failed += report.failed and not self.cut
+        self.ended += report.when == "teardown" and not self.cut
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Where a test has swallowed the interruption."""
+        if self.cut:
+            item.session.shouldstop = "the limit of the sample"
+
+    def stop(self) -> None:
+        """Interrupts the test that runs; ends everything where that does not help."""
+        self.cut = True
+        os.kill(os.getpid(), signal.SIGINT)
+        last = threading.Timer(_END_S, self._kill)
+        last.daemon = True
+        last.start()
+
+    def _kill(self) -> None:
+        for process in psutil.Process().children(recursive=True):
+            process.kill()
+        os._exit(self.outcome(0))
+
+    def outcome(self, status: int) -> int:
+        """The exit status, after a line on what was done."""
+        said = f"{self.ended} of {self.chosen} slow tests, {self.failed} failed"
+        end = f"cut at its limit of {self.limit_s:.0f} s, which is no failure" if self.cut else "to the end"
+        print(f"\nsample {self.seed}: {said}; {end}", flush=True)
+        return int(self.failed > 0) if self.cut else status
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the sample; 0 unless a test failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seed", required=True)
+    parser.add_argument("--limit-s", type=float, default=600.0)
+    parser.add_argument("paths", nargs="*", help="where to look for slow tests")
+    asked = parser.parse_args(arguments)
+    print(f"sample {asked.seed}: to repeat it, make sample SEED={asked.seed} LIMIT={asked.limit_s:.0f}", flush=True)
+    sample = _Sample(asked.seed, asked.limit_s)
+    timer = threading.Timer(asked.limit_s, sample.stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        status = int(pytest.main(["-m", "slow", "-v", *asked.paths], plugins=[sample]))
+    except KeyboardInterrupt:  # while pytest itself was importing
+        if not sample.cut:
+            raise
+        status = 0
+    timer.cancel()
+    return sample.outcome(status)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

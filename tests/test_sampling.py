@@ -1,0 +1,108 @@
+"""What `make test` takes of a product of parameters, and how a sample of the slow tests ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import PATIENCE_S
+
+ROOT = Path(__file__).parent.parent
+
+_PRODUCT = """
+import pytest
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(("m", "n"), [(1, 2), (2, 1), (1, 1)])
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_one(m, n, name):
+    pass
+"""
+
+_SLOW = """
+import time
+import pytest
+
+pytestmark = pytest.mark.slow
+
+@pytest.mark.parametrize("number", range(5))
+def test_one(number):
+    pass
+
+def test_hangs():
+    time.sleep({sleep_s})
+
+def test_fails():
+    assert {holds}
+
+@pytest.mark.timeout(3600)
+def test_takes_an_hour():
+    raise AssertionError
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder for tests, with our options and hooks."""
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers =\n    slow: x\n    sampled: x\n")
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
+    return tmp_path
+
+
+def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments), folder],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+
+
+def _cases(folder: Path, which: str) -> set[str]:
+    said = python(folder, "-m", "pytest", "--collect-only", "-qq", "-vv", "-m", which).stdout
+    return {line.partition("[")[2] for line in said.splitlines() if "[" in line}
+
+
+def test_every_value_is_in_make_test_and_every_case_in_one_of_both(folder: Path) -> None:
+    (folder / "test_product.py").write_text(_PRODUCT)
+    kept, rest = (_cases(folder, which) for which in ("not slow", "slow"))
+    assert len(kept) + len(rest) == 12
+    assert not kept & rest
+    assert 4 <= len(kept) <= 6
+    for part in ("a-", "b-", "c-", "d-", "-1-2]", "-2-1]", "-1-1]"):
+        assert any(part in case for case in kept), part
+
+
+@pytest.mark.parametrize(
+    ("sleep_s", "holds", "status", "says"),
+    [
+        (0, True, 0, "7 of 7 slow tests, 0 failed; to the end"),
+        (0, False, 1, "1 failed"),
+        (600, True, 0, "cut at its limit"),
+    ],
+)
+def test_a_sample_fails_when_a_test_does_and_never_for_want_of_time(
+    folder: Path, sleep_s: int, holds: bool, status: int, says: str
+) -> None:
+    (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=sleep_s, holds=holds))
+    done = python(folder, "-m", "tests.sample", "--seed", "x", "--limit-s", 8 if sleep_s else PATIENCE_S)
+    assert (done.returncode, says in done.stdout) == (status, True), done.stdout + done.stderr
+    assert "make sample SEED=x" in done.stdout
+
+
+def test_a_seed_decides_the_order(folder: Path) -> None:
+    (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=0, holds=True))
+    orders = [
+        [line for line in python(folder, "-m", "tests.sample", "--seed", seed).stdout.splitlines() if "::" in line]
+        for seed in ("x", "x", "y")
+    ]
+    assert [line.partition(" ")[0] for line in orders[0]] == [line.partition(" ")[0] for line in orders[1]]
+    assert orders[0] != orders[2]
