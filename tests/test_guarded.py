@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.guarded import guarded
+from tests.waiting import PATIENCE_S
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 5), (1024,), (1000, 7)])
@@ -29,4 +30,4 @@ def test_a_read_past_it_is_fatal(side: str, element: int) -> None:
         f"a = guarded(np.zeros(16, 'float32'), {side!r})\n"
         f"print(ctypes.c_float.from_address(a.ctypes.data + 4 * {element}).value)"
     )
-    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == -signal.SIGSEGV
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=PATIENCE_S).returncode == -signal.SIGSEGV

@@ -13,6 +13,8 @@ import httpx
 import psutil
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent.parent
 COMPILE = "service.jobs.entries:compile_model"
 BY_SEED = "tests.jobs.entries:by_seed"
@@ -35,15 +37,15 @@ class RunningServer:
         line = self.process.stdout.readline()
         assert line.startswith("listening on http://127.0.0.1:"), line
         self.url = line.removeprefix("listening on ").strip()
-        self.client = httpx.Client(base_url=self.url, timeout=60)
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE_S)
 
     def stop(self) -> None:
         """SIGTERM; afterwards neither a process nor a folder of it is left."""
         below = self.processes()
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+        self.process.wait(PATIENCE_S)
         self.close()
-        _, alive = psutil.wait_procs(below, timeout=5)
+        _, alive = psutil.wait_procs(below, timeout=PATIENCE_S)
         assert not alive
         assert not list((self.cache / "jobs").iterdir())
 
@@ -63,7 +65,7 @@ class RunningServer:
         return [process for process in self.processes() if process.pid not in zygotes]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server whose children do what `tests.jobs.entries` says, by the seed of the options."""
     running = RunningServer(tmp_path_factory.mktemp("cache"), BY_SEED, max_model_bytes=300 << 20)

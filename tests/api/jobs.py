@@ -11,6 +11,7 @@ import httpx
 
 from tests.api.conftest import RunningServer
 from tests.jobs.entries import seed_of
+from tests.waiting import PATIENCE_S
 
 __all__ = ["ENDS", "Event", "ended", "options_of", "parsed", "submit", "uploaded"]
 
@@ -39,9 +40,9 @@ def submit(server: RunningServer, digest: str, entry: str = "made", **wanted: An
     return server.client.post("/v1/jobs", json=body, headers=headers)
 
 
-def ended(server: RunningServer, id: str, within_s: float = 60.0) -> dict[str, Any]:
+def ended(server: RunningServer, id: str) -> dict[str, Any]:
     """The job at its end."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         job: dict[str, Any] = server.client.get(f"/v1/jobs/{id}").json()
         if job["state"] in ENDS:

@@ -16,6 +16,7 @@ from service.jobs.database import audit
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import AuditRow
 from service.jobs.database.tables import audit_log
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -45,7 +46,7 @@ def test_it_goes_on_after_a_failure(database: Database, monkeypatch: pytest.Monk
     monkeypatch.setattr(audit, "append", fails_once)
     log = AuditLog(database)
     log.add(row(1))
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while next(failures, None) is not None:
         assert time.monotonic() < deadline
     log.add(row(2))

@@ -13,12 +13,19 @@ import pytest
 from service.jobs.database import audit
 from service.jobs.database.engine import Database
 from service.jobs.objects.keys import Keys
-from tests.api.conftest import RunningServer, make_onnx
+from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
-
-pytestmark = pytest.mark.timeout(120)
+from tests.waiting import PATIENCE_S
 
 Start = Callable[..., RunningServer]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """A server of our own: once it has a key it serves nobody without."""
+    running = RunningServer(tmp_path_factory.mktemp("cache"), BY_SEED)
+    yield running
+    running.stop()
 
 
 @pytest.fixture
@@ -145,7 +152,7 @@ def test_what_changes_something_is_in_the_audit_log(server: RunningServer, keys:
     assert response.headers["x-request-id"] == "mine-1"
     ask(made.secret, "DELETE", f"/v1/models/{response.json()['digest']}")
     ask(made.secret)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_S
     rows: list[Any] = []
     while len(rows) < 2 and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -15,8 +15,6 @@ from tests.api.conftest import RunningServer
 from tests.api.test_compile import problem_of
 from tests.drills.hostile_server import Memory
 
-pytestmark = pytest.mark.timeout(120)
-
 _JSON = {"Content-Type": "application/json"}
 _MOST_BYTES = 48 << 20
 """What the server's own process may take on top: eight bodies at a time, and what any request takes."""

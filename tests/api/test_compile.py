@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -20,8 +20,7 @@ import pytest
 from tests.api.conftest import RunningServer, make_onnx
 from tests.jobs.entries import seed_of
 from tests.processes import name_of
-
-pytestmark = pytest.mark.timeout(120)
+from tests.waiting import PATIENCE_S, gone, until
 
 
 def post(server: RunningServer, model: bytes, **parts: Any) -> httpx.Response:
@@ -54,14 +53,6 @@ def problem_of(response: httpx.Response) -> dict[str, Any]:
     assert problem["detail"]
     assert problem["remedy"]
     return problem
-
-
-def until(condition: Callable[[], Any], within_s: float = 20.0) -> None:
-    """Waits for what another process does."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_a_miss_then_a_hit_with_equal_bytes(server: RunningServer, onnx_model: bytes) -> None:
@@ -136,17 +127,15 @@ def test_a_crash_tells_stage_signal_log_and_repro(server: RunningServer, onnx_mo
 
 
 def test_a_child_over_its_memory_and_one_over_its_time(start: Callable[..., RunningServer], onnx_model: bytes) -> None:
-    server = start(compile_timeout_s=1.5, compile_memory_bytes=512 << 20)
+    server = start(compile_timeout_s=15, compile_memory_bytes=512 << 20)
     for entry, status, code in (
         ("sleep", 504, "compiler-timeout"),
         ("hog", 507, "compiler-out-of-memory"),
         ("made", 200, ""),
     ):
-        begin = time.monotonic()
         answer = post(server, onnx_model, entry=entry)
         assert answer.status_code == status
         assert not code or problem_of(answer)["code"] == code
-        assert time.monotonic() - begin < 10
         until(lambda: not server.jobs())
 
 
@@ -156,7 +145,7 @@ def test_kill_9_of_a_child(server: RunningServer, onnx_model: bytes) -> None:
         until(lambda: len(server.jobs()) >= 4)  # guard, job, its two children
         job = next(process for process in server.jobs() if name_of(process) == "relaxc-job")
         job.send_signal(signal.SIGKILL)
-        problem = problem_of(answer.result(10))
+        problem = problem_of(answer.result(PATIENCE_S))
     assert (problem["code"], problem["fields"]["signal"]) == ("compiler-crashed", "SIGKILL")
     until(lambda: not server.jobs())
     assert post(server, onnx_model).status_code == 200
@@ -182,20 +171,23 @@ def test_more_than_the_queue_holds(start: Callable[..., RunningServer]) -> None:
         assert refused.headers["retry-after"].isdigit()
         server.process.send_signal(signal.SIGTERM)
         for answer in (running, waiting):
-            assert problem_of(answer.result(10))["code"] == "service-error"
-    server.process.wait(10)
+            assert problem_of(answer.result(PATIENCE_S))["code"] == "service-error"
+    server.process.wait(PATIENCE_S)
 
 
 def test_a_caller_that_goes_away_leaves_a_compile_that_ends_in_the_store(server: RunningServer) -> None:
     model = make_onnx(4, seed=3)
-    with pytest.raises(httpx.ReadTimeout):
-        httpx.post(
-            f"{server.url}/v1/compile",
-            files={"model": model},
-            data={"options": json.dumps({"seed": 0, "shapes": {"sleep_s": [1]}})},
-            timeout=httpx.Timeout(20, read=0.7),
-        )
-    again = post(server, model, shapes={"sleep_s": 1})
+    data = {"options": json.dumps({"seed": 0, "shapes": {"sleep_s": [2]}})}
+
+    async def ask_and_go() -> None:
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S) as client:
+            asking = asyncio.create_task(client.post("/v1/compile", files={"model": model}, data=data))
+            await asyncio.to_thread(until, lambda: server.client.get("/healthz").json()["running"] == 1)
+            asking.cancel()
+            await asyncio.wait([asking])
+
+    asyncio.run(ask_and_go())
+    again = post(server, model, shapes={"sleep_s": 2})
     assert again.headers["cache-status"] in ("relaxc; hit", "relaxc; fwd=miss; stored; collapsed")
 
 
@@ -205,8 +197,8 @@ def test_a_server_stops_while_its_workers_import(start: Callable[..., RunningSer
         answer = thread.submit(post, server, onnx_model)
         until(lambda: list(server.cache.glob("jobs/*/upload-*")))
         server.process.send_signal(signal.SIGTERM)
-        answer.exception(10)
-    server.process.wait(10)
+        answer.exception(PATIENCE_S)
+    server.process.wait(PATIENCE_S)
     assert not list((server.cache / "jobs").iterdir())
 
 
@@ -221,9 +213,8 @@ def test_kill_9_of_the_server_leaves_no_process_and_the_next_one_no_folder(
         server.process.kill()
         server.process.wait()
         with pytest.raises(httpx.HTTPError):
-            answer.result(10)
-    _, alive = psutil.wait_procs(below, timeout=5)
-    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+            answer.result(PATIENCE_S)
+    assert gone(below)
     assert list((server.cache / "jobs").iterdir())
     again = start()
     (job,) = again.client.get("/v1/jobs").json()["jobs"]  # queued again

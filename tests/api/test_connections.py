@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.api.conftest import RunningServer, make_onnx
-from tests.api.test_compile import post, until
-
-pytestmark = pytest.mark.timeout(120)
+from tests.api.test_compile import post
+from tests.waiting import PATIENCE_S, until
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +22,8 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
     running = RunningServer(
         tmp_path_factory.mktemp("cache"),
         "tests.jobs.entries:by_seed",
-        header_timeout_s=1,
-        body_timeout_s=1,
-        max_connections=20,
+        header_timeout_s=3,
+        body_timeout_s=2,
     )
     yield running
     running.stop()
@@ -34,7 +32,7 @@ def hurried(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
 def connect(server: RunningServer) -> socket.socket:
     """A bare connection."""
     address = urlsplit(server.url)
-    return socket.create_connection((address.hostname or "", address.port or 0), timeout=20)
+    return socket.create_connection((address.hostname or "", address.port or 0), timeout=PATIENCE_S)
 
 
 def answered(connection: socket.socket) -> bytes:
@@ -53,20 +51,21 @@ def problem_in(answer: bytes) -> tuple[int, str]:
     return int(head.split()[1]), json.loads(body)["code"]
 
 
-def drip(connection: socket.socket, data: bytes, every_s: float = 0.1) -> None:
-    """Sends a byte at a time, until the server has had enough."""
-    with contextlib.suppress(ConnectionError):
+def drip(connection: socket.socket, data: bytes, every_s: float = 0.1) -> bool:
+    """Sends a byte at a time; whether the server had enough before all were sent."""
+    try:
         for byte in data:
             connection.sendall(bytes([byte]))
             time.sleep(every_s)
+    except ConnectionError:
+        return True
+    return False
 
 
 def test_a_header_that_drips_is_cut_off(hurried: RunningServer) -> None:
     with connect(hurried) as connection:
-        begun = time.monotonic()
-        drip(connection, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 200)
+        assert drip(connection, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 600)
         assert answered(connection) == b""
-        assert time.monotonic() - begun < 10
     assert hurried.client.get("/healthz").status_code == 200
 
 
@@ -74,10 +73,7 @@ def test_a_second_header_that_drips_is_cut_off(hurried: RunningServer) -> None:
     with connect(hurried) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
         assert b"200 OK" in connection.recv(1 << 16)
-        begun = time.monotonic()
-        drip(connection, b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 200)
-        answered(connection)
-        assert time.monotonic() - begun < 10
+        assert drip(connection, b"GET /healthz HTTP/1.1\r\nX-Long: " + b"x" * 600)
 
 
 def test_a_connection_that_says_nothing_is_closed(hurried: RunningServer) -> None:
@@ -123,30 +119,26 @@ def test_a_header_over_the_limit_gets_a_problem(hurried: RunningServer) -> None:
         assert problem_in(answered(connection)) == (400, "bad-request")
 
 
-def test_more_connections_than_the_server_holds(hurried: RunningServer) -> None:
-    request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-    with contextlib.ExitStack() as held:
-        for _ in range(20):
-            held.enter_context(connect(hurried))
-        with connect(hurried) as connection:
-            connection.sendall(request)
-            assert problem_in(answered(connection)) == (503, "too-many-connections")
-    until(lambda: _status(hurried, request) == 200)
-
-
 def _status(server: RunningServer, request: bytes) -> int:
     with connect(server) as connection:
         connection.sendall(request)
         return int(connection.recv(100).split()[1])
 
 
-def test_good_work_goes_on_beside_slow_senders(start: Callable[..., RunningServer]) -> None:
-    server = start(header_timeout_s=5, max_connections=100)
+def test_good_work_goes_on_beside_slow_senders_until_there_are_too_many(start: Callable[..., RunningServer]) -> None:
+    server = start(header_timeout_s=2 * PATIENCE_S, max_connections=100)
+    request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with contextlib.ExitStack() as held:
         for _ in range(60):
             connection = held.enter_context(connect(server))
             connection.sendall(b"POST /v1/compile HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
         assert post(server, make_onnx(4, seed=60)).status_code == 200
+        for _ in range(40):
+            held.enter_context(connect(server))
+        with connect(server) as connection:
+            connection.sendall(request)
+            assert problem_in(answered(connection)) == (503, "too-many-connections")
+    until(lambda: _status(server, request) == 200)
 
 
 def test_a_client_that_reads_nothing_holds_little(server: RunningServer) -> None:

@@ -24,6 +24,7 @@ import pytest
 from service.api.app import create_app
 from service.api.problems import OF_HTTP
 from tests.api.conftest import COMPILE, ROOT, RunningServer, make_onnx
+from tests.waiting import PATIENCE_S
 
 PAGE = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
 _BLOCK = re.compile(r"^```(?P<kind>sh|text|json|python)\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
@@ -112,7 +113,7 @@ class Reader:
         self.shell.stdin.write(f"trap 'failed=$?' ERR\nfailed=0\n{{\n{script}\n}} </dev/null\n")
         self.shell.stdin.write(f"printf '\\n%s %s\\n' '{_END}' $failed\n")
         self.shell.stdin.flush()
-        watchdog = threading.Timer(120, os.killpg, (self.shell.pid, signal.SIGKILL))
+        watchdog = threading.Timer(PATIENCE_S, os.killpg, (self.shell.pid, signal.SIGKILL))
         watchdog.start()
         lines = []
         for line in self.shell.stdout:
@@ -125,7 +126,7 @@ class Reader:
     def close(self) -> None:
         """Leaves the shell."""
         with contextlib.suppress(BrokenPipeError):
-            self.shell.communicate(timeout=10)
+            self.shell.communicate(timeout=PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

@@ -9,14 +9,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
-import pytest
-
 from service.api.counting import Counting
 from service.errors import ServiceError
 from service.jobs.backend import Counts
 from tests.api.conftest import RunningServer
-
-pytestmark = pytest.mark.timeout(120)
 
 
 def test_healthz_answers_without_its_database(start: Callable[..., RunningServer]) -> None:

@@ -11,8 +11,6 @@ from tests.api.conftest import RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
 from tests.api.test_events import followed
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture(scope="module")
 def model(server: RunningServer) -> str:

@@ -20,12 +20,10 @@ from service.jobs.job import State
 from tests.api.conftest import BY_SEED, RunningServer
 from tests.api.jobs import ended, submit, uploaded
 from tests.api.test_compile import problem_of
-from tests.api.test_compile import until as wait_until
 from tests.jobs.conftest import ENTRIES, LIMITS
 from tests.jobs.queue.test_desk import asks, end_of, upload
 from tests.jobs.queue.test_desk import until as until_state
-
-pytestmark = pytest.mark.timeout(180)
+from tests.waiting import until as wait_until
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +100,8 @@ def test_a_job_that_swaps_its_log_shows_nothing_of_the_server(
     start: Callable[..., RunningServer], onnx_model: bytes, entry: str
 ) -> None:
     server = start(sandbox="off", webhook_secret="hunter2")
-    id = submit(server, uploaded(server, onnx_model), entry, shapes={"sleep_s": 3}).json()["id"]
-    wait_until(lambda: server.client.get(f"/v1/jobs/{id}").json()["stage"] == "build", within_s=60)
+    id = submit(server, uploaded(server, onnx_model), entry, shapes={"sleep_s": 8}).json()["id"]
+    wait_until(lambda: server.client.get(f"/v1/jobs/{id}").json()["stage"] == "build")
     live = server.client.get(f"/v1/jobs/{id}/logs")
     assert (live.status_code, live.text) == (200, "")
     job = ended(server, id)

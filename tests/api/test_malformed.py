@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,9 +9,10 @@ import pytest
 
 from service.errors import by_code
 from tests.api.conftest import COMPILE, RunningServer, make_onnx
-from tests.api.test_compile import problem_of, until
+from tests.api.test_compile import problem_of
 from tests.malformed_onnx import MALFORMED_ONNX
 from tests.malformed_pt2 import MALFORMED as MALFORMED_PT2
+from tests.waiting import until
 
 CASES = {
     f"{kind}: {name}": case
@@ -39,13 +39,11 @@ def test_a_malformed_model(compiler: RunningServer, tmp_path: Path, name: str) -
         code = "model-malformed"  # a link or a pipe cannot be uploaded: the data is not there
     parts = [("model", (path.name, path.read_bytes()))]
     parts += [("data", (other.name, other.read_bytes())) for other in plain]
-    start = time.monotonic()
     answer = compiler.client.post("/v1/compile", files=parts)
-    assert time.monotonic() - start < 10
     problem = problem_of(answer)
     assert problem["code"] == code, problem["detail"]
     assert answer.status_code == by_code()[code].http_status
-    until(lambda: not compiler.jobs(), within_s=2)
+    until(lambda: not compiler.jobs())
     assert compiler.client.get("/healthz").status_code == 200
     assert not list(compiler.cache.glob("jobs/*/*-*"))
 

@@ -13,9 +13,8 @@ import pytest
 
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
-from tests.api.test_compile import problem_of, until
-
-pytestmark = pytest.mark.timeout(120)
+from tests.api.test_compile import problem_of
+from tests.waiting import until
 
 
 def sha256(content: bytes) -> str:

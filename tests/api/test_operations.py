@@ -25,8 +25,7 @@ from service.jobs.database.engine import Database
 from service.jobs.objects.keys import Keys
 from tests.api.conftest import ROOT, RunningServer, make_onnx
 from tests.api.jobs import ended, parsed, submit, uploaded
-
-pytestmark = pytest.mark.timeout(180)
+from tests.waiting import PATIENCE_S
 
 Start = Callable[..., RunningServer]
 
@@ -48,7 +47,7 @@ def serving(cache: Path, *arguments: str, **environment: str) -> Iterator[tuple[
         line = process.stdout.readline()
         yield line.removeprefix("listening on ").strip(), process
         process.send_signal(signal.SIGINT)
-        process.wait(30)
+        process.wait(PATIENCE_S)
     finally:
         if process.poll() is None:
             process.kill()
@@ -64,10 +63,10 @@ def test_tls_with_a_certificate_of_our_own(tmp_path: Path, monkeypatch: pytest.M
     subprocess.run([*command, *names, "-keyout", key, "-out", certificate], check=True, capture_output=True)
     with serving(tmp_path / "cache", "--tls-cert", str(certificate), "--tls-key", str(key)) as (url, _):
         assert url.startswith("https://127.0.0.1:")
-        with httpx.Client(verify=ssl.create_default_context(cafile=str(certificate))) as client:
+        with httpx.Client(timeout=PATIENCE_S, verify=ssl.create_default_context(cafile=str(certificate))) as client:
             assert client.get(f"{url}/healthz").json()["status"] == "ok"
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"{url}/healthz")  # nobody that it trusts has signed it
+            httpx.get(f"{url}/healthz", timeout=PATIENCE_S)  # nobody that it trusts has signed it
         with Client(url, patience=Patience(unreachable_s=0.1)) as ours, pytest.raises(ServerUnreachable) as refused:
             ours.targets()
         assert "SSL_CERT_FILE" in refused.value.remedy
@@ -97,7 +96,7 @@ def test_what_cannot_be_served_is_refused_before_it_starts(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 2, done.stderr
     assert "[invalid-option]" in done.stderr
@@ -107,19 +106,27 @@ def test_what_cannot_be_served_is_refused_before_it_starts(
 def test_a_network_is_served_with_keys_or_when_told_to_be_open(tmp_path: Path) -> None:
     with serving(tmp_path, "--host", "0.0.0.0", "--no-auth") as (url, _):
         here = url.replace("0.0.0.0", "127.0.0.1")
-        assert httpx.get(f"{here}/v1/models").status_code == 200
-        assert httpx.get(f"{here}/v1/models", headers={"Origin": "https://evil.example"}).status_code == 403
+        assert httpx.get(f"{here}/v1/models", timeout=PATIENCE_S).status_code == 200
+        assert (
+            httpx.get(f"{here}/v1/models", headers={"Origin": "https://evil.example"}, timeout=PATIENCE_S).status_code
+            == 403
+        )
     with closing(Database(f"sqlite:///{tmp_path / 'service.sqlite3'}")) as database:
         secret = Keys(database).create("ci", ["read"]).secret
     with serving(tmp_path, "--host", "0.0.0.0") as (url, _):
         here = url.replace("0.0.0.0", "127.0.0.1")
-        assert httpx.get(f"{here}/v1/models").status_code == 401
-        assert httpx.get(f"{here}/v1/models", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+        assert httpx.get(f"{here}/v1/models", timeout=PATIENCE_S).status_code == 401
+        assert (
+            httpx.get(
+                f"{here}/v1/models", headers={"Authorization": f"Bearer {secret}"}, timeout=PATIENCE_S
+            ).status_code
+            == 200
+        )
 
 
 def test_it_is_ready_when_a_worker_is_warm_and_not_on_a_full_disk(start: Start, tmp_path: Path) -> None:
     server = start()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_S
     while (answer := server.client.get("/readyz")).status_code == 503 and time.monotonic() < deadline:
         assert answer.json()["fields"]["reasons"] == ["no worker is warm yet"]
         time.sleep(0.1)
@@ -141,7 +148,7 @@ def test_a_second_signal_cuts_a_drain_short(start: Start, second: signal.Signals
         time.sleep(0.05)
     assert server.client.get(f"/v1/jobs/{job}").json()["state"] == "running"
     server.process.send_signal(second)
-    server.process.wait(60)
+    server.process.wait(PATIENCE_S)
     server.close()
     again = start()
     state = again.client.delete(f"/v1/jobs/{job}")  # it was queued again
@@ -150,16 +157,16 @@ def test_a_second_signal_cuts_a_drain_short(start: Start, second: signal.Signals
 
 
 def test_a_drain_refuses_new_work_lets_what_runs_end_and_tells_who_listens(start: Start) -> None:
-    server = start(drain_s=60)
+    server = start(drain_s=PATIENCE_S)
     digest = uploaded(server, make_onnx(4, seed=80))
-    job = submit(server, digest, "made", shapes={"sleep_s": 4}).json()["id"]
+    job = submit(server, digest, "made", shapes={"sleep_s": 8}).json()["id"]
     waiting = submit(server, digest, "made", shapes={"sleep_s": 1}).json()["id"]
     while server.client.get(f"/v1/jobs/{job}").json()["state"] == "queued":
         time.sleep(0.05)
-    with httpx.stream("GET", f"{server.url}/v1/jobs/{job}/events", timeout=60) as stream:
+    with httpx.stream("GET", f"{server.url}/v1/jobs/{job}/events", timeout=PATIENCE_S) as stream:
         lines = stream.iter_lines()
         server.process.send_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while (ready := server.client.get("/readyz")).status_code == 200 and time.monotonic() < deadline:
             time.sleep(0.05)
         assert any("shutting down" in reason for reason in ready.json()["fields"]["reasons"])
@@ -170,7 +177,7 @@ def test_a_drain_refuses_new_work_lets_what_runs_end_and_tells_who_listens(start
         events = list(parsed(lines))
     assert events[-1][1] == "done"
     assert events[-1][2]["state"] == "succeeded"
-    assert server.process.wait(30) in (0, -signal.SIGTERM)
+    assert server.process.wait(PATIENCE_S) in (0, -signal.SIGTERM)
     server.close()
     again = start()
     assert again.client.get(f"/v1/jobs/{job}").json()["state"] == "succeeded"
@@ -192,13 +199,13 @@ def test_log_lines_are_json_with_the_ids_they_are_about(tmp_path: Path) -> None:
     with serving(tmp_path, RELAXC_LOG_FORMAT="json", RELAXC_LOG_LEVEL="info") as (url, process):
         headers = {"X-Request-Id": "mine-2"}
         model = {"model": ("m.onnx", make_onnx(4, seed=82))}
-        digest = httpx.post(f"{url}/v1/models", files=model, headers=headers, timeout=60).json()["digest"]
+        digest = httpx.post(f"{url}/v1/models", files=model, headers=headers, timeout=PATIENCE_S).json()["digest"]
         body = {"kind": "compile", "model": digest, "options": {"opt_level": 0}}
-        job = httpx.post(f"{url}/v1/jobs", json=body, timeout=60).json()["id"]
-        while httpx.get(f"{url}/v1/jobs/{job}").json()["state"] in ("queued", "running"):
+        job = httpx.post(f"{url}/v1/jobs", json=body, timeout=PATIENCE_S).json()["id"]
+        while httpx.get(f"{url}/v1/jobs/{job}", timeout=PATIENCE_S).json()["state"] in ("queued", "running"):
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     lines = [json.loads(line) for line in errors.splitlines()]
     [request] = [line for line in lines if line["logger"] == "relaxc.requests" and line.get("request") == "mine-2"]
     assert (request["method"], request["path"], request["status"], request["key"]) == (
@@ -251,4 +258,4 @@ names = ("tvm", "torch", "onnx", "numpy", "opentelemetry.sdk", "opentelemetry.ex
 heavy = [name for name in names if name in sys.modules]
 assert not heavy, heavy
 """
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=PATIENCE_S)

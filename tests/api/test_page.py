@@ -17,8 +17,6 @@ from tests.api.browser import WAIT_MS, Tab, chromium
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.page_entry import LOUD, MADE, SLEEP
 
-pytestmark = pytest.mark.timeout(300)
-
 EVIL = "<img src=x onerror='window.pwned=1'>"
 
 
@@ -381,7 +379,6 @@ def test_what_is_measured_replaces_the_estimate(tab: Tab) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_tuning_is_seen_as_it_goes_and_its_records_make_a_compile(tab: Tab) -> None:
     tab.open()
     tab.page.get_by_role("radio", name="Tune").check()

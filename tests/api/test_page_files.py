@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.api.conftest import ROOT, RunningServer
+from tests.waiting import PATIENCE_S
 
 FOLDER = ROOT / "service" / "api" / "page"
 FILES = sorted(FOLDER.iterdir())
@@ -30,7 +31,7 @@ def test_a_file_has_a_policy_and_is_asked_for_once(server: RunningServer, name: 
 
 @pytest.mark.parametrize("name", ["index", "../routes/page.py", "..%2froutes%2fpage.py", "%2e%2e/app.py", "main.js/"])
 def test_no_other_file_is_sent(server: RunningServer, name: str) -> None:
-    answer = httpx.get(f"{server.url}/page/{name}", follow_redirects=False)
+    answer = httpx.get(f"{server.url}/page/{name}", follow_redirects=False, timeout=PATIENCE_S)
     assert answer.status_code in (307, 404)
     assert "import" not in answer.text
 

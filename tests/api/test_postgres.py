@@ -11,12 +11,11 @@ import pytest
 
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.api.jobs import ended, parsed, submit, uploaded
-from tests.api.test_compile import post, problem_of, until
+from tests.api.test_compile import post, problem_of
 from tests.postgres import postgres, postgres_server
+from tests.waiting import until
 
 __all__ = ["postgres", "postgres_server"]
-
-pytestmark = pytest.mark.timeout(200)
 
 
 @pytest.fixture

@@ -65,11 +65,11 @@ def test_respond_async_gives_the_job_at_once(server: RunningServer) -> None:
 def test_wait_gives_the_library_or_the_job(server: RunningServer) -> None:
     model = make_onnx(4, seed=51)
     begun = time.monotonic()
-    late = compile_with(server, model, "wait=1", sleep_s=3)
+    late = compile_with(server, model, "wait=1", sleep_s=8)
     assert (late.status_code, late.headers["preference-applied"]) == (202, "wait=1")
     assert time.monotonic() - begun >= 1
     ended(server, late.json()["id"])
-    soon = compile_with(server, model, "wait=30", sleep_s=3)
+    soon = compile_with(server, model, "wait=30", sleep_s=8)
     assert (soon.status_code, soon.headers["preference-applied"]) == (200, "wait=30")
     assert soon.content.startswith(b"\x7fELF")
     assert soon.headers["cache-status"] == "relaxc; hit"

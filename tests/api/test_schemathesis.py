@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
+from tests.waiting import PATIENCE_S
 
 _UNCHECKED = "positive_data_acceptance"
 """What fits the document may still be no model, no cursor of ours, no known digest."""
@@ -40,16 +41,19 @@ def explore(server: RunningServer, folder: Path, *, examples: int, limit_s: int,
         *("--no-shrink", "--warnings", "off"),
     ]
     done = subprocess.run(
-        [str(word) for word in command], cwd=folder, capture_output=True, text=True, timeout=10 * limit_s, check=False
+        [str(word) for word in command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=limit_s + 5 * PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
     return done.stdout
 
 
-@pytest.mark.timeout(500)
 def test_every_answer_is_as_the_document_says(open_server: RunningServer, tmp_path: Path) -> None:
-    said = explore(open_server, tmp_path, examples=1, limit_s=15, seed=1)
-    assert "Tested: 3" in said  # thirty calls and more
+    explore(open_server, tmp_path, examples=1, limit_s=15, seed=1)
     assert open_server.client.get("/healthz").status_code == 200
 
 
@@ -57,5 +61,6 @@ def test_every_answer_is_as_the_document_says(open_server: RunningServer, tmp_pa
 @pytest.mark.timeout(6000)
 def test_every_answer_is_as_the_document_says_for_long(open_server: RunningServer, tmp_path: Path) -> None:
     for seed in (2, 3):
-        explore(open_server, tmp_path, examples=100, limit_s=600, seed=seed)
+        said = explore(open_server, tmp_path, examples=100, limit_s=600, seed=seed)
+        assert "Tested: 3" in said  # thirty calls and more
     assert open_server.client.get("/healthz").status_code == 200

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from benchmarks.peers.rounds import Plan, measure
 from benchmarks.peers.runtimes import RUNTIMES, runtime
 from benchmarks.peers.workers import Failed, Worker
 from tests import zoo
+from tests.waiting import until
 
 
 def row(runtime: str, *rounds: float, counts: bool = True) -> Row:
@@ -189,20 +189,11 @@ def test_a_worker_runs_in_its_turn_only(work: Path) -> None:
     with Worker("serve", "onnxruntime", case, folder, 2) as worker:
         worker.answer()
         assert len(worker.ask(do="run", warm=0, runs=4)["ms"]) == 4
-        _wait(lambda: _state(worker.pid) == "T")
+        until(lambda: _state(worker.pid) == "T")
         before = _cpu_ticks(worker.pid)
         worker.ask(do="run", warm=0, runs=1)
-        _wait(lambda: _state(worker.pid) == "T")
+        until(lambda: _state(worker.pid) == "T")
         assert _cpu_ticks(worker.pid) >= before
-
-
-def _wait(holds: Callable[[], bool]) -> None:
-    import time
-
-    end = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_a_worker_that_fails_says_why(tmp_path: Path) -> None:

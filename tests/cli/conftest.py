@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import PATIENCE_S
+
 ROOT = Path(__file__).parent.parent.parent
 Relaxc = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -32,7 +34,7 @@ def relaxc(cli_env: dict[str, str]) -> Relaxc:
     """`relaxc("compile", model, …)` runs it and gives exit code, stdout and stderr."""
 
     def run(
-        *arguments: object, cwd: Path = ROOT, timeout_s: float = 240, **env: str
+        *arguments: object, cwd: Path = ROOT, timeout_s: float = 3 * PATIENCE_S, **env: str
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "service", *map(str, arguments)],

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from service.artifact.manifest import Manifest
 from service.cli.main import main
 from tests.cli.conftest import ROOT, Relaxc
+from tests.waiting import PATIENCE_S, gone
 from tests.zoo import export
 
 
@@ -209,21 +209,17 @@ def test_a_signal_ends_the_compile_and_leaves_no_child(
     children = psutil.Process(process.pid).children(recursive=True)
     assert children
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     assert "Traceback" not in errors
-    deadline = time.monotonic() + 10
-    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children):
-        assert time.monotonic() < deadline, children
-        time.sleep(0.05)
+    assert gone(children)
     assert not any(tmp_path.iterdir())
 
 
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     relaxc: Relaxc, model: Path, tmp_path: Path
 ) -> None:
-    start = time.monotonic()
     done = relaxc("compile", model, "-o", tmp_path / "nowhere" / "x.so")
     assert done.returncode == 2
-    assert time.monotonic() - start < 5
+    assert not done.stderr.startswith("import")  # the first stage
     assert not any(tmp_path.iterdir())

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.cli.conftest import ROOT, Relaxc
+from tests.waiting import PATIENCE_S, gone
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -21,13 +22,12 @@ def test_a_signal_stops_the_server_in_order(cli_env: dict[str, str], number: sig
     )
     assert process.stdout is not None
     address = process.stdout.readline().split()[-1]
-    assert httpx.get(f"{address}/healthz").json()["status"] == "ok"
+    assert httpx.get(f"{address}/healthz", timeout=PATIENCE_S).json()["status"] == "ok"
     children = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
-    psutil.wait_procs(children, timeout=10)
-    assert not any(child.is_running() for child in children)
+    assert gone(children)
 
 
 def test_an_address_that_is_not_ours_is_refused(relaxc: Relaxc) -> None:

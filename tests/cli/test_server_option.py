@@ -15,6 +15,7 @@ import pytest
 from service.client import Client
 from tests.api.conftest import COMPILE, RunningServer, make_onnx
 from tests.cli.conftest import ROOT, Relaxc
+from tests.waiting import PATIENCE_S
 from tests.zoo import export
 
 
@@ -129,12 +130,12 @@ def test_a_signal_cancels_the_job(
     assert process.stderr is not None
     assert process.stderr.readline().startswith("import")
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + number
     assert "Traceback" not in errors
     with Client(server.url) as client:
         (job, *_) = client.jobs(limit="1").jobs
-        assert client.wait(job.id, timeout_s=30).state == "cancelled"
+        assert client.wait(job.id, timeout_s=PATIENCE_S).state == "cancelled"
     assert not any(tmp_path.iterdir())
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from service.cli.tune import parse_time
 from service.cli.tune_table import TuneProgress, duration
 from service.errors import InvalidOption
 from tests.cli.conftest import ROOT, Relaxc
+from tests.waiting import PATIENCE_S, gone
 from tests.zoo import export
 
 NO_WAIT = {"RELAXC_TUNE_QUIET_WAIT_S": "0"}
@@ -88,13 +88,10 @@ def _end(process: subprocess.Popen[str], number: int) -> int:
     """The exit code after a signal; every process that it started is gone soon after."""
     family = psutil.Process(process.pid).children(recursive=True)
     os.kill(process.pid, number)
-    code = process.wait(60)
+    code = process.wait(PATIENCE_S)
     assert process.stderr is not None
     process.stderr.close()
-    deadline = time.monotonic() + 60
-    while any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in family):
-        assert time.monotonic() < deadline, "it left processes"
-        time.sleep(0.1)
+    assert gone(family), "it left processes"
     return code
 
 

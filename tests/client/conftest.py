@@ -16,7 +16,7 @@ from tests.client.wire import Wire
 Ask = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """A server whose compiles do what `tests.jobs.entries` says, by the seed of the options."""
     running = RunningServer(tmp_path_factory.mktemp("cache"), BY_SEED)

@@ -16,8 +16,7 @@ from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.client.conftest import Ask
 from tests.client.test_jobs import options
 from tests.client.wire import Cut, Wire
-
-pytestmark = pytest.mark.timeout(120)
+from tests.waiting import PATIENCE_S
 
 
 def test_a_cancel_whose_answer_is_lost_has_cancelled(
@@ -26,7 +25,7 @@ def test_a_cancel_whose_answer_is_lost_has_cancelled(
     job = client.submit("compile", model=client.upload(model).digest, options=options("sleep").to_dict())
     wire.cuts.append(Cut(down=1))  # the server does it, and nobody hears
     assert ask(wire.url, "cancel", job.id).id == job.id
-    assert client.wait(job.id, timeout_s=20).state == "cancelled"
+    assert client.wait(job.id, timeout_s=PATIENCE_S).state == "cancelled"
     assert wire.connections == 2
 
 
@@ -101,7 +100,7 @@ def test_so_does_a_cancelled_task(
 def _all_cancelled(client: Client, model: Path, arrives: bool) -> None:
     jobs = client.jobs(model=client.upload(model).digest).jobs
     assert len(jobs) == 1 or (not jobs and not arrives)
-    assert [client.wait(job.id, timeout_s=20).state for job in jobs] == ["cancelled"] * len(jobs)
+    assert [client.wait(job.id, timeout_s=PATIENCE_S).state for job in jobs] == ["cancelled"] * len(jobs)
 
 
 def test_a_refused_submission_is_not_sent_again(server: RunningServer, client: Client, model: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from tests.api.conftest import RunningServer, make_onnx
 from tests.client.conftest import Ask
 from tests.client.wire import Cut, Wire
 from tests.jobs.entries import seed_of
+from tests.waiting import PATIENCE_S
 
 
 def options(entry: str = "made", **shapes: int) -> CompileOptions:
@@ -160,10 +160,15 @@ def test_the_time_limit_stops_the_job(server: RunningServer, ask: Ask, model: Pa
 
 def test_a_cancelled_task_cancels_the_job(server: RunningServer, model: Path, tmp_path: Path) -> None:
     async def impatient() -> None:
-        async with AsyncClient(server.url) as client, asyncio.timeout(2):
-            await client.compile(model, tmp_path / "m.so", options=options("sleep"))
+        begun = asyncio.Event()
+        async with AsyncClient(server.url) as client:
+            wishes = {"options": options("sleep"), "on_event": lambda event: begun.set()}
+            task = asyncio.create_task(client.compile(model, tmp_path / "m.so", **wishes))
+            await begun.wait()
+            task.cancel()
+            await task
 
-    with pytest.raises(TimeoutError):
+    with pytest.raises(asyncio.CancelledError):
         asyncio.run(impatient())
     _is_cancelled(server, model)
 
@@ -171,7 +176,7 @@ def test_a_cancelled_task_cancels_the_job(server: RunningServer, model: Path, tm
 def _is_cancelled(server: RunningServer, model: Path) -> None:
     with Client(server.url) as client:
         (job,) = client.jobs(model=hashlib.sha256(model.read_bytes()).hexdigest()).jobs
-        assert client.wait(job.id, timeout_s=20).state == "cancelled"
+        assert client.wait(job.id, timeout_s=PATIENCE_S).state == "cancelled"
         with pytest.raises(Cancelled):
             client.job(job.id).check()
         with pytest.raises(JobEnded):
@@ -187,7 +192,7 @@ def test_who_joined_a_job_leaves_it_to_the_others(
         client.compile(model, tmp_path / "m.so", options=options("sleep"), timeout_s=0.0)
     assert client.job(job.id).state in ("queued", "running")
     client.cancel(job.id)
-    assert client.wait(job.id, timeout_s=20).state == "cancelled"
+    assert client.wait(job.id, timeout_s=PATIENCE_S).state == "cancelled"
 
 
 def test_pages_logs_and_targets(server: RunningServer, ask: Ask, tmp_path: Path, model: Path) -> None:
@@ -205,10 +210,8 @@ def test_pages_logs_and_targets(server: RunningServer, ask: Ask, tmp_path: Path,
 def test_nobody_there(ask: Ask, model: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-    start = time.monotonic()
     with pytest.raises(ServerUnreachable, match="cannot talk to"):
         ask(f"http://127.0.0.1:{port}", "upload", model, connection={"patience": Patience(unreachable_s=0.5)})
-    assert time.monotonic() - start < 20
 
 
 def test_somebody_else_there(ask: Ask) -> None:

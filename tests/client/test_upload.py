@@ -46,7 +46,7 @@ def test_an_upload_goes_on_in_another_process(server: RunningServer, ask: Ask, t
     assert begun.status_code == 202
     wire.cuts.append(Cut(up=len(content) - CHUNK_BYTES // 2))  # less than the whole
     assert ask(wire.url, "upload", tmp_path / "m.onnx").digest == digest
-    assert wire.connections == 1
+    assert wire.up < len(content)
 
 
 def test_what_is_no_model_is_refused_as_it_is_here(server: RunningServer, ask: Ask, tmp_path: Path) -> None:

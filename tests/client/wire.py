@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from typing import Self
 from urllib.parse import urlsplit
 
+from tests.waiting import PATIENCE_S
+
 __all__ = ["Cut", "Wire"]
 
 _CHUNK_BYTES = 1 << 16
@@ -32,6 +34,8 @@ class Wire:
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
         self.cuts: deque[Cut] = deque()
         self.connections = 0
+        self.up = 0
+        """Bytes that came from clients."""
         self._open: set[socket.socket] = set()
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -53,16 +57,17 @@ class Wire:
             self._open |= {client, server}
             cut = self.cuts.popleft() if self.cuts else Cut()
             for source, sink, left in ((client, server, cut.up), (server, client, cut.down)):
-                thread = threading.Thread(target=self._relay, args=(source, sink, left))
+                thread = threading.Thread(target=self._relay, args=(source, sink, left, source is client))
                 thread.start()
                 self._threads.append(thread)
 
-    def _relay(self, source: socket.socket, sink: socket.socket, left: int | None) -> None:
+    def _relay(self, source: socket.socket, sink: socket.socket, left: int | None, upwards: bool) -> None:
         with contextlib.suppress(OSError):
             while left is None or left > 0:
                 data = source.recv(_CHUNK_BYTES if left is None else min(left, _CHUNK_BYTES))
                 if not data:
                     break
+                self.up += len(data) if upwards else 0
                 sink.sendall(data)
                 left = None if left is None else left - len(data)
         for side in (source, sink):
@@ -77,7 +82,7 @@ class Wire:
         for side in list(self._open):
             _reset(side)
         for thread in self._threads:
-            thread.join(10)
+            thread.join(PATIENCE_S)
         for side in self._open:
             side.close()
 

@@ -12,7 +12,6 @@ pytestmark = pytest.mark.slow
 VARIANTS = {"fp32": {}, "fp16": {"dtype": "float16"}, "bf16": {"dtype": "bfloat16"}, "symbolic": {"dynamic": True}}
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("variant", VARIANTS)
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 @pytest.mark.parametrize("family", zoo.names())
@@ -23,7 +22,6 @@ def test_a_listed_family_is_verified(family: str, format: str, variant: str) -> 
     assert made.manifest.verified is True, made.manifest.verification
 
 
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 @pytest.mark.parametrize("family", zoo.names(others=True))
 def test_a_family_that_nobody_listed_is_verified(family: str, format: str) -> None:

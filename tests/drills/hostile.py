@@ -35,7 +35,7 @@ __all__ = ["run"]
 MOST_BYTES = 256 << 20
 """What the server's own process may take on top of what it took at rest."""
 
-_AT_REST_S = 30.0
+_AT_REST_S = 240.0
 _OURS = (str(ROOT), "site-packages", "Traceback (most recent call last)", "/usr/lib/python")
 _BUGS = ("Traceback (most recent call last)", "incident ", "Fatal error", "Exception in ASGI")
 

@@ -22,7 +22,7 @@ from tests.processes import name_of
 
 __all__ = ["Truth"]
 
-_GONE_S = 30.0
+_GONE_S = 240.0
 _LONG_AGO_S = 3 * 24 * 3600.0
 _FORWARD = {("queued", "running"), ("running", "queued"), *(("running", end) for end in ("succeeded", "failed"))}
 

@@ -37,6 +37,7 @@ def test_two_rounds(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("database", ["sqlite", "postgresql"])
 def test_fifty_rounds(tmp_path: Path, database: str) -> None:
     found = drill(tmp_path / "drill", rounds=50, database=database, seed=7)

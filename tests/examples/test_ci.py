@@ -24,6 +24,7 @@ from service.tuning.sources import SHIPPED
 from tests import zoo
 from tests.test_layers import ROOT
 from tests.tuning.sample_records import record_of_row
+from tests.waiting import PATIENCE_S
 
 WORKFLOW = yaml.safe_load((ROOT / "examples/ci/compile.yml").read_text(encoding="utf-8"))["jobs"]["compile"]
 FOLDERS = sorted({file.parent for file in SHIPPED.glob(f"*/*{SUFFIX}")})
@@ -61,7 +62,7 @@ class Checkout:
         self.records = root / "tuning_logs"
         self.records.mkdir()
 
-    def step(self, name: str, *, timeout_s: float = 280) -> subprocess.CompletedProcess[str]:
+    def step(self, name: str, *, timeout_s: float = 2 * PATIENCE_S) -> subprocess.CompletedProcess[str]:
         """Runs it, as the runner of GitHub does."""
         kept = {key: value for key, value in os.environ.items() if not key.startswith("RELAXC_")}
         env = {
@@ -102,7 +103,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
     assert done.returncode == 4 and "[not-tuned]" in done.stderr
     command = [str(made.root / "bin/relaxc"), "compile", "model.onnx", "-o", "model.so", "--target", "x86-64-v3"]
     env = {**os.environ, "PYTHONPATH": str(ROOT), "RELAXC_CACHE_DIR": str(made.root / "cache")}
-    subprocess.run(command, cwd=made.root, env=env, capture_output=True, timeout=280, check=True)
+    subprocess.run(command, cwd=made.root, env=env, capture_output=True, timeout=2 * PATIENCE_S, check=True)
     append(made.records, [record_of_row(dict(row), spec) for row in made.manifest().schedule if row["parameters"]])
     (made.root / "model.so").unlink()
     return made

@@ -13,6 +13,7 @@ import pytest
 
 from examples import demo
 from tests.processes import command_of
+from tests.waiting import PATIENCE_S
 
 
 def _servers() -> list[int]:
@@ -23,7 +24,7 @@ def _servers() -> list[int]:
 
 def test_the_server_is_stopped_when_the_demo_breaks(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="broke"), demo._server(tmp_path) as address:
-        assert httpx.get(f"{address}/healthz").status_code == 200
+        assert httpx.get(f"{address}/healthz", timeout=PATIENCE_S).status_code == 200
         raise RuntimeError("broke")
     assert _servers() == []
 
@@ -50,7 +51,12 @@ def test_an_error_of_the_server_is_shown(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_the_whole_demo() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "examples.demo"], cwd=demo.ROOT, capture_output=True, text=True, timeout=280, check=False
+        [sys.executable, "-m", "examples.demo"],
+        cwd=demo.ROOT,
+        capture_output=True,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "the store" in done.stdout

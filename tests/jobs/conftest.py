@@ -11,6 +11,7 @@ from service.jobs.backend import Backend
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind
 from service.process.limits import Limits
+from tests.jobs.zygotes import Lender
 from tests.postgres import postgres, postgres_server
 
 __all__ = ["postgres", "postgres_server"]
@@ -43,9 +44,20 @@ def database(database_url: str) -> Iterator[Database]:
     opened.close()
 
 
+@pytest.fixture(scope="session")
+def lender() -> Iterator[Lender]:
+    """Workers for the backends of all tests."""
+    lender = Lender()
+    yield lender
+    lender.close()
+
+
 @pytest.fixture
-def open_backend(database_url: str, tmp_path: Path) -> Iterator[OpenBackend]:
+def open_backend(
+    database_url: str, tmp_path: Path, lender: Lender, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpenBackend]:
     """Backends over one database, by default in one cache folder; all closed at the end."""
+    monkeypatch.setattr("service.jobs.backend.Pool", lender.pool)
     opened: list[Backend] = []
 
     def make(cache: str = "cache", **options: object) -> Backend:

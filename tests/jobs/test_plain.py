@@ -15,8 +15,6 @@ from service.process.failures import log_tail
 from service.process.plain import open_left, open_plain, plain_file
 from tests.jobs.queue.test_desk import ANN, OpenBackend, asks, end_of, log_of
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def _socket(path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:

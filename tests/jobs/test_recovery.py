@@ -24,6 +24,7 @@ from service.process.workspace import Workspace
 from tests.jobs.conftest import BY_SEED, OpenBackend
 from tests.jobs.entries import seed_of
 from tests.processes import name_of
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -54,12 +55,12 @@ class Server:
         below = self.children()
         self.process.kill()
         self.close()
-        _, alive = psutil.wait_procs(below, timeout=20)
+        _, alive = psutil.wait_procs(below, timeout=PATIENCE_S)
         assert not alive
 
     def close(self) -> None:
         """Ends it in order, if it still runs."""
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=PATIENCE_S)
 
 
 def _until_ready(lines: Iterable[str]) -> Iterator[str]:
@@ -108,7 +109,7 @@ def look(database_url: str, start: Start) -> Iterator[Callable[[str], JobRow]]:
 Look = Callable[[str], JobRow]
 
 
-def until(look: Look, id: str, is_so: Callable[[JobRow], bool], timeout_s: float = 90) -> JobRow:
+def until(look: Look, id: str, is_so: Callable[[JobRow], bool], timeout_s: float = PATIENCE_S) -> JobRow:
     deadline = time.monotonic() + timeout_s
     while not is_so(row := look(id)):
         assert time.monotonic() < deadline, row
@@ -190,7 +191,7 @@ def test_a_silent_server_loses_its_jobs_and_cannot_end_them(start: Start, look: 
     row = until(look, id, lambda row: row.attempts == 2)
     assert row.state is State.FAILED or row.instance is not None
     first.process.send_signal(signal.SIGCONT)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while any("relaxc-job" in name_of(process) for process in first.children()):
         assert time.monotonic() < deadline
         time.sleep(0.1)

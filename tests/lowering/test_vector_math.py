@@ -13,6 +13,8 @@ from service.lowering import pipeline, schedule
 from service.lowering.target import resolve, to_tvm
 from service.lowering.vector_math import FUNCTIONS, llvm_module
 
+pytestmark = pytest.mark.sampled
+
 pipeline.register()
 
 COUNT = 1 << 19

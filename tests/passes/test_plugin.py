@@ -15,6 +15,8 @@ from service.passes.common.constants import constant
 from service.request import CompileOptions
 from tests.passes.graphs import TARGET, compute, graph, random, run, weights
 
+pytestmark = pytest.mark.sampled
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 
 

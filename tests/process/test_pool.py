@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from service.process.flavour_zygote import FlavourZygote, ZygoteGone
 from service.process.limits import Limits
 from service.process.pool import Cancellation, Pool
 from service.process.task import Flavour, Task
+from tests.waiting import PATIENCE_S, gone, until
 
 ROOT = Path(__file__).parents[2]
 LIMITS = Limits(timeout_s=60.0, memory_bytes=2 << 30, file_bytes=8 << 20)
@@ -52,14 +53,13 @@ def ignore(event: dict[str, Any]) -> None:
     """For tests that look at the end only."""
 
 
-def all_gone(pids: list[int], within_s: float = 2.0) -> bool:
-    """Whether none of these processes runs any more; one that nobody has reaped yet does not run."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
-            return True
-        time.sleep(0.01)
-    return False
+def all_gone(pids: list[int]) -> bool:
+    """Whether none of these processes runs any more; they sleep for ten minutes where nobody kills them."""
+    found = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.append(psutil.Process(pid))
+    return gone(found)
 
 
 class Watched:
@@ -87,12 +87,12 @@ class Watched:
     def pids(self) -> list[int]:
         """The processes that the entry `sleep` says it has."""
         with self._changed:
-            assert self._changed.wait_for(lambda: any("pids" in e for e in self.events), 30)
+            assert self._changed.wait_for(lambda: any("pids" in e for e in self.events), PATIENCE_S)
         return next(event["pids"] for event in self.events if "pids" in event)
 
-    def ended(self, within_s: float) -> BaseException | None:
+    def ended(self) -> BaseException | None:
         """What it raised."""
-        self._thread.join(within_s)
+        self._thread.join(PATIENCE_S)
         assert not self._thread.is_alive()
         return self.error
 
@@ -162,24 +162,20 @@ def test_files_have_a_limit(pool: Pool, task: Callable[..., Task], tmp_path: Pat
 
 
 def test_a_hang_ends_at_the_time_limit_with_everything_it_started(pool: Pool, task: Callable[..., Task]) -> None:
-    limits = Limits(timeout_s=1.0, memory_bytes=1 << 30, file_bytes=1 << 20)
+    limits = Limits(timeout_s=8.0, memory_bytes=1 << 30, file_bytes=1 << 20)
     events: list[dict[str, Any]] = []
-    start = time.monotonic()
-    with pytest.raises(CompilerTimeout, match="limit of 1 s in stage build") as caught:
+    with pytest.raises(CompilerTimeout, match="limit of 8 s in stage build") as caught:
         pool.run(task("sleep", limits=limits), events.append)
-    assert time.monotonic() - start < 3
     assert caught.value.fields["log_tail"] == ["sleeping"]
-    assert all_gone(events[-1]["pids"], within_s=0.1)
+    assert all_gone(events[-1]["pids"])
 
 
-def test_cancel_kills_everything_in_under_two_seconds(pool: Pool, task: Callable[..., Task]) -> None:
+def test_cancel_kills_everything(pool: Pool, task: Callable[..., Task]) -> None:
     run = Watched(pool, task("sleep"))
     pids = run.pids()
-    start = time.monotonic()
     run.cancellation.cancel()
-    assert isinstance(run.ended(2), Cancelled)
-    assert time.monotonic() - start < 2
-    assert all_gone(pids, within_s=0.1)
+    assert isinstance(run.ended(), Cancelled)
+    assert all_gone(pids)
 
 
 def test_a_task_cancelled_before_it_starts_does_not_start(pool: Pool, task: Callable[..., Task]) -> None:
@@ -193,10 +189,10 @@ def test_kill_9_of_the_child(pool: Pool, task: Callable[..., Task]) -> None:
     run = Watched(pool, task("sleep"))
     pids = run.pids()
     os.kill(pids[0], signal.SIGKILL)
-    error = run.ended(5)
+    error = run.ended()
     assert isinstance(error, CompilerCrashed)
     assert (error.fields["signal"], error.fields["stage"]) == ("SIGKILL", "build")
-    assert all_gone(pids, within_s=0.1)
+    assert all_gone(pids)
     assert pool.run(task("echo"), ignore) == {"payload": {}}
 
 
@@ -204,7 +200,7 @@ def test_kill_9_of_the_guard(pool: Pool, task: Callable[..., Task]) -> None:
     run = Watched(pool, task("sleep"))
     pids = run.pids()
     os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
-    assert isinstance(run.ended(5), CompilerCrashed)
+    assert isinstance(run.ended(), CompilerCrashed)
     assert all_gone(pids)  # also the one that left the session
     assert pool.run(task("echo"), ignore) == {"payload": {}}
 
@@ -218,7 +214,7 @@ def test_kill_9_of_the_zygote_does_not_touch_a_running_task_and_the_pool_heals(
     os.kill(zygote, signal.SIGKILL)
     assert pool.run(task("echo"), ignore) == {"payload": {}}
     assert pool.pids()[Flavour.ONNX] != zygote
-    assert isinstance(run.ended(10), CompilerCrashed)  # it sleeps on, and then leaves without a result
+    assert isinstance(run.ended(), CompilerCrashed)  # it sleeps on, and then leaves without a result
     assert all_gone(pids)
 
 
@@ -257,7 +253,7 @@ def test_a_zygote_that_imports_ends_when_its_server_is_killed(tmp_path: Path) ->
         cwd=ROOT,
         check=False,
     )
-    assert all_gone([int(done.stdout)], within_s=60)
+    assert all_gone([int(done.stdout)])
 
 
 def test_a_killed_server_leaves_no_file(tmp_path: Path) -> None:
@@ -275,7 +271,7 @@ def test_a_killed_server_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_daemon_does_not_outlive_its_task(pool: Pool, task: Callable[..., Task]) -> None:
-    assert all_gone([pool.run(task("leaves_children"), ignore)["daemon"]], within_s=0.1)
+    assert all_gone([pool.run(task("leaves_children"), ignore)["daemon"]])
 
 
 def test_nonsense_on_the_channel_is_skipped_and_the_death_is_told(pool: Pool, task: Callable[..., Task]) -> None:
@@ -313,7 +309,7 @@ def test_a_listener_that_raises_ends_the_task(pool: Pool, task: Callable[..., Ta
 
     with pytest.raises(KeyboardInterrupt):
         pool.run(task("sleep"), listen)
-    assert all_gone(pids, within_s=0.1)
+    assert all_gone(pids)
 
 
 def test_tasks_run_beside_each_other(pool: Pool, task: Callable[..., Task]) -> None:
@@ -322,15 +318,15 @@ def test_tasks_run_beside_each_other(pool: Pool, task: Callable[..., Task]) -> N
     assert len(set(pids)) == 9
     for run in runs:
         run.cancellation.cancel()
-    assert all(isinstance(run.ended(3), Cancelled) for run in runs)
-    assert all_gone(pids, within_s=0.1)
+    assert all(isinstance(run.ended(), Cancelled) for run in runs)
+    assert all_gone(pids)
 
 
 def test_closing_the_pool_ends_everything(task: Callable[..., Task]) -> None:
     with Pool() as pool:
         run = Watched(pool, task("sleep"))
         pids = [*run.pids(), *pool.pids().values()]
-    assert isinstance(run.ended(2), Cancelled)
+    assert isinstance(run.ended(), Cancelled)
     assert all_gone(pids)
     with pytest.raises(ServiceError, match="shutting down"):
         pool.run(task("echo"), ignore)
@@ -340,8 +336,6 @@ def test_a_ready_worker_says_what_its_jobs_are_behind() -> None:
     with Pool() as pool:
         assert pool.ready() == {}
         pool.warm(Flavour.ONNX)
-        deadline = time.monotonic() + 60
-        while not pool.ready() and time.monotonic() < deadline:
-            time.sleep(0.05)
+        until(pool.ready)
         sandbox = pool.ready()[Flavour.ONNX]
         assert set(sandbox) == {"network", "files", "calls", "user", "signals", "missing"}

@@ -12,6 +12,8 @@ from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.harness import legalized
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 
 CASES = {

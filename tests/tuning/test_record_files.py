@@ -19,6 +19,7 @@ from service.tuning.records import RecordSet, RecordTarget
 from service.tuning.sources import SHIPPED
 from tests.test_layers import ROOT
 from tests.tuning.sample_records import TARGET, record
+from tests.waiting import PATIENCE_S
 
 FILE = f"{TARGET.name}/cpu.matmul.jsonl"
 
@@ -160,7 +161,7 @@ def writer(root: Path, first: int, last: int) -> subprocess.Popen[str]:
 def test_two_writers_on_one_folder_lose_nothing(tmp_path: Path) -> None:
     writers = [writer(tmp_path, 0, 25), writer(tmp_path, 25, 50)]
     for one in writers:
-        _, errors = one.communicate(timeout=120)
+        _, errors = one.communicate(timeout=PATIENCE_S)
         assert one.returncode == 0, errors
     assert read(tmp_path) == RecordSet(some(50))
 
@@ -200,7 +201,7 @@ except StoreUnwritable as error:
     print(error.message, "|", error.remedy)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=True
     )
     assert "cannot write records into" in done.stdout and "no record was lost" in done.stdout
     assert (tmp_path / FILE).read_bytes() == before

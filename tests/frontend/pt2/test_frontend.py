@@ -15,6 +15,7 @@ from service.frontend.pt2 import frontend as exported_program
 from service.signature import DimBounds, TensorSpec
 from tests import zoo
 from tests.frontend.pt2.support import arrays_of, check, export
+from tests.waiting import PATIENCE_S
 
 
 def _inputs(name: str, dtype: str = "float32") -> list[object]:
@@ -88,7 +89,7 @@ def test_transformers_is_not_needed(tmp_path: Path) -> None:
         f"model = exported_program.load(Path({str(path)!r}), shapes={{}})\n"
         "print(*[spec.name for spec in model.signature.outputs])\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert ran.stdout.split() == ["last_hidden_state", "pooler_output"], ran.stderr
 
 

@@ -24,6 +24,7 @@ from service.jobs.database.rows import JobRow
 from service.jobs.job import State
 from tests.jobs.conftest import BY_SEED, ENTRIES, LIMITS
 from tests.jobs.queue.test_desk import ANN, asks, end_of, log_of, upload
+from tests.waiting import PATIENCE_S
 
 BUCKET = "s3://relaxc-test/some/prefix"
 
@@ -42,10 +43,10 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         )
     url = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + PATIENCE_S
         while True:
             try:
-                assert httpx.get(url, timeout=30).status_code < 500
+                assert httpx.get(url, timeout=PATIENCE_S).status_code < 500
                 break
             except httpx.TransportError:
                 assert time.monotonic() < deadline, log.read_text()
@@ -55,7 +56,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
                 patch.setenv(name, "test")
             patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-            assert httpx.put(f"{url}/relaxc-test", timeout=30).status_code == 200
+            assert httpx.put(f"{url}/relaxc-test", timeout=PATIENCE_S).status_code == 200
             yield url
     finally:
         process.terminate()

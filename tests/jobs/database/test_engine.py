@@ -16,6 +16,7 @@ from alembic.migration import MigrationContext
 from service.errors import InvalidOption, ServiceError
 from service.jobs.database.engine import Database, now
 from service.jobs.database.tables import metadata, shares
+from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -52,7 +53,7 @@ def test_servers_that_start_at_once_migrate_once(database_url: str) -> None:
         subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True) for _ in range(4)
     ]
     for process in starting:
-        _, errors = process.communicate(timeout=120)
+        _, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors
 
 
@@ -89,7 +90,7 @@ def test_the_clock_is_unix_time(database: Database) -> None:
     with database.read() as connection:
         first = connection.scalar(sa.select(now()))
     assert first is not None
-    assert abs(first - time.time()) < 60
+    assert abs(first - time.time()) < PATIENCE_S
 
 
 @pytest.mark.parametrize("url", ["mysql://x/y", "sqlite://", "no url at all"])

@@ -20,6 +20,7 @@ from service.errors import InvalidOption, ModelNotFound, UnknownFormat
 from service.jobs.local import calls as local
 from service.request import CompileOptions, ModelFormat
 from tests.api.conftest import ROOT, make_onnx
+from tests.waiting import PATIENCE_S, gone
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -109,7 +110,7 @@ _WAITS = """
 import sys, time, service
 def listen(event):
     print("started", flush=True)
-    time.sleep(60)
+    time.sleep(600)
 if __name__ == "__main__":
     service.compile(sys.argv[1], on_event=listen)
 """
@@ -127,7 +128,6 @@ def test_an_interrupted_program_leaves_no_process(model: Path, number: signal.Si
         below = psutil.Process(program.pid).children(recursive=True)
         assert below
         program.send_signal(number)
-        program.communicate(timeout=20)
-    _, alive = psutil.wait_procs(below, timeout=5)
-    assert not [process for process in alive if process.status() != psutil.STATUS_ZOMBIE]
+        program.communicate(timeout=PATIENCE_S)
+    assert gone(below)
     assert number == signal.SIGKILL or not list((tmp_path / "cache" / "jobs").iterdir())

@@ -18,8 +18,6 @@ from service.tuning.options import TuneOptions
 from tests.api.conftest import make_onnx
 from tests.jobs.durable_entries import STRAYS
 
-pytestmark = pytest.mark.timeout(300)
-
 
 @pytest.fixture(scope="module", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:

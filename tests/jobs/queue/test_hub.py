@@ -20,6 +20,7 @@ from service.jobs.database.engine import Database
 from service.jobs.database.rows import EventRow
 from service.jobs.queue.hub import Hub, Subscription
 from tests.jobs.rows import claim, put
+from tests.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def started(database: Database) -> str:
 
 
 def first_of(subscription: Subscription) -> EventRow:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
         if found := subscription.take():
             return found[0]
@@ -151,7 +152,7 @@ def test_a_postgresql_that_hangs_holds_up_nobody_for_ever(
     time.sleep(1.0)
     hang(False)
     for thread in waiting:
-        thread.join(30)
+        thread.join(PATIENCE_S)
         assert not thread.is_alive()
     with small.begin() as connection:
         assert transitions.recover(connection, id)

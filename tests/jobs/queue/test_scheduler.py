@@ -22,6 +22,7 @@ from service.jobs.queue.executor import Executor
 from service.jobs.queue.running import Running
 from service.jobs.queue.scheduler import Scheduler
 from tests.jobs.rows import find, put
+from tests.waiting import PATIENCE_S
 
 GIB = 1 << 30
 
@@ -58,7 +59,7 @@ class Workers:
 
     def until(self, job: JobRow, state: State) -> JobRow:
         self.scheduler.wake()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE_S
         while (row := find(self.database, job.id)).state is not state:
             assert time.monotonic() < deadline, row
             time.sleep(0.02)
@@ -181,7 +182,7 @@ def test_a_job_that_another_server_has_taken_is_ended_here(workers: Open, databa
     with database.begin() as connection:
         instances.bury(connection, ["me"])
         transitions.recover(connection, job.id)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_S
     while pool.scheduler.find(job.id) is not None and find(database, job.id).attempts < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -13,6 +13,8 @@ from service.passes.common.rewrite import is_tensor_constant
 from tests.passes.graphs import compute, graph
 from tests.passes.layout.test_block_channels import blocked, inputs, operators, weight
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 
 GEOMETRIES: list[dict[str, Any]] = [

@@ -16,6 +16,8 @@ from service.passes.layout.pack_matmul import PackMatmul
 from service.passes.report import OptimizeReport
 from tests.passes.graphs import TARGET, compute, graph, operators
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 CPU = cpu_of(TARGET)
 

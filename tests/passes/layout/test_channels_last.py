@@ -15,6 +15,8 @@ from service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from tests.passes.graphs import TARGET, assert_unchanged, graph
 from tests.passes.layout.test_block_channels import inputs, operators, same, weight
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 PASS = ChannelsLast(cpu_of(TARGET))
 TO_NCHW, TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]

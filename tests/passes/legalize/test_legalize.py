@@ -16,6 +16,8 @@ from service.passes.common.constants import constant
 from service.request import CompileOptions
 from tests.passes.graphs import TARGET, compute, graph, random
 
+pytestmark = pytest.mark.sampled
+
 DATA = np.arange(24, dtype="float32").reshape(4, 6)
 HUGE = 1 << 40
 

@@ -15,6 +15,8 @@ from service.passes.recognize.recognize_attention import RecognizeAttention
 from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random, weights
 
+pytestmark = pytest.mark.sampled
+
 
 class _Typed:
     """`relax.op`, with results whose sizes can be asked for at once."""

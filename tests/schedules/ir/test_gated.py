@@ -17,6 +17,8 @@ from schedules.ir import tir
 from schedules.operators import Conv2d
 from tests.schedules.cpu.gemm.test_matmul_packed import agree, cpu_named, lanes_of, relu_of
 
+pytestmark = pytest.mark.sampled
+
 RULE = Conv2dBlocked()
 
 

@@ -18,10 +18,10 @@ from service.tuning.measure import Measurer, Outcome
 from service.tuning.task import Task
 from tests.processes import name_of
 from tests.tuning.measure.conftest import fault
+from tests.waiting import PATIENCE_S, until
 
 Make = Callable[..., Measurer]
 ROOT = Path(__file__).parents[3]
-LIMIT_S = 120
 
 _TUNER = """
 import sys
@@ -43,14 +43,6 @@ def below(pid: int, name: str) -> list[psutil.Process]:
     return [p for p in psutil.Process(pid).children(recursive=True) if name_of(p) == name]
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    """Returns once it holds."""
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def while_busy(victim: str, hanging: str, measurer: Measurer, task: Task) -> list[Outcome]:
     """The outcomes of three points, the first of which hangs until `victim` is killed."""
     outcomes: list[Outcome] = []
@@ -60,7 +52,7 @@ def while_busy(victim: str, hanging: str, measurer: Measurer, task: Task) -> lis
         target=lambda: outcomes.extend(measurer.measure(task, [fault(hanging), fault("none"), fault("none")]))
     )
     work.start()
-    wait_for(lambda: pool.busy == 1 and (victim == "relaxc-builder" or not measurer._builders.busy))
+    until(lambda: pool.busy == 1 and (victim == "relaxc-builder" or not measurer._builders.busy))
     time.sleep(1)
     if victim == "relaxc-tune":
         below(os.getpid(), victim)[0].kill()
@@ -68,7 +60,7 @@ def while_busy(victim: str, hanging: str, measurer: Measurer, task: Task) -> lis
         seat = next(seat for seat in pool._seats if seat.busy)
         assert seat.worker is not None
         os.kill(seat.worker.pid, signal.SIGKILL)
-    work.join(LIMIT_S)
+    work.join(PATIENCE_S)
     assert not work.is_alive()
     return outcomes
 
@@ -84,12 +76,12 @@ def test_a_comparison_is_made_again_or_says_nothing(kills: int, kinds: list[str]
     work.start()
     killed: set[int] = set()
     while len(killed) < kills:
-        wait_for(lambda: made._runners.busy and set(made._runners.pids) - killed)
+        until(lambda: made._runners.busy and set(made._runners.pids) - killed)
         time.sleep(0.3)
         (pid,) = set(made._runners.pids) - killed
         os.kill(pid, signal.SIGKILL)
         killed.add(pid)
-    work.join(LIMIT_S)
+    work.join(PATIENCE_S)
     assert [outcome.kind for outcome in outcomes] == kinds
     assert all((outcome.seconds is not None) == (outcome.kind == "measured") for outcome in outcomes)
 
@@ -124,15 +116,15 @@ def test_nothing_is_left_of_a_killed_tuner(cache: Path) -> None:
     with tuner:
         assert tuner.stdout is not None
         assert tuner.stdout.readline() == "warm\n"
-        wait_for(lambda: len(below(tuner.pid, "relaxc-builder")) == 2)
+        until(lambda: len(below(tuner.pid, "relaxc-builder")) == 2)
         processes = psutil.Process(tuner.pid).children(recursive=True)
         assert {p.name() for p in processes} == {"relaxc-tune", "relaxc-builder", "relaxc-runner"}
         tuner.kill()
         tuner.wait()
-    _, alive = psutil.wait_procs(processes, timeout=LIMIT_S)
+    _, alive = psutil.wait_procs(processes, timeout=PATIENCE_S)
     assert not alive
     folders = cache / "tuning"
-    wait_for(lambda: not [path for folder in folders.iterdir() for path in folder.iterdir() if path.is_dir()])
+    until(lambda: not [path for folder in folders.iterdir() for path in folder.iterdir() if path.is_dir()])
 
 
 def test_an_exception_in_the_middle_leaves_workers_that_work(measurer: Make, faulty: Task) -> None:

@@ -19,11 +19,11 @@ from service.errors import ServerUnreachable
 from service.tuning.measure import Measurer, Outcome, RpcOptions
 from service.tuning.task import Task
 from tests.tuning.measure.conftest import fault
+from tests.waiting import PATIENCE_S
 
 pytest.importorskip("tornado", reason="TVM's RPC tracker needs tornado")
 
 Make = Callable[..., Measurer]
-LIMIT_S = 120
 ROOT = Path(__file__).parents[3]
 PORTS = ("--port", "21000", "--port-end", "22000")
 
@@ -52,7 +52,7 @@ class Rpc:
         with log.open("wb") as file:
             command = [sys.executable, "-m", module, "--host", "127.0.0.1", *arguments]
             self.processes.append(subprocess.Popen(command, cwd=ROOT, stdout=file, stderr=file))
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + PATIENCE_S
         while not (found := re.search(r"bind to [\d.]+:(\d+)", log.read_text())):
             assert time.monotonic() < deadline and self.processes[-1].poll() is None, log.read_text()
             time.sleep(0.1)
@@ -89,7 +89,7 @@ def test_all_trials_get_outcomes_though_a_server_is_killed(rpc: Rpc, measurer: M
     work.start()
     time.sleep(1)
     kill(servers[0])
-    work.join(LIMIT_S)
+    work.join(PATIENCE_S)
     assert [outcome.kind for outcome in outcomes] == ["measured"] * 16
     assert all(outcome.seconds for outcome in outcomes)
     assert [o.kind for o in made.compare(matmul, [matmul.default], rounds=3)] == ["measured"] * 2

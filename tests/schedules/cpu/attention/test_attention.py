@@ -24,6 +24,8 @@ from service.lowering.vector_functions import VECTOR_MATH
 from service.passes.kernels.attention_compute import AttentionSpec, attention
 from tests.guarded import guarded_tensor
 
+pytestmark = pytest.mark.sampled
+
 pipeline.register()
 TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]
 INFINITY = float("inf")

@@ -20,6 +20,8 @@ from service.lowering.target import resolve, to_tvm
 from service.passes.layout.channels_last import depthwise_conv2d_nhwc
 from tests.guarded import guarded_tensor
 
+pytestmark = pytest.mark.sampled
+
 pipeline.register()
 RULE = DepthwiseBlocked()
 TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]

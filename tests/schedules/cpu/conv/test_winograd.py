@@ -24,6 +24,8 @@ from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
 
+pytestmark = pytest.mark.sampled
+
 pipeline.register()
 Array = np.ndarray[Any, Any]
 NO_PADDING, SAME = (0, 0, 0, 0), (1, 1, 1, 1)

@@ -23,6 +23,8 @@ from tests.passes.graphs import TARGET, compute, graph
 from tests.passes.layout.test_block_channels import operators
 from tests.schedules.cpu.conv.test_winograd import operator
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 Array = np.ndarray[Any, Any]
 SIZES = sorted(POINTS)

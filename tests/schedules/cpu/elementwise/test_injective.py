@@ -9,6 +9,8 @@ from tvm import relax
 from service.lowering.target import resolve
 from tests.schedules.harness import assert_close, run, run_many
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 SHAPES = [(), (1,), (3,), (7, 1), (1, 1000), (13, 31), (2, 3, 5, 7), (1, 64, 33, 33), (300, 70)]
 

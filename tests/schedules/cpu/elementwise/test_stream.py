@@ -16,6 +16,8 @@ from schedules.ir.transpose_code import transpose_code
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.harness import assert_close, run
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 SIZES = (1, 3, 7, 13, 16, 31)
 

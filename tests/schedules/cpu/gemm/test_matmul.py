@@ -10,6 +10,8 @@ from tvm import relax
 from service.lowering.target import resolve
 from tests.schedules.harness import assert_close, run, run_many
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 AWKWARD = [1, 3, 7, 13, 31, 100]
 

@@ -25,6 +25,8 @@ from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
 
+pytestmark = pytest.mark.sampled
+
 pipeline.register()
 TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]
 

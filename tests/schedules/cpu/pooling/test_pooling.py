@@ -18,6 +18,8 @@ from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from service.passes.kernels.blocked_pooling import pool_images, pool_windows
 
+pytestmark = pytest.mark.sampled
+
 pipeline.register()
 RULE = Pooling()
 TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]

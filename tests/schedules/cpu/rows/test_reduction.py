@@ -9,6 +9,8 @@ from tvm import relax
 
 from tests.schedules.harness import assert_close, run, run_many
 
+pytestmark = pytest.mark.sampled
+
 R = relax.op
 F = torch.nn.functional
 SHAPES = [(1, 1), (1, 1000), (3, 7), (31, 13), (7, 31), (2, 3, 17), (128, 768), (5, 33), (4, 12, 16, 49)]
