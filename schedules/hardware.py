@@ -124,6 +124,9 @@ class Gpu:
     """What a template needs to know of a CUDA device: an SM's resources, and what its tensor cores multiply.
 
     `mma` is the shape of its largest fp16 instruction.
+
+    The last four are fitted to GEMM tiles on an H100: what an SM reads from L2 at a time, the barriers of a step of
+    the sum, the latency of a first load, and the exchange of partial sums over a cluster.
     """
 
     name: str
@@ -137,6 +140,10 @@ class Gpu:
     mma: tuple[int, int, int]
     warp: int = 32
     dots: tuple[Dot, ...] = ()
+    l2_bytes_per_cycle: float = 52.0
+    tile_step_cycles: int = 48
+    first_load_cycles: int = 1200
+    exchange_cycles: int = 1200
 
     def __post_init__(self) -> None:
         m, n, k = self.mma

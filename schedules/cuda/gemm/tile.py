@@ -15,13 +15,6 @@ COOPERATIVE, PING_PONG = 1, 0
 """Values of the parameter `splits` of one CTA a tile; above 1 it is the CTAs of a cluster that share its sum."""
 
 _MAX_STAGES = 8
-# Cycles, to compare tiles with: what an SM reads from L2 at a time, the barriers of a step, the latency of a first
-# load, the exchange of partial sums over a cluster. Fitted on an H100: a tile of 128x256 is bound by its products,
-# smaller ones by loads.
-_L2_BYTES_PER_CYCLE = 52
-_STEP_CYCLES = 48
-_FILL_CYCLES = 1200
-_EXCHANGE_CYCLES = 1200
 
 
 @dataclass(frozen=True)
@@ -117,12 +110,12 @@ class Tile:
         waves = ceil(self.tiles(gemm) * self.cluster * self.parts / gpu.sms)
         steps = ceil(ceil(gemm.k / 64) / self.parts)
         products = self.rows * self.columns * 64 / 2048
-        loads = (self.rows + self.columns / self.cluster) * 128 / _L2_BYTES_PER_CYCLE
+        loads = (self.rows + self.columns / self.cluster) * 128 / gpu.l2_bytes_per_cycle
         end = self.rows * self.columns * (3 if gemm.expensive else 1) / 16
         hidden = self.ping_pong and waves > 1
-        exchange = _EXCHANGE_CYCLES if self.parts > 1 else 0
-        each = steps * (max(products, loads) + _STEP_CYCLES) + (end / 8 if hidden else end)
-        return waves * each + _FILL_CYCLES + exchange
+        exchange = gpu.exchange_cycles if self.parts > 1 else 0
+        each = steps * (max(products, loads) + gpu.tile_step_cycles) + (end / 8 if hidden else end)
+        return waves * each + gpu.first_load_cycles + exchange
 
 
 def choices(gemm: Gemm) -> Choices:
