@@ -180,7 +180,7 @@ def test_coverage(relaxc: Relaxc, model: Path, records: list[Record], tmp_path: 
 def folder(tmp_path: Path) -> Path:
     append(
         tmp_path / "ours",
-        [record(), record(rule="cpu.rows", seconds=9.0), record(target=RecordTarget("cuda", arch="sm_90"))],
+        [record(), record(rule="cpu.rows", seconds=9.0), record(target=RecordTarget("cuda", arch="sm_90a"))],
     )
     return tmp_path / "ours"
 
@@ -196,7 +196,7 @@ def test_ls(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["digest"] == read(folder).digest
     assert [row["digest"] for row in found["records"]] == [one.digest for one in read(folder)]
     only = printed(capsys, "records", "ls", folder, "--target", "cuda-sm90")["records"]
-    assert [row["target"] for row in only] == [{"kind": "cuda", "arch": "sm_90"}]
+    assert [row["target"] for row in only] == [{"kind": "cuda", "arch": "sm_90a"}]
     assert len(printed(capsys, "records", "ls", folder, "--target", TARGET.name)["records"]) == 2
     assert main(["records", "ls", str(folder)]) == 0
     out = capsys.readouterr().out
