@@ -8,11 +8,12 @@ from pathlib import Path
 from benchmarks.peers.report import CaseReport
 from benchmarks.peers.runtimes import OURS, RUNTIMES
 
-__all__ = ["bars", "draw"]
+__all__ = ["COLOURS", "bars", "draw"]
 
-_COLOURS = {
+COLOURS = {
     "relaxc": "#c0392b",
     "relaxc-untuned": "#8fb3e8",
+    "relaxc-other": "#e8a08f",
     "onnxruntime": "#2c7fb8",
     "openvino": "#41b6c4",
     "openvino-bf16": "#c7e9b4",
@@ -45,7 +46,7 @@ def draw(reports: Sequence[CaseReport], path: Path) -> None:
     figure, axes = pyplot.subplots(figsize=(max(8.5, 1.5 * len(reports)), 4.2), layout="constrained")
     for place, (name, points) in enumerate(heights.items()):
         at = [index + (place - (len(heights) - 1) / 2) * width for index, _ in points]
-        axes.bar(at, [min(ratio, _HIGHEST) for _, ratio in points], width, label=name, color=_COLOURS[name])
+        axes.bar(at, [min(ratio, _HIGHEST) for _, ratio in points], width, label=name, color=COLOURS[name])
         for x, (index, ratio) in zip(at, points, strict=True):
             row = reports[index].row(name)
             if name == OURS and row:

@@ -12,7 +12,7 @@ import pytest
 from benchmarks.peers import memory, table
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.cases import STANDARD, Case, parse
-from benchmarks.peers.chart import bars
+from benchmarks.peers.chart import COLOURS, bars
 from benchmarks.peers.report import CaseReport, Ratio, Row, geomean, ratio_to_best, summarize
 from benchmarks.peers.rounds import Plan, measure
 from benchmarks.peers.runtimes import RUNTIMES, runtime
@@ -240,3 +240,7 @@ def test_this_checkout_beside_itself_has_the_same_code(tmp_path: Path, monkeypat
     assert ours is not None and other is not None
     assert ours.facts["code"] == other.facts["code"]
     assert other.agrees and other.error == 0.0
+
+
+def test_every_runtime_has_a_colour_in_the_chart() -> None:
+    assert set(COLOURS) == set(RUNTIMES)
