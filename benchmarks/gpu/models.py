@@ -10,11 +10,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-MODELS = ("bert", "vit", "gpt2")
+MODELS = ("bert", "bert_unmasked", "vit", "gpt2", "resnet50", "mobilenet_v2")
 
 
 def build(name: str, batch: int, layers: int | None = None) -> tuple[Any, tuple[Any, ...]]:
@@ -22,9 +23,14 @@ def build(name: str, batch: int, layers: int | None = None) -> tuple[Any, tuple[
     import torch
     import transformers
 
+    from tests import zoo
+
     torch.manual_seed(0)
     few = {} if layers is None else {"num_hidden_layers": layers}
-    if name == "bert":
+    if name in ("bert", "bert_unmasked"):
+        if name == "bert_unmasked":
+            # Under torch.compile it makes a mask of ones, with which torch computes attention in fp32 products.
+            transformers.models.bert.modeling_bert.create_bidirectional_mask = lambda *_, **__: None
         model = transformers.BertModel(transformers.BertConfig(**few), add_pooling_layer=False)
         inputs: tuple[Any, ...] = (torch.randint(5, 30000, (batch, 128)),)
     elif name == "vit":
@@ -34,6 +40,9 @@ def build(name: str, batch: int, layers: int | None = None) -> tuple[Any, tuple[
         config = transformers.GPT2Config(use_cache=False, **({} if layers is None else {"n_layer": layers}))
         model = transformers.GPT2Model(config)
         inputs = (torch.randint(5, 30000, (batch, 512)),)
+    elif name in MODELS:
+        module = zoo.build(name, size="full", dtype="float16").module
+        return module, (torch.randn(batch, 3, 224, 224).half(),)
     else:
         raise ValueError(f"there is no model {name}; there are {', '.join(MODELS)}")
     return _plain(model.half().eval()), inputs
@@ -54,8 +63,8 @@ def _plain(model: Any) -> Any:
     return Plain().eval()
 
 
-def measure(name: str, batch: int, modes: list[str], layers: int | None) -> dict[str, Any]:
-    """A row: seconds to compile, the error against fp32 on the GPU, milliseconds of each."""
+def measure(name: str, batch: int, modes: list[str], layers: int | None, *, profiled: bool = False) -> dict[str, Any]:
+    """A row: seconds to compile, the error against fp32 on the GPU, milliseconds of each, `profiled` of kernels too."""
     import torch
 
     model, inputs = build(name, batch, layers)
@@ -73,10 +82,10 @@ def measure(name: str, batch: int, modes: list[str], layers: int | None) -> dict
         if done.returncode:
             return {"model": name, "batch": batch, "failed": (done.stderr or done.stdout)[-600:]}
         row = {"model": name, "batch": batch, "compile_s": round(seconds, 1)}
-        return row | _run(model, inputs, artifact, modes)
+        return row | _run(model, inputs, artifact, modes, profiled)
 
 
-def _run(model: Any, inputs: tuple[Any, ...], artifact: Path, modes: list[str]) -> dict[str, Any]:
+def _run(model: Any, inputs: tuple[Any, ...], artifact: Path, modes: list[str], profiled: bool) -> dict[str, Any]:
     import torch
     import tvm
 
@@ -107,7 +116,28 @@ def _run(model: Any, inputs: tuple[Any, ...], artifact: Path, modes: list[str]) 
         times = _interleaved(calls)
     scale = float(want.norm())
     errors = {"relaxc": error, "torch eager": float((eager - want).norm()) / scale}
-    return {"error": errors, "ms": times}
+    kernels = {name: _kernels(call) for name, call in calls.items() if name != "torch eager"} if profiled else {}
+    return {"error": errors, "ms": times, "kernels": kernels}
+
+
+def _kernels(call: Callable[[], Any], calls: int = 5) -> list[tuple[str, float, float]]:
+    """Each kernel's name, launches a call and microseconds a call, the longest first."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    call()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+    launches: Counter[str] = Counter()
+    microseconds: Counter[str] = Counter()
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            launches[event.name] += 1
+            microseconds[event.name] += event.device_time
+    return [(name, launches[name] / calls, round(us / calls, 1)) for name, us in microseconds.most_common()]
 
 
 def _other_inputs(inputs: tuple[Any, ...], seed: int) -> tuple[Any, ...]:
@@ -149,19 +179,24 @@ def _error_of_replays(artifact: Path, session: Any, inputs: list[tuple[Any, ...]
 
 
 def _interleaved(calls: dict[str, Callable[[], Any]], rounds: int = 15, each: int = 20) -> dict[str, float]:
-    """Median milliseconds of a call, `each` of them one after the other, taken in turns."""
+    """Median milliseconds of a call, up to `each` of them one after the other, taken in turns; fewer of slow ones."""
     import torch
 
+    def milliseconds(call: Callable[[], Any], count: int) -> float:
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(count):
+            call()
+        torch.cuda.synchronize()
+        return (time.perf_counter() - start) / count * 1e3
+
     times: dict[str, list[float]] = {name: [] for name in calls}
+    counts = {name: max(1, min(each, int(200 / milliseconds(call, 2)))) for name, call in calls.items()}
     for index in range(rounds + 2):
         for name, call in calls.items():
-            torch.cuda.synchronize()
-            start = time.perf_counter()
-            for _ in range(each):
-                call()
-            torch.cuda.synchronize()
+            found = milliseconds(call, counts[name])
             if index >= 2:
-                times[name].append((time.perf_counter() - start) / each * 1e3)
+                times[name].append(found)
     return {name: round(statistics.median(values), 4) for name, values in times.items()}
 
 
@@ -172,12 +207,13 @@ def main() -> None:
     parser.add_argument("--batch", type=int, action="append")
     parser.add_argument("--mode", action="append", default=[], help="of torch.compile: reduce-overhead, max-autotune")
     parser.add_argument("--layers", type=int, help="fewer layers, to try it out")
+    parser.add_argument("--kernels", action="store_true", help="also the time of each kernel")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     rows = []
     for name in args.models:
         for batch in args.batch or [1]:
-            rows.append(measure(name, batch, args.mode, args.layers))
+            rows.append(measure(name, batch, args.mode, args.layers, profiled=args.kernels))
             print(json.dumps(rows[-1]), flush=True)
             if args.json:
                 args.json.write_text(json.dumps(rows))

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm_ffi
+from tvm import tirx
+from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
 from schedules.ir import analysis
@@ -31,8 +34,30 @@ class Dlight:
         if found is None:
             return Declined(self.reason)
         sch: TvmSchedule = found[0] if isinstance(found, list) else found
-        return Schedule(sch.mod["main"])
+        made = sch.mod["main"]
+        if not all(_launches(part) for part in _parts(made)):
+            return Declined("it would leave loops to the CPU, which cannot read the device's memory")
+        return Schedule(made)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
         """There is one point: nothing is chosen."""
         return {}
+
+
+def _parts(func: Any) -> list[Any]:
+    """The statements that run one after the other, each a kernel or code of the host."""
+    body = func.body.block.body if isinstance(func.body, SBlockRealize) else func.body
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def _launches(part: Any) -> bool:
+    found: list[Any] = []
+
+    def loop(node: Any) -> None:
+        found.extend([node] if node.kind == tirx.ForKind.THREAD_BINDING else [])
+
+    def attribute(node: Any) -> None:
+        found.extend([node] if node.attr_key == "thread_extent" else [])
+
+    tvm_ffi.structural_walk(part, [(tirx.For, loop), (tirx.AttrStmt, attribute)], order="post")
+    return bool(found)
