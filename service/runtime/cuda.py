@@ -16,7 +16,7 @@ _RUNTIME = "libtvm_runtime_cuda.so"
 
 @lru_cache(maxsize=1)
 def load_runtime() -> None:
-    """Registers TVM's CUDA device and module loader; `import tvm` does not. Raises MachineMismatch.
+    """Register TVM's CUDA device and module loader, which `import tvm` does not. Raise MachineMismatch.
 
     The library needs the driver's `libcuda.so.1` and `libcudart.so.13`, which a system has or a wheel
     (`nvidia-cuda-runtime`, which torch brings along).

@@ -12,12 +12,12 @@ __all__ = ["KeepUnfused"]
 
 @tvm.transform.module_pass(opt_level=0, name="KeepUnfused")
 class KeepUnfused:
-    """Changes nothing, and adds the module to `kept`."""
+    """Change nothing, and add the module to `kept`."""
 
     def __init__(self, kept: list[Any]) -> None:
         self.kept = kept
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The same module."""
+        """Return the module unchanged, and keep it."""
         self.kept.append(module)
         return module
