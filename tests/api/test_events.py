@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import httpx
+import onnx
 import psutil
 import pytest
 
@@ -16,8 +17,10 @@ from tests.waiting import PATIENCE_S, until
 
 @pytest.fixture(scope="module")
 def finished(server: RunningServer, onnx_model: bytes) -> dict[str, Any]:
-    """A job at its end."""
-    return ended(server, submit(server, uploaded(server, onnx_model)).json()["id"])
+    """A job at its end, of a model that no other test has had compiled: its stages are told."""
+    own = onnx.load_from_string(onnx_model)
+    own.doc_string = __name__
+    return ended(server, submit(server, uploaded(server, own.SerializeToString())).json()["id"])
 
 
 def followed(server: RunningServer, id: str, after: int | None = None, most: int = 10_000) -> list[Event]:

@@ -36,12 +36,13 @@ SHIPPED_TARGETS = pytest.mark.parametrize(
 
 
 def feed_forward(path: Path, rows: int, width: int, hidden: int) -> Path:
-    """y = gelu(x @ a) @ b + x: with 128 rows, 768 and 3072 the two heaviest kernels of BERT-base."""
+    """y = gelu(x @ a + c) @ b + d + x: with 128 rows, 768 and 3072 the two heaviest kernels of BERT-base."""
     rng, float32 = np.random.default_rng(0), onnx.TensorProto.FLOAT
-    shapes = {"a": (width, hidden), "b": (hidden, width)}
+    shapes = {"a": (width, hidden), "b": (hidden, width), "c": (hidden,), "d": (width,)}
     arrays = {name: rng.standard_normal(shape, np.float32) / 40 for name, shape in shapes.items()}
     weights = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items()]
-    nodes = [("MatMul", ["x", "a"], "h"), ("Gelu", ["h"], "g"), ("MatMul", ["g", "b"], "m"), ("Add", ["m", "x"], "y")]
+    nodes = [("MatMul", ["x", "a"], "h"), ("Add", ["h", "c"], "i"), ("Gelu", ["i"], "g"), ("MatMul", ["g", "b"], "m")]
+    nodes += [("Add", ["m", "d"], "n"), ("Add", ["n", "x"], "y")]
     x, y = (onnx.helper.make_tensor_value_info(name, float32, [1, rows, width]) for name in "xy")
     made = [onnx.helper.make_node(kind, inputs, [output]) for kind, inputs, output in nodes]
     graph = onnx.helper.make_graph(made, "feed_forward", [x], [y], weights)

@@ -243,7 +243,7 @@ def test_limits_are_enforced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     path = write(tmp_path, _linear())
     for name, limits in {"nodes": {"max_graph_nodes": 1}, "bytes": {"max_model_bytes": 100}}.items():
         small = Settings(**limits)
-        for module in ("model_file", "onnx_file", "onnx_graph"):
+        for module in ("model_file", "onnx.file", "onnx.graph"):
             monkeypatch.setattr(f"service.frontend.{module}.settings", lambda small=small: small)
         with pytest.raises(ModelTooLarge, match=name):
             digest(path, ONNX)

@@ -85,7 +85,7 @@ def test_transformers_is_not_needed(tmp_path: Path) -> None:
     code = (
         "import sys; sys.modules['transformers'] = None\n"
         "from pathlib import Path\n"
-        "from service.frontend import exported_program\n"
+        "from service.frontend.pt2 import frontend as exported_program\n"
         f"model = exported_program.load(Path({str(path)!r}), shapes={{}})\n"
         "print(*[spec.name for spec in model.signature.outputs])\n"
     )
