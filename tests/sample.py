@@ -20,15 +20,13 @@ from tests.sampling import in_order
 
 __all__ = ["main"]
 
-_END_S = 60.0
-"""How long the tests' fixtures may take to end after the limit."""
-
 
 class _Sample:
     """Orders the tests, counts failures, and stops at the limit."""
 
-    def __init__(self, seed: str, limit_s: float) -> None:
-        self.seed, self.limit_s = seed, limit_s
+    def __init__(self, seed: str, limit_s: float, grace_s: float) -> None:
+        self.seed, self.limit_s, self.grace_s = seed, limit_s, grace_s
+        self.out = os.dup(1)  # pytest puts a file in the place of 1 while a test runs
         self.cut, self.failed, self.ended, self.chosen = False, 0, 0, 0
 
     @pytest.hookimpl(trylast=True)
@@ -50,8 +48,9 @@ class _Sample:
     def stop(self) -> None:
         """Interrupts the test that runs; ends everything where that does not help."""
         self.cut = True
-        os.kill(os.getpid(), signal.SIGINT)
-        last = threading.Timer(_END_S, self._kill)
+        # The main thread itself: a signal to the process may reach another one, and then no call of the test ends.
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        last = threading.Timer(self.grace_s, self._kill)
         last.daemon = True
         last.start()
 
@@ -64,7 +63,8 @@ class _Sample:
         """The exit status, after a line on what was done."""
         said = f"{self.ended} of {self.chosen} slow tests, {self.failed} failed"
         end = f"cut at its limit of {self.limit_s:.0f} s, which is no failure" if self.cut else "to the end"
-        print(f"\nsample {self.seed}: {said}; {end}", flush=True)
+        sys.stdout.flush()
+        os.write(self.out, f"\nsample {self.seed}: {said}; {end}\n".encode())
         return int(self.failed > 0) if self.cut else status
 
 
@@ -73,10 +73,11 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", required=True)
     parser.add_argument("--limit-s", type=float, default=600.0)
+    parser.add_argument("--grace-s", type=float, default=60.0, help="for a test's fixtures to end after the limit")
     parser.add_argument("paths", nargs="*", help="where to look for slow tests")
     asked = parser.parse_args(arguments)
     print(f"sample {asked.seed}: to repeat it, make sample SEED={asked.seed} LIMIT={asked.limit_s:.0f}", flush=True)
-    sample = _Sample(asked.seed, asked.limit_s)
+    sample = _Sample(asked.seed, asked.limit_s, asked.grace_s)
     timer = threading.Timer(asked.limit_s, sample.stop)
     timer.daemon = True
     timer.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,12 @@ def test_one(number):
     pass
 
 def test_hangs():
-    time.sleep({sleep_s})
+    try:
+        time.sleep({sleep_s})
+    except KeyboardInterrupt:
+        if {patient}:
+            time.sleep({sleep_s})
+        raise
 
 def test_fails():
     assert {holds}
@@ -58,7 +64,7 @@ def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]
     return subprocess.run(
         [sys.executable, *map(str, arguments), folder],
         cwd=folder,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env={**environment, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -82,24 +88,36 @@ def test_every_value_is_in_make_test_and_every_case_in_one_of_both(folder: Path)
 
 
 @pytest.mark.parametrize(
-    ("sleep_s", "holds", "status", "says"),
+    ("sleep_s", "patient", "holds", "status", "says"),
     [
-        (0, True, 0, "7 of 7 slow tests, 0 failed; to the end"),
-        (0, False, 1, "1 failed"),
-        (600, True, 0, "cut at its limit"),
+        (0, False, True, 0, "7 of 7 slow tests, 0 failed; to the end"),
+        (0, False, False, 1, "1 failed"),
+        (600, False, True, 0, "cut at its limit"),
+        (600, True, True, 0, "cut at its limit"),
     ],
 )
 def test_a_sample_fails_when_a_test_does_and_never_for_want_of_time(
-    folder: Path, sleep_s: int, holds: bool, status: int, says: str
+    folder: Path, sleep_s: int, patient: bool, holds: bool, status: int, says: str
 ) -> None:
-    (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=sleep_s, holds=holds))
-    done = python(folder, "-m", "tests.sample", "--seed", "x", "--limit-s", 8 if sleep_s else PATIENCE_S)
+    (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=sleep_s, patient=patient, holds=holds))
+    times = ("--limit-s", 8, "--grace-s", 2 if patient else PATIENCE_S) if sleep_s else ("--limit-s", PATIENCE_S)
+    done = python(folder, "-m", "tests.sample", "--seed", "x", *times)
     assert (done.returncode, says in done.stdout) == (status, True), done.stdout + done.stderr
     assert "make sample SEED=x" in done.stdout
 
 
+def test_a_sample_is_cut_where_interrupts_are_ignored(folder: Path) -> None:
+    (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=600, patient=False, holds=True))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        done = python(folder, "-m", "tests.sample", "--seed", "x", "--limit-s", 8, "--grace-s", PATIENCE_S)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (done.returncode, "cut at its limit" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
 def test_a_seed_decides_the_order(folder: Path) -> None:
-    (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=0, holds=True))
+    (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=0, patient=False, holds=True))
     orders = [
         [line for line in python(folder, "-m", "tests.sample", "--seed", seed).stdout.splitlines() if "::" in line]
         for seed in ("x", "x", "y")
