@@ -1,3 +1,6 @@
+# Tests start hundreds of processes; each would compile our modules again where this is set.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Set-up is `make demo` or `make test`; both make .venv from requirements.lock first.
 PY ?= python3
 VENV := .venv

@@ -20,9 +20,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Before `-m` chooses."""
-    mark_unsampled(items)
+    mark_unsampled(items, whole=config.args_source == pytest.Config.ArgsSource.TESTPATHS)
 
 
 @pytest.fixture

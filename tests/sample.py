@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import threading
+from itertools import zip_longest
 
 import psutil
 import pytest
@@ -32,7 +33,11 @@ class _Sample:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         """After `-m` has chosen."""
-        items[:] = in_order([item for item in items if item.get_closest_marker("timeout") is None], self.seed)
+        ours = in_order([item for item in items if item.get_closest_marker("timeout") is None], self.seed)
+        # By turns, or the thousands of cases of products would leave no time for the others.
+        of_products = [item for item in ours if item.get_closest_marker("sampled")]
+        others = [item for item in ours if not item.get_closest_marker("sampled")]
+        items[:] = [item for pair in zip_longest(others, of_products) for item in pair if item is not None]
         self.chosen = len(items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

@@ -1,7 +1,8 @@
-"""Large products of parameters: `make test` runs a seeded part that has every value, `make conformance` the rest.
+"""What `make test` takes of a test with many cases; `make conformance` has the rest.
 
-`pytest.mark.sampled` on a test or a module asks for it. A case is kept when one of its parameters has a value that no
-kept case has, in an order that only names decide; the others are `slow`.
+`pytest.mark.sampled` on a test or a module takes a case when one of its parameters has a value that no case before it
+has, in an order that only names decide; `sampled(most=4)` takes the first four of these, and `sampled("bert", "cnn")`
+the cases of these names alone. The others are `slow`.
 """
 
 from __future__ import annotations
@@ -18,19 +19,35 @@ __all__ = ["in_order", "mark_unsampled"]
 Item = TypeVar("Item", bound=pytest.Item)
 
 
-def mark_unsampled(items: Iterable[pytest.Item]) -> None:
-    """Marks as slow what the sample leaves out."""
+def mark_unsampled(items: Iterable[pytest.Item], *, whole: bool = False) -> None:
+    """Marks as slow what the sample leaves out. A name that no case has is an error where all cases are here."""
     cases: dict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("sampled") and hasattr(item, "callspec"):
             cases[item.nodeid.partition("[")[0]].append(item)
     for same in cases.values():
-        seen: set[tuple[int, ...]] = set()
-        for item in in_order(same, seed="sampled"):
-            values = _values(item)
-            if values <= seen:
+        mark = same[0].get_closest_marker("sampled")
+        assert mark is not None
+        if mark.args:
+            taken = [item for item in same if item.callspec.id in mark.args]
+            if whole and len(taken) < len(mark.args):
+                raise pytest.UsageError(f"{same[0].nodeid}: a name in {mark} is no case's")
+        else:
+            taken = _with_every_value(same)[: mark.kwargs.get("most")]
+        for item in same:
+            if item not in taken:
                 item.add_marker(pytest.mark.slow)
-            seen |= values
+
+
+def _with_every_value(cases: list[pytest.Function]) -> list[pytest.Function]:
+    seen: set[tuple[int, ...]] = set()
+    taken = []
+    for item in in_order(cases, seed="sampled"):
+        values = _values(item)
+        if not values <= seen:
+            taken.append(item)
+        seen |= values
+    return taken
 
 
 def _values(item: pytest.Function) -> set[tuple[int, ...]]:

@@ -34,6 +34,7 @@ def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     local._backend_of.cache_clear()
 
 
+@pytest.mark.sampled("cnn-onnx", "lstm-pt2")
 @pytest.mark.parametrize(("family", "format"), FAST)
 def test_a_model_becomes_a_verified_artifact(family: str, format: str) -> None:
     made = service.compile(zoo.export(family, format))
@@ -41,6 +42,7 @@ def test_a_model_becomes_a_verified_artifact(family: str, format: str) -> None:
     assert not any(row["rule"] is None for row in made.manifest.schedule)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_16_bit_program_is_verified_in_its_own_dtype(dtype: str) -> None:
     made = service.compile(zoo.export("bert", "pt2", dtype=dtype))
@@ -55,6 +57,7 @@ def test_mixed_precision_keeps_the_boundary(precision: service.Precision) -> Non
     assert {spec.dtype for spec in made.manifest.signature.outputs} == {"float32"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["onnx", "pt2"])
 def test_one_artifact_takes_several_batches_and_lengths(format: str) -> None:
     path = zoo.export("bert", format, dynamic=True)

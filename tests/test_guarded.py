@@ -23,6 +23,7 @@ def test_the_copy_has_the_values_and_an_aligned_address(shape: tuple[int, ...], 
     assert copy.flags.writeable
 
 
+@pytest.mark.sampled("end-16")
 @pytest.mark.parametrize(("side", "element"), [("start", -1), ("end", 16)])
 def test_a_read_past_it_is_fatal(side: str, element: int) -> None:
     code = (

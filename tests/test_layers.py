@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -185,8 +186,16 @@ def imports(module: str) -> Iterator[Import]:
     yield from visit(ast.parse(path.read_text(encoding="utf-8")), deferred=False, typing_only=False)
 
 
-ALL = [found for module in MODULES for found in imports(module)]
-OURS = [found for found in ALL if found.imported.split(".")[0] in ("service", "schedules")]
+@cache
+def every() -> list[Import]:
+    """All imports; read once, and not while tests are collected."""
+    return [found for module in MODULES for found in imports(module)]
+
+
+@cache
+def ours() -> list[Import]:
+    """The imports of modules of ours."""
+    return [found for found in every() if found.imported.split(".")[0] in ("service", "schedules")]
 
 
 def component(module: str) -> str:
@@ -214,7 +223,10 @@ def test_every_component_has_a_level() -> None:
 
 def test_exceptions_are_few_and_used() -> None:
     used = [
-        (who, what) for who, what in EXCEPTIONS for f in OURS if under(f.module, (who,)) and under(f.imported, (what,))
+        (who, what)
+        for who, what in EXCEPTIONS
+        for f in ours()
+        if under(f.module, (who,)) and under(f.imported, (what,))
     ]
     assert len(EXCEPTIONS) <= MAX_EXCEPTIONS
     assert set(used) == set(EXCEPTIONS)
@@ -232,7 +244,7 @@ def allowed(found: Import) -> bool:
 
 
 def test_imports_point_downward() -> None:
-    wrong = [str(found) for found in OURS if not allowed(found)]
+    wrong = [str(found) for found in ours() if not allowed(found)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -246,7 +258,7 @@ def test_rooms_of_jobs_import_downward() -> None:
 
     assert {room(module) for module in MODULES} - {None} == set(floors)
     wrong = []
-    for found in OURS:
+    for found in ours():
         mine, other = room(found.module), room(found.imported)
         if mine and other and mine != other and floors[other] >= floors[mine]:
             wrong.append(str(found))
@@ -254,21 +266,21 @@ def test_rooms_of_jobs_import_downward() -> None:
 
 
 def test_schedules_import_tvm_only_and_only_lowering_and_tuning_use_them() -> None:
-    inside = [f for f in OURS if component(f.module) == "schedules" and component(f.imported) != "schedules"]
-    users = [f for f in OURS if component(f.imported) == "schedules" and not under(f.module, USES_SCHEDULES)]
+    inside = [f for f in ours() if component(f.module) == "schedules" and component(f.imported) != "schedules"]
+    users = [f for f in ours() if component(f.imported) == "schedules" and not under(f.module, USES_SCHEDULES)]
     assert not inside + users, "\n".join(map(str, inside + users))
 
 
 def test_only_the_compiler_page_imports_several_stages() -> None:
     for name in ("jobs", "api"):
-        used = {component(f.imported) for f in OURS if component(f.module) == name and not f.typing_only} & STAGES
+        used = {component(f.imported) for f in ours() if component(f.module) == name and not f.typing_only} & STAGES
         assert used <= {"artifact", "frontend", "lowering", "runtime", "tuning"}, f"{name} imports {used}"
 
 
 @pytest.mark.parametrize("shell", NOT_AT_IMPORT)
 def test_shells_import_stages_inside_functions(shell: str) -> None:
     wrong = [
-        f for f in OURS if component(f.module) == shell and not f.deferred and under(f.imported, NOT_AT_IMPORT[shell])
+        f for f in ours() if component(f.module) == shell and not f.deferred and under(f.imported, NOT_AT_IMPORT[shell])
     ]
     assert not wrong, "\n".join(map(str, wrong))
 
@@ -277,7 +289,7 @@ def test_shells_import_stages_inside_functions(shell: str) -> None:
 def test_a_library_is_imported_where_it_belongs(library: str) -> None:
     anywhere, in_functions = LIBRARIES[library]
     wrong = []
-    for found in ALL:
+    for found in every():
         if found.imported.split(".")[0] != library or found.typing_only:
             continue
         if not under(found.module, anywhere if not found.deferred else (*anywhere, *in_functions)):
@@ -286,7 +298,9 @@ def test_a_library_is_imported_where_it_belongs(library: str) -> None:
 
 
 def test_light_modules_do_not_import_frameworks_directly() -> None:
-    wrong = [f for f in ALL if under(f.module, LIGHT[1:]) and not f.deferred and f.imported.split(".")[0] in FRAMEWORKS]
+    wrong = [
+        f for f in every() if under(f.module, LIGHT[1:]) and not f.deferred and f.imported.split(".")[0] in FRAMEWORKS
+    ]
     assert not wrong, "\n".join(map(str, wrong))
 
 

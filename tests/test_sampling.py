@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,16 @@ import pytest
 @pytest.mark.parametrize(("m", "n"), [(1, 2), (2, 1), (1, 1)])
 @pytest.mark.parametrize("name", ["a", "b", "c", "d"])
 def test_one(m, n, name):
+    pass
+
+@pytest.mark.sampled("b", "d")
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_named(name):
+    pass
+
+@pytest.mark.sampled(most=3)
+@pytest.mark.parametrize("name", ["a", "b", "c", "d"])
+def test_most(name):
     pass
 """
 
@@ -72,19 +83,27 @@ def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]
     )
 
 
-def _cases(folder: Path, which: str) -> set[str]:
-    said = python(folder, "-m", "pytest", "--collect-only", "-qq", "-vv", "-m", which).stdout
-    return {line.partition("[")[2] for line in said.splitlines() if "[" in line}
+def _cases(folder: Path, which: str) -> dict[str, set[str]]:
+    said = python(folder, "-m", "pytest", "--collect-only", "-q", "-m", which).stdout
+    found: dict[str, set[str]] = defaultdict(set)
+    for line in said.splitlines():
+        if "[" in line:
+            test, _, case = line.rpartition("::")[2].partition("[")
+            found[test].add(case.removesuffix("]"))
+    return found
 
 
 def test_every_value_is_in_make_test_and_every_case_in_one_of_both(folder: Path) -> None:
     (folder / "test_product.py").write_text(_PRODUCT)
-    kept, rest = (_cases(folder, which) for which in ("not slow", "slow"))
+    taken, left = (_cases(folder, which) for which in ("not slow", "slow"))
+    kept, rest = taken["test_one"], left["test_one"]
     assert len(kept) + len(rest) == 12
     assert not kept & rest
     assert 4 <= len(kept) <= 6
-    for part in ("a-", "b-", "c-", "d-", "-1-2]", "-2-1]", "-1-1]"):
+    for part in ("a-", "b-", "c-", "d-", "-1-2", "-2-1", "-1-1"):
         assert any(part in case for case in kept), part
+    assert (taken["test_named"], left["test_named"]) == ({"b", "d"}, {"a", "c"})
+    assert (len(taken["test_most"]), len(left["test_most"])) == (3, 1)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +119,7 @@ def test_a_sample_fails_when_a_test_does_and_never_for_want_of_time(
     folder: Path, sleep_s: int, patient: bool, holds: bool, status: int, says: str
 ) -> None:
     (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=sleep_s, patient=patient, holds=holds))
-    times = ("--limit-s", 8, "--grace-s", 2 if patient else PATIENCE_S) if sleep_s else ("--limit-s", PATIENCE_S)
+    times = ("--limit-s", 5, "--grace-s", 2 if patient else PATIENCE_S) if sleep_s else ("--limit-s", PATIENCE_S)
     done = python(folder, "-m", "tests.sample", "--seed", "x", *times)
     assert (done.returncode, says in done.stdout) == (status, True), done.stdout + done.stderr
     assert "make sample SEED=x" in done.stdout
@@ -110,7 +129,7 @@ def test_a_sample_is_cut_where_interrupts_are_ignored(folder: Path) -> None:
     (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=600, patient=False, holds=True))
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        done = python(folder, "-m", "tests.sample", "--seed", "x", "--limit-s", 8, "--grace-s", PATIENCE_S)
+        done = python(folder, "-m", "tests.sample", "--seed", "x", "--limit-s", 5, "--grace-s", PATIENCE_S)
     finally:
         signal.signal(signal.SIGINT, before)
     assert (done.returncode, "cut at its limit" in done.stdout) == (0, True), done.stdout + done.stderr

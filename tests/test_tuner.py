@@ -153,6 +153,7 @@ def test_a_compile_uses_what_was_found(request_: CompileRequest, workdir: Path) 
     assert events[-1]["event"] == "result"
 
 
+@pytest.mark.slow
 def test_what_is_on_record_is_left_alone_unless_asked(request_: CompileRequest, workdir: Path) -> None:
     tuned(request_, workdir, trials=64, tasks="0")
     task = json.loads((workdir / "report.json").read_text())["tasks"][0]
@@ -194,6 +195,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield points
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_where_it_was(request_: CompileRequest, workdir: Path, measured: list[str]) -> None:
     with pytest.raises(Killed):
         tuned(request_, workdir)

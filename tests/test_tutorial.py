@@ -38,6 +38,7 @@ def free_port() -> int:
         return int(listening.getsockname()[1])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_tutorial_runs(folder: Path) -> None:
     """Each block of commands, then a line that tells the blocks apart; the first that fails ends the shell."""

@@ -166,6 +166,7 @@ def test_what_changes_something_is_in_the_audit_log(server: RunningServer, keys:
     assert rows[-1].detail["request"] == "mine-1"
 
 
+@pytest.mark.slow
 def test_metrics_count_jobs_stages_and_cache(start: Start) -> None:
     server = start()
     digest = uploaded(server, make_onnx(4, seed=79))

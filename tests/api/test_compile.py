@@ -126,6 +126,7 @@ def test_a_crash_tells_stage_signal_log_and_repro(server: RunningServer, onnx_mo
     assert fields["repro"] == "relaxc compile net.onnx -o out.so --target x86-64-v3 --seed 1"
 
 
+@pytest.mark.slow
 def test_a_child_over_its_memory_and_one_over_its_time(start: Callable[..., RunningServer], onnx_model: bytes) -> None:
     server = start(compile_timeout_s=15, compile_memory_bytes=512 << 20)
     for entry, status, code in (
@@ -158,6 +159,7 @@ def test_kill_9_of_the_zygotes(server: RunningServer, onnx_model: bytes) -> None
     assert post(server, onnx_model).status_code == 200
 
 
+@pytest.mark.slow
 def test_more_than_the_queue_holds(start: Callable[..., RunningServer]) -> None:
     server = start(queue_max=1)
     models = [make_onnx(4, seed=seed) for seed in range(3)]

@@ -62,6 +62,7 @@ def drip(connection: socket.socket, data: bytes, every_s: float = 0.1) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_a_header_that_drips_is_cut_off(hurried: RunningServer) -> None:
     with connect(hurried) as connection:
         assert drip(connection, b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 600)
@@ -81,6 +82,7 @@ def test_a_connection_that_says_nothing_is_closed(hurried: RunningServer) -> Non
         assert answered(connection) == b""
 
 
+@pytest.mark.sampled("/v1/compile")
 @pytest.mark.parametrize("path", ["/v1/jobs", "/v1/compile", "/v1/models", f"/v1/uploads/{'0' * 64}"])
 def test_a_body_that_drips_is_answered_with_408(hurried: RunningServer, path: str) -> None:
     method = "PUT" if "uploads" in path else "POST"
@@ -125,6 +127,7 @@ def _status(server: RunningServer, request: bytes) -> int:
         return int(connection.recv(100).split()[1])
 
 
+@pytest.mark.slow
 def test_good_work_goes_on_beside_slow_senders_until_there_are_too_many(start: Callable[..., RunningServer]) -> None:
     server = start(header_timeout_s=2 * PATIENCE_S, max_connections=100)
     request = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

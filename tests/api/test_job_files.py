@@ -95,6 +95,7 @@ def test_a_log_arrives_although_its_job_ends_before_it_is_sent(client: TestClien
     assert client.get(path).text.startswith("sleeping")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ["link_log", "pipe_log"])
 def test_a_job_that_swaps_its_log_shows_nothing_of_the_server(
     start: Callable[..., RunningServer], onnx_model: bytes, entry: str

@@ -29,6 +29,7 @@ def compiler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer
     running.stop()
 
 
+@pytest.mark.sampled(most=12)
 @pytest.mark.parametrize("name", CASES)
 def test_a_malformed_model(compiler: RunningServer, tmp_path: Path, name: str) -> None:
     build, code = CASES[name]

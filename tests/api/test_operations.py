@@ -75,6 +75,7 @@ def test_tls_with_a_certificate_of_our_own(tmp_path: Path, monkeypatch: pytest.M
             assert ours.targets()
 
 
+@pytest.mark.sampled("arguments0-go together", "arguments4-no key")
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -103,6 +104,7 @@ def test_what_cannot_be_served_is_refused_before_it_starts(
     assert says in done.stderr
 
 
+@pytest.mark.slow
 def test_a_network_is_served_with_keys_or_when_told_to_be_open(tmp_path: Path) -> None:
     with serving(tmp_path, "--host", "0.0.0.0", "--no-auth") as (url, _):
         here = url.replace("0.0.0.0", "127.0.0.1")
@@ -124,6 +126,7 @@ def test_a_network_is_served_with_keys_or_when_told_to_be_open(tmp_path: Path) -
         )
 
 
+@pytest.mark.slow
 def test_it_is_ready_when_a_worker_is_warm_and_not_on_a_full_disk(start: Start, tmp_path: Path) -> None:
     server = start()
     deadline = time.monotonic() + PATIENCE_S
@@ -137,6 +140,7 @@ def test_it_is_ready_when_a_worker_is_warm_and_not_on_a_full_disk(start: Start, 
     assert any("RELAXC_DISK_RESERVE_BYTES" in reason for reason in reasons)
 
 
+@pytest.mark.sampled("15")
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_cuts_a_drain_short(start: Start, second: signal.Signals) -> None:
     server = start(drain_s=600)
@@ -156,6 +160,7 @@ def test_a_second_signal_cuts_a_drain_short(start: Start, second: signal.Signals
     assert ended(again, job)["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_a_drain_refuses_new_work_lets_what_runs_end_and_tells_who_listens(start: Start) -> None:
     server = start(drain_s=PATIENCE_S)
     digest = uploaded(server, make_onnx(4, seed=80))
@@ -184,6 +189,7 @@ def test_a_drain_refuses_new_work_lets_what_runs_end_and_tells_who_listens(start
     assert ended(again, waiting)["state"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_what_does_not_end_in_time_is_queued_again_for_the_next_start(start: Start) -> None:
     server = start(drain_s=0.3)
     job = submit(server, uploaded(server, make_onnx(4, seed=81)), "made", shapes={"sleep_s": 3}).json()["id"]
@@ -195,6 +201,7 @@ def test_what_does_not_end_in_time_is_queued_again_for_the_next_start(start: Sta
     assert found["state"] == "succeeded"
 
 
+@pytest.mark.slow
 def test_log_lines_are_json_with_the_ids_they_are_about(tmp_path: Path) -> None:
     with serving(tmp_path, RELAXC_LOG_FORMAT="json", RELAXC_LOG_LEVEL="info") as (url, process):
         headers = {"X-Request-Id": "mine-2"}

@@ -324,6 +324,7 @@ def test_a_model_that_is_there_is_compiled_again_and_removed(tab: Tab) -> None:
     tab.page.locator(".models a", has_text="kept.onnx").wait_for(state="detached")
 
 
+@pytest.mark.slow
 def test_a_server_with_keys_asks_for_one_and_keeps_it_for_the_tab(
     browser: Any, start: Callable[..., RunningServer], tmp_path: Path
 ) -> None:
@@ -357,6 +358,7 @@ def test_a_server_with_keys_asks_for_one_and_keeps_it_for_the_tab(
     tab.close()
 
 
+@pytest.mark.slow
 def test_what_is_measured_replaces_the_estimate(tab: Tab) -> None:
     tab.open()
     tab.submit("timed.onnx", net())

@@ -121,6 +121,7 @@ def test_a_command_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[
     assert "there is no family lstm" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_each_rung_of_the_ladders_is_right(capsys: pytest.CaptureFixture[str]) -> None:
     """Small sizes: what a wrong rung gives is an AssertionError."""
     assert ladder.main(["--gemm", "12", "64", "128", "--conv", "32", "16", "--threads", "1"]) == 0

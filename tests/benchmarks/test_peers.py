@@ -233,6 +233,7 @@ def test_another_checkout_is_a_peer_only_when_it_is_named(monkeypatch: pytest.Mo
     assert runtime("relaxc-other").supports(Case("mlp"))
 
 
+@pytest.mark.slow
 def test_this_checkout_beside_itself_has_the_same_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAXC_BENCH_OTHER", str(Path(__file__).parents[2]))
     monkeypatch.setenv("RELAXC_CACHE_DIR", str(tmp_path / "store"))

@@ -38,6 +38,7 @@ def _peak_mib(server: RunningServer) -> float:
     return int(found[1]) / 1024
 
 
+@pytest.mark.slow
 def test_two_hundred_listeners_get_every_event(server: RunningServer, tmp_path: Path) -> None:
     address = urlsplit(server.url)
     (tmp_path / "m.onnx").write_bytes(make_onnx(4))
@@ -50,6 +51,7 @@ def test_two_hundred_listeners_get_every_event(server: RunningServer, tmp_path: 
     assert found["events"] >= 5
 
 
+@pytest.mark.slow
 def test_uploads_and_downloads_do_not_fill_the_memory(server: RunningServer, tmp_path: Path) -> None:
     address = urlsplit(server.url)
     path, digest = large_model(tmp_path, 300 * _MIB)

@@ -60,6 +60,7 @@ def test_a_curve_survives_its_file_and_says_what_it_shows(tmp_path: Path) -> Non
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_kernels_are_timed_in_turns_and_what_is_done_is_not_repeated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,6 +81,7 @@ def records(model: Path, tmp_path: Path) -> Path:
     return tmp_path / "records"
 
 
+@pytest.mark.slow
 def test_what_loses_in_the_model_gets_the_untuned_parameters(
     model: Path, records: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,6 +39,7 @@ def _report(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str,
     return report
 
 
+@pytest.mark.slow
 def test_bench_against_torch_as_a_command(relaxc: Relaxc, cnn: tuple[Path, Path]) -> None:
     model, artifact = cnn
     done = relaxc("bench", artifact, "--against", "torch", "--model", model, "--threads", 1, "--seconds", 0.1, "--json")
@@ -73,6 +74,7 @@ def test_a_comparison_that_would_mislead_is_refused(
     assert ("digests differ" if against == "torch" else "use --against torch") in said
 
 
+@pytest.mark.slow
 def test_profile_adds_up_and_writes_a_trace(
     cnn: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -88,5 +90,6 @@ def test_profile_adds_up_and_writes_a_trace(
     assert "to their limits: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_trace_that_cannot_be_written_is_refused(cnn: tuple[Path, Path], tmp_path: Path) -> None:
     assert main(["profile", str(cnn[1]), "--runs", "1", "--trace", str(tmp_path / "nowhere" / "t.json")]) == 2

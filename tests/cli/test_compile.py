@@ -73,6 +73,7 @@ def test_options_reach_the_compiler_and_a_dump_is_numbered(relaxc: Relaxc, model
     assert [int(file.partition("_")[0]) for file in dumped] == list(range(len(dumped)))
 
 
+@pytest.mark.slow
 def test_a_shape_fixes_a_symbolic_dim(relaxc: Relaxc, model: Path, artifact: Path, tmp_path: Path) -> None:
     signature = Manifest.read(artifact).signature
     spec = signature.inputs[0]
@@ -180,6 +181,7 @@ def test_inspect_names_every_unsupported_node(relaxc: Relaxc, tmp_path: Path) ->
     assert "[unsupported-model]" in refused.stderr
 
 
+@pytest.mark.slow
 def test_the_cache_lists_explains_and_shrinks(relaxc: Relaxc, model: Path, tmp_path: Path, artifact: Path) -> None:
     listed = _json(relaxc("cache", "ls", "--json"))
     assert any(entry["size_bytes"] == artifact.stat().st_size for entry in listed["artifacts"])
@@ -197,6 +199,7 @@ def test_the_cache_lists_explains_and_shrinks(relaxc: Relaxc, model: Path, tmp_p
     assert relaxc("cache", "gc").stdout.startswith("removed 0 artifacts")
 
 
+@pytest.mark.sampled("2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_the_compile_and_leaves_no_child(
     cli_env: dict[str, str], tmp_path: Path, number: signal.Signals

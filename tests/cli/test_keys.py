@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.cli.conftest import Relaxc
 
 
+@pytest.mark.slow
 def test_a_key_is_made_shown_once_listed_and_revoked(relaxc: Relaxc, tmp_path: Path) -> None:
     here = {"RELAXC_CACHE_DIR": str(tmp_path)}
     done = relaxc("keys", "create", "ci", "--scope", "tune", "--scope", "read", "--expires-days", "1", "--json", **here)

@@ -145,6 +145,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "relaxc[server]" in capsys.readouterr().err
 
 
+@pytest.mark.sampled("arguments1")
 @pytest.mark.parametrize("arguments", [("targets",), ("targets", "--json"), ("version",)])
 def test_a_reader_that_goes_away_is_no_bug(cli_env: dict[str, str], arguments: tuple[str, ...]) -> None:
     reader, writer = os.pipe()

@@ -76,6 +76,7 @@ def compile_model(relaxc: Relaxc, model: Path, tmp_path: Path) -> Compile:
     return run
 
 
+@pytest.mark.slow
 def test_the_manifest_names_the_record_behind_each_kernel(compile_model: Compile, records: list[Record]) -> None:
     code, manifest, _ = compile_model("--require-tuned")
     assert code == 0
@@ -85,6 +86,7 @@ def test_the_manifest_names_the_record_behind_each_kernel(compile_model: Compile
     assert manifest.options["require_tuned"] == "all" and "records" not in manifest.options
 
 
+@pytest.mark.slow
 def test_a_compile_from_records_is_bit_identical_wherever_they_are(
     compile_model: Compile, records: list[Record], tmp_path: Path
 ) -> None:
@@ -119,6 +121,7 @@ OTHERS = {
 }
 
 
+@pytest.mark.sampled("of another rule")
 @pytest.mark.parametrize("fields", OTHERS.values(), ids=OTHERS)
 def test_a_record_for_something_else_is_a_miss(
     compile_model: Compile, records: list[Record], tmp_path: Path, fields: dict[str, Any]
@@ -159,6 +162,7 @@ def test_the_key_knows_the_records(relaxc: Relaxc, model: Path, records: list[Re
     assert key() != before
 
 
+@pytest.mark.slow
 def test_coverage(relaxc: Relaxc, model: Path, records: list[Record], tmp_path: Path) -> None:
     remove(tmp_path / "records", records[1:])
     options = (model, "--target", TAG, "--records", tmp_path / "records", "--no-records")
@@ -260,6 +264,7 @@ def test_damaged_records_are_named(folder: Path, capsys: pytest.CaptureFixture[s
     assert f"{file}:1 is no record" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_verify_measures_again(relaxc: Relaxc, model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.so"
     assert relaxc("compile", model, "-o", out, "--no-records").returncode == 0

@@ -14,6 +14,7 @@ from tests.cli.conftest import ROOT, Relaxc
 from tests.waiting import PATIENCE_S, gone
 
 
+@pytest.mark.sampled("2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_the_server_in_order(cli_env: dict[str, str], number: signal.Signals) -> None:
     command = [sys.executable, "-m", "service", "serve", "--port", "0"]

@@ -43,6 +43,7 @@ def _json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     return value
 
 
+@pytest.mark.slow
 def test_a_compile_prints_the_same(relaxc: Relaxc, where: tuple[str, ...], model: Path, tmp_path: Path) -> None:
     done = relaxc(*where, "compile", model, "-o", tmp_path / "a.so", "--seed", 3)
     assert done.returncode == 0, done.stderr
@@ -57,6 +58,7 @@ def test_a_compile_prints_the_same(relaxc: Relaxc, where: tuple[str, ...], model
     assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
 
 
+@pytest.mark.slow
 def test_both_make_the_same_file(relaxc: Relaxc, server: RunningServer, model: Path, tmp_path: Path) -> None:
     options = ("-O1", "--no-verify", "--target", "x86-64-v3", "--json")
     made = [
@@ -69,6 +71,9 @@ def test_both_make_the_same_file(relaxc: Relaxc, server: RunningServer, model: P
     assert made[0]["build"].keys() - {"host"} == made[1]["build"].keys()
 
 
+@pytest.mark.sampled(
+    "there-arguments3-invalid-target-2", "here-arguments1-unknown-format-3", "here-arguments0-model-not-found-3"
+)
 @pytest.mark.parametrize(
     ("arguments", "code", "exit_code"),
     [
@@ -139,6 +144,7 @@ def test_a_signal_cancels_the_job(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_the_key_comes_from_a_file_or_the_environment(
     relaxc: Relaxc, tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
 ) -> None:

@@ -42,6 +42,7 @@ def pooling(tasks: list[dict[str, Any]]) -> int:
     return min(range(len(tasks)), key=lambda index: int(tasks[index]["points"]))
 
 
+@pytest.mark.slow
 def test_the_list_says_what_there_is_to_tune(relaxc: Relaxc, model: Path, tasks: list[dict[str, Any]]) -> None:
     assert sum(task["share"] for task in tasks) == pytest.approx(1)
     assert all(task["points"] > 1 and task["weight"] >= 1 for task in tasks)
@@ -100,6 +101,7 @@ def _trials(records: Path) -> list[str]:
     return [line for line in journal.read_text().splitlines() if '"trial ' in line]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
 def test_an_interrupted_run_leaves_no_process_and_goes_on(
     relaxc: Relaxc, cli_env: dict[str, str], model: Path, tmp_path: Path, number: signal.Signals
@@ -117,6 +119,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on(
     assert len(after) == len(before) + report["new_trials"]
 
 
+@pytest.mark.slow
 def test_two_runs_on_one_folder_keep_each_others_records(
     cli_env: dict[str, str], model: Path, tasks: list[dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -134,6 +137,7 @@ def test_two_runs_on_one_folder_keep_each_others_records(
     assert len(list(tmp_path.glob(".journal/*/*.trials"))) == 2
 
 
+@pytest.mark.sampled("---time takes")
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -19,6 +19,7 @@ from tests.client.wire import Cut, Wire
 from tests.waiting import PATIENCE_S
 
 
+@pytest.mark.sampled("async")
 def test_a_cancel_whose_answer_is_lost_has_cancelled(
     server: RunningServer, wire: Wire, client: Client, ask: Ask, model: Path
 ) -> None:
@@ -29,6 +30,7 @@ def test_a_cancel_whose_answer_is_lost_has_cancelled(
     assert wire.connections == 2
 
 
+@pytest.mark.sampled("async")
 def test_so_it_has_with_a_queued_job_which_ends_at_once(tmp_path: Path, ask: Ask) -> None:
     server = RunningServer(tmp_path / "cache", BY_SEED, workers=1)
     try:

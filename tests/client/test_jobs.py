@@ -88,6 +88,7 @@ def test_refusals_are_the_same_errors(server: RunningServer, ask: Ask, model: Pa
         ask(server.url, "compile", model, tmp_path / "missing" / "m.so", options=options())
 
 
+@pytest.mark.sampled("sync")
 def test_events_come_in_order_and_once_over_a_wire_that_breaks(
     server: RunningServer, wire: Wire, ask: Ask, model: Path
 ) -> None:
@@ -116,6 +117,7 @@ def test_a_download_goes_on_where_it_was_cut(
     assert wire.connections == 4
 
 
+@pytest.mark.sampled("async")
 def test_a_compile_survives_every_cut(server: RunningServer, wire: Wire, ask: Ask, model: Path, tmp_path: Path) -> None:
     wire.cuts.extend(Cut(up=size, down=size) for size in (0, 200, 400, 800, 1600, 3200, 1 << 20))
     made = ask(wire.url, "compile", model, tmp_path / "m.so", options=options(weights_mib=4, sleep_s=1))
@@ -195,6 +197,7 @@ def test_who_joined_a_job_leaves_it_to_the_others(
     assert client.wait(job.id, timeout_s=PATIENCE_S).state == "cancelled"
 
 
+@pytest.mark.sampled("async")
 def test_pages_logs_and_targets(server: RunningServer, ask: Ask, tmp_path: Path, model: Path) -> None:
     made = [ask(server.url, "compile", model, tmp_path / "m.so", options=options(weights_mib=n)) for n in (1, 2, 3)]
     digest = made[0].manifest.digests["model"]

@@ -29,6 +29,7 @@ def drill(folder: Path, *, rounds: int, database: str, seed: int) -> dict[str, A
     return found
 
 
+@pytest.mark.slow
 def test_two_rounds(tmp_path: Path) -> None:
     found = drill(tmp_path / "drill", rounds=2, database="sqlite", seed=1)
     assert sum(found["killed"].values()) >= 2

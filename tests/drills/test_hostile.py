@@ -20,6 +20,7 @@ def check(summary: dict[str, Any]) -> None:
     assert summary["good jobs"] >= 3
 
 
+@pytest.mark.slow
 def test_some_seconds_of_every_kind_of_attack(tmp_path: Path) -> None:
     check(run(seconds=6, connections=4, seed=3, folder=tmp_path))
 

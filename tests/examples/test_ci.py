@@ -114,6 +114,7 @@ def _hot(manifest: Manifest) -> list[Any]:
     return [row for row in manifest.schedule if row["source"] == "record"]
 
 
+@pytest.mark.slow
 def test_the_artifact_comes_from_the_committed_records_bit_for_bit(checkout: Checkout) -> None:
     key, contents = checkout.key(), []
     for _ in range(2):
@@ -127,6 +128,7 @@ def test_the_artifact_comes_from_the_committed_records_bit_for_bit(checkout: Che
     assert digests == {one.digest for one in read(checkout.records)}
 
 
+@pytest.mark.slow
 def test_a_record_that_is_missing_fails_the_job_and_is_named(checkout: Checkout) -> None:
     before, missing = checkout.key(), next(iter(read(checkout.records)))
     remove(checkout.records, [missing])

@@ -37,6 +37,7 @@ def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path, monkeypatch:
     assert _servers() == []
 
 
+@pytest.mark.slow
 def test_an_error_of_the_server_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "bad.onnx").write_text("no model")
     with demo._server(tmp_path) as address:

@@ -69,6 +69,7 @@ def test_a_name_is_no_way_out_of_the_folder(tmp_path: Path, name: object) -> Non
         open_left(tmp_path / "job", name)
 
 
+@pytest.mark.sampled("sqlite-link_log-off")
 @pytest.mark.parametrize("sandbox", ["off", "auto"])
 @pytest.mark.parametrize("entry", ["link_log", "pipe_log"])
 def test_a_job_that_swaps_its_log_fails_as_any_other_and_has_none(

@@ -121,6 +121,7 @@ def in_stage(row: JobRow) -> bool:
     return row.state is State.RUNNING and row.stage == "build"
 
 
+@pytest.mark.slow
 def test_a_job_is_tried_twice_and_no_more(start: Start, look: Look, tmp_path: Path) -> None:
     first = start("sleep")
     (id,) = first.ids
@@ -139,6 +140,7 @@ def test_a_job_is_tried_twice_and_no_more(start: Start, look: Look, tmp_path: Pa
     assert not list((tmp_path / "cache" / "staging").glob("*"))
 
 
+@pytest.mark.sampled("sqlite")
 def test_waiting_jobs_are_done_by_the_next_server(start: Start, look: Look, open_backend: OpenBackend) -> None:
     first = start("sleep", "made")
     sleeping, waiting = first.ids
@@ -153,6 +155,7 @@ def test_waiting_jobs_are_done_by_the_next_server(start: Start, look: Look, open
     assert until(look, sleeping, lambda row: row.ended).state is State.CANCELLED
 
 
+@pytest.mark.sampled("sqlite")
 def test_a_cancel_that_a_server_did_not_live_to_see_holds(start: Start, look: Look, open_backend: OpenBackend) -> None:
     first = start("sleep")
     (id,) = first.ids
@@ -181,6 +184,7 @@ def pause(server: Server, folder: Path) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow
 def test_a_silent_server_loses_its_jobs_and_cannot_end_them(start: Start, look: Look, tmp_path: Path) -> None:
     """SIGSTOP is what a long pause of a virtual machine is: the server comes back, and finds its job taken."""
     first = start("sleep", server_lease_s=2)

@@ -112,6 +112,7 @@ def test_aarch64_is_neon_and_names_the_missing_linker(tmp_path):
     assert "fmla\tv" in dumps["assembly.s"]
 
 
+@pytest.mark.sampled("cuda-sm90")
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 @pytest.mark.parametrize("target", ["cuda-sm80", "cuda-sm90"])
 def test_cuda_without_a_gpu(target, tmp_path):

@@ -72,6 +72,7 @@ MODELS = {
 FAST = ("resnet18", "bert", "gru")
 
 
+@pytest.mark.sampled("resnet18")
 @pytest.mark.parametrize(
     "name", [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in MODELS]
 )
@@ -84,6 +85,7 @@ def test_models(name: str) -> None:
     assert_right(model, path, optimized, 2e-5)
 
 
+@pytest.mark.sampled("bert-3")
 @pytest.mark.parametrize(("name", "level"), [("resnet18", 0), ("resnet18", 2), ("bert", 3)])
 def test_levels(name: str, level: int) -> None:
     model, path = imported(name, "onnx")
@@ -91,6 +93,7 @@ def test_levels(name: str, level: int) -> None:
     assert_right(model, path, optimized, 2e-5)
 
 
+@pytest.mark.sampled("bert-bfloat16-None")
 @pytest.mark.parametrize(
     ("name", "dtype", "precision"),
     [

@@ -117,6 +117,7 @@ def test_a_child_has_limits_a_session_a_folder_and_no_descriptors_of_others(
     assert len(facts["files"]) <= 6, facts["files"]  # stdio, the socket, the listing itself, the zygote's log
 
 
+@pytest.mark.sampled("onnx")
 @pytest.mark.parametrize("flavour", Flavour)
 def test_a_zygote_has_one_thread_when_it_forks(flavour: Flavour, task: Callable[..., Task]) -> None:
     with Pool() as pool:
@@ -218,6 +219,7 @@ def test_kill_9_of_the_zygote_does_not_touch_a_running_task_and_the_pool_heals(
     assert all_gone(pids)
 
 
+@pytest.mark.slow
 def test_a_zygote_killed_while_it_imports_is_replaced(task: Callable[..., Task]) -> None:
     with Pool() as pool:
         pool.warm(Flavour.ONNX)
@@ -332,6 +334,7 @@ def test_closing_the_pool_ends_everything(task: Callable[..., Task]) -> None:
         pool.run(task("echo"), ignore)
 
 
+@pytest.mark.slow
 def test_a_ready_worker_says_what_its_jobs_are_behind() -> None:
     with Pool() as pool:
         assert pool.ready() == {}

@@ -86,6 +86,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(
     assert peak(1) == PEAK
 
 
+@pytest.mark.slow
 def test_what_is_measured_makes_sense() -> None:
     one, two = measure(1), measure(2)
     for found in (one, two):

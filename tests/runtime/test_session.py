@@ -404,6 +404,7 @@ def test_a_call_costs_little_more_than_the_program(scalars: Session) -> None:
     assert calls(lambda: scalars(*arrays)) - calls(lambda: scalars._main(*given)) < 400
 
 
+@pytest.mark.slow
 def test_loading_works_where_torch_cannot_be_imported(artifact: Make) -> None:
     code = f"""
 import sys

@@ -45,6 +45,7 @@ def test_points_of_the_space_compute_what_numpy_does(case: Case) -> None:
         agree(func, rule(case.rule), "auto", points(func, rule(case.rule), "auto", 2))
 
 
+@pytest.mark.sampled(most=12)
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [(case, dtype) for case in CASES[::2] for dtype in case.dtypes if dtype != "float32"],

@@ -77,6 +77,7 @@ def test_dtypes_and_shapes() -> None:
     assert describe(te.create_prim_func([scalar, te.compute((2,), lambda a: scalar(), "fill")])).shapes == "scalar 2"
 
 
+@pytest.mark.slow
 def test_another_process_finds_the_same() -> None:
     code = "from tests.tuning.test_workload import product, workload_of; print(workload_of(product()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -16,11 +16,13 @@ DYNAMIC = ("resnet18", "vit", "bert", "t5_encoder", "gpt2", "llama", "whisper_en
 LOW = (("bert", "bfloat16"), ("resnet18", "bfloat16"), ("lstm", "float16"))
 
 
+@pytest.mark.sampled("lstm")
 @pytest.mark.parametrize("name", STATIC)
 def test_family(name: str) -> None:
     check(zoo.export(name, "onnx"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DYNAMIC)
 def test_family_with_symbolic_sizes(name: str) -> None:
     """One import, two sets of sizes."""
@@ -31,12 +33,14 @@ def test_family_with_symbolic_sizes(name: str) -> None:
     compare(imported, path, dict(zip(names, (2, 5), strict=False)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "dtype"), LOW)
 def test_family_of_low_precision(name: str, dtype: str) -> None:
     imported = check(zoo.export(name, "onnx", dtype=dtype))
     assert dtype in {spec.dtype for spec in imported.signature.outputs}
 
 
+@pytest.mark.sampled("lstm")
 @pytest.mark.parametrize("name", ["swin", "lstm"])
 def test_export_by_tracing(name: str, tmp_path: Path) -> None:
     """TorchScript's exporter computes every shape in the graph, and knows sizes that the newer one does not."""

@@ -93,6 +93,7 @@ def test_convolutions(tmp_path: Path) -> None:
     _bundle(tmp_path, variants, inputs, **{name: data.astype("float32") for name, data in weights.items()})
 
 
+@pytest.mark.slow
 def test_transposed_convolutions(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     weights = {
@@ -233,6 +234,7 @@ def test_operators_of_onnx_runtime(tmp_path: Path) -> None:
     _bundle(tmp_path, variants, [value("x", [2, 3, 8]), value("s", [2, 3, 8])], **weights)
 
 
+@pytest.mark.sampled("5-6-GRU", "5-6-LSTM")
 @pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize(("steps", "hidden"), [(5, 6), ("seq", 6), ("seq", 68)])
 def test_recurrent(op: str, steps: int | str, hidden: int, tmp_path: Path) -> None:

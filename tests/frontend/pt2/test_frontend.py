@@ -23,11 +23,13 @@ def _inputs(name: str, dtype: str = "float32") -> list[object]:
     return arrays_of(*model.args, **model.kwargs)
 
 
+@pytest.mark.sampled("bert")
 @pytest.mark.parametrize("name", zoo.names())
 def test_family(name: str) -> None:
     check(zoo.export(name, "pt2"), _inputs(name))
 
 
+@pytest.mark.sampled("cnn-float16")
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [("cnn", "float16"), ("llama", "float16"), ("gru", "float16"), ("bert", "bfloat16"), ("cnn", "bfloat16")],
@@ -36,6 +38,7 @@ def test_half_precision(name: str, dtype: str) -> None:
     check(zoo.export(name, "pt2", dtype=dtype), _inputs(name, dtype))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "gpt2"])
 def test_symbolic_batch_and_sequence(name: str) -> None:
     sizes = [(1, 2), (3, 7), (5, 33)]
@@ -48,6 +51,7 @@ def test_symbolic_batch_and_sequence(name: str) -> None:
     assert model.signature.bounds == {"s0": DimBounds(1, 16), "s1": DimBounds(2, 64)}
 
 
+@pytest.mark.slow
 def test_symbolic_batch_of_images() -> None:
     cases = [arrays_of(torch.randn(n, 3, 64, 64)) for n in (1, 2, 5)]
     check(zoo.export("resnet18", "pt2", dynamic=True), *cases)
@@ -79,6 +83,7 @@ def test_module_follows_the_convention() -> None:
     relax.analysis.well_formed(model.module)  # raises where it is not
 
 
+@pytest.mark.slow
 def test_transformers_is_not_needed(tmp_path: Path) -> None:
     """A file of a transformers model loads where its classes cannot even be imported."""
     path = zoo.export("bert", "pt2")
@@ -93,6 +98,7 @@ def test_transformers_is_not_needed(tmp_path: Path) -> None:
     assert ran.stdout.split() == ["last_hidden_state", "pooler_output"], ran.stderr
 
 
+@pytest.mark.slow
 def test_cache_as_output(tmp_path: Path) -> None:
     """A DynamicCache in a ModelOutput gets dotted names."""
     from transformers.integrations import executorch
@@ -106,6 +112,7 @@ def test_cache_as_output(tmp_path: Path) -> None:
     assert all(name.startswith("past_key_values.") for name in names[1:])
 
 
+@pytest.mark.slow
 def test_shapes_bind_and_rename() -> None:
     path = zoo.export("bert", "pt2", dynamic=True)
     model = exported_program.load(path, shapes={"input_ids": ("batch", 12)})

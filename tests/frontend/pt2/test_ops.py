@@ -165,6 +165,7 @@ def test_arithmetic(tmp_path: Path) -> None:
     _compare(tmp_path, _arithmetic, _randn(2, 4) * 3, _randn(2, 4).T.reshape(2, 4) + 0.2, i, j)
 
 
+@pytest.mark.sampled("dtype2")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_activations(dtype: torch.dtype, tmp_path: Path) -> None:
     if dtype is torch.float32:
@@ -260,6 +261,7 @@ def _resizes(x: torch.Tensor, grid: torch.Tensor) -> Tensors:
     )
 
 
+@pytest.mark.slow
 def test_resizes(tmp_path: Path) -> None:
     _compare(tmp_path, _resizes, _randn(1, 2, 5, 6), torch.tanh(_randn(1, 3, 3, 2)))
 
@@ -281,6 +283,7 @@ class Norms(nn.Module):
         return tuple(layer(x) for layer in self.layers)
 
 
+@pytest.mark.sampled("dtype1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_norms(dtype: torch.dtype, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -120,6 +120,7 @@ def test_a_bucket_that_is_not_there_is_said_at_the_start(
         open_blobs(url, tmp_path, s3)
 
 
+@pytest.mark.slow
 def test_another_host_finds_models_and_artifacts_in_the_bucket(
     s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

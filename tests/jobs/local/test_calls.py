@@ -81,6 +81,7 @@ def test_a_dump_is_written_also_when_the_store_has_it(model: Path, tmp_path: Pat
     assert len(names) > 3
 
 
+@pytest.mark.slow
 def test_inspect_runs_in_a_child(model: Path) -> None:
     info = local.inspect_local(model, ModelFormat.ONNX)
     assert info["op_counts"] == {"MatMul": 1, "Relu": 1}
@@ -116,6 +117,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.sampled("2")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_an_interrupted_program_leaves_no_process(model: Path, number: signal.Signals, tmp_path: Path) -> None:
     environment = {**os.environ, "RELAXC_CACHE_DIR": str(tmp_path / "cache")}

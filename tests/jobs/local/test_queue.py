@@ -230,6 +230,7 @@ def test_force_compiles_a_hit_again_to_the_same_bytes(open_queue: Open, asks: As
     assert compiles() == 2
 
 
+@pytest.mark.slow
 def test_submitting_from_many_threads(open_queue: Open, asks: Asks, compiles: Count) -> None:
     queue = open_queue(workers=2)
     results: list[str] = []

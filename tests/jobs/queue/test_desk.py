@@ -374,6 +374,7 @@ def test_bench_verify_and_tune_run_in_children(backend: Backend) -> None:
         backend.jobs.file(ANN, tuned.id, "../../service.sqlite3")
 
 
+@pytest.mark.sampled("sqlite")
 @pytest.mark.skipif(landlock.version() < 1, reason="this kernel has no Landlock")
 def test_no_job_changes_what_all_jobs_read_of_the_machine(
     open_backend: OpenBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

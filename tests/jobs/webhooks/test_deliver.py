@@ -181,6 +181,7 @@ def test_what_a_killed_server_was_sending_is_sent_again(
     assert (row.state, row.attempts, len(receiver.calls)) == ("delivered", 2, 1)
 
 
+@pytest.mark.sampled("sqlite")
 @pytest.mark.usefixtures("private")
 def test_one_key_does_not_hold_up_anothers_calls(database: Database, receive: Callable[..., Receiver]) -> None:
     slow, quick = receive(200, slow_s=0.5), receive(200)

@@ -36,6 +36,7 @@ def transposed(x: relax.Expr, w: relax.Expr, stride: Any, padding: Any = 0, outp
     return R.nn.conv2d_transpose(x, w, strides=two(stride), padding=sides, output_padding=two(output_padding))
 
 
+@pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("geometry", GEOMETRIES)
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 3), (4, 4), (1, 5)])
 @pytest.mark.parametrize(("channels", "out"), [(16, 32), (5, 3)])

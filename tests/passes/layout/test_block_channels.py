@@ -125,6 +125,7 @@ def test_adaptive_pooling(bins: tuple[int, int]) -> None:
     same(module, changed, *inputs((1, 12, 6, 6)))
 
 
+@pytest.mark.sampled("8-3-True")
 @pytest.mark.parametrize(
     ("first", "second", "blocks"), [(CPU.lanes(32), 24, True), (CPU.lanes(32), 3, True), (24, 7, False)]
 )
@@ -214,6 +215,7 @@ def squeeze_and_excite(reads: int, size: int, out: int, padding: int = 0, batch:
     return graph(net, x=(batch, 20, size, size + 1))
 
 
+@pytest.mark.sampled("3-70-0", "9-16-0")
 @pytest.mark.parametrize(("size", "out", "padding"), [(3, 70, 0), (9, 16, 0), (9, 16, 1), (3, 70, 1)])
 def test_a_gate_is_in_the_convolution_that_reads_its_image(size: int, out: int, padding: int) -> None:
     module = squeeze_and_excite(1, size, out, padding)

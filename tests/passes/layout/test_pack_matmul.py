@@ -48,6 +48,7 @@ def compiled(module: tvm.IRModule, name: str, *inputs: Array) -> tuple[Array, li
     return results[0].numpy(), scheduled.report, [plan for plan in plans if plan is not None]
 
 
+@pytest.mark.sampled(most=21)
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("left", "right", "out"),

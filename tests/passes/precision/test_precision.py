@@ -163,6 +163,7 @@ def in_fp32() -> Any:
     return run(optimize(graph(block, x=(2, 4, 16)), TARGET, CompileOptions()), random(2, 4, 16))[0]
 
 
+@pytest.mark.sampled("float32-fp16-1", "float32-fp32-1", "float16-bf16-1")
 @pytest.mark.parametrize(
     ("model", "precision", "level"),
     [

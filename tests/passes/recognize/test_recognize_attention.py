@@ -87,6 +87,7 @@ def test_heads_are_split_and_merged_in_the_kernel() -> None:
     assert str(func.attrs["relaxc.masked_rows"]) == "nan"
 
 
+@pytest.mark.sampled("both", "scores")
 @pytest.mark.parametrize("where", ["q", "k", "both", "scores", "divided"])
 def test_scales_anywhere(where: str) -> None:
     def net(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
@@ -101,6 +102,7 @@ def test_scales_anywhere(where: str) -> None:
     becomes(graph(net, **QKV), ["attention"], *ARRAYS)
 
 
+@pytest.mark.sampled("shape0", "shape1")
 @pytest.mark.parametrize("shape", [(2, 1, 9, 11), (1, HEADS, 9, 11), (2, 1, 1, 11), (9, 11), (9, 1)])
 def test_masks_that_are_added(shape: tuple[int, ...]) -> None:
     def net(q: relax.Expr, k: relax.Expr, v: relax.Expr, mask: relax.Expr) -> relax.Expr:
@@ -113,6 +115,7 @@ def test_masks_that_are_added(shape: tuple[int, ...]) -> None:
     becomes(graph(net, **QKV, mask=shape), expected, *ARRAYS, random(*shape, seed=8))
 
 
+@pytest.mark.sampled("False-isnan")
 @pytest.mark.parametrize("guard", ["isnan", "safe", "none"])
 @pytest.mark.parametrize("keep", [True, False])
 def test_masks_that_choose_and_rows_without_a_softmax(guard: str, keep: bool) -> None:

@@ -78,6 +78,7 @@ NETS = {
 }
 
 
+@pytest.mark.sampled(most=4)
 @pytest.mark.parametrize("name", NETS)
 def test_what_follows_a_convolution_folds_into_it(name: str) -> None:
     module = graph(NETS[name], x=("n", 4, 8, 8))

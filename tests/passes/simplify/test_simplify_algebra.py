@@ -51,6 +51,7 @@ REWRITTEN: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.sampled(most=9)
 @pytest.mark.parametrize("name", REWRITTEN)
 def test_rewritten(name: str) -> None:
     before, after = REWRITTEN[name]

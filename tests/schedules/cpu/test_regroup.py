@@ -81,6 +81,7 @@ def run(func: Any, plan: Plan) -> Any:
     return tensors[-1].numpy()
 
 
+@pytest.mark.sampled("product alone", "product")
 @pytest.mark.parametrize("net", NETS)
 def test_every_plan_computes_the_same(net: str) -> None:
     func, plan, group = kernel(net)

@@ -56,6 +56,7 @@ def test_each_fault_has_its_kind_and_costs_one_trial(measurer: Make, faulty: Tas
     assert details["declined"] == "it has the fault to decline"
 
 
+@pytest.mark.slow
 def test_what_hangs_is_ended(measurer: Make, faulty: Task) -> None:
     made = measurer()
     assert [o.kind for o in made.measure(faulty, [fault("none")])] == ["measured"]  # the workers are warm

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from tvm import relax
 
 from schedules.cpu import planning
@@ -74,6 +75,7 @@ def searched(task: Task, measurer: Make, folder: Path) -> Candidate:
     return candidate
 
 
+@pytest.mark.slow
 def test_the_right_algorithm_of_a_convolution(measurer: Make, tmp_path: Path) -> None:
     task = task_of(lambda x: R.nn.relu(R.nn.conv2d(x, constant(64, 64, 3, 3), padding=1)), (1, 64, 28, 28))
     assert task.how(task.default).rule == "cpu.conv2d_blocked"
@@ -86,6 +88,7 @@ def test_the_right_algorithm_of_a_convolution(measurer: Make, tmp_path: Path) ->
     assert task.point(made.rule, made.parameters) == candidate.verdict.point
 
 
+@pytest.mark.slow
 def test_the_right_panel_width_of_a_product(measurer: Make, tmp_path: Path) -> None:
     task = task_of(lambda x: R.nn.relu(R.matmul(x, constant(384, 384))), (96, 384))
     candidate = searched(task, measurer, tmp_path)

@@ -65,6 +65,7 @@ def while_busy(victim: str, hanging: str, measurer: Measurer, task: Task) -> lis
     return outcomes
 
 
+@pytest.mark.sampled("2-kinds1")
 @pytest.mark.parametrize(("kills", "kinds"), [(1, ["measured"] * 2), (2, ["crashed"] * 2)])
 def test_a_comparison_is_made_again_or_says_nothing(kills: int, kinds: list[str], measurer: Make, faulty: Task) -> None:
     """Times of a point by itself are none in turns: they must not stand for a comparison that died."""
@@ -86,6 +87,7 @@ def test_a_comparison_is_made_again_or_says_nothing(kills: int, kinds: list[str]
     assert all((outcome.seconds is not None) == (outcome.kind == "measured") for outcome in outcomes)
 
 
+@pytest.mark.sampled("relaxc-builder-builder-hang")
 @pytest.mark.parametrize(
     ("victim", "hanging"), [("relaxc-builder", "builder-hang"), ("relaxc-runner", "hang"), ("relaxc-tune", "hang")]
 )
@@ -105,6 +107,7 @@ def test_workers_killed_while_idle_cost_nothing(measurer: Make, faulty: Task) ->
     assert [o.kind for o in made.measure(faulty, [fault("none")] * 3)] == ["measured"] * 3
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_killed_tuner(cache: Path) -> None:
     tuner = subprocess.Popen(
         [sys.executable, "-c", _TUNER],

@@ -68,6 +68,7 @@ def test_a_folder_that_cannot_be_made(measurer: Make, tmp_path: Path) -> None:
         measurer(folder=tmp_path / "file" / "tuning")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("greedy", ["4-gib", "builder-4-gib"])
 def test_what_wants_more_memory_than_it_may_have_is_one_lost_trial(greedy: str, measurer: Make, faulty: Task) -> None:
     """The limit is RLIMIT_DATA: the machine has the memory, and with a higher limit the process gets it."""

@@ -80,6 +80,7 @@ def rpc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rpc]:
     running.close()
 
 
+@pytest.mark.slow
 def test_all_trials_get_outcomes_though_a_server_is_killed(rpc: Rpc, measurer: Make, matmul: Task) -> None:
     servers = [rpc.serve("killed"), rpc.serve("killed")]
     made = measurer(rpc=rpc.options("killed"))

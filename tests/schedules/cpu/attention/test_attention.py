@@ -175,6 +175,7 @@ def test_masks_and_merged_operands(mask: str, merged: bool) -> None:
     agree(Case(batch=2, queries=37, keys=40, heads=3, depth=8, width=16, mask=mask, merged=merged))
 
 
+@pytest.mark.sampled("257")
 @pytest.mark.parametrize("keys", [257, 700, 1000])
 def test_more_keys_than_a_softmax_step_takes(keys: int) -> None:
     case = Case(queries=50, keys=keys, depth=8, mask="add")
@@ -182,6 +183,7 @@ def test_more_keys_than_a_softmax_step_takes(keys: int) -> None:
     agree(case, parameters=point(case, block=64, tiles=2, copies=1))
 
 
+@pytest.mark.sampled("-sizes2-x86-64-v3", "-sizes3-x86-64-v3", "-sizes0-auto")
 @pytest.mark.parametrize("name", ["x86-64-v3", "auto"])
 @pytest.mark.parametrize("sizes", [(1, 16, 16), (3, 5, 130), (2, 33, 1), (2, 100, 300)])
 @pytest.mark.parametrize("mask", ["", "add"])
@@ -190,6 +192,7 @@ def test_symbolic_sizes(name: str, sizes: tuple[int, int, int], mask: str) -> No
     agree(Case(batch=batch, queries=queries, keys=keys, mask=mask, symbolic=True), name)
 
 
+@pytest.mark.sampled("128-never_nan")
 @pytest.mark.parametrize("masked", ["nan", "zero", "never_nan"])
 @pytest.mark.parametrize("block_keys", [32, 128])
 def test_rows_without_a_softmax(masked: str, block_keys: int) -> None:
@@ -225,6 +228,7 @@ def point(case: Case, **values: int) -> dict[str, int]:
     return {**found.parameters, **values}
 
 
+@pytest.mark.slow
 def test_any_choice_is_right() -> None:
     case = Case(batch=2, queries=83, keys=75, heads=2, depth=12, width=32, mask="add", merged=True)
     choices = Attention().choices(function(case), to_tvm(resolve("auto")))

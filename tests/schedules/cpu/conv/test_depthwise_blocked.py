@@ -123,6 +123,7 @@ def test_channels_last_that_do_not_fill_vectors_are_declined() -> None:
     assert isinstance(RULE.apply(te.create_prim_func([data, weight, result]), to_tvm(resolve("x86-64-v3"))), Declined)
 
 
+@pytest.mark.sampled("1-silu")
 @pytest.mark.parametrize("epilogue", ["silu", "residual"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_any_choice_is_right(epilogue: str, batch: int) -> None:

@@ -104,6 +104,7 @@ def agree(name: str, op: Conv2d, parameters: Mapping[str, int]) -> None:
     assert np.abs(got - want).max() <= TOLERANCE * np.abs(want).max()
 
 
+@pytest.mark.slow
 def test_a_task_that_spans_images() -> None:
     """56 tiles in a task, 196 in an image: TVM takes such bindings for non-affine, and refused to vectorize."""
     op = operator((8, 16, 56, 56), 32)
@@ -135,6 +136,7 @@ def test_tiles_past_the_last_are_dropped(padded: int, vectors: int) -> None:
     agree("x86-64-v3", op, default(op, 2, cpu, vectors, padded))
 
 
+@pytest.mark.sampled("image0-F2")
 @pytest.mark.parametrize("size", [2, 4], ids=["F2", "F4"])
 @pytest.mark.parametrize("image", [(1, 24, 8, 13), (1, 24, 9, 11), (2, 24, 14, 14)])
 def test_any_point_is_right(size: int, image: tuple[int, ...]) -> None:

@@ -20,6 +20,7 @@ def normal(*shape: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
+@pytest.mark.sampled("7", "13")
 @pytest.mark.parametrize("m", AWKWARD)
 def test_every_edge_of_the_register_block(m):
     for k, n in [(1, 1), (3, 7), (7, 13), (13, 16), (31, 1000), (64, 31), (100, 48), (16, 96), (5, 257)]:

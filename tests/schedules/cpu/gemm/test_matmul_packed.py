@@ -135,6 +135,7 @@ def test_convolutions(name: str, size: tuple[int, int], kernel: int, geometry: d
     agree(Conv2dBlocked(), func, name)
 
 
+@pytest.mark.sampled("size2-3-geometry2-x86-64-v2", "size0-1-geometry0-x86-64-v3", "size3-1-geometry1-x86-64-v3")
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("geometry", [{}, {"strides": (2, 2)}, {"strides": (1, 2), "dilation": (2, 1)}])
 @pytest.mark.parametrize(("size", "kernel"), [((7, 7), 1), ((7, 7), 3), ((9, 4), 3), ((14, 14), 1)])
@@ -161,6 +162,7 @@ def test_tasks_are_of_rows_where_these_divide_among_the_cores(cores: int, size: 
     assert (found.parameters["height"], found.parameters["chunks"]) == (height, chunks)
 
 
+@pytest.mark.sampled(most=5)
 @pytest.mark.parametrize("name", TARGETS)
 @pytest.mark.parametrize("rows", [1, 3, 7, 13, 31, (2, 3, 5)])
 @pytest.mark.parametrize(("depth", "columns", "vectors"), [(7, 31, 1), (64, 100, 2), (13, 1000, 3)])
@@ -181,6 +183,7 @@ OPERATORS: dict[str, tuple[Operator, Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.sampled("matmul in parts")
 @pytest.mark.parametrize("case", OPERATORS)
 def test_any_point_is_right(case: str) -> None:
     op, build = OPERATORS[case]

@@ -112,6 +112,7 @@ def test_images(name: str, kind: str, batch: int, size: tuple[int, int], strips:
     np.testing.assert_allclose(run(scheduled(func, name), to_tvm(resolve(name)), array), want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.sampled("images in strips")
 @pytest.mark.parametrize("case", ["windows", "images", "images in strips"])
 def test_any_choice_is_right(case: str) -> None:
     target, data = to_tvm(resolve("auto")), image(lanes_of("auto"), (12, 21), 2)
