@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, TypeVar
 
 from schedules.hardware import Cpu, cpu_of
 from schedules.operators import Operator
 from schedules.plan import Plan, plan_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check, including
+from schedules.template import Declined, Free, Parameters, Points, Rule, Schedule
 
-__all__ = ["Planned"]
+__all__ = ["Planned", "space_of"]
+
+Op = TypeVar("Op", bound=Operator)
 
 
-class Planned:
-    """A rule for PrimFuncs with a plan of its own. What a template adds is `refusal`, `searched` and `emit`.
+class Planned(Generic[Op]):
+    """A rule for PrimFuncs with a plan of its own, of operators that are `computes`.
 
-    `layout` names the parameters that the operands were laid out by: they cannot change any more.
+    `refusal` alone says what a point is; `space` are the points that are worth a trial, over all layouts. `layout`
+    names the parameters that the operands were laid out by: for a PrimFunc they cannot change any more.
     """
 
     name: str
     version: int
     layout: tuple[str, ...]
+    computes: type[Op]
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
@@ -30,28 +34,33 @@ class Planned:
             return plan
         cpu = cpu_of(target)
         chosen = dict(plan.parameters if parameters is None else parameters)
-        if parameters is not None:
-            self._check(plan, chosen, cpu)
-        made = self.emit(func, plan.operator, chosen, cpu)
+        if parameters is not None and (reason := self._refusal(plan, chosen, cpu)):
+            raise ValueError(reason)
+        made = self.emit(func, plan.operator, chosen, cpu)  # type: ignore[arg-type]  # `_plan` has seen what it is of
         return made if isinstance(made, Declined) else Schedule(made, chosen)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`; the parameters of the layout have one value."""
+    def points(self, func: Any, target: Any) -> Points | Declined:
+        """Return the points of the PrimFunc's layout, that of its plan first."""
         plan = self._plan(func)
         if isinstance(plan, Declined):
             return plan
-        fixed = {name: (plan.parameters[name],) for name in self.layout}
-        return including({**self.searched(plan.operator, plan.parameters, cpu_of(target)), **fixed}, plan.parameters)
+        found = self.space(plan.operator, cpu_of(target))  # type: ignore[arg-type]
+        same = (point for point in found if all(point[name] == plan.parameters[name] for name in self.layout))
+        return Points.of([plan.parameters, *same])
 
-    def refusal(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    def refusal(self, operator: Op, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """Return why the parameters are no point of the operator's space, layout included; empty if they are one."""
         raise NotImplementedError
 
-    def searched(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
-        """Return the values of the other parameters, for the layout in `parameters`."""
+    def space(self, operator: Op, cpu: Cpu) -> Iterable[Mapping[str, int]]:
+        """Return the points that are worth a trial; none where it does not compute the operator."""
         raise NotImplementedError
 
-    def emit(self, func: Any, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def estimate(self, operator: Op, parameters: Mapping[str, int], cpu: Cpu) -> float:
+        """Return the cycles of a point."""
+        raise NotImplementedError
+
+    def emit(self, func: Any, operator: Op, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
         """Return `func` scheduled."""
         raise NotImplementedError
 
@@ -61,10 +70,17 @@ class Planned:
             return Declined("it carries no plan of this template")
         return plan
 
-    def _check(self, plan: Plan, parameters: dict[str, int], cpu: Cpu) -> None:
-        """Raise ValueError for parameters that are no point, or of another layout than the PrimFunc has."""
-        fixed = {name: (plan.parameters[name],) for name in self.layout}
-        allowed = including({**self.searched(plan.operator, plan.parameters, cpu), **fixed}, plan.parameters)
-        same_layout = all(parameters.get(name) in values for name, values in fixed.items())
-        if not same_layout or self.refusal(plan.operator, parameters, cpu):
-            check(parameters, allowed)
+    def _refusal(self, plan: Plan, parameters: Mapping[str, int], cpu: Cpu) -> str:
+        """Why these are no point, or of another layout than the PrimFunc has."""
+        reason = self.refusal(plan.operator, parameters, cpu)  # type: ignore[arg-type]
+        other = [name for name in self.layout if parameters.get(name) != plan.parameters[name]]
+        return reason or (f"the PrimFunc has another {other[0]}" if other else "")
+
+
+def space_of(rule: Rule, func: Any, target: Any) -> Points | Declined:
+    """Return what a search may try for `func`."""
+    if isinstance(rule, Planned):
+        return rule.points(func, target)
+    assert isinstance(rule, Free), rule.name
+    choices = rule.choices(func, target)
+    return choices if isinstance(choices, Declined) else Points(choices)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from math import prod
+from typing import Any, Protocol, runtime_checkable
 
-__all__ = ["Choices", "Declined", "Parameters", "Rule", "Schedule", "check", "including"]
+__all__ = ["Choices", "Declined", "Free", "Parameters", "Points", "Rule", "Schedule", "check"]
 
 Parameters = Mapping[str, int]
 """The values of a template's parameters by name: tile sizes, unroll factors, and 0 or 1 for a switch."""
@@ -30,6 +31,26 @@ class Declined:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Points:
+    """What a search may try: every combination of `values`, or those that are `listed`, the first of them untuned."""
+
+    values: Choices
+    listed: tuple[Parameters, ...] = ()
+
+    @staticmethod
+    def of(points: Sequence[Parameters]) -> Points:
+        """Return these points, of equal ones the first."""
+        listed = [point for at, point in enumerate(points) if point not in points[:at]]
+        values = {name: tuple(sorted({point[name] for point in listed})) for name in listed[0]}
+        return Points(values, tuple(map(dict, listed)))
+
+    @property
+    def size(self) -> int:
+        """Return how many there are."""
+        return len(self.listed) or prod(map(len, self.values.values()))
+
+
 class Rule(Protocol):
     """A template: an algorithm with a few named parameters, for one family of PrimFuncs on one target kind.
 
@@ -45,12 +66,17 @@ class Rule(Protocol):
 
         The result computes what `func` computes, for every value of its symbolic sizes. A reduction may be
         summed in another order. Raises `tvm.s_tir.ScheduleError` where TVM refuses a step: the caller takes
-        it as a decline. Parameters that `choices` does not list are refused with a ValueError.
+        it as a decline. Parameters that are no point of the template are refused with a ValueError.
         """
         ...
 
+
+@runtime_checkable
+class Free(Rule, Protocol):
+    """A template whose parameters may be combined freely; `schedules.planned.Planned` is the other kind of rule."""
+
     def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """The search space of the same template for `func`: every combination gives a right schedule."""
+        """Return the values of each parameter for `func`: every combination gives a right schedule."""
         ...
 
 
@@ -61,8 +87,3 @@ def check(parameters: Parameters, allowed: Choices) -> None:
     for name, value in parameters.items():
         if value not in allowed[name]:
             raise ValueError(f"{name} may be one of {allowed[name]} here, not {value}")
-
-
-def including(choices: Choices, parameters: Parameters) -> Choices:
-    """The space with this point in it: a template's arithmetic may give its default beyond where a search looks."""
-    return {name: tuple(sorted({*values, parameters[name]})) for name, values in choices.items()}

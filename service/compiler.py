@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from service.config import settings
 from service.dump import Dump, DumpFolder, no_dump
@@ -30,6 +30,7 @@ from service.errors import (
     VerificationFailed,
 )
 from service.model_coverage import coverage_of, require_records
+from service.process.task import Emit
 from service.repro import repro_command
 from service.request import CompileOptions, CompileRequest, canonical_json
 from service.signature import Signature
@@ -42,9 +43,7 @@ if TYPE_CHECKING:
     from service.runtime.compare import Verification
     from service.runtime.session import Session
 
-__all__ = ["STAGES", "Emit", "Front", "Stages", "cover", "load_and_schedule", "places_read", "prepare", "run", "verify"]
-
-Emit = Callable[[dict[str, Any]], None]
+__all__ = ["STAGES", "Front", "Stages", "cover", "load_and_schedule", "places_read", "prepare", "run", "verify"]
 
 STAGES = ("import", "optimize", "schedule", "build", "verify", "pack")
 

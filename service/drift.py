@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from service.compiler import Emit, Stages
+from service.compiler import Stages
 from service.errors import MachineMismatch
+from service.process.task import Emit
 from service.request import CompileRequest
 from service.tuner import find_tasks
 from service.tuning.generic import recorded

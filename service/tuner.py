@@ -13,9 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.compiler import Emit, Stages, load_and_schedule
+from service.compiler import Stages, load_and_schedule
 from service.dump import no_dump
 from service.errors import InvalidOption, MachineMismatch, ToolMissing
+from service.process.task import Emit
 from service.request import CompileRequest, TargetSpec
 from service.tuning.options import TuneOptions
 

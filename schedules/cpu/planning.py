@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -42,13 +42,7 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 MATMUL, DIRECT, WINOGRAD = MatmulPacked(), Conv2dBlocked(), Winograd()
-TEMPLATES: dict[str, Planned] = {rule.name: rule for rule in (MATMUL, DIRECT, WINOGRAD)}
-
-_ESTIMATES: dict[str, Callable[..., float]] = {
-    MATMUL.name: packed_plan.estimate,
-    DIRECT.name: blocked_plan.estimate,
-    WINOGRAD.name: winograd_plan.estimate,
-}
+TEMPLATES: dict[str, Planned[Any]] = {rule.name: rule for rule in (MATMUL, DIRECT, WINOGRAD)}
 
 MOST_POINTS, MOST_OF_LAYOUT = 128, 8
 """Points of one algorithm in a space, and of one layout in that: those of the least estimates."""
@@ -85,10 +79,10 @@ def default(op: Operator, cpu: Cpu) -> Plan:
 
 def planned(op: Operator, template_name: str, parameters: Mapping[str, int], cpu: Cpu, origin: str = DEFAULT) -> Plan:
     """Return the plan of these parameters, with its estimate."""
-    return Plan(op, template_name, parameters, _ESTIMATES[template_name](op, parameters, cpu), origin)
+    return Plan(op, template_name, parameters, TEMPLATES[template_name].estimate(op, parameters, cpu), origin)
 
 
-def template(name: str) -> Planned | None:
+def template(name: str) -> Planned[Any] | None:
     """Return the template of this name that follows plans."""
     return TEMPLATES.get(name)
 
@@ -96,7 +90,7 @@ def template(name: str) -> Planned | None:
 def refusal(op: Operator, template_name: str, parameters: Mapping[str, int], cpu: Cpu) -> str:
     """Return why a template does not compute an operator with these parameters; empty if it does."""
     rule = TEMPLATES.get(template_name)
-    if rule is None or (rule is MATMUL) != isinstance(op, Matmul):
+    if rule is None or not isinstance(op, rule.computes):
         return f"{template_name} computes no {op.kind}"
     return rule.refusal(op, parameters, cpu)
 
@@ -106,7 +100,8 @@ def space(op: Operator, cpu: Cpu) -> list[Plan]:
 
     They are of every algorithm, and of each those layouts and points that the estimates put first.
     """
-    found = [planned(op, name, parameters, cpu) for name, parameters in _points(op, cpu)]
+    rules = [rule for rule in TEMPLATES.values() if isinstance(op, rule.computes)]
+    found = [planned(op, rule.name, parameters, cpu) for rule in rules for parameters in rule.space(op, cpu)]
     first = planned(op, (plan := default(op, cpu)).template, plan.parameters, cpu)
     of_algorithm, of_layout = Counter([first.template]), Counter([layout_of(first)])
     chosen = [first]
@@ -117,14 +112,6 @@ def space(op: Operator, cpu: Cpu) -> list[Plan]:
             of_algorithm[plan.template] += 1
             of_layout[layout] += 1
     return chosen
-
-
-def _points(op: Operator, cpu: Cpu) -> Iterator[tuple[str, dict[str, int]]]:
-    if isinstance(op, Matmul):
-        yield from ((MATMUL.name, parameters) for parameters in packed_plan.points(op, cpu))
-        return
-    yield from ((DIRECT.name, parameters) for parameters in blocked_plan.points(op, cpu))
-    yield from ((WINOGRAD.name, parameters) for parameters in winograd_plan.points(op, cpu))
 
 
 def computation(plan: Plan) -> Callable[..., Any]:

@@ -133,8 +133,10 @@ def size(extent: Any) -> Any:
 
 def flatten(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
     """The row-major position of `indices` in a space of `extents`: `(i, j) in (m, n) → i * n + j`."""
-    position: Any = index_const(0)
-    for index, extent in zip(indices, extents, strict=True):
+    if not indices:
+        return index_const(0)
+    position, *_ = indices
+    for index, extent in zip(indices[1:], extents[1:], strict=True):
         position = position * extent + index
     return position
 
@@ -146,8 +148,9 @@ def unflatten(position: Any, extents: Sequence[Any]) -> list[Any]:
     """
     indices: list[Any] = []
     for extent in reversed(list(extents)[1:]):
-        indices.append(tirx.floormod(position, size(extent)))
-        position = tirx.floordiv(position, size(extent))
+        extent = size(extent) if isinstance(extent, int) else extent
+        indices.append(tirx.floormod(position, extent))
+        position = tirx.floordiv(position, extent)
     return [*reversed([*indices, position])][: len(extents)]
 
 

@@ -86,7 +86,7 @@ def unfit(record: Record, rule: Named | None, cores: int | None) -> str:
 
 def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -> Schedule | str:
     from schedules.metaschedule.traces import Traced
-    from schedules.template import Declined, check
+    from schedules.template import Declined, Free, check
 
     assert rule is not None  # `unfit` has seen it
     if isinstance(rule, Traced):
@@ -94,6 +94,8 @@ def _apply(record: Record, rule: Rule | Traced | None, func: Any, target: Any) -
         return f"{record.rule}: {replayed.reason}" if isinstance(replayed, Declined) else replayed
     if record.trace:
         return f"{record.rule} replays no traces"
+    if not isinstance(rule, Free):
+        return f"{record.rule} follows plans: the planner reads its records"
     allowed = rule.choices(func, target)
     if isinstance(allowed, Declined):
         return f"{record.rule} declines: {allowed.reason}"

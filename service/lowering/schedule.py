@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 from service.dump import Dump, no_dump
@@ -77,11 +76,12 @@ def schedule(
 
 def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
     """How many points the template `rule_name` has for `func`; 1 where there is nothing to tune, or no such rule."""
+    from schedules.planned import space_of
     from schedules.template import Declined
 
     rule = next((rule for rule in _rules(spec, 2) if rule.name == rule_name), None)
-    choices = rule.choices(func, to_tvm(spec)) if rule is not None else {}
-    return 1 if isinstance(choices, Declined) else prod(len(values) for values in choices.values())
+    found = space_of(rule, func, to_tvm(spec)) if rule is not None else None
+    return 1 if found is None or isinstance(found, Declined) else found.size
 
 
 def _rules(spec: TargetSpec, opt_level: int) -> Sequence[Rule]:

@@ -1,4 +1,4 @@
-"""The points of a template's `choices()`: counted, drawn at random, varied, and found near a point of another space."""
+"""The points of a template: counted, drawn at random, varied, and found near a point of another space."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Space:
 
     @staticmethod
     def of(choices: Mapping[str, tuple[int, ...]], points: Sequence[Mapping[str, int]] = ()) -> Space:
-        """The space of a template's `choices()`, or of `points`. Raises ValueError for a parameter without values."""
+        """The space of a template's `choices`, or of `points`. Raises ValueError for a parameter without values."""
         names = tuple(sorted(choices))
         values = tuple(tuple(sorted(set(choices[name]))) for name in names)
         if not all(values):

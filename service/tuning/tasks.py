@@ -167,13 +167,15 @@ def _task(
     """The task of one row, or why there is none."""
     import tvm
 
-    from schedules.template import Declined
+    from schedules.planned import space_of
+    from schedules.template import Declined, Points
 
     rule = rules.get(row["rule"])
     if rule is None:
         return "it came scheduled"
-    choices = rule.choices(func, target)
-    fixed = isinstance(choices, Declined) or prod(map(len, choices.values())) < 2
+    found = space_of(rule, func, target)
+    space = Points({}) if isinstance(found, Declined) or found.size < 2 else found
+    fixed = not space.values
     if fixed and (spec.kind != "llvm" or (rule.name != _LAST and share <= _NOTABLE)):
         return "its template has no parameters to choose"
     if not all(isinstance(row[name], int) for name in _SIZES):
@@ -188,7 +190,8 @@ def _task(
         rule=rule.name,
         version=rule.version,
         default=dict(row["parameters"]),
-        space={} if fixed else {name: tuple(values) for name, values in choices.items()},
+        space=dict(space.values),
+        points=space.listed,
         flops=float(row["flops"]),
         bytes=float(row["bytes"]),
         weight=weight,

@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from schedules import cpu
 from schedules.cpu.attention.form import MASKED
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.ir import tir
+from schedules.planned import space_of
 from schedules.template import Declined, Rule, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
@@ -194,32 +194,37 @@ def functions(case: Case, dtype: str, target: str) -> list[Any]:
     """Return the PrimFuncs of a case that its rule takes, or the one that a plain case is."""
     asked, aim = rule(case.rule), to_tvm(resolve(target))
     made = case.make(dtype, target)
-    taken = [func for func in made if not isinstance(asked.choices(func, aim), Declined)]
+    taken = [func for func in made if not isinstance(space_of(asked, func, aim), Declined)]
     own = [func for func in taken if _first(func, aim) == case.rule] if len(made) > 1 else taken
     assert own, f"{case.rule} takes nothing of {case.name} in {dtype}"
     return own
 
 
 def _first(func: Any, target: Any) -> str:
-    return next(each.name for each in cpu.RULES if not isinstance(each.choices(func, target), Declined))
+    return next(each.name for each in cpu.RULES if not isinstance(space_of(each, func, target), Declined))
 
 
 def points(func: Any, asked: Rule, target: str, most: int, seed: int = 0) -> list[Point]:
     """Return all points of a rule's space, or `most` of them drawn with a seed; the default is the first."""
     aim = to_tvm(resolve(target))
-    space, default = asked.choices(func, aim), asked.apply(func, aim)
+    space, default = space_of(asked, func, aim), asked.apply(func, aim)
     assert not isinstance(space, Declined)
     assert isinstance(default, Schedule)
-    sizes = [len(values) for values in space.values()]
-    drawn = random.Random(seed).sample(range(prod(sizes)), min(most, prod(sizes)))
+    drawn = random.Random(seed).sample(range(space.size), min(most, space.size))
     found = [dict(default.parameters)]
     for number in drawn:
-        point = {}
-        for (name, values), size in zip(space.items(), sizes, strict=True):
-            number, at = divmod(number, size)
-            point[name] = values[at]
+        point = dict(space.listed[number]) if space.listed else _combination(space.values, number)
         found += [point] if point not in found else []
     return found if len(drawn) < most else found[:most]
+
+
+def _combination(values: Mapping[str, tuple[int, ...]], number: int) -> dict[str, int]:
+    """The combination of this number."""
+    point = {}
+    for name, choices in values.items():
+        number, at = divmod(number, len(choices))
+        point[name] = choices[at]
+    return point
 
 
 def agree(func: Any, asked: Rule, target: str, tried: Iterable[Point]) -> None:

@@ -8,6 +8,7 @@ import tvm_ffi
 from tvm import relax, tirx
 
 from schedules import cpu, cuda
+from schedules.planned import space_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.harness import legalized
@@ -74,7 +75,7 @@ def test_a_decline_has_a_reason(asked, of):
         return
     if isinstance(result, Declined):
         assert 8 < len(result.reason) < 120 and asked != of
-        assert isinstance(rule(asked).choices(function(of), to_tvm(resolve("x86-64-v4"))), Declined)
+        assert isinstance(space_of(rule(asked), function(of), to_tvm(resolve("x86-64-v4"))), Declined)
 
 
 @pytest.mark.parametrize("name", CASES)

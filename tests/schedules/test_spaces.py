@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from schedules import cpu
+from schedules.hardware import cpu_of
+from schedules.plan import plan_of
+from schedules.planned import Planned, space_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.spaces import CASES, WIDTHS, Case, agree, functions, points, rule
@@ -29,13 +32,25 @@ def test_the_default_is_a_point_of_the_space(case: Case, dtype: str, bits: int) 
     """A record of the default must be taken again, in every dtype and for every vector width."""
     asked, target = rule(case.rule), to_tvm(resolve(WIDTHS[bits]))
     for func in functions(case, dtype, WIDTHS[bits]):
-        default, space = asked.apply(func, target), asked.choices(func, target)
+        default, space = asked.apply(func, target), space_of(asked, func, target)
         assert isinstance(default, Schedule), default
         assert not isinstance(space, Declined), space
-        outside = {key: value for key, value in default.parameters.items() if value not in space[key]}
-        assert not outside and set(space) == set(default.parameters), (outside, space)
+        outside = {key: value for key, value in default.parameters.items() if value not in space.values[key]}
+        assert not outside and set(space.values) == set(default.parameters), (outside, space)
+        assert not space.listed or space.listed[0] == default.parameters
         again: Any = asked.apply(func, target, default.parameters)
         assert isinstance(again, Schedule)
+
+
+@pytest.mark.parametrize(("case", "dtype", "bits"), PARAMETERS)
+def test_a_template_with_plans_refuses_no_point_that_it_lists(case: Case, dtype: str, bits: int) -> None:
+    asked, target = rule(case.rule), to_tvm(resolve(WIDTHS[bits]))
+    for func in functions(case, dtype, WIDTHS[bits]) if isinstance(asked, Planned) else ():
+        space, plan = space_of(asked, func, target), plan_of(func)
+        assert not isinstance(space, Declined) and plan is not None
+        cpu = cpu_of(target)
+        assert {asked.refusal(plan.operator, point, cpu) for point in space.listed} == {""}
+        assert asked.refusal(plan.operator, {**plan.parameters, "warp": 9}, cpu)
 
 
 @pytest.mark.parametrize("case", RUN)

@@ -7,7 +7,7 @@ from typing import Any
 from schedules.cpu.attention.form import MOST_VECTORS, Blocking, attention_of
 from schedules.cpu.attention.form import Attention as Form
 from schedules.cpu.attention.loops import attention_loops
-from schedules.cpu.common.register_tile import divisors
+from schedules.cpu.common.register_tile import divisors, fits, step_cycles
 from schedules.hardware import Cpu, cpu_of
 from schedules.ir import analysis, tir
 from schedules.template import Choices, Declined, Parameters, Schedule, check
@@ -100,11 +100,8 @@ def _default(form: Form, cpu: Cpu) -> dict[str, int]:
 
 
 def _rate(cpu: Cpu, rows: int, vectors: int) -> float:
-    """Multiply-adds a cycle of a register tile; 0 where it does not fit. See `PackMatmul`."""
-    if rows * vectors + vectors + 1 > cpu.vector_registers:
-        return 0.0
-    issued = max(rows * vectors / cpu.fma_per_cycle, (rows + vectors) / cpu.loads_per_cycle, cpu.fma_latency)
-    return rows * vectors / (issued + 1)
+    """Multiply-adds a cycle of a register tile; 0 where it does not fit."""
+    return rows * vectors / (step_cycles(rows, vectors, cpu) + 1) if fits(rows, vectors, cpu) else 0.0
 
 
 def _score_tile(cpu: Cpu, keys: int | None, vectors: int) -> int:

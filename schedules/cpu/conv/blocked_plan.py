@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import add
 
-from schedules.cpu.common.register_tile import UNROLLED_COLUMNS, divisors, fits, round_up
+from schedules.cpu.common.register_tile import UNROLLED_COLUMNS, divisors, fits, round_up, step_cycles
 from schedules.hardware import Cpu
 from schedules.operators import Conv2d
-from schedules.template import Choices
 
-__all__ = ["PARAMETERS", "Layout", "default", "estimate", "is_blockable", "points", "refusal", "row_tile", "searched"]
+__all__ = ["PARAMETERS", "Layout", "default", "estimate", "is_blockable", "points", "refusal", "row_tile"]
 
 PARAMETERS = ("block", "flat", "padded", "rows", "vectors", "height", "chunks", "unroll", "prefetch")
 """The layout is `block` channels in the innermost axis, `flat` 1 where rows and columns of the image are one axis, and
@@ -164,8 +163,7 @@ def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
     """Return the cycles of a point: `_cycles`, and what a register tile leaves of the multiply-adds."""
     layout, rows, vectors = Layout.of(op, parameters), parameters["rows"], parameters["vectors"]
     full = rows * vectors / cpu.fma_per_cycle
-    step = max(full, (rows + vectors) / cpu.loads_per_cycle, cpu.fma_latency)
-    waste = (step + 1 / parameters["unroll"]) / full
+    waste = (step_cycles(rows, vectors, cpu) + 1 / parameters["unroll"]) / full
     return waste * _cycles(layout, cpu, rows, parameters["height"], parameters["chunks"])
 
 
@@ -208,19 +206,6 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "unroll does not divide the channels": bool(layout.in_lanes % parameters["unroll"]) or parameters["unroll"] > 4,
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
-
-
-def searched(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
-    """Return the values of the other parameters for one layout."""
-    layout = Layout.of(op, parameters)
-    return {
-        "rows": divisors(layout.columns, cpu.vector_registers - 4),
-        "vectors": divisors(layout.blocks, _MOST_VECTORS),
-        "height": divisors(layout.parts(2), 64),
-        "chunks": divisors(layout.blocks, _MOST_CHUNKS),
-        "unroll": divisors(layout.in_lanes, 4),
-        "prefetch": (0, 1),
-    }
 
 
 def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tvm import s_tir
@@ -12,16 +12,16 @@ from schedules.cpu.conv import blocked_plan
 from schedules.cpu.conv.blocked_plan import Layout
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
-from schedules.operators import Operator
+from schedules.operators import Conv2d
 from schedules.planned import Planned
-from schedules.template import Choices, Declined, Parameters
+from schedules.template import Declined, Parameters
 
 __all__ = ["Conv2dBlocked"]
 
 BLOCK = "conv2d"
 
 
-class Conv2dBlocked(Planned):
+class Conv2dBlocked(Planned[Conv2d]):
     """`C[n, o, h, w, ov] = epilogue(sum of A[n, i, h*s + r, w*s + q, iv] * W[o, i, r, q, iv, ov])`.
 
         for task (n, chunk of o, block of rows) in parallel:
@@ -40,23 +40,28 @@ class Conv2dBlocked(Planned):
     name = "cpu.conv2d_blocked"
     version = 5
     layout = ("block", "flat", "padded")
+    computes = Conv2d
 
-    def refusal(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        return blocked_plan.refusal(operator, parameters, cpu)  # type: ignore[arg-type]  # plans of it are of a Conv2d
+        return blocked_plan.refusal(operator, parameters, cpu)
 
-    def searched(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
+    def space(self, operator: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
         """See `Planned`."""
-        return blocked_plan.searched(operator, parameters, cpu)  # type: ignore[arg-type]
+        return blocked_plan.points(operator, cpu)
 
-    def emit(self, func: Any, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
+        """See `Planned`."""
+        return blocked_plan.estimate(operator, parameters, cpu)
+
+    def emit(self, func: Any, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
         """See `Planned`."""
         found = blocks_around(func, BLOCK)
         if isinstance(found, Declined):
             return found
         if len(found[2][-1].iter_vars) != 5:
             return Declined("its epilogue is not over the blocked result")
-        return _schedule(func, Layout.of(operator, parameters), parameters)  # type: ignore[arg-type]
+        return _schedule(func, Layout.of(operator, parameters), parameters)
 
 
 def _schedule(func: Any, shape: Layout, chosen: Parameters) -> Any:

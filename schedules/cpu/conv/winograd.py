@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,9 @@ from schedules.cpu.conv import winograd_plan
 from schedules.cpu.conv.winograd_plan import Problem
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves
-from schedules.operators import Operator
+from schedules.operators import Conv2d
 from schedules.planned import Planned
-from schedules.template import Choices, Declined, Parameters
+from schedules.template import Declined, Parameters
 
 __all__ = ["Winograd"]
 
@@ -33,7 +33,7 @@ class _Shape:
     vectors: int
 
 
-class Winograd(Planned):
+class Winograd(Planned[Conv2d]):
     """`C = epilogue(Winograd's convolution of A)` in the stages that `winograd_compute` writes.
 
         for task (chunk of o, block of tiles) in parallel:
@@ -55,16 +55,21 @@ class Winograd(Planned):
     name = "cpu.winograd"
     version = 3
     layout = ("block", "size", "vectors", "padded")
+    computes = Conv2d
 
-    def refusal(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        return winograd_plan.refusal(operator, parameters, cpu)  # type: ignore[arg-type]  # plans of it: a Conv2d
+        return winograd_plan.refusal(operator, parameters, cpu)
 
-    def searched(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
+    def space(self, operator: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
         """See `Planned`."""
-        return winograd_plan.searched(operator, parameters, cpu)  # type: ignore[arg-type]
+        return winograd_plan.points(operator, cpu)
 
-    def emit(self, func: Any, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
+        """See `Planned`."""
+        return winograd_plan.estimate(operator, parameters, cpu)
+
+    def emit(self, func: Any, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
         """See `Planned`."""
         found = blocks_around(func, BLOCK)
         if isinstance(found, Declined):
@@ -73,7 +78,7 @@ class Winograd(Planned):
         names = [each.name_hint for each in (*before, *after)]
         if names[:5] != [ROWS, DATA, PRODUCTS, COLUMNS, TILES] or len(after[-1].iter_vars) != 5:
             return Declined("it is not the stages of Winograd's convolution")
-        problem = winograd_plan.problem_of(operator, parameters["size"], cpu)  # type: ignore[arg-type]
+        problem = winograd_plan.problem_of(operator, parameters["size"], cpu)
         return _schedule(func, _Shape(problem, parameters["padded"], parameters["vectors"]), parameters)
 
 

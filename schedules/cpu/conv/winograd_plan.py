@@ -9,7 +9,6 @@ from functools import cache
 from schedules.cpu.common.register_tile import divisors, fits, step_cycles
 from schedules.hardware import Cpu
 from schedules.operators import Conv2d
-from schedules.template import Choices
 
 __all__ = [
     "PARAMETERS",
@@ -23,7 +22,6 @@ __all__ = [
     "points",
     "problem_of",
     "refusal",
-    "searched",
 ]
 
 PARAMETERS = ("block", "size", "vectors", "padded", "rows", "tasks", "chunks")
@@ -51,8 +49,8 @@ class Problem:
     depth: int
     blocks: int
     lanes: int
-    images: int = 1
-    element_bytes: int = 4
+    images: int
+    element_bytes: int
 
     @property
     def points(self) -> int:
@@ -205,17 +203,6 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "vectors and chunks do not divide the channels": bool(problem.blocks % (vectors * parameters["chunks"])),
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
-
-
-def searched(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
-    """Return the values of the other parameters for one layout."""
-    problem, padded, vectors = problem_of(op, parameters["size"], cpu), parameters["padded"], parameters["vectors"]
-    most = (cpu.vector_registers - 1 - vectors) // vectors
-    return {
-        "rows": tuple(range(1, min(MOST_ROWS, most, padded) + 1)),
-        "tasks": tuple(t for t in divisors(padded, padded) if padded // t <= MOST_TILES_IN_TASK),
-        "chunks": divisors(problem.blocks // vectors, MOST_CHUNKS),
-    }
 
 
 def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:

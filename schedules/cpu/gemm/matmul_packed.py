@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
 from typing import Any
 
@@ -13,16 +13,16 @@ from schedules.cpu.gemm import packed_plan
 from schedules.cpu.gemm.packed_plan import Layout
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves
-from schedules.operators import Operator
+from schedules.operators import Matmul
 from schedules.planned import Planned
-from schedules.template import Choices, Declined, Parameters
+from schedules.template import Declined, Parameters
 
 __all__ = ["MatmulPacked"]
 
 BLOCK = "matmul"
 
 
-class MatmulPacked(Planned):
+class MatmulPacked(Planned[Matmul]):
     """`C[m, n] = epilogue(sum over k of A[m, k] * P[n // t, k, n % t])`, any leading axes of A flattened into m.
 
         for task (block of m, panels) in parallel:
@@ -50,6 +50,7 @@ class MatmulPacked(Planned):
     name = "cpu.matmul_packed"
     version = 5
     layout = ("block", "vectors", "padded")
+    computes = Matmul
     dtypes = (
         ("float32", "float32", "float32"),
         ("bfloat16", "bfloat16", "float32"),
@@ -58,17 +59,21 @@ class MatmulPacked(Planned):
         ("uint8", "int8", "int32"),
     )
 
-    def refusal(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    def refusal(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
         if (*operator.operands, operator.accumulate) not in self.dtypes:
             return f"it multiplies no {operator.dtype}"
-        return packed_plan.refusal(operator, parameters, cpu)  # type: ignore[arg-type]  # plans of it are of a Matmul
+        return packed_plan.refusal(operator, parameters, cpu)
 
-    def searched(self, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
+    def space(self, operator: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
         """See `Planned`."""
-        return packed_plan.searched(operator, parameters, cpu)  # type: ignore[arg-type]
+        return packed_plan.points(operator, cpu)
 
-    def emit(self, func: Any, operator: Operator, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def estimate(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
+        """See `Planned`."""
+        return packed_plan.estimate(operator, parameters, cpu)
+
+    def emit(self, func: Any, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
         """See `Planned`."""
         found = blocks_around(func, BLOCK)
         if isinstance(found, Declined):
@@ -78,7 +83,7 @@ class MatmulPacked(Planned):
             return Declined("something is computed before the product")
         if len(after[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
-        return _schedule(func, Layout.of(operator, parameters), cpu, parameters)  # type: ignore[arg-type]
+        return _schedule(func, Layout.of(operator, parameters), cpu, parameters)
 
 
 def _schedule(func: Any, shape: Layout, cpu: Cpu, chosen: Parameters) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import te
 
+from schedules.ir import tir
 from schedules.plan import PLAN, Plan
 
 __all__ = ["computation", "pack"]
@@ -39,28 +40,13 @@ def computation(plan: Plan) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
         k = te.reduce_axis((0, depth), name="k")
 
         def product(m: Any, n: Any) -> Any:
-            row = _unflatten(m if rows == padded else te.min(m, rows - 1), leading)
+            row = tir.unflatten(m if rows == padded else te.min(m, rows - 1), leading)
             return te.sum(data[(*row, k)].astype(dtype) * weight[n // tile, k, n % tile].astype(dtype), axis=k)
 
         tiles = te.compute((padded, panels * tile), product, name="matmul", attrs={PLAN: plan.to_json()})
         shape = (*leading, columns)
         return te.compute(
-            shape, lambda *index: tiles[_flatten(index[:-1], leading), index[-1]].astype(op.out), name="crop"
+            shape, lambda *index: tiles[tir.flatten(index[:-1], leading), index[-1]].astype(op.out), name="crop"
         )
 
     return matmul
-
-
-def _flatten(index: Sequence[Any], shape: Sequence[Any]) -> Any:
-    flat: Any = 0
-    for position, extent in zip(index, shape, strict=True):
-        flat = position if isinstance(flat, int) and flat == 0 else flat * extent + position
-    return flat
-
-
-def _unflatten(flat: Any, shape: Sequence[Any]) -> list[Any]:
-    index: list[Any] = []
-    for extent in reversed(shape[1:]):
-        index.append(flat % extent)
-        flat = flat // extent
-    return [flat, *reversed(index)]

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from schedules.cpu.common.register_tile import divisors, fits, round_up, step_cycles, unrolled_steps
 from schedules.hardware import Cpu
 from schedules.operators import Matmul
-from schedules.template import Choices
 
-__all__ = ["PARAMETERS", "Layout", "default", "estimate", "points", "refusal", "searched"]
+__all__ = ["PARAMETERS", "Layout", "default", "estimate", "points", "refusal"]
 
 PARAMETERS = ("block", "vectors", "padded", "rows", "tiles", "panels", "depth", "unroll")
 """The layout is `block` lanes of a vector, `vectors` of a panel and `padded` rows; `rows` of the register tile; `tiles`
@@ -168,18 +167,6 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "tiles are of no use where the depth is split": depth < op.k and tiles > 1,
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
-
-
-def searched(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> Choices:
-    """Return the values of the other parameters for one layout."""
-    layout = Layout.of(op, parameters)
-    return {
-        "rows": tuple(r for r in divisors(layout.rows, _MOST_ROWS) if fits(r, layout.vectors, cpu)),
-        "tiles": divisors(layout.rows, _MOST_TILES),
-        "panels": divisors(layout.panels, 64),
-        "depth": tuple(d for d in divisors(op.k, op.k) if d >= min(_LEAST_DEPTH, op.k)),
-        "unroll": divisors(op.k, 8),
-    }
 
 
 def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tvm import s_tir
 
+from schedules.cpu.common.register_tile import fits, step_cycles
 from schedules.cpu.gemm.form import Tile, gemm_form
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
@@ -53,7 +54,7 @@ def default(c: Contraction, cpu: Cpu) -> Blocking:
     lanes, packed = _lanes_and_packing(c, cpu)
     m, n = _rows(c), _columns(c)
     blocks = [(rows, vectors) for rows in range(1, MAX_ROWS + 1) for vectors in range(1, MAX_VECTORS + 1)]
-    fitting = [b for b in blocks if _fits(*b, cpu) and (packed or _divides(b[1] * lanes, c))]
+    fitting = [b for b in blocks if fits(*b, cpu) and (packed or _divides(b[1] * lanes, c))]
     rows, vectors = min(fitting, key=lambda b: (_cycles(b, lanes, m, n, cpu), -b[0] * b[1]))
     return Blocking(rows, vectors, lanes, int(packed), _row_tasks(c, rows, vectors * lanes, cpu) if packed else 1)
 
@@ -63,7 +64,7 @@ def choices(c: Contraction, cpu: Cpu) -> Choices:
     lanes, packed = _lanes_and_packing(c, cpu)
     first = default(c, cpu)
     vectors = [v for v in range(1, MAX_VECTORS + 1) if packed or _divides(v * lanes, c)]
-    rows = [r for r in range(1, MAX_ROWS + 1) if any(_fits(r, v, cpu) for v in vectors)]
+    rows = [r for r in range(1, MAX_ROWS + 1) if any(fits(r, v, cpu) for v in vectors)]
     return {
         "rows": tuple(rows),
         "vectors": tuple(vectors),
@@ -94,19 +95,12 @@ def _divides(columns: int, c: Contraction) -> bool:
     return n is not None and n % columns == 0
 
 
-def _fits(rows: int, vectors: int, cpu: Cpu) -> bool:
-    """Accumulators, one row of the panel and one broadcast element stay in registers."""
-    return rows * vectors + vectors + 1 <= cpu.vector_registers
-
-
 def _cycles(block: tuple[int, int], lanes: int, m: int, n: int | None, cpu: Cpu) -> float:
-    """Cycles for each useful multiply-add of a vector, bound by arithmetic, loads or latency; padding is waste."""
+    """Cycles for each useful multiply-add of a vector; padding is waste."""
     rows, vectors = block
-    fma = max(rows * vectors / cpu.fma_per_cycle, cpu.fma_latency)
-    step = max(fma, (rows + vectors) / cpu.loads_per_cycle)
     useful = m * (n or vectors * lanes)
     done = -(-m // rows) * rows * (-(-n // (vectors * lanes)) * vectors * lanes if n else vectors * lanes)
-    return step / (rows * vectors) * (done / useful)
+    return step_cycles(rows, vectors, cpu) / (rows * vectors) * (done / useful)
 
 
 def _lanes_and_packing(c: Contraction, cpu: Cpu) -> tuple[int, bool]:

@@ -10,7 +10,8 @@ import psutil
 import pytest
 import tvm
 
-from schedules.template import Choices, Declined, Parameters, Schedule
+from schedules.planned import space_of
+from schedules.template import Declined, Parameters, Schedule
 from service.config import settings
 from service.lowering.target import resolve, to_tvm
 from service.tuning.measure import MeasureLimits, Measurer
@@ -28,16 +29,28 @@ LIMITS = MeasureLimits(build_s=60, run_s=60, measure_s=0.02, max_runs=10, quiet_
 def make_task(func: Any, rule: Any, workload: str, default: Parameters | None = None) -> Task:
     """A task of one call."""
     spec = resolve("auto")
-    space = rule.choices(func, to_tvm(spec))
+    space = space_of(rule, func, to_tvm(spec))
     assert not isinstance(space, Declined)
     if default is None:
         found = rule.apply(func, to_tvm(spec))
         assert isinstance(found, Schedule)
         default = dict(found.parameters)
-    choices: Choices = space
     text = tvm.ir.save_json(func)
     return Task(
-        workload, "kernel", text, spec, "float32", rule.name, rule.version, default, choices, 1.0, 1.0, 1, "64x64"
+        workload,
+        "kernel",
+        text,
+        spec,
+        "float32",
+        rule.name,
+        rule.version,
+        default,
+        space.values,
+        1.0,
+        1.0,
+        1,
+        "64x64",
+        points=space.listed,
     )
 
 

@@ -214,7 +214,7 @@ def test_a_plan_fits_the_registers_and_is_found_again(row: str, size: int) -> No
     cpu = CPUS[row]
     lanes = cpu.lanes(32)
     for tiles, channels in ((1, 64), (16, 512), (49, 96), (196, 64), (3136, 32)):
-        problem = Problem(size, tiles, channels, channels // lanes, lanes)
+        problem = Problem(size, tiles, channels, channels // lanes, lanes, 1, 4)
         found = blocking(problem, cpu)
         assert found.tiles * found.tasks >= tiles
         assert found.tiles % found.rows == 0
@@ -225,7 +225,7 @@ def test_a_plan_fits_the_registers_and_is_found_again(row: str, size: int) -> No
 
 def test_estimates_grow_with_the_work() -> None:
     cpu = CPUS["x86-64-v4"]
-    cycles = [blocking(Problem(4, tiles, 64, 4, 16), cpu).cycles for tiles in (4, 16, 196, 3136)]
+    cycles = [blocking(Problem(4, tiles, 64, 4, 16, 1, 4), cpu).cycles for tiles in (4, 16, 196, 3136)]
     assert cycles == sorted(cycles)
     small, large = (operator((1, 512, size, size), 512) for size in (7, 14))
     assert direct_cycles(small, cpu) < direct_cycles(large, cpu)
