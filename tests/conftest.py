@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 
+from schedules.strict import STRICT
 from tests.sampling import mark_unsampled
+
+os.environ[STRICT] = "1"  # children inherit it
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import s_tir
 
 from schedules.ir import analysis, tir
+from schedules.strict import made_up_for
 
 __all__ = [
     "ACCUMULATE_LOCALLY",
@@ -50,7 +51,8 @@ def inline_producers(sch: Any, *, keep: Callable[[Any], bool] = lambda block: Fa
             continue
         try:
             sch.compute_inline(name)
-        except s_tir.ScheduleError:
+        except s_tir.ScheduleError as error:
+            made_up_for(f"{name} looks as if it could be inlined, and cannot: {error}")
             continue
 
 
@@ -114,7 +116,10 @@ def prefetch_ahead(sch: Any, tiles: Any, ahead: int, elements: int) -> None:
     for tile in T: use P[base .. base + elements)   also fetches   P[base + ahead .. base + ahead + elements)
 
     a slice with each tile; `service.lowering.prefetch` says how. The right annotation changes no result.
+    A single tile is no loop by then: what it would fetch, the tile itself has begun to read.
     """
+    if tir.as_int(sch.get(tiles).extent) == 1:
+        return
     sch.annotate(tiles, PREFETCH_AHEAD, [ahead, elements])
 
 

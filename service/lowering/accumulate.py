@@ -22,6 +22,7 @@ from tvm import tirx
 
 from schedules.ir import tir
 from schedules.ir.moves import ACCUMULATE_LOCALLY
+from schedules.strict import made_up_for
 
 __all__ = ["AccumulateLocally"]
 
@@ -46,11 +47,13 @@ def _expanded(loop: Any) -> Any:
     around = tir.collect(loop.body, tirx.For)
     plain = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=kept)
     if len(stores) != 1 or tir.collect(loop.body, tirx.IfThenElse):
+        made_up_for(f"the loop over {loop.loop_var}, marked to accumulate in registers, has a condition or two stores")
         return plain
     (store,) = stores
     axes = [each for each in reversed(around) if tir.uses(store.indices[0], [each.loop_var])]
     fixed = tir.uses(store.indices[0], [loop.loop_var])
     if fixed or not axes or not all(_is_axis(each) for each in axes):
+        made_up_for(f"the loop over {loop.loop_var}, marked to accumulate in registers, has no tile of constant size")
         return plain
     return _local(plain, store, axes)
 

@@ -19,14 +19,18 @@ SCHEDULED = "tirx.is_scheduled"
 
 
 def apply_rule(rule: Rule, func: Any, target: Any, parameters: Parameters | None) -> Schedule | str:
-    """The schedule, or why there is none. Only TVM's refusal of a step counts as a decline; the rest is a bug."""
+    """The schedule, or why there is none. TVM's refusal of a step counts as a decline, but in strict mode: the rule
+    should have declined before it took the first. Any other exception goes up.
+    """
     from tvm.s_tir import ScheduleError
 
+    from schedules.strict import made_up_for
     from schedules.template import Declined
 
     try:
         result = rule.apply(func, target, parameters)
     except ScheduleError as error:
+        made_up_for(f"{rule.name} took a PrimFunc on which TVM then refused a step: {_refusal(error)}")
         return f"TVM refused a step: {_refusal(error)}"
     return result.reason if isinstance(result, Declined) else result
 

@@ -24,6 +24,7 @@ from tvm.sym import Analyzer
 
 from schedules.ir import tir
 from schedules.ir.moves import PREFETCH_AHEAD
+from schedules.strict import made_up_for
 
 __all__ = ["InsertPrefetches"]
 
@@ -53,6 +54,7 @@ def _expanded(loop: Any) -> Any:
     if len({load.source.data for load in streams}) != 1 or not all(
         isinstance(each.extent, tirx.IntImm) for each in chain
     ):
+        made_up_for(f"nothing is prefetched in the loop over {loop.loop_var}, which is marked for it")
         return plain
     carried = _carried(streams[0], chain, elements)
     return _with_last(plain, carried[-1], _prefetches(streams[0], carried, ahead, elements))

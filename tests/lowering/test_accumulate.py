@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
+from schedules.strict import STRICT
 from service.lowering import pipeline
 from service.lowering.accumulate import AccumulateLocally
 from service.lowering.target import resolve, to_tvm
@@ -34,7 +36,7 @@ def test_the_loop_works_on_a_local_tile() -> None:
     assert text.count("c[(row * 2 + i) * 16 + n] = c_tile[i * 16 + n]") == 1
 
 
-def test_a_condition_keeps_the_sums_in_memory() -> None:
+def test_a_condition_keeps_the_sums_in_memory(monkeypatch) -> None:
     @T.prim_func(s_tir=True)
     def guarded(a: T.Buffer((8,), "float32"), c: T.Buffer((12,), "float32")):
         for k in T.serial(8, annotations={"relaxc.accumulate_locally": 1}):
@@ -42,6 +44,9 @@ def test_a_condition_keeps_the_sums_in_memory() -> None:
                 if n < 12:
                     c[n] += a[k]
 
+    with pytest.raises(RuntimeError, match="has a condition or two stores"):
+        transformed(guarded)
+    monkeypatch.delenv(STRICT)
     text = transformed(guarded)
     assert "tile" not in text
     assert "relaxc.accumulate_locally" not in text

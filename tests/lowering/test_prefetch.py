@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
 from schedules.ir import tir
 from schedules.ir.moves import PREFETCH_AHEAD
+from schedules.strict import STRICT
 from service.lowering import pipeline
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.target import resolve, to_tvm
@@ -48,13 +50,16 @@ def test_the_fetched_addresses_cover_the_next_panel() -> None:
     assert {address // 16 for address in fetched} == set(range(DEPTH * WIDTH // 16))
 
 
-def test_a_loop_without_a_stream_stays_as_it_is() -> None:
+def test_a_loop_without_a_stream_stays_as_it_is(monkeypatch) -> None:
     @T.prim_func(s_tir=True)
     def copy(a: T.Buffer((128,), "float32"), b: T.Buffer((128,), "float32")):
         for i in T.serial(8, annotations={"relaxc.prefetch_ahead": [16, 16]}):
             for j in T.serial(16):
                 b[i * 16 + j] = a[i * 16 + j]
 
+    with pytest.raises(RuntimeError, match="nothing is prefetched"):
+        transformed(copy)
+    monkeypatch.delenv(STRICT)
     func = transformed(copy)
     assert not prefetches(func)
     assert PREFETCH_AHEAD not in str(func)

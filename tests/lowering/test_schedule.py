@@ -11,6 +11,7 @@ from tvm import relax, s_tir, tirx
 from tvm.script import tirx as T
 
 from schedules.cpu import RULES
+from schedules.strict import STRICT
 from schedules.template import Declined, Schedule
 from service.errors import CompileFailed
 from service.lowering import schedule
@@ -205,6 +206,9 @@ def test_only_a_schedule_error_is_a_decline(monkeypatch):
     from schedules import cpu
 
     monkeypatch.setattr(cpu, "RULES", (_Breaks(s_tir.ScheduleError("Error message: no such loop")), *cpu.RULES))
+    with pytest.raises(CompileFailed, match=r"test\.breaks took a PrimFunc on which TVM then refused a step"):
+        schedule(two_equal_products(), resolve("x86-64-v4"))
+    monkeypatch.delenv(STRICT)
     row = schedule(two_equal_products(), resolve("x86-64-v4")).report[0]
     assert row["declined"][0] == ["test.breaks", "TVM refused a step: no such loop"]
     monkeypatch.setattr(cpu, "RULES", (_Breaks(KeyError("a bug")), *cpu.RULES))

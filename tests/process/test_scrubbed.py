@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from schedules.strict import STRICT
 from service.config import Settings
 from service.process.scrubbed import NOT_FOR_JOBS, scrubbed_environment
 
 
 def test_compilers_get_what_they_need_and_no_secret() -> None:
-    kept = {"PATH": "/bin", "LC_ALL": "C", "CUDA_HOME": "/cuda", "RELAXC_THREADS": "2"}
+    kept = {"PATH": "/bin", "LC_ALL": "C", "CUDA_HOME": "/cuda", "RELAXC_THREADS": "2", STRICT: "1"}
     dropped = {
         "AWS_SECRET_ACCESS_KEY": "s",
         "RELAXC_DATABASE_URL": "postgresql://a:s@db/x",

@@ -9,6 +9,7 @@ from tvm import ir, s_tir
 from schedules.cpu.rows.partial_sums import PARTIAL, row_form
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves, tir
+from schedules.strict import made_up_for
 
 __all__ = [
     "TASKS_PER_CORE",
@@ -47,9 +48,10 @@ def schedule_nests(func: Any, cpu: Cpu, *, careful: bool = False) -> Any:
         attempt = sch.copy() if careful else sch
         try:
             _schedule_nest(attempt, nest, cpu)
-        except s_tir.ScheduleError:
+        except s_tir.ScheduleError as error:
             if not careful:
                 raise
+            made_up_for(f"the nest of {nest.block.name_hint} stays as it was: {error}")
             continue
         sch = attempt
     return sch.mod["main"]

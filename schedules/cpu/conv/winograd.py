@@ -6,13 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tvm import s_tir
-
 from schedules.cpu.common.register_tile import blocks_around, divisors, unrolled_steps
 from schedules.cpu.conv import winograd_plan
 from schedules.cpu.conv.winograd_plan import Problem
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves
+from schedules.ir.unchecked import unchecked_schedule
 from schedules.operators import Conv2d
 from schedules.planned import Planned
 from schedules.template import Declined, Parameters
@@ -84,9 +83,7 @@ class Winograd(Planned[Conv2d]):
 
 def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     work = analysis.work_of(func).known_flops
-    # Unchecked: TVM takes the image, row and column of a tile, quotients and remainders of one number, for bindings
-    # that may write an element twice.
-    sch = s_tir.Schedule(func, enable_check=False)
+    sch = unchecked_schedule(func, Winograd.name)
     _, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
     last = after[-1].name_hint
     for block in after[3:-1]:

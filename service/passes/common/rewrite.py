@@ -10,6 +10,7 @@ from tvm.ir import Op
 from tvm.relax.expr_functor import PyExprMutator, mutator
 from tvm.sym import Analyzer
 
+from schedules.strict import made_up_for
 from service.passes.common.constants import Array, array_of, is_tensor_constant
 from service.passes.common.epilogue import Readers
 
@@ -147,6 +148,9 @@ def rewrite_calls(module: IRModule, rules: Mapping[str, Rule], *, rounds: int = 
         if not changed:
             break
         module = with_functions(module, changed)
+    else:
+        if rounds == MAX_ROUNDS:
+            made_up_for(f"the rules for {', '.join(rules)} still fire after {rounds} walks")
     return module
 
 

@@ -8,6 +8,7 @@ import tvm
 from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
+from schedules.strict import made_up_for
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, with_functions
 from service.passes.precision.dtypes import is_low
 
@@ -38,6 +39,8 @@ class StoreLow:
             if moved is module:
                 break
             module = moved
+        else:
+            made_up_for(f"casts still move after {MAX_ROUNDS} rounds")
         return module
 
 
