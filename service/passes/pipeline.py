@@ -28,6 +28,7 @@ from service.passes.precision.store_low import StoreLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
+from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from service.passes.recognize.recognize_norms import RecognizeNorms
 from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
 from service.passes.report import OptimizeReport
@@ -88,8 +89,9 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         Phase("prepare", 0, _prepare()),
         # 16-bit models: the arithmetic between contractions in fp32
         Phase("widen", 0, _widen(job)),
-        # Inference only: constants into weights, chains into single calls
-        Phase("simplify", 1, [*_simplify(), EvaluateConstants(), *_simplify()]),
+        # Inference only: quantized products before their weights are dequantized, constants into weights, chains into
+        # single calls
+        Phase("simplify", 1, [RecognizeIntegerProducts(), *_simplify(), EvaluateConstants(), *_simplify()]),
         # The user's patterns, on the simplified model
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         # 16-bit operands of contractions, and values stored as their readers want them

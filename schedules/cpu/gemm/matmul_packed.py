@@ -12,7 +12,7 @@ from schedules.cpu.common.register_tile import blocks_around
 from schedules.cpu.gemm import packed_plan
 from schedules.cpu.gemm.packed_plan import Layout
 from schedules.hardware import Cpu
-from schedules.ir import analysis, moves
+from schedules.ir import analysis, moves, tir
 from schedules.operators import Matmul
 from schedules.planned import Planned
 from schedules.template import Declined, Parameters
@@ -78,9 +78,9 @@ class MatmulPacked(Planned[Matmul]):
         found = blocks_around(func, BLOCK)
         if isinstance(found, Declined):
             return found
-        before, _, after = found
-        if before:
-            return Declined("something is computed before the product")
+        before, product, after = found
+        if any(load.source.same_as(block.body.buffer) for block in before for load in tir.loads(product)):
+            return Declined("something that the product reads is computed before it")
         if len(after[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
         return _schedule(func, Layout.of(operator, parameters), cpu, parameters)
@@ -88,9 +88,9 @@ class MatmulPacked(Planned[Matmul]):
 
 def _schedule(func: Any, shape: Layout, cpu: Cpu, chosen: Parameters) -> Any:
     sch = s_tir.Schedule(func)
-    _, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
+    before, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
     last = after[-1].name_hint
-    for block in after[:-1]:
+    for block in (*before, *after[:-1]):  # what stands before is of the epilogue too
         sch.compute_inline(block.name_hint)
     _flatten_rows(sch, last, after[-1])
     parallel = analysis.worth_parallel(analysis.work_of(func).known_flops)

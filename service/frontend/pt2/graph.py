@@ -10,7 +10,7 @@ from service.errors import ModelMalformed, UnsupportedModel
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
 
-__all__ = ["SKIPPED", "decompose", "op_name", "refuse", "unknown_targets", "unsupported_nodes"]
+__all__ = ["QUANTIZED", "SKIPPED", "decompose", "op_name", "refuse", "unknown_targets", "unsupported_nodes"]
 
 # fmt: off
 SKIPPED = frozenset((
@@ -19,6 +19,9 @@ SKIPPED = frozenset((
     "aten.sym_constrain_range_for_size.default",
 ))
 """Checks of what the export promised; they compute nothing."""
+
+QUANTIZED = "quantized_decomposed"
+"""torch's operators of quantized programs, which are registered when their module is imported."""
 
 _SYMBOLIC = frozenset((
     "aten.sym_size.int", "aten.sym_numel.default", "aten.sym_stride.int", "aten.sym_storage_offset.default",
@@ -89,8 +92,12 @@ def _is_known(target: str) -> bool:
     if target in _PYTHON or target in _HIGHER_ORDER:
         return True
     parts = target.split(".")
-    if len(parts) != 5 or parts[:3] != ["torch", "ops", "aten"]:
+    if len(parts) != 5 or parts[:2] != ["torch", "ops"] or parts[2] not in ("aten", QUANTIZED):
         return False
+    if parts[2] == QUANTIZED:
+        from service.frontend.pt2.ops import CONVERTERS
+
+        return ".".join(parts[2:]) in CONVERTERS
     return _is_known_aten(parts[3], parts[4])
 
 

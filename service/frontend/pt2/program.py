@@ -13,7 +13,7 @@ from service.frontend.model import Unsupported
 from service.frontend.pt2 import schema as pt2_schema
 from service.frontend.pt2.archive import Archive
 from service.frontend.pt2.check import check_program
-from service.frontend.pt2.graph import unknown_targets
+from service.frontend.pt2.graph import QUANTIZED, unknown_targets
 from service.frontend.pt2.signature import Interface, interface
 from service.frontend.pt2.torch_calls import TORCH_ERRORS, quiet
 from service.frontend.pt2.tree import input_names, output_names
@@ -94,6 +94,8 @@ def deserialize(document: Document) -> Program:
     """Return the program with its weights. Raise ModelMalformed where the JSON contradicts itself or the weights."""
     from torch._export.serde.serialize import ExportedProgramDeserializer
 
+    if any(name.startswith(f"{QUANTIZED}.") for name in document.op_counts):
+        import torch.ao.quantization.fx._decomposed  # noqa: F401  # registers the operators
     archive, model = document.archive, document.model
     state, constants = load_weights(archive, model), load_constants(archive, model)
     _check_weights(document.schema.graph_module, {**constants, **state})

@@ -12,6 +12,7 @@ from service.errors import RelaxcError, UnsupportedModel
 from service.passes.common.rewrite import op_name
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
+from service.passes.legalize.legalize_quantized import QUANTIZED
 
 __all__ = ["Legalize", "operators_left"]
 
@@ -37,7 +38,7 @@ class Legalize:
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""
-        module = relax.transform.LegalizeOps(INDEXING | NORMS)(module)
+        module = relax.transform.LegalizeOps(INDEXING | NORMS | QUANTIZED)(module)
         left = operators_left(module)
         if left:
             names = ", ".join(f"{name.removeprefix('relax.')} ({count})" for name, count in sorted(left.items()))

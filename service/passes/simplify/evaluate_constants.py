@@ -15,6 +15,7 @@ from service.passes.common.rewrite import static_shape, with_functions
 from service.passes.legalize.legalize import operators_left
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
+from service.passes.legalize.legalize_quantized import QUANTIZED
 
 __all__ = ["LARGEST_BYTES", "EvaluateConstants"]
 
@@ -115,7 +116,9 @@ def _evaluate(bindings: list[relax.VarBinding], wanted: list[Any]) -> dict[Any, 
     module, inputs = _as_function(bindings, wanted)
     with tvm.target.Target(HOST):
         module = relax.transform.DeadCodeElimination()(module)
-        module = relax.transform.LegalizeOps(INDEXING | NORMS)(relax.transform.DecomposeOpsForInference()(module))
+        module = relax.transform.LegalizeOps(INDEXING | NORMS | QUANTIZED)(
+            relax.transform.DecomposeOpsForInference()(module)
+        )
     if operators_left(module):
         return {}
     machine = relax.VirtualMachine(relax.build(module, tvm.target.Target(HOST)), tvm.cpu())

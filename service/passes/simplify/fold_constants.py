@@ -56,8 +56,8 @@ def _folder(compute: Compute) -> Callable[[relax.Call, Scope], relax.Expr | None
 
 
 def _allowed_bytes(call: relax.Call, operands: list[Array]) -> int:
-    """As large as the operands; twice that for a cast, so that 16-bit weights may become fp32 ones."""
-    return sum(array.nbytes for array in operands) * (2 if call.op.name == "relax.astype" else 1)
+    """As large as the operands; more for a cast, so that 16-bit and quantized weights may become fp32 ones."""
+    return sum(array.nbytes for array in operands) * {"relax.astype": 2, "relax.dequantize": 4}.get(call.op.name, 1)
 
 
 def _operands(call: relax.Call, scope: Scope) -> list[Array] | None:
@@ -164,6 +164,17 @@ def _astype(call: relax.Call, operands: list[Array]) -> Array | None:
     return operands[0].astype(wanted)
 
 
+def _dequantize(call: relax.Call, operands: list[Array]) -> Array:
+    data, scale, zero = operands
+    along = [1] * data.ndim
+    if data.ndim:
+        along[int(call.attrs.axis)] = -1
+    scale, zero = (x.reshape(()) if x.size == 1 else x.reshape(along) for x in (scale, zero))
+    steps = data.astype(np.int32) - zero.astype(np.int32)
+    result: Array = steps.astype(np.float32) * scale.astype(np.float32)
+    return result.astype(numpy_dtype(str(call.ty.dtype)))
+
+
 COMPUTE: Mapping[str, Compute] = {
     # Movement of data
     "permute_dims": lambda call, x: np.transpose(x[0], [int(a) for a in call.attrs.axes] if call.attrs.axes else None),
@@ -178,6 +189,7 @@ COMPUTE: Mapping[str, Compute] = {
     "take": _take,
     "where": lambda call, x: np.where(*x),
     "astype": _astype,
+    "dequantize": _dequantize,
     # Creation
     "arange": _arange,
     "full": lambda call, x: x[0],

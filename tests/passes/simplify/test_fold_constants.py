@@ -30,6 +30,11 @@ def axis_slice(x: Any) -> Any:
     return op.strided_slice(x, [1, 2], [1, 0], [3, 4], [1, 2])
 
 
+def dequantized(x: Any) -> Any:
+    scales, zeros = constant(np.array([0.1, 0.2, 0.3], "float32")), constant(np.array([5, 0, -9], "int32"))
+    return op.dequantize(x, scales, zeros, 1, "float32")
+
+
 # operator → its dtypes, how many operands, a call of it
 CASES: dict[str, tuple[tuple[str, ...], int, Callable[..., Any]]] = {
     "permute_dims": (("float32", "bfloat16", "int8"), 1, lambda x: op.permute_dims(x, [2, 0, 1])),
@@ -44,6 +49,7 @@ CASES: dict[str, tuple[tuple[str, ...], int, Callable[..., Any]]] = {
     "take": (("float32",), 1, lambda x: op.take(x, constant(np.array([[2, 0], [1, 1]])), axis=1)),
     "where": (("float32", "bfloat16"), 2, lambda x, y: op.where(op.less(x, y), x, y)),
     "astype": (("int8", "bool", "float16"), 1, lambda x: op.astype(x, "float32")),
+    "dequantize": (("int8", "uint8", "int32"), 1, dequantized),
     "arange": (("float32",), 0, lambda: op.arange(2, 11, 3, "float32")),
     "full": (("float32",), 0, lambda: op.full([2, 3], constant(np.float32(1.5)), "float32")),
     "full_like": (("float16",), 1, lambda x: op.full_like(x, constant(np.float16(2)))),

@@ -35,6 +35,14 @@ def _spread(node: Node, index: int, axis: int) -> Any:
     return reshaped(node, x, [shape[0] if i == axis else 1 for i in range(rank)])
 
 
+def _parameters(node: Node, axis: int, dtype: str) -> tuple[Any, Any] | None:
+    """The scale and the zero point as Relax's own operators take them; None for blocks, which they do not have."""
+    if node.attr("block_size", 0) and node.shape(1) not in ([], [1]):
+        return None
+    scale = node.emit(cast(node.tensor(1), "float32"))
+    return scale, node.tensor(2) if node.has(2) else relax.const(0, dtype)
+
+
 def _axis(node: Node) -> int:
     rank = node.rank(0)
     axis = node.attr("axis", 1)
@@ -46,9 +54,13 @@ def _round(node: Node, x: Any) -> Any:
 
 
 def saturated(node: Node, x: Any, zero: Any | None, dtype: str) -> Any:
-    """Return `saturate(round(x) + zero)`, x a float."""
+    """Return `saturate(round(x) + zero)`, x a float, as a quantization by 1 where one zero point is for all."""
     if dtype not in _RANGE:
         raise Refused(f"quantization to {dtype}")
+    if zero is None or node.shape_of(zero) in ([], [1]):
+        zero = relax.const(0, dtype) if zero is None else zero
+        x = node.emit(cast(x, "float32"))
+        return node.emit(relax.op.quantize(x, relax.const(1, "float32"), zero, 0, dtype))
     rounded = _round(node, x)
     if zero is not None:
         rounded = node.emit(relax.op.add(*aligned(node, rounded, node.emit(cast(zero, dtype_of(x))))))
@@ -60,13 +72,17 @@ def saturated(node: Node, x: Any, zero: Any | None, dtype: str) -> Any:
 @op("QuantizeLinear")
 def _quantize(node: Node) -> Any:
     axis = _axis(node)
-    zero = _spread(node, 2, axis) if node.has(2) else None
-    dtype = dtype_of(zero) if zero is not None else "uint8"
+    dtype = node.dtype(2) if node.has(2) else "uint8"
     if node.attr("output_dtype", 0):
         dtype = node.attr_dtype("output_dtype")
     if node.attr("precision", 0) not in (0, 1):
         raise Refused("a precision other than float32")
+    if dtype not in _RANGE:
+        raise Refused(f"quantization to {dtype}")
     x = node.emit(cast(node.tensor(0), "float32"))
+    if (parameters := _parameters(node, axis, dtype)) is not None:
+        return relax.op.quantize(x, *parameters, axis, dtype)
+    zero = _spread(node, 2, axis) if node.has(2) else None
     scale = node.emit(cast(_spread(node, 1, axis), "float32"))
     return saturated(node, node.emit(relax.op.divide(*aligned(node, x, scale))), zero, dtype)
 
@@ -78,6 +94,8 @@ def _dequantize(node: Node) -> Any:
     if node.dtype(0) not in (*_RANGE, "int32"):
         raise Refused(f"dequantization of {node.dtype(0)}")
     dtype = node.attr_dtype("output_dtype") if node.attr("output_dtype", 0) else node.dtype(1)
+    if (parameters := _parameters(node, axis, node.dtype(0))) is not None:
+        return cast(node.emit(relax.op.dequantize(node.tensor(0), *parameters, axis, "float32")), dtype)
     x = node.emit(cast(node.tensor(0), "int32"))
     if node.has(2):
         x = node.emit(relax.op.subtract(*aligned(node, x, node.emit(cast(_spread(node, 2, axis), "int32")))))
@@ -96,7 +114,7 @@ def _dynamic_quantize(node: Node) -> Any:
     # A tensor of zeros has scale 0; any divisor but that quantizes it to its zero point.
     divisor = node.emit(relax.op.where(node.emit(relax.op.equal(scale, zero)), scalar(1, x), scale))
     point = saturated(node, node.emit(relax.op.divide(node.emit(relax.op.negative(low)), divisor)), None, "uint8")
-    y = saturated(node, node.emit(relax.op.divide(x, divisor)), point, "uint8")
+    y = node.emit(relax.op.quantize(x, divisor, point, 0 if node.rank(0) else -1, "uint8"))
     return y, scale, point
 
 

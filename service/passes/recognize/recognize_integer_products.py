@@ -1,0 +1,168 @@
+"""Products of quantized operands become products of bytes, summed in int32, with the zero points in terms besides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax
+
+from schedules.cpu import planning
+from service.passes.common.constants import Array, constant
+from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from service.passes.simplify.fold_constants import COMPUTE
+
+__all__ = ["RecognizeIntegerProducts"]
+
+_BYTES = ("int8", "uint8")
+_MOST_STEPS = (1 << 31) // (255 * 255)
+"""Steps of the depth up to which a sum of products of bytes less their zero points fits int32."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="RecognizeIntegerProducts")
+class RecognizeIntegerProducts:
+    """`C = A @ B` of a quantized A and constant weights computes on the bytes, by a template that multiplies these.
+
+        dequantize(a, s, z) @ dequantize(b, t, y)   →   float(a @ w - z * sum_k w + c * sum_k (a - z)) * (s * t)
+        (int32(a) - z) @ (int32(b) - y)             →   a @ w - z * sum_k w + c * sum_k (a - z)
+
+    where `w + c = b - y` fits int8, c a number a column, most often 0. The first is what QuantizeLinear and
+    DequantizeLinear around an operator say (and torch's `quantized_decomposed`), the second QLinearMatMul and
+    MatMulInteger. The integers are exact; the floats of the first were rounded once a product, and now once a sum.
+    """
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """Return the module with integer products; the same object if it has none."""
+        return rewrite_calls(module, {"matmul": _product})
+
+
+@dataclass(frozen=True)
+class _Left:
+    """A quantized operand: its bytes, its zero point (None for 0) and its scale (None for integers)."""
+
+    data: relax.Expr
+    zero: relax.Expr | None
+    scale: relax.Expr | None
+
+
+def _product(call: relax.Call, scope: Scope) -> relax.Expr | None:
+    dtype = str(call.ty.dtype)
+    left, right = _left(call.args[0], scope, dtype), _right(call.args[1], scope, dtype)
+    if left is None or right is None:
+        return None
+    weights, scale = right
+    data_dtype = str(left.data.ty.dtype)
+    if left.data.ty.ndim < 2 or planning.matmul_dtypes(data_dtype, "int8", "int32") is None:
+        return None
+    total = _sum(left, weights, scope)
+    if left.scale is None:
+        return total
+    if weights.shape[0] > _MOST_STEPS or scale is None:
+        return None
+    factor = scope.emit(relax.op.multiply(relax.op.reshape(left.scale, ()), constant(scale)))
+    return relax.op.multiply(scope.emit(relax.op.astype(total, "float32")), factor)
+
+
+def _sum(left: _Left, weights: Array, scope: Scope) -> relax.Expr:
+    """`(a - z) @ (w + c)` in int32."""
+    shift = _shift(weights)
+    narrow = (weights - shift).astype(np.int8)
+    total = scope.emit(relax.op.matmul(left.data, constant(narrow), out_dtype="int32"))
+    if left.zero is not None:
+        columns = constant(narrow.sum(axis=0, dtype=np.int32))
+        total = scope.emit(relax.op.subtract(total, scope.emit(relax.op.multiply(left.zero, columns))))
+    if shift.any():
+        rows = scope.emit(relax.op.sum(scope.emit(relax.op.astype(left.data, "int32")), -1, keepdims=True))
+        if left.zero is not None:
+            depth = constant(np.int32(weights.shape[0]))
+            rows = scope.emit(relax.op.subtract(rows, scope.emit(relax.op.multiply(left.zero, depth))))
+        total = scope.emit(relax.op.add(total, scope.emit(relax.op.multiply(rows, constant(shift)))))
+    return total
+
+
+def _shift(weights: Array) -> Array:
+    """What to take from each column so that it fits int8; bytes less a zero point span no more than that."""
+    low, high = weights.min(axis=0), weights.max(axis=0)
+    shift: Array = np.where(high > 127, high - 127, np.where(low < -128, low + 128, 0)).astype(np.int32)
+    return shift
+
+
+def _left(expr: relax.Expr, scope: Scope, dtype: str) -> _Left | None:
+    if dtype == "float32":
+        call = scope.call(expr, "relax.dequantize")
+        if call is None or str(call.args[0].ty.dtype) not in _BYTES or not _is_one(call.args[1]):
+            return None
+        zero = scope.emit(relax.op.reshape(call.args[2], ()))
+        return _Left(call.args[0], _nonzero(zero, scope), call.args[1]) if _is_one(call.args[2]) else None
+    if dtype != "int32":
+        return None
+    zero = None
+    if (less := scope.call(expr, "relax.subtract")) is not None:
+        expr, zero = less.args
+        shape = static_shape(zero)
+        if shape is None or (shape and shape[-1] != 1) or len(shape) > expr.ty.ndim:
+            return None
+    wide = scope.call(expr, "relax.astype")
+    if wide is None or str(wide.args[0].ty.dtype) not in _BYTES:
+        return None
+    return _Left(wide.args[0], zero if zero is None else _nonzero(zero, scope), None)
+
+
+def _is_one(expr: relax.Expr) -> bool:
+    return static_shape(expr) in ((), (1,))
+
+
+def _nonzero(zero: relax.Expr, scope: Scope) -> relax.Expr | None:
+    """The zero point in int32, None if it is known to be 0."""
+    known = _evaluated(zero, scope)
+    if known is not None:
+        return constant(known.astype(np.int32)) if known.any() else None
+    return scope.emit(relax.op.astype(zero, "int32"))
+
+
+def _right(expr: relax.Expr, scope: Scope, dtype: str) -> tuple[Array, Array | None] | None:
+    """The weights `[K, N]` less their zero point in int32, and their scale, one or one for each column."""
+    if dtype == "int32":
+        weights = _evaluated(expr, scope)
+        scale = None
+    else:
+        turned = scope.call(expr, "relax.permute_dims")
+        call = scope.call(turned.args[0] if turned is not None else expr, "relax.dequantize")
+        parts = [_evaluated(arg, scope) for arg in call.args] if call is not None else [None]
+        if call is None or any(part is None for part in parts) or str(call.args[0].ty.dtype) not in _BYTES:
+            return None
+        found = _columns(parts, int(call.attrs.axis) % max(1, call.ty.ndim), turned is not None)
+        if found is None:
+            return None
+        weights, scale = found
+    if weights is None or weights.ndim != 2 or not weights.size or weights.dtype != np.int32:
+        return None
+    spread = weights.max(axis=0) - weights.min(axis=0)
+    return (weights, scale) if int(spread.max()) <= 255 and int(np.abs(weights).max()) <= 255 else None
+
+
+def _columns(parts: list[Any], axis: int, turned: bool) -> tuple[Array, Array] | None:
+    """The weights less their zero points, turned to `[K, N]`, and the scales of the columns; None if of the rows."""
+    data, scale, zero = parts
+    if data.ndim != 2 or (max(scale.size, zero.size) > 1 and (axis == 0) != turned):
+        return None
+    along = (-1, 1) if turned else (1, -1)
+    weights = data.astype(np.int32) - zero.astype(np.int32).reshape(along)
+    scale = scale.astype(np.float32)
+    return (weights.T if turned else weights), scale.reshape(()) if scale.size == 1 else scale
+
+
+def _evaluated(expr: relax.Expr, scope: Scope) -> Array | None:
+    """The value of an expression of constants, as far as importers spell weights and zero points out."""
+    known = scope.constant(expr)
+    if known is not None:
+        return known
+    value = scope.value(expr)
+    name = op_name(value)
+    if name not in ("relax.astype", "relax.subtract", "relax.reshape", "relax.permute_dims"):
+        return None
+    tensors = [arg for arg in value.args if isinstance(arg.ty, relax.TensorType)]
+    arrays = [each for arg in tensors if (each := _evaluated(arg, scope)) is not None]
+    return COMPUTE[name.removeprefix("relax.")](value, arrays) if len(arrays) == len(tensors) else None

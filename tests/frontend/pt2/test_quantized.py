@@ -1,0 +1,89 @@
+"""torch's `quantized_decomposed` operators against torch, and products of bytes out of what surrounds a linear."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.ao.quantization.fx._decomposed  # registers the operators
+from torch import nn
+
+from service.frontend.pt2 import frontend
+from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
+from tests.frontend.pt2.support import arrays_of, compiled, export
+from tests.passes.graphs import ops
+
+Q = torch.ops.quantized_decomposed
+RANGES = {torch.int8: (-128, 127), torch.uint8: (0, 255)}
+
+
+class Rounded(nn.Module):
+    """Every quantization of an input, and back."""
+
+    def forward(self, x: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = []
+        for dtype, (low, high) in RANGES.items():
+            for zero in (low, high):
+                found.append(Q.quantize_per_tensor(x, 0.03, zero, low, high, dtype))
+                found.append(Q.dequantize_per_tensor(found[-1], 0.03, zero, low, high, dtype))
+            found.append(Q.quantize_per_tensor(x, 0.07, 3, low + 1, high - 2, dtype))
+            found.append(Q.quantize_per_channel(x, scales, zeros, 1, low, high, dtype))
+            found.append(Q.dequantize_per_channel(found[-1], scales, zeros, 1, low, high, dtype))
+        return tuple(found)
+
+
+def test_rounding_is_torchs_to_the_bit(tmp_path: Path) -> None:
+    x = torch.randn(64, 3, generator=torch.Generator().manual_seed(0)) * 4
+    x[:4, 0] = torch.tensor([0.015, 0.045, 1e9, -1e9])
+    scales, zeros = torch.tensor([0.03, 0.5, 0.001]), torch.tensor([0, 100, 1])
+    path = export(tmp_path / "m.pt2", Rounded(), x, scales, zeros)
+    model, reference = frontend.load(path, shapes={}), frontend.reference(path, threads=1, shapes={})
+    arrays = arrays_of(x, scales, zeros)
+    want = reference(dict(zip([spec.name for spec in model.signature.inputs], arrays, strict=True)))
+    for (name, wanted), got in zip(want.items(), compiled(model)(arrays), strict=True):
+        assert got.dtype == wanted.dtype
+        np.testing.assert_array_equal(got, wanted, err_msg=name)
+
+
+class Linear(nn.Module):
+    """A linear of quantized activations, per tensor, and weights, per channel, quantized again behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = np.random.default_rng(0)
+        self.weight: Any
+        self.register_buffer("weight", torch.from_numpy(rng.integers(-128, 128, (40, 24)).astype("int8")))
+        self.scales: Any
+        self.register_buffer("scales", torch.from_numpy(np.linspace(0.001, 0.02, 40, dtype="float32")))
+        self.zeros: Any
+        self.register_buffer("zeros", torch.from_numpy(rng.integers(-3, 4, 40)))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        data = Q.quantize_per_tensor(x, 0.03, 17, 0, 255, torch.uint8)
+        wide = Q.dequantize_per_tensor(data, 0.03, 17, 0, 255, torch.uint8)
+        weight = Q.dequantize_per_channel(self.weight, self.scales, self.zeros, 0, -128, 127, torch.int8)
+        result = torch.nn.functional.linear(wide, weight)
+        return result, Q.quantize_per_tensor(result, 0.2, 128, 0, 255, torch.uint8)
+
+
+def test_a_linear_multiplies_bytes(tmp_path: Path) -> None:
+    x = torch.randn(2, 5, 24, generator=torch.Generator().manual_seed(1)) * 3
+    path = export(tmp_path / "m.pt2", Linear(), x)
+    model, reference = frontend.load(path, shapes={}), frontend.reference(path, threads=1, shapes={})
+    recognized = RecognizeIntegerProducts()(model.module)
+    products = [b.value for block in recognized["main"].body.blocks for b in block.bindings]
+    dtypes = [
+        [str(arg.ty.dtype) for arg in call.args]
+        for call in products
+        if getattr(call, "op", None) is not None and getattr(call.op, "name", "") == "relax.matmul"
+    ]
+    assert dtypes == [["uint8", "int8"]] and "dequantize" not in ops(recognized)
+    model = replace(model, module=recognized)
+    (name,) = [spec.name for spec in model.signature.inputs]
+    want = list(reference({name: x.numpy()}).values())
+    got = compiled(model)([x.numpy()])
+    np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=1e-5 * np.abs(want[0]).max())
+    assert np.abs(got[1].astype(int) - want[1]).max() <= 1

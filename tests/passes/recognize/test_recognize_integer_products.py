@@ -1,0 +1,70 @@
+"""Products of quantized operands multiply bytes; what would not be right in int32, or in bytes, stays as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tvm import relax
+from tvm.relax import op
+
+from service.passes.common.constants import constant
+from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
+from tests.passes.graphs import assert_unchanged, compute, graph, operators
+
+WEIGHTS = np.random.default_rng(0).integers(0, 256, (24, 16))
+WEIGHTS[0, 0], WEIGHTS[1, 0], WEIGHTS[0, 1] = 0, 255, 255
+
+
+def number(value: float, dtype: str) -> Any:
+    return relax.const(value, dtype)
+
+
+def centered(x: Any, zero: Any) -> Any:
+    return op.subtract(op.astype(x, "int32"), op.astype(zero, "int32"))
+
+
+@pytest.mark.parametrize("zero", [0, 128, 255])
+def test_integers_with_weights_that_do_not_fit_a_byte(zero: int) -> None:
+    """uint8 less a zero point is from -255 to 255: what is taken from a column is multiplied by the sum of the row."""
+    module = graph(
+        lambda x: op.matmul(
+            centered(x, number(3, "uint8")), centered(constant(WEIGHTS.astype("uint8")), number(zero, "uint8"))
+        ),
+        x=("uint8", (2, 4, 24)),
+    )
+    data = np.random.default_rng(1).integers(0, 256, (2, 4, 24)).astype("uint8")
+    recognized = RecognizeIntegerProducts()(module)
+    assert ("sum" in operators(recognized)) == (zero != 128)
+    np.testing.assert_array_equal(compute(recognized, data)[0], (data.astype(int) - 3) @ (WEIGHTS - zero))
+
+
+def pairs(x: Any, weights: Any, *, axis: int = 1, scales: Any = 0.5) -> Any:
+    left = op.dequantize(x, number(0.1, "float32"), number(7, "int32"), 1, "float32")
+    scale = constant(np.asarray(scales, "float32"))
+    return op.matmul(left, op.dequantize(constant(weights), scale, number(0, "int8"), axis, "float32"))
+
+
+def test_scales_of_columns() -> None:
+    weights, scales = (WEIGHTS - 128).astype("int8"), np.linspace(0.1, 1, 16)
+    module = graph(lambda x: pairs(x, weights, scales=scales), x=("int8", (4, 24)))
+    data = np.random.default_rng(1).integers(-128, 128, (4, 24)).astype("int8")
+    recognized = RecognizeIntegerProducts()(module)
+    assert "dequantize" not in operators(recognized)
+    want = ((data.astype(int) - 7) @ weights.astype(int)) * (0.1 * scales)
+    np.testing.assert_allclose(compute(recognized, data)[0], want, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("build", "dtype", "depth"),
+    [
+        (lambda x: pairs(x, (WEIGHTS - 128).astype("int8"), axis=0, scales=np.ones(24)), "int8", 24),
+        (lambda x: pairs(x, WEIGHTS.astype("int16")), "int8", 24),
+        (lambda x: pairs(x, (WEIGHTS - 128).astype("int8")), "int16", 24),
+        (lambda x: pairs(x, np.ones((33100, 1), "int8")), "int8", 33100),
+    ],
+    ids=["scales of rows", "weights of 16 bits", "data of 16 bits", "sums past int32"],
+)
+def test_what_stays(build: Any, dtype: str, depth: int) -> None:
+    assert_unchanged(graph(build, x=(dtype, (4, depth))), RecognizeIntegerProducts())
