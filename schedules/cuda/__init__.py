@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from tvm.s_tir.dlight import gpu
 
+from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
 from schedules.cuda.dlight import Dlight
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from schedules.cuda.windows.windows_sm90 import WindowsSm90
 from schedules.template import Rule
 
 __all__ = ["RULES"]
 
 RULES: tuple[Rule, ...] = (
     GemmSm90(),
+    Conv2dSm90(),
+    WindowsSm90(),
     Dlight("cuda.matmul", gpu.Matmul(), "no contraction with an m, an n and a k axis", needs_reduction=True),
     Dlight("cuda.gemv", gpu.GEMV(), "no product of a matrix with one vector", needs_reduction=True),
     Dlight("cuda.reduction", gpu.Reduction(), "no single reduction with an epilogue", needs_reduction=True),

@@ -17,6 +17,7 @@ from service.passes.fuse.record_fusions import RecordFusions
 from service.passes.layout.block_channels import BlockChannels
 from service.passes.layout.channels_last import ChannelsLast
 from service.passes.layout.choose_layout import ChooseLayout
+from service.passes.layout.images_last import ImagesLast
 from service.passes.layout.pack_matmul import PackMatmul
 from service.passes.legalize.legalize import Legalize
 from service.passes.phase import Phase
@@ -71,7 +72,8 @@ class Job:
 
 def phases(target: Target, job: Job) -> list[Phase]:
     """The phases for the target's kind, those above the job's -O left out, plugins' passes at the ends of theirs."""
-    chosen = _cuda_phases(job) if str(target.kind.name) == "cuda" else _cpu_phases(job, cpu_of(target))
+    is_cuda = str(target.kind.name) == "cuda"
+    chosen = _cuda_phases(job, str(target.attrs["arch"])) if is_cuda else _cpu_phases(job, cpu_of(target))
     return [
         Phase(phase.name, phase.min_opt_level, [*phase.passes, *_from_plugins(phase.name, job.plugins)])
         for phase in chosen
@@ -109,15 +111,15 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
     ]
 
 
-def _cuda_phases(job: Job) -> list[Phase]:
+def _cuda_phases(job: Job, arch: str) -> list[Phase]:
     return [
         Phase("prepare", 0, _prepare()),
         Phase("widen", 0, _widen(job)),
         Phase("simplify", 1, [*_simplify(), EvaluateConstants(), *_simplify()]),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job)),
-        # NHWC where a model came with the transposes for it
-        Phase("layout", 2, [ChooseLayout(job.report)]),
+        # NHWC where the templates read it, or where a model came with the transposes for it
+        Phase("layout", 2, _cuda_layout(job, arch)),
         Phase("fast_math", 3, [FastMath()]),
         Phase("legalize", 0, _legalize(job)),
         Phase("fuse", 1, _fuse(job)),
@@ -197,6 +199,20 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         FoldConstants(),
         MergeEqualCalls(),
         PackMatmul(cpu, job.planner),
+    ]
+
+
+def _cuda_layout(job: Job, arch: str) -> list[Any]:
+    if arch != "sm_90a":
+        return [ChooseLayout(job.report)]
+    return [
+        relax.transform.CanonicalizeBindings(),
+        ImagesLast(job.report),
+        SimplifyShapes(),
+        FoldConstants(),
+        relax.transform.CanonicalizeBindings(),
+        MergeEqualCalls(),
+        relax.transform.DeadCodeElimination(),
     ]
 
 

@@ -49,7 +49,8 @@ class Writer:
 
     `index` gives the text of an integer variable in each column. `inner` gives the expression behind a load of an
     intermediate value, or None where the buffer is an operand of the kernel; `is_sum` tells a load of the sums, which
-    are `sums.x` and `sums.y`. `fast`: functions that are off by up to 1e-6 will do.
+    are `sums.x` and `sums.y`. `fast`: functions that are off by up to 1e-6 will do. `places` has positions that have a
+    text of their own: an expression, the extents of its variables, and the text.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Writer:
         is_sum: Callable[[Any], bool],
         *,
         fast: bool,
+        places: Sequence[tuple[Any, Mapping[Any, Any], Pair]] = (),
     ) -> None:
         self.statements: list[str] = []
         self.operands: list[Any] = []
@@ -68,6 +70,7 @@ class Writer:
         self._column = column
         self._inner = inner
         self._is_sum = is_sum
+        self._places = places
         self._calls = {**_EXACT, **_FAST} if fast else _EXACT
         self._done: list[tuple[Any, list[Any], Pair]] = []
 
@@ -163,7 +166,8 @@ class Writer:
             raise Unsupported("its epilogue reads an operand of 2^31 elements or more")
         at = tir.simplify(tir.flatten(list(load.indices), list(buffer.shape)))
         pointer = self._pointer(buffer)
-        left, right = self._text(at, lambda pair: pair.x), self._text(at, lambda pair: pair.y)
+        place = self._place(at)
+        left, right = (place.x, place.y) if place else tuple(self._text(at, side) for side in (_left, _right))
         kind = _held(dtype)
         load_one = f"load<{C_TYPES[dtype]}>" if kind == "float" else f"load_as<{C_TYPES[dtype]}>"
         if not tir.uses(at, [self._column]):
@@ -177,6 +181,12 @@ class Writer:
         )
         return Pair(f"{name}x", f"{name}y")
 
+    def _place(self, at: Any) -> Pair | None:
+        for place, extents, text in self._places:
+            if tir.as_int(tir.simplify(at - place, extents)) == 0:
+                return text
+        return None
+
     def _is_even(self, at: Any) -> bool:
         """Whether `at` is the column, which is even, plus an even number."""
         rest = tir.simplify(at - self._column)
@@ -188,6 +198,14 @@ class Writer:
             self.operands.append(buffer)
             found = [len(self.operands) - 1]
         return f"operands.p{found[0]}"
+
+
+def _left(pair: Pair) -> str:
+    return pair.x
+
+
+def _right(pair: Pair) -> str:
+    return pair.y
 
 
 def _held(dtype: str) -> str:

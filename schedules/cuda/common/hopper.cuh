@@ -53,6 +53,16 @@ DEV void load_tile_for(uint32_t to, const TensorMap* map, uint32_t bar, int x, i
       "[%0], [%1, {%3, %4, %5}], [%2], %6;"
       ::"r"(to), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "h"(ctas) : "memory");
 }
+DEV void load_image(uint32_t to, const TensorMap* map, uint32_t bar, int c, int x, int y, int n) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], [%2];"
+      ::"r"(to), "l"(map), "r"(bar), "r"(c), "r"(x), "r"(y), "r"(n) : "memory");
+}
+DEV void store_image(const TensorMap* map, uint32_t from, int c, int x, int y, int n) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+      ::"l"(map), "r"(from), "r"(c), "r"(x), "r"(y), "r"(n) : "memory");
+}
 DEV void store_tile(const TensorMap* map, uint32_t from, int x, int y, int z) {
   asm volatile(
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"

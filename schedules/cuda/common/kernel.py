@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib import resources
 from typing import Any
 
-__all__ = ["TEXT_KERNEL", "TensorMap", "TextKernel", "text_of"]
+__all__ = ["TEXT_KERNEL", "ImageMap", "TensorMap", "TextKernel", "text_of"]
 
 TEXT_KERNEL = "relaxc.text_kernel"
 """The attribute of a PrimFunc whose device part is CUDA text; it is lowered as TIRx, not as S-TIR."""
@@ -45,6 +45,31 @@ class TensorMap:
 
 
 @dataclass(frozen=True)
+class ImageMap:
+    """A 16-bit operand of four dims as the copy engine sees it: boxes of 64 elements of the first, and of the others.
+
+    `dims` are innermost first, in elements; `strides` are those of the last three, in bytes: they may overlap. A box
+    has `box` elements of the last three dims, `steps` apart. What lies outside reads as zero.
+    """
+
+    buffer: Any
+    dims: tuple[int, int, int, int]
+    strides: tuple[int, int, int]
+    box: tuple[int, int, int]
+    steps: tuple[int, int, int] = (1, 1, 1)
+
+    def text(self, name: str, pointer: str) -> str:
+        """The call that encodes it; a box is given as what it spans."""
+        spans = [64, *(count * step for count, step in zip(self.box, self.steps, strict=True))]
+        numbers = ", ".join(map(str, [*self.dims, *self.strides, *spans, 1, *self.steps]))
+        dtype = str(self.buffer.dtype)
+        return (
+            f'T.call_packed("runtime.cuTensorMapEncodeTiled", {name}, "{dtype}", 4, {pointer}.data, {numbers}, '
+            "0, 3, 3, 0)\n"
+        )
+
+
+@dataclass(frozen=True)
 class TextKernel:
     """One launch: `source` is CUDA text with a device function called as `{name}(shared memory, maps…, pointers…)`.
 
@@ -52,7 +77,7 @@ class TextKernel:
     """
 
     source: str
-    maps: Sequence[TensorMap]
+    maps: Sequence[TensorMap | ImageMap]
     pointers: Sequence[Any]
     grid: int
     cluster: int

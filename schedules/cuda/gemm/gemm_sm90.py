@@ -7,6 +7,7 @@ on them in registers.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from schedules.cuda.common.expression import C_TYPES, LOW
@@ -16,7 +17,7 @@ from schedules.cuda.gemm.tile import Tile, choices, default
 from schedules.hardware import Gpu, gpu_of
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
-__all__ = ["GemmSm90"]
+__all__ = ["GemmSm90", "source"]
 
 
 class GemmSm90:
@@ -27,7 +28,7 @@ class GemmSm90:
     """
 
     name = "cuda.gemm_sm90"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
@@ -62,7 +63,7 @@ def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
         *([TensorMap(gemm.out, (gemm.n, gemm.m, gemm.batch), rows)] if rows else []),
     ]
     return TextKernel(
-        source=_source(gemm, tile, gpu, low),
+        source=source(gemm, tile, gpu, rows=text_of("schedules.cuda.gemm", "rows.cuh")),
         maps=maps,
         pointers=(gemm.out, *gemm.operands),
         grid=tile.grid(gemm, gpu),
@@ -72,22 +73,24 @@ def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
     )
 
 
-def _source(gemm: Gemm, tile: Tile, gpu: Gpu, low: bool) -> str:
+def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str, int] | None = None) -> str:
+    """Return the text of `kernel.cuh` for `gemm`, with `rows`: the text of what a row is, and its `numbers`."""
+    low = str(gemm.out.dtype) in LOW
     by_tma = tile.by_copy_engine(low)
     stages, atoms = tile.ring(gpu, low)
-    numbers = {
+    constants = {
         "TILE_M": tile.rows, "TILE_N": tile.columns, "K_ATOMS": atoms, "STAGES": stages,
         "CONSUMERS": tile.consumers, "CLUSTER_M": tile.cluster, "SPLITS": tile.parts, "GROUP_M": tile.group,
-        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch,
+        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch, **(numbers or {}),
     }  # fmt: skip
     switches = {
         "PING_PONG": tile.ping_pong, "N_MAJOR": gemm.n_major, "BY_TMA": by_tma,
         "MOVES_REGISTERS": tile.moves_registers,
     }  # fmt: skip
-    lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
+    lines = [f"constexpr int {name} = {value};\n" for name, value in constants.items()]
     lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
     lines.append(f"typedef {C_TYPES[str(gemm.out.dtype)]} Out;\nusing namespace hopper;\n")
-    parts = [*lines, gemm.epilogue, _multiply(tile.columns, gemm.dtype, gemm.n_major)]
+    parts = [*lines, gemm.epilogue, _multiply(tile.columns, gemm.dtype, gemm.n_major), rows]
     parts.append(text_of("schedules.cuda.gemm", "kernel.cuh"))
     instructions = text_of("schedules.cuda.common", "hopper.cuh")
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{_entry(gemm, by_tma)}"

@@ -2,17 +2,20 @@
 // One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
 // Stands in a namespace that has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M,
 // SPLITS, PING_PONG, MOVES_REGISTERS, GROUP_M, BY_TMA), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, the type
-// Out), and Operands, `epilogue` and `multiply`.
-using namespace hopper;
+// Out), Operands, `epilogue` and `multiply`, and what a row is (`rows.cuh`, or a convolution's `pixels.cuh`): ROW_TILES,
+// COPIED_ROWS, STORES_WHOLE_TILES, `row_at`, `copy_rows`, `store_rows` and `column_of`.
 
 constexpr int TILE_K = K_ATOMS * 64;
 constexpr int CLUSTER = CLUSTER_M * SPLITS;
 constexpr int WARPGROUP_ROWS = PING_PONG ? TILE_M / 64 : TILE_M / 64 / CONSUMERS;  // in units of 64
 constexpr int A_BYTES = TILE_M * TILE_K * 2, B_BYTES = TILE_N * TILE_K * 2, STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int STEP_BYTES = COPIED_ROWS * TILE_K * 2 + B_BYTES;  // that a step of the ring waits for
+constexpr bool STORES_TOGETHER = STORES_WHOLE_TILES && !PING_PONG && CONSUMERS > 1;
+constexpr int STORERS = STORES_TOGETHER ? CONSUMERS * 128 : 128;  // threads that fill what one copy stores
 constexpr int CHUNK_BYTES = WARPGROUP_ROWS * 64 * 128;  // 64 columns of a warpgroup's rows of C
 constexpr int COLUMN_BLOCKS = TILE_N / 8;
 constexpr int PARTIAL_BYTES = SPLITS > 1 ? TILE_M * TILE_N * 4 : 0;
-constexpr int TILES_M = (SIZE_M + TILE_M * CLUSTER_M - 1) / (TILE_M * CLUSTER_M);
+constexpr int TILES_M = (ROW_TILES + CLUSTER_M - 1) / CLUSTER_M;
 constexpr int TILES_N = (SIZE_N + TILE_N - 1) / TILE_N;
 constexpr int TILES = TILES_M * TILES_N * BATCH;
 constexpr int K_TILES = (SIZE_K + TILE_K - 1) / TILE_K, K_TILES_EACH = (K_TILES + SPLITS - 1) / SPLITS;
@@ -52,27 +55,28 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     const uint16_t ctas = (uint16_t)(((1 << CLUSTER_M) - 1) << (rank_k * CLUSTER_M));
 #pragma unroll
     for (int atom = 0; atom < K_ATOMS; atom++) {
-      const int k = (kt * K_ATOMS + atom) * 64, n = tile.n * TILE_N;
+      const int n = tile.n * TILE_N;
+      const Column at = column_of(kt * K_ATOMS + atom, tile.b);
+      const int k = at.k;
       if (!N_MAJOR) {
         constexpr int rows = TILE_N / CLUSTER_M;
-        if (CLUSTER_M == 1) load_tile(to + atom * TILE_N * 128, map_b, bar, k, n, tile.b);
-        else load_tile_for(to + (atom * TILE_N + rank_m * rows) * 128, map_b, bar, k, n + rank_m * rows, tile.b, ctas);
+        if (CLUSTER_M == 1) load_tile(to + atom * TILE_N * 128, map_b, bar, k, n, at.b);
+        else load_tile_for(to + (atom * TILE_N + rank_m * rows) * 128, map_b, bar, k, n + rank_m * rows, at.b, ctas);
       } else {
 #pragma unroll
         for (int j = 0; j < TILE_N / 64; j++) {
           const uint32_t part = to + (atom * (TILE_N / 64) + j) * 8192;
-          if (CLUSTER_M == 1) load_tile(part, map_b, bar, n + j * 64, k, tile.b);
-          else if (j % CLUSTER_M == rank_m) load_tile_for(part, map_b, bar, n + j * 64, k, tile.b, ctas);
+          if (CLUSTER_M == 1) load_tile(part, map_b, bar, n + j * 64, k, at.b);
+          else if (j % CLUSTER_M == rank_m) load_tile_for(part, map_b, bar, n + j * 64, k, at.b, ctas);
         }
       }
     }
   };
   auto load_a = [&](int stage, Tile tile, int kt) {
-    const int m = (tile.m * CLUSTER_M + rank_m) * TILE_M;
 #pragma unroll
     for (int atom = 0; atom < K_ATOMS; atom++)
-      load_tile(shared_a + stage * A_BYTES + atom * TILE_M * 128, map_a, full + stage * 8, (kt * K_ATOMS + atom) * 64,
-                m, tile.b);
+      copy_rows(shared_a + stage * A_BYTES + atom * TILE_M * 128, map_a, full + stage * 8, kt * K_ATOMS + atom,
+                tile.m * CLUSTER_M + rank_m, tile.b);
   };
 
   int stage = 0, phase = 1, loaded = 0;
@@ -90,7 +94,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
       const Tile tile = tile_of(cluster);
       loaded = max(0, min(STAGES, k_tiles));
       for (int i = 0; i < loaded; i++) {
-        barrier_expect(full + i * 8, STAGE_BYTES);
+        barrier_expect(full + i * 8, STEP_BYTES);
         load_b(i, tile, k_first + i);
         load_a(i, tile, k_first + i);
       }
@@ -109,7 +113,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
         const Tile tile = tile_of(t);
         for (int kt = loaded; kt < k_tiles; kt++) {
           barrier_wait(empty + stage * 8, phase);
-          barrier_expect(full + stage * 8, STAGE_BYTES);
+          barrier_expect(full + stage * 8, STEP_BYTES);
           load_a(stage, tile, k_first + kt);
           load_b(stage, tile, k_first + kt);
           if (++stage == STAGES) { stage = 0; phase ^= 1; }
@@ -140,6 +144,8 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
 #pragma unroll
         for (int j = 0; j < TILE_N / 2; j++) acc[i][j] = 0.f;
     }
+    const int store_barrier = STORES_TOGETHER ? 1 : 1 + warpgroup;
+    const bool stores = STORES_TOGETHER ? tid == 0 : thread == 0;
     int chunk = 0;
     for (int t = cluster + (PING_PONG ? warpgroup * clusters : 0); t < TILES; t += (PING_PONG ? 2 : 1) * clusters) {
       const Tile tile = tile_of(t);
@@ -173,7 +179,8 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
         for (int j = 0; j < TILE_N / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");
       if (k_tiles > 0) release(stage == 0 ? STAGES - 1 : stage - 1);
       if (PING_PONG) { int ahead = stage + k_tiles; phase ^= (ahead / STAGES) & 1; stage = ahead % STAGES; }
-      const int m0 = (tile.m * CLUSTER_M + rank_m) * TILE_M + (PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 64);
+      const int row_tile = tile.m * CLUSTER_M + rank_m;
+      const int row0 = PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 64;
       const int n0 = tile.n * TILE_N;
       int first_block = 0;
       if (SPLITS > 1) {
@@ -223,17 +230,18 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
       if constexpr (BY_TMA) {
 #pragma unroll
         for (int c = 0; c < TILE_N / 64; c++, chunk ^= 1) {
-          const uint32_t to = shared_c + (warpgroup * 2 + chunk) * CHUNK_BYTES;
-          if (thread == 0) stores_read<1>();
-          block_sync(1 + warpgroup, 128);
+          const uint32_t to = shared_c + (chunk * CONSUMERS + warpgroup) * CHUNK_BYTES;
+          if (stores) stores_read<1>();
+          block_sync(store_barrier, STORERS);
 #pragma unroll
           for (int i = 0; i < WARPGROUP_ROWS; i++) {
-            const int r = i * 64 + row + (lane & 15), m = m0 + i * 64 + row + (lane >> 2);
+            const int r = i * 64 + row + (lane & 15), first = row0 + i * 64 + row + (lane >> 2);
+            const int m[2] = {row_at(row_tile, first), row_at(row_tile, first + 8)};
             uint32_t pairs[16];  // all before the first store: the compiler moves no load over it
 #pragma unroll
             for (int p = 0; p < 16; p++) {
               const int n = n0 + c * 64 + p / 2 * 8 + quad;
-              const float2 f = finish(&acc[i][c * 32 + p * 2], tile.b, m + (p & 1) * 8, n, operands);
+              const float2 f = finish(&acc[i][c * 32 + p * 2], tile.b, m[p & 1], n, operands);
               pairs[p] = pack<Out>(f.x, f.y);
             }
 #pragma unroll
@@ -242,27 +250,30 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
                            pairs[j * 2 + 2], pairs[j * 2 + 3]);
           }
           fence_async();
-          block_sync(1 + warpgroup, 128);
-          if (thread == 0) { store_tile(map_c, to, n0 + c * 64, m0, tile.b); stores_commit(); }
+          block_sync(store_barrier, STORERS);
+          if (stores) { store_rows(map_c, to, n0 + c * 64, row_tile, row0, tile.b); stores_commit(); }
         }
       } else {
         constexpr int blocks = COLUMN_BLOCKS / SPLITS, batch = blocks % 4 == 0 ? 4 : blocks % 2 == 0 ? 2 : 1;
 #pragma unroll
-        for (int i = 0; i < WARPGROUP_ROWS; i++)
+        for (int i = 0; i < WARPGROUP_ROWS; i++) {
+          const int first = row0 + i * 64 + row + (lane >> 2);
+          const int m[2] = {row_at(row_tile, first), row_at(row_tile, first + 8)};
 #pragma unroll
           for (int j = 0; j < blocks; j += batch) {
-            const int m = m0 + i * 64 + row + (lane >> 2), n = n0 + (first_block + j) * 8 + quad;
+            const int n = n0 + (first_block + j) * 8 + quad;
             float2 done[batch * 2];
 #pragma unroll
             for (int p = 0; p < batch * 2; p++)
-              done[p] = finish(&acc[i][j * 4 + p * 2], tile.b, m + (p & 1) * 8, n + p / 2 * 8, operands);
+              done[p] = finish(&acc[i][j * 4 + p * 2], tile.b, m[p & 1], n + p / 2 * 8, operands);
 #pragma unroll
             for (int p = 0; p < batch * 2; p++) {
-              const int at_m = m + (p & 1) * 8, at_n = n + p / 2 * 8;
+              const int at_m = m[p & 1], at_n = n + p / 2 * 8;
               if (at_m < SIZE_M && at_n < SIZE_N)
                 store_pair<Out>(C + (tile.b * SIZE_M + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
             }
           }
+        }
       }
     }
     if (BY_TMA && thread == 0) stores_read<0>();

@@ -97,7 +97,7 @@ class Tile:
 
     def tiles(self, gemm: Gemm) -> int:
         """Tiles of the result, those above each other in a cluster counted once."""
-        return ceil(gemm.m / (self.rows * self.cluster)) * ceil(gemm.n / self.columns) * gemm.batch
+        return ceil(gemm.row_tiles(self.rows) / self.cluster) * ceil(gemm.n / self.columns) * gemm.batch
 
     def grid(self, gemm: Gemm, gpu: Gpu) -> int:
         """CTAs: as many as the device holds, or one a tile where clusters share a sum, which they do once."""

@@ -1,0 +1,132 @@
+"""What is fused with a sum, as CUDA text: the elementwise blocks of a PrimFunc behind its one reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+
+from schedules.cuda.common.expression import LOW, Pair, Unsupported, Writer, operands_text
+from schedules.ir import tir
+
+__all__ = ["Axes", "Epilogue", "epilogue_of"]
+
+
+@dataclass(frozen=True)
+class Axes:
+    """The spatial axes of a reduction block, in the order of its result: `[b, m, n]`, each group flattened.
+
+    `extents` has the size of each; `origin` gives each spatial variable of the block from the axes.
+    """
+
+    b: tuple[Any, ...]
+    m: tuple[Any, ...]
+    n: tuple[Any, ...]
+    extents: Mapping[Any, Any]
+    origin: Mapping[Any, Any]
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """The struct `Operands`, with the pointers of `operands`, and the function `epilogue`, which gives what `out` holds.
+
+    `expensive`: it calls exp, erf or the like.
+    """
+
+    text: str
+    out: Any
+    operands: tuple[Any, ...]
+    expensive: bool
+
+
+def epilogue_of(func: Any, block: Any, axes: Axes) -> Epilogue:
+    """Return what `func` does with the sums of `block`; Raises Unsupported."""
+    blocks = [realize.block for realize in tir.block_realizes(func)]
+    others = [other for other in blocks if not other.same_as(block)]
+    if any(other.init is not None or not isinstance(other.body, tirx.BufferStore) for other in others):
+        raise Unsupported("what is fused with the sum is not elementwise")
+    stores = {other.body.buffer: other for other in others}
+    sums = block.body.buffer
+    outputs = [buffer for buffer in func.params if buffer in stores or buffer.same_as(sums)]
+    if len(outputs) != 1 or len(stores) != len(others):
+        raise Unsupported(f"it writes {len(outputs)} results, not one")
+    return _written(block, axes, outputs[0], stores)
+
+
+def _written(block: Any, axes: Axes, out: Any, stores: dict[Any, Any]) -> Epilogue:
+    sums, column = block.body.buffer, axes.n[-1]
+    if len(axes.n) > 1 and int(axes.extents[column]) != int(tir.product([axes.extents[axis] for axis in axes.n])):
+        raise Unsupported("its columns are several axes")
+    indices = [tir.substitute(index, dict(axes.origin)) for index in block.body.indices]
+    order = (*axes.b, *axes.m, *axes.n)
+    place = tir.flatten(order, [axes.extents[axis] for axis in order])
+    if tir.as_int(tir.simplify(tir.flatten(indices, list(sums.shape)) - place, axes.extents)) != 0:
+        raise Unsupported("its result is not stored by rows")
+    if [int(dim) for dim in out.shape] != [int(dim) for dim in sums.shape]:
+        raise Unsupported("its epilogue changes the shape")
+    texts = {
+        **_unflattened("b", axes.b, axes.extents),
+        **_unflattened("m", axes.m, axes.extents),
+        column: Pair("n", "(n + 1)"),
+    }
+
+    def inner(load: Any) -> Any:
+        other = stores.get(load.source)
+        return _value_at(other, load.indices) if other is not None else None
+
+    def is_sum(load: Any) -> bool:
+        if not load.source.same_as(sums):
+            return False
+        if not all(tir.same(tir.simplify(x), tir.simplify(y)) for x, y in zip(load.indices, indices, strict=True)):
+            raise Unsupported("its epilogue reads the sums at other places than it writes")
+        return True
+
+    fast = str(out.dtype) in LOW
+    if not fast and str(out.dtype) != "float32":
+        raise Unsupported(f"its result is {out.dtype}")
+    writer = Writer(texts, column, inner, is_sum, fast=fast, places=[(place, axes.extents, _place_text(axes))])
+    value = tirx.BufferLoad(sums, indices) if out.same_as(sums) else _value_at(stores[out], indices)
+    if isinstance(value, tirx.Cast) and str(value.ty.dtype) == str(out.dtype) and fast:
+        value = value.value if str(value.value.ty.dtype) == "float32" else value  # the store rounds
+    result = writer.write(value)
+    body = "".join(f"  {line}\n" for line in writer.statements)
+    text = (
+        operands_text(writer.operands)
+        + "DEV float2 epilogue(float2 sums, int b, int m, int n, const Operands& operands) {\n"
+        + f"{body}  return make_float2({result.x}, {result.y});\n}}\n"
+    )
+    return Epilogue(text, out, tuple(writer.operands), writer.expensive)
+
+
+def _place_text(axes: Axes) -> Pair:
+    """The position in the result: so an operand of its shape is read without taking `m` apart."""
+    rows, columns = (int(tir.product([axes.extents[axis] for axis in group])) for group in (axes.m, axes.n))
+    text = f"((b * {rows} + m) * {columns} + n" if axes.b else f"(m * {columns} + n"
+    return Pair(f"{text})", f"{text} + 1)")
+
+
+def _value_at(block: Any, indices: Sequence[Any]) -> Any:
+    """What `block` stores at `indices`; it must write at its own axes."""
+    store = block.body
+    values: dict[Any, Any] = {}
+    for index, wanted in zip(store.indices, indices, strict=True):
+        if isinstance(index, tirx.Var):
+            values[index] = wanted
+        elif tir.as_int(index) != tir.as_int(tir.simplify(wanted)):
+            raise Unsupported("its epilogue does not write at plain indices")
+    return tir.substitute(store.value, values)
+
+
+def _unflattened(name: str, axes: Sequence[Any], extents: Mapping[Any, Any]) -> dict[Any, Pair]:
+    """The text of each axis of a group from the group's position `name`."""
+    found: dict[Any, Pair] = {}
+    stride = 1
+    for axis in reversed(axes):
+        extent = int(extents[axis])
+        text = name if stride == 1 else f"{name} / {stride}"
+        text = text if axis is axes[0] else f"({text}) % {extent}"
+        found[axis] = Pair(f"({text})", f"({text})")
+        stride *= extent
+    return found

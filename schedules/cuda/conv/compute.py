@@ -1,0 +1,134 @@
+"""What the layout pass makes of convolutions and pooling in NHWC: sums over the windows of an image."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tvm import te, tirx
+
+__all__ = ["WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "pixels", "pointwise", "pool", "rows_conv2d"]
+
+WINDOWS = "relaxc.windows"
+"""The annotation of a block that sums over windows: a `Windows` as JSON."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows of an image; `padding` is above and left of it.
+
+    `kind`: `taps` (a weight for each tap, filter and channel), `rows` (the same, a row of taps at a time), `depthwise`
+    (a weight for each tap and channel), `max`, `sum`, or `pixels` (the sum of each whole image).
+    """
+
+    kind: str
+    kernel: tuple[int, int]
+    strides: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    dilation: tuple[int, int] = (1, 1)
+
+    def to_json(self) -> str:
+        """Return it as text."""
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def of(block: Any) -> Windows | None:
+        """Return those that a block is annotated with, if it is."""
+        text = block.annotations.get(WINDOWS)
+        if text is None:
+            return None
+        values = json.loads(str(text))
+        return Windows(**{name: value if name == "kind" else tuple(value) for name, value in values.items()})
+
+
+def _at(image: Any, windows: Windows, n: Any, place: tuple[Any, Any], tap: tuple[Any, Any], c: Any, outside: Any) -> Any:
+    """The element of the image under a tap of a window, in fp32; `outside` beyond the edges."""
+    strides, padding, dilation = windows.strides, windows.padding, windows.dilation
+    y, x = (place[i] * strides[i] + tap[i] * dilation[i] - padding[i] for i in (0, 1))
+    inside = tirx.all(y >= 0, y < image.shape[1], x >= 0, x < image.shape[2])
+    return tirx.if_then_else(inside, image[n, y, x, c].astype("float32"), outside)
+
+
+def _taps(windows: Windows) -> tuple[Any, Any]:
+    return te.reduce_axis((0, windows.kernel[0]), name="r"), te.reduce_axis((0, windows.kernel[1]), name="s")
+
+
+def _zero() -> Any:
+    return tirx.const(0.0, "float32")
+
+
+def conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
+    """`C[n, y, x, o] += A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c]` in fp32."""
+    r, q = _taps(windows)
+    c = te.reduce_axis((0, image.shape[3]), name="c")
+    return te.compute(
+        (image.shape[0], *out, weight.shape[2]),
+        lambda n, y, x, o: te.sum(
+            _at(image, windows, n, (y, x), (r, q), c, _zero()) * weight[r, q, o, c].astype("float32"), axis=[r, q, c]
+        ),
+        name="conv2d",
+        attrs={WINDOWS: windows.to_json()},
+    )
+
+
+def rows_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
+    """The same with `W[r, o, q, c]`, a row of taps and channels in one piece."""
+    r, q = _taps(windows)
+    c = te.reduce_axis((0, image.shape[3]), name="c")
+    return te.compute(
+        (image.shape[0], *out, weight.shape[1]),
+        lambda n, y, x, o: te.sum(
+            _at(image, windows, n, (y, x), (r, q), c, _zero()) * weight[r, o, q, c].astype("float32"), axis=[r, q, c]
+        ),
+        name="conv2d",
+        attrs={WINDOWS: windows.to_json()},
+    )
+
+
+def pointwise(image: te.Tensor, weight: te.Tensor) -> te.Tensor:
+    """`C[n, y, x, o] += A[n, y, x, c] * W[o, c]` in fp32."""
+    c = te.reduce_axis((0, image.shape[3]), name="c")
+    return te.compute(
+        (*image.shape[:3], weight.shape[0]),
+        lambda n, y, x, o: te.sum(image[n, y, x, c].astype("float32") * weight[o, c].astype("float32"), axis=c),
+        name="conv2d",
+    )
+
+
+def depthwise_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
+    """`C[n, y, x, c] += A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, c]` in fp32."""
+    r, q = _taps(windows)
+    return te.compute(
+        (image.shape[0], *out, image.shape[3]),
+        lambda n, y, x, c: te.sum(
+            _at(image, windows, n, (y, x), (r, q), c, _zero()) * weight[r, q, c].astype("float32"), axis=[r, q]
+        ),
+        name="depthwise_conv2d",
+        attrs={WINDOWS: windows.to_json()},
+    )
+
+
+def pool(image: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
+    """The largest element of each window, or the sum of its elements, in fp32."""
+    r, q = _taps(windows)
+    outside = tirx.min_value("float32") if windows.kind == "max" else _zero()
+    reduce = te.max if windows.kind == "max" else te.sum
+    return te.compute(
+        (image.shape[0], *out, image.shape[3]),
+        lambda n, y, x, c: reduce(_at(image, windows, n, (y, x), (r, q), c, outside), axis=[r, q]),
+        name=f"{windows.kind}_pool2d",
+        attrs={WINDOWS: windows.to_json()},
+    )
+
+
+def pixels(image: te.Tensor) -> te.Tensor:
+    """`C[n, 0, 0, c] += A[n, y, x, c]` in fp32."""
+    y, x = te.reduce_axis((0, image.shape[1]), name="y"), te.reduce_axis((0, image.shape[2]), name="x")
+    windows = Windows("pixels", (int(image.shape[1]), int(image.shape[2])))
+    return te.compute(
+        (image.shape[0], 1, 1, image.shape[3]),
+        lambda n, i, j, c: te.sum(image[n, y, x, c].astype("float32"), axis=[y, x]),
+        name="sum_of_pixels",
+        attrs={WINDOWS: windows.to_json()},
+    )

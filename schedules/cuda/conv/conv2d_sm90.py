@@ -1,0 +1,104 @@
+"""Template `cuda.conv2d_sm90`: convolutions of NHWC images of 16-bit floats as products on Hopper's tensor cores.
+
+The kernel is that of `cuda.gemm_sm90`, its left operand read by the copy engine from a four-dim map of the image: a tile
+of rows is a box of pixels, a step of the sum 64 channels at one tap, and what lies outside of the image is zero. So the
+image is read as it is, and nothing is written besides the result (implicit GEMM).
+"""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from schedules.cuda.common.expression import LOW
+from schedules.cuda.common.kernel import ImageMap, TensorMap, TextKernel, text_of
+from schedules.cuda.conv.form import Conv2d, match
+from schedules.cuda.gemm.gemm_sm90 import source
+from schedules.cuda.gemm.tile import Tile, choices, default
+from schedules.hardware import Gpu, gpu_of
+from schedules.template import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["Conv2dSm90"]
+
+
+class Conv2dSm90:
+    """`C[n, y, x, o] = epilogue(sum over r, q, c of A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c])`.
+
+    The parameters are those of `cuda.gemm_sm90`, of the product whose rows are the pixels of the result.
+    """
+
+    name = "cuda.conv2d_sm90"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.template.Rule`."""
+        found = _matched(func, target)
+        if isinstance(found, Declined):
+            return found
+        gpu = gpu_of(target)
+        parameters = default(found, gpu) if parameters is None else parameters
+        check(parameters, choices(found))
+        return Schedule(kernel(found, Tile.of(parameters), gpu).prim_func(func), parameters)
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.template.Rule`."""
+        found = _matched(func, target)
+        return found if isinstance(found, Declined) else choices(found)
+
+
+def _matched(func: Any, target: Any) -> Conv2d | Declined:
+    if str(target.attrs["arch"]) != "sm_90a":
+        return Declined("the device is not sm_90a")
+    return match(func)
+
+
+def kernel(conv: Conv2d, tile: Tile, gpu: Gpu) -> TextKernel:
+    """Return the launch of `conv` in tiles of `tile`."""
+    low = str(conv.out.dtype) in LOW
+    images, lines, pixels = conv.box(tile.rows)
+    batch, (height, width) = conv.image[0], conv.result
+    row = conv.n * 2
+    out = ImageMap(
+        conv.out, (conv.n, width, height, batch), (row, row * width, row * width * height), (pixels, lines, images)
+    )
+    maps = [
+        _image(conv, (pixels, lines, images)),
+        TensorMap(conv.b, (conv.depth, conv.n, conv.taps), tile.columns // tile.cluster),
+        *([out] if tile.by_copy_engine(low) else []),
+    ]
+    numbers = _numbers(conv, (images, lines, pixels))
+    return TextKernel(
+        source=source(conv, tile, gpu, rows=text_of("schedules.cuda.conv", "pixels.cuh"), numbers=numbers),
+        maps=maps,
+        pointers=(conv.out, *conv.operands),
+        grid=tile.grid(conv, gpu),
+        cluster=tile.cluster * tile.parts,
+        threads=tile.threads,
+        shared_bytes=tile.shared_bytes(gpu, low),
+    )
+
+
+def _image(conv: Conv2d, box: tuple[int, int, int]) -> ImageMap:
+    """The image's map; of a kernel by rows, one in which each pixel of the result has its row of taps and channels."""
+    batch, height, width, channels = conv.image
+    pixel, line = channels * 2, channels * width * 2
+    step_y, step_x = conv.windows.strides
+    if conv.by_rows:
+        dims = (conv.depth, conv.result[1], height, batch)
+        return ImageMap(conv.a, dims, (pixel * step_x, line, line * height), box, (1, step_y, 1))
+    dims = (channels, width, height, batch)
+    return ImageMap(conv.a, dims, (pixel, line, line * height), box, (step_x, step_y, 1))
+
+
+def _numbers(conv: Conv2d, box: tuple[int, int, int]) -> dict[str, int]:
+    windows = conv.windows
+    in_row = conv.by_rows
+    return {
+        "IMAGES": conv.image[0], "OUT_H": conv.result[0], "OUT_W": conv.result[1],
+        "BOX_N": box[0], "BOX_H": box[1], "BOX_W": box[2],
+        "TAPS": conv.taps, "TAPS_IN_ROW": 1 if in_row else windows.kernel[1],
+        "CHANNEL_ATOMS": ceil(conv.depth / 64),
+        "STEP_Y": windows.strides[0], "STEP_X": 1 if in_row else windows.strides[1],
+        "PAD_Y": windows.padding[0], "PAD_X": windows.padding[1],
+        "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],
+    }  # fmt: skip

@@ -1,0 +1,168 @@
+"""What a PrimFunc convolves: an NHWC image of 16-bit floats with filters, as `conv.compute` describes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import ceil
+from typing import Any
+
+from tvm import tirx
+
+from schedules.cuda.common.epilogue import Axes, epilogue_of
+from schedules.cuda.common.expression import LOW, Unsupported
+from schedules.cuda.conv.compute import Windows
+from schedules.cuda.gemm.form import Gemm
+from schedules.ir import tir
+from schedules.template import Declined
+
+__all__ = ["Conv2d", "box_of", "image_of", "match", "pixel_axes", "reduction_with_windows"]
+
+_MAX_ELEMENTS = 1 << 31
+_MAX_SPAN = 256
+"""Elements that a box of the copy engine spans in one dim."""
+_MAX_STEP = 8
+
+
+@dataclass(frozen=True)
+class Conv2d(Gemm):
+    """A product whose rows are the pixels of the result, and whose sums run over taps and channels.
+
+    `k` counts each tap's channels as whole steps of 64, or all taps and channels of a row of the kernel as one step.
+    """
+
+    windows: Windows
+    image: tuple[int, int, int, int]
+    result: tuple[int, int]
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether a step of the sum is a row of the kernel."""
+        return self.windows.kind == "rows"
+
+    @property
+    def taps(self) -> int:
+        """Steps of the sum that are counted apart from channels."""
+        return self.windows.kernel[0] * (1 if self.by_rows else self.windows.kernel[1])
+
+    @property
+    def depth(self) -> int:
+        """Elements of a tap."""
+        return self.image[3] * (self.windows.kernel[1] if self.by_rows else 1)
+
+    def box(self, rows: int) -> tuple[int, int, int]:
+        """Return images, lines and pixels of a line of a tile of up to `rows` pixels."""
+        steps = (self.windows.strides[0], 1 if self.by_rows else self.windows.strides[1])
+        return box_of((self.image[0], *self.result), steps, rows)
+
+    def row_tiles(self, rows: int) -> int:
+        """Return how many boxes cover the result."""
+        sizes = (self.image[0], *self.result)
+        tiles = 1
+        for size, part in zip(sizes, self.box(rows), strict=True):
+            tiles *= ceil(size / part)
+        return tiles
+
+
+@lru_cache
+def box_of(sizes: tuple[int, int, int], steps: tuple[int, int], rows: int) -> tuple[int, int, int]:
+    """Return the box of at most `rows` pixels of which the fewest cover `sizes`: the longest lines, then most lines."""
+    images, height, width = sizes
+    best, found = None, (1, 1, 1)
+    for x in range(1, min(width, rows, _MAX_SPAN // steps[1]) + 1):
+        for y in range(1, min(height, rows // x, _MAX_SPAN // steps[0]) + 1):
+            n = min(images, rows // (x * y), _MAX_SPAN)
+            n = ceil(images / ceil(images / n))
+            tiles = ceil(images / n) * ceil(height / y) * ceil(width / x)
+            key = (tiles, -x, -y)
+            if best is None or key < best:
+                best, found = key, (n, y, x)
+    return found
+
+
+def reduction_with_windows(func: Any) -> tuple[Any, Windows] | Declined:
+    """Return the one reduction of `func`, annotated with windows, and these; sizes are known."""
+    parameters = [param for param in func.params if tirx.is_buffer_var(param)]
+    if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
+        return Declined("its sizes are symbolic")
+    blocks = [realize.block for realize in tir.block_realizes(func) if realize.block.init is not None]
+    windows = Windows.of(blocks[0]) if len(blocks) == 1 else None
+    if windows is None:
+        return Declined("it does not sum over the windows of an image")
+    return blocks[0], windows
+
+
+def image_of(func: Any, block: Any) -> tuple[Any, Any | None] | Declined:
+    """Return the buffers of the image and of the weight, if there is one: both of 16-bit floats, both parameters."""
+    loaded = [load.source for load in tir.loads(block.body.value) if not load.source.same_as(block.body.buffer)]
+    buffers: list[Any] = []
+    for source in loaded:
+        if not any(source.same_as(other) for other in buffers):
+            buffers.append(source)
+    if not buffers or len(buffers) > 2 or not all(any(b.same_as(p) for p in func.params) for b in buffers):
+        return Declined("an operand is computed in the same PrimFunc")
+    if any(str(buffer.dtype) not in LOW or str(buffer.dtype) != str(buffers[0].dtype) for buffer in buffers):
+        return Declined("its operands are not 16-bit floats of one dtype")
+    if any(int(tir.product(list(buffer.shape))) >= _MAX_ELEMENTS for buffer in buffers):
+        return Declined("an operand has 2^31 elements or more")
+    return buffers[0], buffers[1] if len(buffers) > 1 else None
+
+
+def pixel_axes(block: Any) -> Axes:
+    """Return the axes of a result `[images, lines, pixels, channels]`: all pixels are rows."""
+    spatial = [iv for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
+    axes = [iv.var for iv in spatial]
+    extents = {iv.var: int(iv.dom.extent) for iv in spatial}
+    origin = {axis: tir.zero(axis) if extents[axis] == 1 else axis for axis in axes}
+    return Axes((), tuple(axes[:3]), tuple(axes[3:]), extents, origin)
+
+
+def match(func: Any) -> Conv2d | Declined:
+    """Return the convolution in `func`, or why it is none that the copy engine can feed."""
+    found = reduction_with_windows(func)
+    if isinstance(found, Declined):
+        return found
+    block, windows = found
+    if windows.kind not in ("taps", "rows"):
+        return Declined(f"its windows are of the kind {windows.kind}")
+    operands = image_of(func, block)
+    if isinstance(operands, Declined):
+        return operands
+    image, weight = operands
+    if weight is None:
+        return Declined("it has no weight")
+    batch, height, width, channels = (int(dim) for dim in image.shape)
+    _, out_h, out_w, filters = (int(dim) for dim in block.body.buffer.shape)
+    reason = _refusal(windows, channels, filters) or _overrun(windows, width, out_w)
+    if reason:
+        return Declined(reason)
+    try:
+        fused = epilogue_of(func, block, pixel_axes(block))
+    except Unsupported as error:
+        return Declined(str(error))
+    m, taps = batch * out_h * out_w, windows.kernel[0] * windows.kernel[1]
+    k = windows.kernel[0] * 64 if windows.kind == "rows" else taps * ceil(channels / 64) * 64
+    if m * filters >= _MAX_ELEMENTS:
+        return Declined("its result has 2^31 elements or more")
+    return Conv2d(
+        1, m, filters, k, False, image, weight, fused.out, fused.text, fused.operands, fused.expensive,
+        windows, (batch, height, width, channels), (out_h, out_w),
+    )  # fmt: skip
+
+
+def _refusal(windows: Windows, channels: int, filters: int) -> str:
+    if channels % 8 or filters % 8:
+        return "its channels are not in multiples of 8, which the copy engine needs"
+    if max(windows.strides) > _MAX_STEP:
+        return "its strides are more than 8"
+    if windows.kind == "rows":
+        if channels * windows.kernel[1] > 64:
+            return "a row of its kernel has more than 64 elements"
+        if windows.padding[1] or windows.dilation[1] != 1:
+            return "the rows of its kernel are not in one piece"
+    return ""
+
+
+def _overrun(windows: Windows, width: int, out_w: int) -> str:
+    ends = (out_w - 1) * windows.strides[1] + windows.kernel[1]
+    return "the rows of its kernel end beyond the image" if windows.kind == "rows" and ends > width else ""

@@ -1,0 +1,22 @@
+// What a row of A and C is to `kernel.cuh`: that of a matrix. A is [BATCH, SIZE_M, SIZE_K], C is [BATCH, SIZE_M, SIZE_N].
+using namespace hopper;
+
+constexpr int ROW_TILES = (SIZE_M + TILE_M - 1) / TILE_M;
+constexpr int COPIED_ROWS = TILE_M;  // of a tile of A; rows beyond the edge are zeros
+constexpr bool STORES_WHOLE_TILES = false;
+
+struct Column { int k, b; };
+
+// Where 64 columns of A and rows of B begin in the map of B.
+DEV Column column_of(int atom, int b) { return {atom * 64, b}; }
+
+// The row of C that row `row` of a tile is; one beyond SIZE_M is not stored.
+DEV int row_at(int tile, int row) { return tile * TILE_M + row; }
+
+DEV void copy_rows(uint32_t to, const TensorMap* map, uint32_t bar, int atom, int tile, int b) {
+  load_tile(to, map, bar, atom * 64, tile * TILE_M, b);
+}
+
+DEV void store_rows(const TensorMap* map, uint32_t from, int n, int tile, int row, int b) {
+  store_tile(map, from, n, tile * TILE_M + row, b);
+}

@@ -1,0 +1,35 @@
+// The sum of all pixels of each image in NHWC: C[n, c] = epilogue(sum over p of A[n, p, c]). A block has 64 channels of an
+// image; each of its threads adds 8 channels of every LANES-th pixel, and the first 8 add those sums up.
+// Stands in a namespace that has defined: the sizes, LANES, the types In and Out, Operands and `epilogue`.
+using namespace hopper;
+
+DEV void image_sums(float* shared, const In* image, Out* out, const Operands operands) {
+  next_kernel_may_start();
+  earlier_kernels_done();
+  constexpr int blocks = (CHANNELS + 63) / 64;
+  const int n = blockIdx.x / blocks, group = threadIdx.x & 7, lane = threadIdx.x >> 3;
+  const int c = (blockIdx.x - n * blocks) * 64 + group * 8;
+  float sums[8];
+#pragma unroll
+  for (int i = 0; i < 8; i++) sums[i] = 0.f;
+  if (c < CHANNELS)
+    for (int p = lane; p < PIXELS; p += LANES) {
+      const uint4 raw = *(const uint4*)(image + (n * PIXELS + p) * CHANNELS + c);
+      const In* values = (const In*)&raw;
+#pragma unroll
+      for (int i = 0; i < 8; i++) sums[i] += widen(values[i]);
+    }
+#pragma unroll
+  for (int i = 0; i < 8; i++) shared[lane * 64 + group * 8 + i] = sums[i];
+  __syncthreads();
+  const int pair = threadIdx.x, column = (blockIdx.x - n * blocks) * 64 + pair * 2;
+  if (pair >= 32 || column >= CHANNELS) return;
+  float2 sum = make_float2(0.f, 0.f);
+#pragma unroll
+  for (int i = 0; i < LANES; i++) {
+    sum.x += shared[i * 64 + pair * 2];
+    sum.y += shared[i * 64 + pair * 2 + 1];
+  }
+  const float2 done = epilogue(sum, 0, n, column, operands);
+  store_pair<Out>(out + n * CHANNELS + column, done.x, done.y);
+}

@@ -1,0 +1,143 @@
+"""Template `cuda.windows_sm90`: depthwise convolutions and pooling of NHWC images, 16 bytes of channels a thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from schedules.cuda.common.epilogue import Epilogue, epilogue_of
+from schedules.cuda.common.expression import C_TYPES, Unsupported
+from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.conv.compute import Windows
+from schedules.cuda.conv.form import image_of, pixel_axes, reduction_with_windows
+from schedules.hardware import Gpu, gpu_of
+from schedules.template import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["WindowsSm90"]
+
+_KINDS = {"depthwise": 0, "max": 1, "sum": 2}
+_THREADS = 128
+_LANES = 32
+_MOST_TAPS = 64
+"""Of a window: the loops over it are unrolled."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    windows: Windows
+    image: Any
+    weight: Any | None
+    sizes: tuple[int, int, int, int]
+    result: tuple[int, int]
+    epilogue: Epilogue
+
+
+class WindowsSm90:
+    """`C[n, y, x, c] = epilogue(sum or maximum over a window of A[n, …, …, c] (* W[r, q, c]))`, or over a whole image.
+
+    Parameters: `strip`, the pixels beside each other that a thread computes; 1 for whole images.
+    """
+
+    name = "cuda.windows_sm90"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.template.Rule`."""
+        found = _matched(func, target)
+        if isinstance(found, Declined):
+            return found
+        parameters = _default(found, gpu_of(target)) if parameters is None else parameters
+        check(parameters, _choices(found))
+        made = _image_sums(found) if found.windows.kind == "pixels" else _windows(found, parameters["strip"])
+        return Schedule(made.prim_func(func), parameters)
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.template.Rule`."""
+        found = _matched(func, target)
+        return found if isinstance(found, Declined) else _choices(found)
+
+
+def _matched(func: Any, target: Any) -> _Form | Declined:
+    if str(target.attrs["arch"]) != "sm_90a":
+        return Declined("the device is not sm_90a")
+    found = reduction_with_windows(func)
+    if isinstance(found, Declined):
+        return found
+    block, windows = found
+    operands = image_of(func, block)
+    if isinstance(operands, Declined):
+        return operands
+    image, weight = operands
+    batch, height, width, channels = (int(dim) for dim in image.shape)
+    if windows.kind not in (*_KINDS, "pixels") or (weight is None) == (windows.kind == "depthwise"):
+        return Declined(f"its windows are of the kind {windows.kind}")
+    if channels % 8 or (windows.kind != "pixels" and windows.kernel[0] * windows.kernel[1] > _MOST_TAPS):
+        return Declined("its channels are not in multiples of 8, or its windows have more than 64 taps")
+    if batch * height * width * channels >= 1 << 31:
+        return Declined("its image has 2^31 elements or more")
+    _, out_h, out_w, _ = (int(dim) for dim in block.body.buffer.shape)
+    if batch * out_h * out_w * channels >= 1 << 31:
+        return Declined("its result has 2^31 elements or more")
+    try:
+        fused = epilogue_of(func, block, pixel_axes(block))
+    except Unsupported as error:
+        return Declined(str(error))
+    return _Form(windows, image, weight, (batch, height, width, channels), (out_h, out_w), fused)
+
+
+def _choices(form: _Form) -> Choices:
+    return {"strip": (1,) if form.windows.kind == "pixels" else (1, 2, 4)}
+
+
+def _default(form: _Form, gpu: Gpu) -> Parameters:
+    """Long strips read less; short ones where there would be too few threads."""
+    if form.windows.kind == "pixels":
+        return {"strip": 1}
+    wanted = gpu.sms * gpu.threads_per_sm // 2
+    pixels = form.sizes[0] * form.result[0]
+    fitting = [s for s in (4, 2) if pixels * ceil(form.result[1] / s) * form.sizes[3] // 8 >= wanted]
+    return {"strip": fitting[0] if fitting else 1}
+
+
+def _windows(form: _Form, strip: int) -> TextKernel:
+    windows = form.windows
+    batch, height, width, channels = form.sizes
+    threads = batch * form.result[0] * ceil(form.result[1] / strip) * (channels // 8)
+    numbers = {
+        "IMAGES": batch, "IN_H": height, "IN_W": width, "CHANNELS": channels,
+        "OUT_H": form.result[0], "OUT_W": form.result[1], "KIND": _KINDS[windows.kind],
+        "KERNEL_H": windows.kernel[0], "KERNEL_W": windows.kernel[1],
+        "STEP_Y": windows.strides[0], "STEP_X": windows.strides[1],
+        "PAD_Y": windows.padding[0], "PAD_X": windows.padding[1],
+        "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],
+        "STRIP": strip, "THREADS": _THREADS,
+    }  # fmt: skip
+    weight = [] if form.weight is None else [form.weight]
+    call = f"windows((const NAME_::In*)image, {'(const NAME_::In*)weight' if weight else 'nullptr'}, "
+    source = _source(form, numbers, "windows.cuh", ["image", *(["weight"] if weight else [])], call)
+    pointers = (form.image, *weight, form.epilogue.out, *form.epilogue.operands)
+    return TextKernel(source, (), pointers, ceil(threads / _THREADS), 1, _THREADS, 16)
+
+
+def _image_sums(form: _Form) -> TextKernel:
+    batch, height, width, channels = form.sizes
+    numbers = {"CHANNELS": channels, "PIXELS": height * width, "LANES": _LANES}
+    call = "image_sums((float*)shared, (const NAME_::In*)image, "
+    source = _source(form, numbers, "image_sums.cuh", ["image"], call)
+    pointers = (form.image, form.epilogue.out, *form.epilogue.operands)
+    return TextKernel(source, (), pointers, batch * ceil(channels / 64), 1, _LANES * 8, _LANES * 64 * 4)
+
+
+def _source(form: _Form, numbers: dict[str, int], text: str, inputs: list[str], call: str) -> str:
+    operands = [f"p{i}" for i in range(len(form.epilogue.operands))]
+    parameters = ["void* shared", *(f"const void* {name}" for name in inputs), "void* out"]
+    parameters += [f"const void* {name}" for name in operands]
+    constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
+    types = f"typedef {C_TYPES[str(form.image.dtype)]} In;\ntypedef {C_TYPES[str(form.epilogue.out.dtype)]} Out;\n"
+    return (
+        f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}{types}"
+        f"using namespace hopper;\n{form.epilogue.text}{text_of('schedules.cuda.windows', text)}}}\n"
+        f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
+        f"  NAME_::{call}(NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}});\n}}\n"
+    )
