@@ -42,7 +42,9 @@ class Windows:
         return Windows(**{name: value if name == "kind" else tuple(value) for name, value in values.items()})
 
 
-def _at(image: Any, windows: Windows, n: Any, place: tuple[Any, Any], tap: tuple[Any, Any], c: Any, outside: Any) -> Any:
+def _at(
+    image: Any, windows: Windows, n: Any, place: tuple[Any, Any], tap: tuple[Any, Any], c: Any, outside: Any
+) -> Any:
     """The element of the image under a tap of a window, in fp32; `outside` beyond the edges."""
     strides, padding, dilation = windows.strides, windows.padding, windows.dilation
     y, x = (place[i] * strides[i] + tap[i] * dilation[i] - padding[i] for i in (0, 1))

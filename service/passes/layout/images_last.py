@@ -17,7 +17,7 @@ from schedules.cuda.conv.compute import Windows
 from service.passes.common.constants import array_of, constant
 from service.passes.common.images import BINARY, ZERO_KEEPING_UNARY, ints, pair, sides
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
-from service.passes.precision.dtypes import LOW, is_low
+from service.passes.precision.dtypes import is_low
 from service.passes.report import LayoutDecision, OptimizeReport
 
 __all__ = ["ImagesLast"]
@@ -46,16 +46,17 @@ class ImagesLast:
     multiples of 8; images of fewer than 8 channels are filled up to 8 and padded where they are permuted.
     """
 
-    def __init__(self, report: OptimizeReport) -> None:
+    def __init__(self, report: OptimizeReport, otherwise: Callable[[IRModule], IRModule] | None = None) -> None:
         self.report = report
+        self.otherwise = otherwise
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with convolutions on NHWC; the same object if it has none that can be."""
+        """The module with convolutions on NHWC; what `otherwise` makes of it if it has none that can be."""
         gvar = module.get_global_var("main")
         walker = _Walker(module)
         function = walker.visit_expr(module[gvar])
         if not walker.convolutions:
-            return module
+            return module if self.otherwise is None else self.otherwise(module)
         module = walker.builder_.get()
         module.update_func(module.get_global_var("main"), relax.analysis.remove_all_unused(function))
         counts = f"{walker.convolutions} convolutions, {walker.permutations} permutations"
@@ -129,9 +130,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             self.permuted[plain] = self.builder_.emit(same)
         return self.permuted[plain]
 
-    def _te(
-        self, function: Callable[..., Any], *args: relax.Expr, name: str, pattern: int = _OUT_FUSABLE
-    ) -> relax.Var:
+    def _te(self, function: Callable[..., Any], *args: relax.Expr, name: str, pattern: int = _OUT_FUSABLE) -> relax.Var:
         attrs = {"op_pattern": pattern}
         return self.builder_.emit(self.builder_.call_te(function, *args, primfunc_name_hint=name, primfunc_attrs=attrs))
 
@@ -213,12 +212,9 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         pooled = self._te(partial(compute.pool, windows=windows, out=tuple(shape[2:])), source, name="pool2d")
         if kind == "sum":
             counts = _counts(windows, static_shape(data)[2:], shape[2:], bool(attrs.count_include_pad))
-            scale = relax.const((1.0 / counts).reshape(1, *counts.shape, 1) if counts.size > 1 else 1.0 / counts.item())
-            pooled = self.builder_.emit(relax.op.multiply(pooled, self._as_float32(scale)))
+            scale = (1.0 / counts).reshape((1, *counts.shape, 1) if counts.ndim else ()).astype("float32")
+            pooled = self.builder_.emit(relax.op.multiply(pooled, constant(scale)))
         return self._cast(pooled, str(call.ty.dtype))
-
-    def _as_float32(self, value: relax.Constant) -> relax.Constant:
-        return relax.const(value.data.numpy().astype("float32"))
 
     def _adaptive(self, call: relax.Call) -> relax.Var | None:
         (data,), attrs, shape = call.args, call.attrs, static_shape(call)
@@ -347,6 +343,3 @@ def _spread(image: te.Tensor, *, left: int, width: int) -> te.Tensor:
         ),
         name="spread",
     )
-
-
-assert set(LOW) == {"float16", "bfloat16"}
