@@ -207,7 +207,8 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         return [ChooseLayout(job.report)]
     return [
         relax.transform.CanonicalizeBindings(),
-        ImagesLast(job.report, otherwise=ChooseLayout(job.report)),
+        ImagesLast(job.report),
+        ChooseLayout(job.report),
         SimplifyShapes(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),

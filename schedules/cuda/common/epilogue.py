@@ -30,7 +30,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """The struct `Operands`, with the pointers of `operands`, and the function `epilogue`, which gives what `out` holds.
+    """The struct `Operands`, with the pointers of `operands`, and the function `epilogue`, which gives what `out` has.
 
     `expensive`: it calls exp, erf or the like.
     """

@@ -8,8 +8,13 @@ from typing import Any
 
 from tvm import te, tirx
 
-__all__ = ["WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "pixels", "pointwise", "pool", "rows_conv2d"]
+__all__ = [
+    "VECTOR", "WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "mixed_sum", "pixels", "pointwise", "pool",
+    "rows_conv2d", "spread",
+]  # fmt: skip
 
+VECTOR = 8
+"""16-bit channels in the 16 bytes that a copy takes at least."""
 WINDOWS = "relaxc.windows"
 """The annotation of a block that sums over windows: a `Windows` as JSON."""
 
@@ -39,7 +44,8 @@ class Windows:
         if text is None:
             return None
         values = json.loads(str(text))
-        return Windows(**{name: value if name == "kind" else tuple(value) for name, value in values.items()})
+        kind = values.pop("kind")
+        return Windows(kind, **{name: (rows, columns) for name, (rows, columns) in values.items()})
 
 
 def _at(
@@ -133,4 +139,22 @@ def pixels(image: te.Tensor) -> te.Tensor:
         lambda n, i, j, c: te.sum(image[n, y, x, c].astype("float32"), axis=[y, x]),
         name="sum_of_pixels",
         attrs={WINDOWS: windows.to_json()},
+    )
+
+
+def mixed_sum(wide: te.Tensor, narrow: te.Tensor) -> te.Tensor:
+    """The sum of an fp32 image and one of fewer bits."""
+    return te.compute(wide.shape, lambda *index: wide[index] + narrow[index].astype(wide.dtype), name="add")
+
+
+def spread(image: te.Tensor, *, left: int, width: int) -> te.Tensor:
+    """`C[n, h, left + w, c] = A[n, c, h, w]`, with zeros to the left, to the right and in the other channels of 8."""
+    n, channels, height, columns = image.shape
+    zero = tirx.const(0.0, image.dtype)
+    return te.compute(
+        (n, height, width, VECTOR),
+        lambda i, y, x, c: tirx.if_then_else(
+            tirx.all(c < channels, x >= left, x < columns + left), image[i, c, y, x - left], zero
+        ),
+        name="spread",
     )

@@ -1,8 +1,8 @@
 """Template `cuda.conv2d_sm90`: convolutions of NHWC images of 16-bit floats as products on Hopper's tensor cores.
 
-The kernel is that of `cuda.gemm_sm90`, its left operand read by the copy engine from a four-dim map of the image: a tile
-of rows is a box of pixels, a step of the sum 64 channels at one tap, and what lies outside of the image is zero. So the
-image is read as it is, and nothing is written besides the result (implicit GEMM).
+The kernel is that of `cuda.gemm_sm90`; the copy engine reads its left operand from a map of the image in four dims. A
+tile of rows is a box of pixels, a step of the sum 64 channels at one tap, and what lies outside of the image is zero.
+So the image is read as it is, and nothing is written besides the result (implicit GEMM).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def kernel(conv: Conv2d, tile: Tile, gpu: Gpu) -> TextKernel:
     out = ImageMap(
         conv.out, (conv.n, width, height, batch), (row, row * width, row * width * height), (pixels, lines, images)
     )
-    maps = [
+    maps: list[TensorMap | ImageMap] = [
         _image(conv, (pixels, lines, images)),
         TensorMap(conv.b, (conv.depth, conv.n, conv.taps), tile.columns // tile.cluster),
         *([out] if tile.by_copy_engine(low) else []),

@@ -85,7 +85,9 @@ def match(func: Any) -> Gemm | Declined:
         fused = epilogue_of(func, found.block, axes)
     except Unsupported as error:
         return Declined(str(error))
-    return Gemm(*sizes, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive)
+    return Gemm(
+        batch, m, n, k, n_major, a.source, b.source, fused.out, fused.text, fused.operands, fused.expensive
+    )  # fmt: skip
 
 
 def _operand(value: Any) -> Any | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+import numpy as np
 from tvm import relax
 
 from service.passes.common.rewrite import dims_equal
@@ -14,6 +15,7 @@ __all__ = [
     "ZERO_KEEPING_UNARY",
     "channels_of",
     "count_reads",
+    "elements_of_windows",
     "ints",
     "is_float32_image",
     "is_pixel",
@@ -92,3 +94,13 @@ def sides(values: Any) -> tuple[int, int, int, int]:
     """Return one, two or four sizes of padding as top, left, bottom, right."""
     top, left, bottom, right = ints(values, 4)
     return top, left, bottom, right
+
+
+def elements_of_windows(windows: Any, sizes: tuple[int, ...], out: tuple[int, ...]) -> Any:
+    """Return how many elements of an image of `sizes` are in each of `out` windows, as an array of two dims."""
+    lines = []
+    for i, size in enumerate(sizes):
+        first = np.arange(out[i])[:, None] * windows.strides[i] - windows.padding[i]
+        at = first + np.arange(windows.kernel[i])[None] * windows.dilation[i]
+        lines.append(((at >= 0) & (at < size)).sum(1))
+    return np.outer(lines[0], lines[1]).astype(float)

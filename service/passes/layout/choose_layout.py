@@ -22,7 +22,7 @@ class ChooseLayout:
 
     A model that came with its transposes (an NHWC network behind an NCHW exporter, layer norms over
     channels) loses them so; all others stay as they are. The decision and both costs are in the report.
-    On a CPU, BlockChannels is in its place: its templates read NCHW and blocks of it.
+    On a CPU, BlockChannels is in its place: its templates read NCHW and blocks of it. What ImagesLast made stays.
     """
 
     def __init__(self, report: OptimizeReport) -> None:
@@ -30,6 +30,8 @@ class ChooseLayout:
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module in the cheaper layout."""
+        if self.report.layout.chosen == "NHWC":
+            return module
         before = _moved_elements(module)
         if before == 0:
             self.report.layout = LayoutDecision("NCHW", "no transpose to save")

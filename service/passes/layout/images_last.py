@@ -1,4 +1,4 @@
-"""Images in NHWC on GPUs whose templates read them so: convolutions, pooling and all between them; no inner transposes."""
+"""Images in NHWC on GPUs whose templates read them so: convolutions, pooling and what is between them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import tvm
-from tvm import IRModule, relax, te, tirx
+from tvm import IRModule, relax
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from schedules.cuda.conv import compute
-from schedules.cuda.conv.compute import Windows
+from schedules.cuda.conv.compute import VECTOR, Windows
 from service.passes.common.constants import array_of, constant
-from service.passes.common.images import BINARY, ZERO_KEEPING_UNARY, ints, pair, sides
+from service.passes.common.images import BINARY, ZERO_KEEPING_UNARY, elements_of_windows, pair, sides
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
 from service.passes.precision.dtypes import is_low
 from service.passes.report import LayoutDecision, OptimizeReport
@@ -27,8 +27,6 @@ _UNARY = ZERO_KEEPING_UNARY | {f"relax.{name}" for name in ("exp", "rsqrt", "nn.
 _OUT_FUSABLE = 4
 """TVM's pattern of a contraction, behind which elementwise operators are fused."""
 _ELEMENTWISE, _INJECTIVE = 0, 2
-_VECTOR = 8
-"""16-bit channels in the 16 bytes that a copy takes at least."""
 _ROW = 64
 """Elements of a row of the kernel that are one step of the sum."""
 _MAX_STEP = 8
@@ -46,17 +44,16 @@ class ImagesLast:
     multiples of 8; images of fewer than 8 channels are filled up to 8 and padded where they are permuted.
     """
 
-    def __init__(self, report: OptimizeReport, otherwise: Callable[[IRModule], IRModule] | None = None) -> None:
+    def __init__(self, report: OptimizeReport) -> None:
         self.report = report
-        self.otherwise = otherwise
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with convolutions on NHWC; what `otherwise` makes of it if it has none that can be."""
+        """The module with convolutions on NHWC, or as it was if it has none that can be."""
         gvar = module.get_global_var("main")
         walker = _Walker(module)
         function = walker.visit_expr(module[gvar])
         if not walker.convolutions:
-            return module if self.otherwise is None else self.otherwise(module)
+            return module
         module = walker.builder_.get()
         module.update_func(module.get_global_var("main"), relax.analysis.remove_all_unused(function))
         counts = f"{walker.convolutions} convolutions, {walker.permutations} permutations"
@@ -113,7 +110,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
     def _plain(self, value: relax.Var, shape: tuple[int, ...] | None) -> relax.Expr:
         """The value in its old layout; of single pixels that is a reshape."""
         assert shape is not None
-        if prod(static_shape(value)[1:3]) == 1:
+        if prod(_sizes(value)[1:3]) == 1:
             return relax.op.reshape(value, shape)
         self.permutations += 1
         return relax.op.permute_dims(value, _TO_NCHW)
@@ -124,7 +121,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             return self.last[expr]
         plain = self.visit_expr(expr)
         if plain not in self.permuted:
-            n, c, h, w = static_shape(expr)
+            n, c, h, w = _sizes(expr)
             same = relax.op.reshape(plain, (n, h, w, c)) if h * w == 1 else relax.op.permute_dims(plain, _TO_NHWC)
             self.permutations += h * w != 1
             self.permuted[plain] = self.builder_.emit(same)
@@ -146,27 +143,27 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             return None
         if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or "NCHW") != ("NCHW", "OIHW", "NCHW"):
             return None
-        filters, depth, *kernel = static_shape(weight)
+        filters, depth, *kernel = _sizes(weight)
         top, left, _, right = sides(attrs.padding)
-        windows = Windows("taps", tuple(kernel), pair(attrs.strides), (top, left), pair(attrs.dilation))
-        if filters % _VECTOR or max(windows.strides) > _MAX_STEP:
+        windows = Windows("taps", pair(kernel), pair(attrs.strides), (top, left), pair(attrs.dilation))
+        if filters % VECTOR or max(windows.strides) > _MAX_STEP:
             return None
-        out = tuple(static_shape(call)[2:])
+        out_h, out_w = _sizes(call)[2:]
         array, groups = array_of(weight), int(attrs.groups)
         result = None
         if groups == shape[1] == filters and depth == 1:
-            result = self._depthwise(data, array, windows, out)
-        elif groups == 1 and shape[1] % _VECTOR == 0:
-            result = self._dense(data, array, windows, out)
-        elif groups == 1 and shape[1] < _VECTOR and kernel[1] * _VECTOR <= _ROW and windows.dilation[1] == 1:
-            result = self._of_few_channels(data, array, windows, out, right)
+            result = self._depthwise(data, array, windows, (out_h, out_w))
+        elif groups == 1 and shape[1] % VECTOR == 0:
+            result = self._dense(data, array, windows, (out_h, out_w))
+        elif groups == 1 and shape[1] < VECTOR and kernel[1] * VECTOR <= _ROW and windows.dilation[1] == 1:
+            result = self._of_few_channels(data, array, windows, (out_h, out_w), right)
         if result is None:
             return None
         self.convolutions += 1
         self.low = str(data.ty.dtype)
         return self._cast(result, str(call.ty.dtype))
 
-    def _depthwise(self, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, ...]) -> relax.Var | None:
+    def _depthwise(self, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int]) -> relax.Var | None:
         if prod(windows.kernel) > _MAX_TAPS:
             return None
         packed = constant(np.ascontiguousarray(array[:, 0].transpose(1, 2, 0)))
@@ -174,21 +171,21 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         function = partial(compute.depthwise_conv2d, windows=windows, out=out)
         return self._te(function, self._image(data), packed, name="depthwise_conv2d")
 
-    def _dense(self, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, ...]) -> relax.Var:
-        if windows == Windows("taps", (1, 1), dilation=windows.dilation) and out == static_shape(data)[2:]:
+    def _dense(self, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int]) -> relax.Var:
+        if windows == Windows("taps", (1, 1), dilation=windows.dilation) and out == _sizes(data)[2:]:
             return self._te(compute.pointwise, self._image(data), constant(array[:, :, 0, 0]), name="conv2d")
         packed = constant(np.ascontiguousarray(array.transpose(2, 3, 0, 1)))
         return self._te(partial(compute.conv2d, windows=windows, out=out), self._image(data), packed, name="conv2d")
 
     def _of_few_channels(
-        self, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, ...], right: int
+        self, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int], right: int
     ) -> relax.Var:
         """The image gets 8 channels, and the padding of its lines: a row of the kernel is one piece of it then."""
         channels, left = array.shape[1], windows.padding[1]
-        packed = np.pad(array.transpose(2, 0, 3, 1), ((0, 0), (0, 0), (0, 0), (0, _VECTOR - channels)))
+        packed = np.pad(array.transpose(2, 0, 3, 1), ((0, 0), (0, 0), (0, 0), (0, VECTOR - channels)))
         windows = Windows("rows", windows.kernel, windows.strides, (windows.padding[0], 0), windows.dilation)
-        width = max(static_shape(data)[3] + left + right, (out[1] - 1) * windows.strides[1] + windows.kernel[1])
-        spread = partial(_spread, left=left, width=width + width % 2)
+        width = max(_sizes(data)[3] + left + right, (out[1] - 1) * windows.strides[1] + windows.kernel[1])
+        spread = partial(compute.spread, left=left, width=width + width % 2)
         source = self.last.get(data)
         if source is not None:
             source = self.builder_.emit(relax.op.permute_dims(source, _TO_NCHW))
@@ -206,13 +203,14 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         )
         if prod(windows.kernel) > _MAX_TAPS or (kind == "sum" and attrs.ceil_mode):
             return None
-        whole = static_shape(data)[2:] == windows.kernel and shape[2:] == (1, 1) and not any(windows.padding)
+        whole = _sizes(data)[2:] == windows.kernel and shape[2:] == (1, 1) and not any(windows.padding)
         if kind == "sum" and whole:
             return self._mean_of_pixels(source, str(call.ty.dtype))
-        pooled = self._te(partial(compute.pool, windows=windows, out=tuple(shape[2:])), source, name="pool2d")
+        pooled = self._te(partial(compute.pool, windows=windows, out=(shape[2], shape[3])), source, name="pool2d")
         if kind == "sum":
-            counts = _counts(windows, static_shape(data)[2:], shape[2:], bool(attrs.count_include_pad))
-            scale = (1.0 / counts).reshape((1, *counts.shape, 1) if counts.ndim else ()).astype("float32")
+            elements = elements_of_windows(windows, _sizes(data)[2:], shape[2:])
+            count = np.array(float(prod(windows.kernel))) if attrs.count_include_pad else elements
+            scale = (1.0 / count).reshape((1, *count.shape, 1) if count.ndim else ()).astype("float32")
             pooled = self.builder_.emit(relax.op.multiply(pooled, constant(scale)))
         return self._cast(pooled, str(call.ty.dtype))
 
@@ -231,14 +229,14 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         return self._mean_of_pixels(source, str(call.ty.dtype))
 
     def _mean_of_pixels(self, source: relax.Var, dtype: str) -> relax.Var:
-        count = prod(static_shape(source)[1:3])
+        count = prod(_sizes(source)[1:3])
         sums = self._te(compute.pixels, source, name="sum_of_pixels")
         return self._cast(self.builder_.emit(relax.op.multiply(sums, relax.const(1.0 / count, "float32"))), dtype)
 
     def _source(self, data: relax.Expr) -> relax.Var | None:
         """The 16-bit NHWC form of a value that has an NHWC form; None else, or where its channels fill no vectors."""
         found = self.last.get(data)
-        if found is None or not self.low or static_shape(found)[3] % _VECTOR:
+        if found is None or not self.low or _sizes(found)[3] % VECTOR:
             return None
         found = self.narrow.get(found, found)
         return found if is_low(found) else self._cast(found, self.low)
@@ -269,7 +267,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
 
     def _is_wide_image(self, value: relax.Expr, call: relax.Call) -> bool:
         """Whether it is an fp32 image of the size of the call, that is not the widened form of another."""
-        is_image = prod(static_shape(value)) == prod(static_shape(call)) and not is_tensor_constant(value)
+        is_image = prod(_sizes(value)) == prod(_sizes(call)) and not is_tensor_constant(value)
         return is_image and str(value.ty.dtype) == "float32" and value not in self.narrow and bool(self.low)
 
     def _sum_with_rounded(self, operands: list[relax.Expr]) -> relax.Var:
@@ -279,7 +277,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         """
         order = {var: index for index, var in enumerate(self.last.values())}
         kept, rounded = sorted(operands, key=lambda operand: order.get(operand, -1))
-        return self._te(_mixed_sum, kept, self._cast(rounded, self.low), name="add", pattern=_ELEMENTWISE)
+        return self._te(compute.mixed_sum, kept, self._cast(rounded, self.low), name="add", pattern=_ELEMENTWISE)
 
     def _operand(self, arg: relax.Expr) -> relax.Expr | None:
         """`arg` so that it broadcasts in NHWC, or None."""
@@ -304,42 +302,13 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         return self.builder_.emit(relax.op.concat([self._image(field) for field in fields], 3))
 
 
-def _mixed_sum(wide: te.Tensor, narrow: te.Tensor) -> te.Tensor:
-    return te.compute(wide.shape, lambda *index: wide[index] + narrow[index].astype(wide.dtype), name="add")
+def _sizes(expr: relax.Expr) -> tuple[int, ...]:
+    """Those of a value with an NHWC form: they are known."""
+    shape = static_shape(expr)
+    assert shape is not None
+    return shape
 
 
 def _last(array: Any) -> Any:
     """A constant that broadcasts with NCHW, as it broadcasts with NHWC."""
     return np.ascontiguousarray(array.reshape((1,) * (4 - array.ndim) + array.shape).transpose(_TO_NHWC))
-
-
-def _counts(windows: Windows, sizes: tuple[int, ...], out: tuple[int, ...], padded: bool) -> Any:
-    """Elements of each window, those outside of the image only if they count."""
-    if padded or not any(windows.padding):
-        inside = all(
-            (o - 1) * s - p + (k - 1) * d < size
-            for o, s, p, k, d, size in zip(
-                out, windows.strides, windows.padding, windows.kernel, windows.dilation, sizes, strict=True
-            )
-        )
-        if padded or inside:
-            return np.array(float(prod(windows.kernel)))
-    lines = []
-    for i, size in enumerate(sizes):
-        first = np.arange(out[i])[:, None] * windows.strides[i] - windows.padding[i]
-        at = first + np.arange(windows.kernel[i])[None] * windows.dilation[i]
-        lines.append(((at >= 0) & (at < size)).sum(1))
-    return np.outer(lines[0], lines[1]).astype(float)
-
-
-def _spread(image: te.Tensor, *, left: int, width: int) -> te.Tensor:
-    """`C[n, h, left + w, c] = A[n, c, h, w]`, with zeros to the left, to the right and in the other channels of 8."""
-    n, channels, height, columns = image.shape
-    zero = tirx.const(0.0, image.dtype)
-    return te.compute(
-        (n, height, width, _VECTOR),
-        lambda i, y, x, c: tirx.if_then_else(
-            tirx.all(c < channels, x >= left, x < columns + left), image[i, c, y, x - left], zero
-        ),
-        name="spread",
-    )

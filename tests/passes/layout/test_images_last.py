@@ -10,9 +10,13 @@ import pytest
 import tvm
 from tvm import relax
 
+from schedules.cuda import RULES
+from schedules.template import Schedule
+from service.passes import optimize
 from service.passes.layout.images_last import ImagesLast
 from service.passes.report import OptimizeReport
-from tests.passes.graphs import compute, graph, operators, weights
+from service.request import CompileOptions, Precision
+from tests.passes.graphs import TARGET, compute, graph, operators, weights
 
 R = relax.op
 
@@ -56,9 +60,6 @@ def test_a_residual_block_is_permuted_at_its_ends_only() -> None:
 
 
 def test_what_is_added_to_a_sum_is_written_in_16_bits() -> None:
-    def net(x: relax.Expr) -> relax.Expr:
-        return low(R.add(conv(x, 16, 8, 1), conv(x, 16, 8, 1, strides=1)))
-
     module = graph(lambda x: low(R.add(conv(x, 16, 8, 1), conv(x, 16, 8, padding=1))), x=("float16", (1, 8, 4, 4)))
     assert operators(changed(module)[0]) == [
         "permute_dims",
@@ -71,6 +72,7 @@ def test_what_is_added_to_a_sum_is_written_in_16_bits() -> None:
     ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "geometry",
     [
@@ -101,6 +103,7 @@ def test_depthwise_and_pooling() -> None:
     assert "permute_dims" in same(net, x=(2, 16, 9, 8))
 
 
+@pytest.mark.slow
 def test_means_without_their_dims_concatenation_and_results() -> None:
     def net(x: relax.Expr) -> tuple[relax.Expr, ...]:
         y = low(R.nn.silu(conv(x, 8, 8, 1)))
@@ -129,3 +132,30 @@ def test_grouped_convolutions_stay() -> None:
     weight = weights(16, 4, 3, 3, dtype="float16")
     module = graph(lambda x: R.nn.conv2d(x, weight, groups=4, out_dtype="float32"), x=("float16", (1, 16, 5, 5)))
     assert changed(module)[1].layout.chosen == "NCHW"
+
+
+def test_a_small_resnet_has_kernels_of_templates_only() -> None:
+    def net(x: relax.Expr) -> relax.Expr:
+        y = R.nn.max_pool2d(R.nn.relu(image(x, 64, 3, 7, strides=2, padding=3)), 3, 2, 1)
+        z = R.nn.relu(image(y, 64, 64, padding=1))
+        y = R.nn.relu(R.add(image(z, 128, 64, padding=1, strides=2), image(y, 128, 64, 1, strides=2)))
+        return R.matmul(R.flatten(R.nn.adaptive_avg_pool2d(y, 1)), weights(128, 16))
+
+    def image(x: relax.Expr, filters: int, channels: int, size: int = 3, **geometry: Any) -> relax.Expr:
+        value = R.nn.conv2d(x, weights(filters, channels, size, size), **geometry)
+        return R.add(value, weights(1, filters, 1, 1))
+
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"}, host=TARGET)
+    made = optimize(graph(net, x=(1, 3, 32, 32)), target, CompileOptions(precision=Precision.FP16))
+    rules = {}
+    for gvar, func in made.module.functions_items():
+        if isinstance(func, tvm.tirx.PrimFunc):
+            taken = (rule.name for rule in RULES if isinstance(rule.apply(func, target), Schedule))
+            rules[gvar.name_hint] = next(taken)
+    dlights = [name for name, rule in rules.items() if not rule.endswith("sm90")]
+    assert sorted(rule for rule in rules.values() if rule.endswith("sm90")) == [
+        *["cuda.conv2d_sm90"] * 4,
+        "cuda.gemm_sm90",
+        *["cuda.windows_sm90"] * 2,
+    ]
+    assert not any("conv" in name or "transpose" in name for name in dlights), dlights
