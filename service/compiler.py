@@ -37,7 +37,7 @@ from service.signature import Signature
 
 if TYPE_CHECKING:
     from service.artifact.manifest import Manifest
-    from service.frontend.model import ImportedModel
+    from service.frontend.model import ImportedModel, Reference
     from service.lowering import RecordPlanner, Scheduled
     from service.passes import Optimized
     from service.runtime.compare import Verification
@@ -233,6 +233,7 @@ def verify(
     from service.lowering.target import missing_features
     from service.runtime.compare import Verification, compare, judging_dtypes
     from service.runtime.inputs import choose_sizes, random_inputs
+    from service.runtime.moved import moved_outputs
     from service.runtime.ties import ties_of
 
     if lacking := missing_features(request.target):
@@ -252,13 +253,30 @@ def verify(
         got = session(inputs)
         compared = compare(got, wanted, dtypes)
         if not compared.passed:
-            compared = compare(got, wanted, dtypes, ties_of(reference, inputs, wanted, seed=options.seed))
+            ties = ties_of(reference, inputs, wanted, seed=options.seed)
+            compared = compare(got, wanted, dtypes, ties)
+        if not compared.passed:
+            moved = moved_outputs(_moved_references(request), inputs, wanted)
+            compared = compare(got, wanted, dtypes, ties, moved) if moved else compared
         results.append(compared)
         progress(done + 1, len(cases))
     found = Verification.worst(results)
     if options.verify and not found.passed:
         raise VerificationFailed(f"the artifact's numbers are wrong: {found.reason}", report=found.to_dict())
     return found
+
+
+def _moved_references(request: CompileRequest) -> Iterator[Reference]:
+    """The reference with its quantizations moved, in several ways; none for a model that has no quantization."""
+    from service import frontend
+    from service.runtime.moved import MOVED_BY, RUNS
+
+    model, shapes = request.model, dict(request.options.shapes)
+    for seed in range(request.options.seed, request.options.seed + RUNS):
+        found = frontend.moved_reference(model.path, model.format, seed=seed, by=MOVED_BY, shapes=shapes)
+        if found is None:
+            return
+        yield found
 
 
 def _first_line(error: BaseException) -> str:

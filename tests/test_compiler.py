@@ -6,17 +6,20 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 import service
 from service import compiler, config, frontend
-from service.errors import InvalidRecords, NotTuned
+from service.errors import InvalidRecords, NotTuned, VerificationFailed
 from service.jobs.local import calls as local
 from service.runtime.inputs import random_inputs
 from service.tuning.record_files import append
 from tests import zoo
+from tests.frontend.onnx.harness import model, node, value, write
 from tests.tuning.sample_records import record_of_row
 
 FAST = [("cnn", "onnx"), ("resnet18", "onnx"), ("bert", "onnx"), ("bert", "pt2"), ("llama", "pt2"), ("lstm", "pt2")]
@@ -137,3 +140,31 @@ def test_records_that_changed_while_a_compile_waited_are_not_used(tmp_path: Path
     request = compiler.prepare(zoo.export("mlp", "onnx"))
     with pytest.raises(InvalidRecords, match="changed while the compile waited"):
         compiler.run(request, tmp_path, lambda event: None, records="0" * 64)
+
+
+@pytest.mark.parametrize(("moved_by", "passes"), [(1e-5, True), (0.02, False)], ids=["rounding", "another scale"])
+def test_a_quantized_model_may_be_off_by_what_its_reference_moves(tmp_path, moved_by: float, passes: bool) -> None:
+    """What another right compiler would give is not refused: values on rounding boundaries fall elsewhere."""
+    weights: dict[str, Any] = {"s": np.float32(0.02), "t": np.float32(0.002), "z": np.uint8(128)}
+    nodes, name = [], "x"
+    for layer in range(3):
+        weights[f"w{layer}"] = np.random.default_rng(layer).integers(0, 256, (64, 64)).astype("uint8")
+        nodes.append(node("QuantizeLinear", [name, "s", "z"], [f"q{layer}"]))
+        nodes.append(node("DequantizeLinear", [f"q{layer}", "s", "z"], [f"d{layer}"]))
+        nodes.append(node("DequantizeLinear", [f"w{layer}", "t", "z"], [f"v{layer}"]))
+        nodes.append(node("MatMul", [f"d{layer}", f"v{layer}"], [name := f"y{layer}"]))
+    path = write(tmp_path, model(nodes, [value("x", [64, 64])], [value(name, [64, 64])], **weights))
+    request = compiler.prepare(path)
+    other = frontend.moved_reference(path, request.model.format, seed=99, by=moved_by)
+    signature = frontend.inspect(path, request.model.format).signature
+
+    class Session:
+        manifest = SimpleNamespace(weights=SimpleNamespace(tensors=()))
+        __call__ = staticmethod(other)
+
+    if passes:
+        found = compiler.verify(request, signature, Session, lambda *_: None)
+        assert found.passed and found.outputs[0].moved
+    else:
+        with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
+            compiler.verify(request, signature, Session, lambda *_: None)

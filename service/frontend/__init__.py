@@ -20,6 +20,7 @@ __all__ = [
     "identify",
     "inspect",
     "load",
+    "moved_reference",
     "reference",
 ]
 
@@ -53,4 +54,17 @@ def reference(
     With `fastest` it is what a user would run: a peer to be timed against, whose rewrites may cost digits.
     """
     run: Reference = _frontend(format).reference(path, threads=threads, shapes=dict(shapes or {}), fastest=fastest)
+    return run
+
+
+def moved_reference(
+    path: Path, format: ModelFormat, *, seed: int, by: float, threads: int = 1, shapes: Shapes | None = None
+) -> Reference | None:
+    """Return `reference` of the model whose quantizations each divide by 1 + `by` or 1 - `by` times their scale.
+
+    What lies that near to a rounding boundary then falls to its other side. None for a model that quantizes nothing.
+    """
+    run: Reference | None = _frontend(format).moved_reference(
+        path, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
+    )
     return run

@@ -14,7 +14,7 @@ from service.frontend.signature import signature_of
 from service.request import ModelFormat
 from service.signature import Dim, DimBounds, Signature, TensorSpec
 
-__all__ = ["inspect", "load", "reference"]
+__all__ = ["inspect", "load", "moved_reference", "reference"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -67,6 +67,13 @@ def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False
     from service.frontend.onnx.reference import reference as build
 
     return build(path, threads, fastest=fastest)
+
+
+def moved_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
+    """Return `reference` with its quantizations moved, None for a model that has none."""
+    from service.frontend.onnx.reference import moved_reference as build
+
+    return build(path, threads, seed, by)
 
 
 def _with_types(model: Any) -> Any:

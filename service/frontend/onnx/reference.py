@@ -9,9 +9,13 @@ from typing import Any
 from service.errors import ModelMalformed
 from service.frontend.model import Reference
 from service.frontend.onnx.file import array, check_tensors, one_line, parse, tensors
+from service.frontend.onnx.moved import moved
 from service.frontend.onnx.widen import uses_bfloat16, widened
 
-__all__ = ["reference"]
+__all__ = ["moved_reference", "reference"]
+
+_MOST_BYTES = 1 << 31
+"""Of a message of protobuf."""
 
 
 def reference(path: Path, threads: int, *, fastest: bool = False) -> Reference:
@@ -35,6 +39,20 @@ def reference(path: Path, threads: int, *, fastest: bool = False) -> Reference:
         except _errors():
             pass
     return _evaluator(model, cause)
+
+
+def moved_reference(path: Path, threads: int, seed: int, by: float) -> Reference | None:
+    """Run the model with its quantizations moved (`service.frontend.onnx.moved`).
+
+    None where it has none, or where ONNX Runtime does not take it so: scales in 16 bits, 2 GB of weights.
+    """
+    model = moved(_with_data(path), seed, by)
+    if model is None or model.ByteSize() >= _MOST_BYTES:
+        return None
+    try:
+        return _runtime(_session(model.SerializeToString(), threads))
+    except _errors():
+        return None
 
 
 def _errors() -> tuple[type[Exception], ...]:

@@ -18,7 +18,10 @@ from service.frontend.pt2.signature import signature
 from service.frontend.pt2.torch_calls import quiet
 from service.request import ModelFormat
 
-__all__ = ["inspect", "load", "reference"]
+__all__ = ["inspect", "load", "moved_reference", "reference"]
+
+_QUANTIZE = "quantized_decomposed.quantize_"
+"""Operators whose second argument is the scale, or the scales, that they quantize with."""
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -63,10 +66,24 @@ def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False
     return _TorchReference(document, deserialize(document), threads)
 
 
-class _TorchReference:
-    """Interprets the exported graph; torch's generated code for the module is not used."""
+def moved_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
+    """Return `reference` with its quantizations moved, None for a program that has none."""
+    document = parse(path, writable=True)
+    refuse(document.unknown)
+    if not any(name.startswith(_QUANTIZE) for name in document.op_counts):
+        return None
+    signature(document.interface, shapes)
+    return _TorchReference(document, deserialize(document), threads, moved=(seed, by))
 
-    def __init__(self, document: Document, program: Program, threads: int) -> None:
+
+class _TorchReference:
+    """Interprets the exported graph; torch's generated code for the module is not used.
+
+    `moved` is a seed and by how much of itself the scale of each quantization is moved, up or down.
+    """
+
+    def __init__(self, document: Document, program: Program, threads: int, moved: tuple[int, float] = (0, 0.0)) -> None:
+        self.moved = moved
         self.interface = document.interface
         self.program = program
         self.threads = threads
@@ -101,22 +118,27 @@ class _TorchReference:
                 arguments.append(stored[spec.target])
             else:
                 raise UnsupportedModel(f"the program takes {spec.arg.name} as {spec.kind.name.lower()}")
-        values = _interpreter(exported.graph_module).run(*arguments)
+        values = _interpreter(exported.graph_module, *self.moved).run(*arguments)
         specs = exported.graph_signature.output_specs
         flat = list(values) if isinstance(values, list | tuple) else [values]
         return [v for v, spec in zip(flat, specs, strict=True) if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
 
 
-def _interpreter(graph_module: Any) -> Any:
+def _interpreter(graph_module: Any, seed: int, by: float) -> Any:
     """torch's interpreter, but for 16-bit convolutions in groups, which go through float32.
 
     oneDNN in torch 2.13 computes them wrongly on CPUs with AMX: conv1d of 32 channels in 4 groups with a kernel of 8
     is off by as much as its largest value, in bfloat16 and in float16.
     """
+    import numpy as np
     import torch
+
+    signs = np.random.default_rng(seed)
 
     class Interpreter(torch.fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if by and str(target).startswith(_QUANTIZE):
+                args = (args[0], args[1] * (1 + by * float(signs.choice((-1, 1)))), *args[2:])
             is_half = args and isinstance(args[0], torch.Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
             if is_half and "conv" in str(target) and any(isinstance(arg, int) and arg > 1 for arg in args):
                 wide = [arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args]

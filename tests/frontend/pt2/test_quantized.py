@@ -26,9 +26,9 @@ class Rounded(nn.Module):
     def forward(self, x: torch.Tensor, scales: torch.Tensor, zeros: torch.Tensor) -> tuple[torch.Tensor, ...]:
         found = []
         for dtype, (low, high) in RANGES.items():
-            for zero in (low, high):
-                found.append(Q.quantize_per_tensor(x, 0.03, zero, low, high, dtype))
-                found.append(Q.dequantize_per_tensor(found[-1], 0.03, zero, low, high, dtype))
+            zero = low if dtype == torch.int8 else high
+            found.append(Q.quantize_per_tensor(x, 0.03, zero, low, high, dtype))
+            found.append(Q.dequantize_per_tensor(found[-1], 0.03, zero, low, high, dtype))
             found.append(Q.quantize_per_tensor(x, 0.07, 3, low + 1, high - 2, dtype))
             found.append(Q.quantize_per_channel(x, scales, zeros, 1, low, high, dtype))
             found.append(Q.dequantize_per_channel(found[-1], scales, zeros, 1, low, high, dtype))
@@ -87,3 +87,15 @@ def test_a_linear_multiplies_bytes(tmp_path: Path) -> None:
     got = compiled(model)([x.numpy()])
     np.testing.assert_allclose(got[0], want[0], rtol=1e-5, atol=1e-5 * np.abs(want[0]).max())
     assert np.abs(got[1].astype(int) - want[1]).max() <= 1
+
+
+def test_the_reference_with_its_quantizations_moved(tmp_path: Path) -> None:
+    x = torch.randn(400, 24, generator=torch.Generator().manual_seed(1)) * 3
+    path = export(tmp_path / "m.pt2", Linear(), x)
+    plain = list(frontend.reference(path, threads=1, shapes={})({"x": x.numpy()}).values())
+    moved = frontend.moved_reference(path, threads=1, shapes={}, seed=0, by=1e-3)
+    assert moved is not None
+    apart = np.abs(list(moved({"x": x.numpy()}).values())[1].astype(int) - plain[1])
+    assert 0 < (apart > 0).mean() < 0.25
+    path = export(tmp_path / "plain.pt2", nn.ReLU(), x)
+    assert frontend.moved_reference(path, threads=1, shapes={}, seed=0, by=1e-3) is None

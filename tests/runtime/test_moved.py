@@ -1,0 +1,79 @@
+"""Quantized models: an output may be off by what the reference itself moves, and a fault is still found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service.runtime.compare import compare
+from service.runtime.moved import MOVED_BY, moved_outputs
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(0)
+LAYERS = [RNG.integers(-128, 128, (64, 64)).astype("int32") for _ in range(4)]
+DATA = {"x": RNG.standard_normal((32, 64)).astype("float32")}
+SCALES, ZERO = [0.03, 0.015, 0.015, 0.015], 7
+
+
+def quantized(x: Array, scale: float, zero: int, high: int = 127) -> Array:
+    return np.clip(np.rint(x / np.float32(scale)) + zero, -128, high)
+
+
+def network(
+    inputs: Mapping[str, Array],
+    *,
+    moves: Callable[[], float] = lambda: 1.0,
+    zero: int = ZERO,
+    swapped: bool = False,
+    high: int = 127,
+) -> dict[str, Array]:
+    """Four layers of bytes with a relu between; the arguments are faults, but for how quantizations are moved."""
+    x = inputs["x"]
+    scales = [SCALES[1], SCALES[0], *SCALES[2:]] if swapped else SCALES
+    for index, (weights, scale) in enumerate(zip(LAYERS, scales, strict=True)):
+        steps = quantized(x, scale * moves(), ZERO if index != 2 else zero, high)
+        x = np.maximum((steps - ZERO) @ weights * (SCALES[index] * 0.002), 0).astype("float32")
+    return {"y": x, "q": quantized(x, 0.05 * moves(), 0).astype("int8")}
+
+
+def moved(count: int = 4) -> list[Callable[[Mapping[str, Array]], dict[str, Array]]]:
+    rng = np.random.default_rng(1)
+    return [partial(network, moves=lambda: 1 + MOVED_BY * rng.choice((-1, 1))) for _ in range(count)]
+
+
+def on_boundaries(inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The same computation with other rounding: what lies on a boundary falls elsewhere."""
+    rng = np.random.default_rng(5)
+    return network(inputs, moves=lambda: 1 + 1e-5 * rng.standard_normal())
+
+
+def test_a_step_is_no_fault() -> None:
+    want, got = network(DATA), on_boundaries(DATA)
+    assert not compare(got, want).passed
+    passed = compare(got, want, moved=moved_outputs(moved(), DATA, want))
+    assert passed.passed, passed.reason
+    assert [row.moved for row in passed.outputs] == [True, True]
+
+
+@pytest.mark.parametrize(
+    "fault", [{"zero": ZERO + 1}, {"swapped": True}, {"high": 255}], ids=["zero point", "scales swapped", "saturation"]
+)
+def test_a_fault_is_found(fault: dict[str, Any]) -> None:
+    want = network(DATA)
+    failed = compare(network(DATA, **fault), want, moved=moved_outputs(moved(), DATA, want))
+    assert [row.passed for row in failed.outputs] == [False, False]
+
+
+def test_noise_bounds_nothing() -> None:
+    want = {"y": RNG.standard_normal(100).astype("float32")}
+    noise = [lambda _, i=i: {"y": want["y"] + np.random.default_rng(i).standard_normal(100)} for i in range(4)]
+    got = {"y": (want["y"] * 1.01).astype("float32")}
+    assert not compare(got, want, moved=moved_outputs(noise, DATA, want)).passed
+
+
+def test_a_model_that_quantizes_nothing_does_not_move() -> None:
+    assert moved_outputs([], DATA, network(DATA)) == {}
