@@ -125,8 +125,9 @@ class Gpu:
 
     `mma` is the shape of its largest fp16 instruction.
 
-    The last four are fitted to GEMM tiles on an H100: what an SM reads from L2 at a time, the barriers of a step of
-    the sum, the latency of a first load, and the exchange of partial sums over a cluster.
+    The last five are fitted to kernels timed on an H100. Of GEMM: what an SM reads from L2 at a time, the barriers of
+    a step of the sum, the latency of a first load, and the exchange of partial sums over a cluster. Of attention: the
+    scores of a softmax that an SM takes in a cycle (its exponentials alone would be 16).
     """
 
     name: str
@@ -144,6 +145,7 @@ class Gpu:
     tile_step_cycles: int = 48
     first_load_cycles: int = 1200
     exchange_cycles: int = 1200
+    powers_per_cycle: float = 11.6
 
     def __post_init__(self) -> None:
         m, n, k = self.mma

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm.s_tir.dlight import gpu
 
+from schedules.cuda.attention.attention_sm90 import AttentionSm90
 from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
 from schedules.cuda.dlight import Dlight
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
@@ -13,6 +14,7 @@ from schedules.template import Rule
 __all__ = ["RULES"]
 
 RULES: tuple[Rule, ...] = (
+    AttentionSm90(),
     GemmSm90(),
     Conv2dSm90(),
     WindowsSm90(),

@@ -30,7 +30,10 @@ class Dlight:
         check(parameters or {}, {})
         if self.needs_reduction and not analysis.has_reduction(func):
             return Declined("it reduces nothing")
-        found = self.rule.apply(func, target, False)
+        try:
+            found = self.rule.apply(func, target, False)
+        except TypeError as error:  # how gpu.Transpose says that an index is not an integer
+            return Declined(f"dlight's rule fails: {error}")
         if found is None:
             return Declined(self.reason)
         sch: TvmSchedule = found[0] if isinstance(found, list) else found

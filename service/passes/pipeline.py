@@ -9,6 +9,7 @@ from tvm import relax
 from tvm.relax import backend
 from tvm.target import Target
 
+from schedules.cuda.attention.form import match
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
 from service.errors import RelaxcError
@@ -30,6 +31,7 @@ from service.passes.precision.widen_arithmetic import WidenArithmetic
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
 from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
+from service.passes.recognize.recognize_low_attention import RecognizeLowAttention
 from service.passes.recognize.recognize_norms import RecognizeNorms
 from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
 from service.passes.report import OptimizeReport
@@ -118,7 +120,7 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
         Phase("simplify", 1, [*_simplify(), EvaluateConstants(), *_simplify()]),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job)),
-        # NHWC where the templates read it, or where a model came with the transposes for it
+        # Attention in one kernel; NHWC where the templates read it, or where a model came with the transposes for it
         Phase("layout", 2, _cuda_layout(job, arch)),
         Phase("fast_math", 3, [FastMath()]),
         Phase("legalize", 0, _legalize(job)),
@@ -210,6 +212,9 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         ImagesLast(job.report),
         ChooseLayout(job.report),
         SimplifyShapes(),
+        MergeParallelMatmuls(through_casts=True),
+        RecognizeLowAttention(match),
+        SimplifyAlgebra(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         MergeEqualCalls(),

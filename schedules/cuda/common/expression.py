@@ -51,6 +51,7 @@ class Writer:
     intermediate value, or None where the buffer is an operand of the kernel; `is_sum` tells a load of the sums, which
     are `sums.x` and `sums.y`. `fast`: functions that are off by up to 1e-6 will do. `places` has positions that have a
     text of their own: an expression, the extents of its variables, and the text.
+    Without `pairs`, nothing is read by twos: the last column may have no neighbour.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Writer:
         *,
         fast: bool,
         places: Sequence[tuple[Any, Mapping[Any, Any], Pair]] = (),
+        pairs: bool = True,
     ) -> None:
         self.statements: list[str] = []
         self.operands: list[Any] = []
@@ -72,6 +74,7 @@ class Writer:
         self._is_sum = is_sum
         self._places = places
         self._calls = {**_EXACT, **_FAST} if fast else _EXACT
+        self._pairs = pairs
         self._done: list[tuple[Any, list[Any], Pair]] = []
 
     def write(self, expr: Any) -> Pair:
@@ -173,7 +176,7 @@ class Writer:
         if not tir.uses(at, [self._column]):
             self.statements.append(f"const {kind} {name} = {load_one}({pointer}, {left});")
             return Pair(name, name)
-        if kind == "float" and self._is_even(at):
+        if kind == "float" and self._pairs and self._is_even(at):
             self.statements.append(f"const float2 {name} = load_pair<{C_TYPES[dtype]}>({pointer}, {left});")
             return Pair(f"{name}.x", f"{name}.y")
         self.statements.append(

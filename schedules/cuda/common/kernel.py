@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
+from math import prod
 from typing import Any
 
 __all__ = ["TEXT_KERNEL", "ImageMap", "TensorMap", "TextKernel", "text_of"]
@@ -23,25 +24,27 @@ def text_of(package: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A 16-bit operand of three dims as the copy engine sees it: in boxes of 64 elements (128 bytes, swizzled) by rows.
+    """A 16-bit operand as the copy engine sees it: in boxes of 64 elements (128 bytes, swizzled) by rows.
 
-    `dims` are innermost first, in elements; the operand is contiguous. What lies outside reads as zero.
+    `dims` are innermost first, and `strides` those of all but the first, in elements; without them the operand is
+    contiguous. What lies outside reads as zero.
     """
 
     buffer: Any
-    dims: tuple[int, int, int]
+    dims: tuple[int, ...]
     rows: int
+    strides: tuple[int, ...] = ()
 
     def text(self, name: str, pointer: str) -> str:
         """The call that encodes it; see cuTensorMapEncodeTiled in the CUDA driver API."""
-        inner, outer = self.dims[0] * 2, self.dims[0] * self.dims[1] * 2
-        dims = ", ".join(map(str, self.dims))
-        # Box, steps of one, no interleaving, 128-byte swizzle, 256-byte L2 sectors, zeros outside.
-        rest = f"{inner}, {outer}, 64, {self.rows}, 1, 1, 1, 1, 0, 3, 3, 0"
-        dtype = str(self.buffer.dtype)
-        return (
-            f'T.call_packed("runtime.cuTensorMapEncodeTiled", {name}, "{dtype}", 3, {pointer}.data, {dims}, {rest})\n'
-        )
+        rank = len(self.dims)
+        strides = self.strides or tuple(prod(self.dims[:axis]) for axis in range(1, rank))
+        box = (64, self.rows, *(1,) * (rank - 2))
+        # Steps of one, no interleaving, 128-byte swizzle, 256-byte L2 sectors, zeros outside.
+        rest = (*self.dims, *(stride * 2 for stride in strides), *box, *(1,) * rank, 0, 3, 3, 0)
+        numbers = ", ".join(map(str, rest))
+        encode = f'T.call_packed("runtime.cuTensorMapEncodeTiled", {name}, "{self.buffer.dtype}", {rank}'
+        return f"{encode}, {pointer}.data, {numbers})\n"
 
 
 @dataclass(frozen=True)
@@ -83,6 +86,8 @@ class TextKernel:
     cluster: int
     threads: int
     shared_bytes: int
+    per_sm: int = 1
+    """CTAs that shall be on an SM at a time: what bounds the registers of a thread."""
 
     def prim_func(self, func: Any) -> Any:
         """The PrimFunc that launches it, with the parameters of `func`."""
@@ -118,6 +123,8 @@ class TextKernel:
             lines.append(f'    m{index}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)\n')
         lines += [f"    {each.text(f'm{i}', names[each.buffer])}" for i, each in enumerate(self.maps)]
         lines.append("    T.device_entry()\n")
+        if self.per_sm > 1:
+            lines.append(f'    T.attr(0, "tirx.launch_bounds_min_blocks_per_sm", {self.per_sm})\n')
         if self.cluster > 1:  # a cluster of one as a launch attribute costs more than a microsecond
             lines.append(f"    rank = T.cta_id_in_cluster([{self.cluster}])\n")
         lines.append(f"    block = T.cta_id([{self.grid}])\n    thread = T.thread_id([{self.threads}])\n")

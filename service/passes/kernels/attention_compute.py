@@ -35,6 +35,8 @@ class AttentionSpec:
     logit: Element | None
     shape: tuple[Any, ...]
     place: Callable[..., tuple[Sequence[Any], Any, Any]]
+    dtype: str | None = None
+    """In which the result is stored; None for that of the sums."""
 
 
 def attention(*tensors: te.Tensor, spec: AttentionSpec) -> te.Tensor:
@@ -62,7 +64,8 @@ def attention(*tensors: te.Tensor, spec: AttentionSpec) -> te.Tensor:
 
     def element(*at: Any) -> Any:
         where, m, e = spec.place(*at)
-        return values(*where, m, e)
+        value = values(*where, m, e)
+        return value if spec.dtype in (None, str(value.ty.dtype)) else value.astype(spec.dtype)
 
     return te.compute(spec.shape, element, name="attention_out")
 

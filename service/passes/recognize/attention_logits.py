@@ -12,7 +12,7 @@ from service.passes.common.rewrite import Scope, dims_equal, op_name, scalar_of
 from service.passes.common.views import Bounds, View, broadcast, look_through
 from service.passes.simplify.simplify_shapes import shape_of
 
-__all__ = ["Logits", "Step", "logits_of"]
+__all__ = ["Logits", "Step", "choose", "logits_of"]
 
 _MAX_STEPS = 12
 
@@ -34,6 +34,10 @@ class Step:
     masks: tuple[View | float, ...]
     scale: float | None = None
     """The factor, if the step is a product with a number."""
+    chooses: tuple[bool, float] | None = None
+    """What the mask says of a score that stays, and the number in the others' place, if the step is a choice."""
+    adds: bool = False
+    """Whether the step adds a mask."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +114,7 @@ def _binary(call: relax.Call, view: View, scope: Scope) -> tuple[Step, relax.Exp
         if mask is None or not _keeps_shape(scores, call) or not _leads_to_product(scores, scope):
             continue
         ordered = operator if position == 0 else _swapped(operator)
-        return Step(ordered, (mask,), _factor(name, mask, position)), scores
+        return Step(ordered, (mask,), _factor(name, mask, position), adds=name == "add"), scores
     return None
 
 
@@ -136,11 +140,13 @@ def _where(call: relax.Call, view: View, scope: Scope) -> tuple[Step, relax.Expr
         value = scalar_of(scope, other)
         if value is None or not _keeps_shape(scores, call) or not _leads_to_product(scores, scope):
             continue
-        return Step(_choose(position == 1, value), (test,)), scores
+        return Step(choose(position == 1, value), (test,), chooses=(position == 1, value)), scores
     return None
 
 
-def _choose(keeps_where_true: bool, value: float) -> Callable[[Any, Any], Any]:
+def choose(keeps_where_true: bool, value: float) -> Callable[[Any, Any], Any]:
+    """Return what keeps a score where a mask is `keeps_where_true`, and puts `value` in the others' place."""
+
     def apply(score: Any, test: Any) -> Any:
         other = tirx.const(value, "float32")
         return tirx.Select(test, score, other) if keeps_where_true else tirx.Select(test, other, score)

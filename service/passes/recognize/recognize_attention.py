@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from service.passes.common.rewrite import Scope, op_name, rewrite_calls
 from service.passes.common.views import View, broadcast, look_through
 from service.passes.kernels.attention_compute import AttentionSpec, attention
 from service.passes.recognize.attention_logits import Logits, logits_of
+from service.passes.recognize.attention_operands import Axes, Tensors, keeps_columns, operand, place
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["RecognizeAttention"]
@@ -56,52 +57,6 @@ class RecognizeAttention:
         return module
 
 
-@dataclass(frozen=True)
-class _Axes:
-    """The variables that all indices within one attention are written in, and their extents."""
-
-    batch: tuple[Any, ...]
-    m: Any
-    n: Any
-    d: Any
-    e: Any
-    bounds: dict[Any, Any]
-
-    @classmethod
-    def of(cls, batch: Sequence[Any], queries: Any, keys: Any, width: Any) -> _Axes:
-        """Return the depth is not known yet: its extent is added with `with_depth`."""
-        leading = tuple(tirx.Var(f"b{i}", "int64") for i in range(len(batch)))
-        m, n, d, e = (tirx.Var(name, "int64") for name in "mnde")
-        bounds = dict(zip((*leading, m, n, e), (*batch, queries, keys, width), strict=True))
-        return cls(leading, m, n, d, e, bounds)
-
-    def with_depth(self, depth: Any) -> _Axes:
-        """Return the same with an extent of `d` too."""
-        return replace(self, bounds=self.bounds | {self.d: depth})
-
-
-@dataclass
-class _Tensors:
-    """What the kernel reads, each once, and functions that load from them."""
-
-    axes: _Axes
-    found: list[relax.Expr] = field(default_factory=list)
-
-    def element(self, view: View, *free: Any) -> Callable[..., Any]:
-        """Return the operand as a function of (tensors, indices of the batch, values of `free`)."""
-        known = next((i for i, other in enumerate(self.found) if other.same_as(view.source)), None)
-        at = len(self.found) if known is None else known
-        if known is None:
-            self.found.append(view.source)
-
-        def load(tensors: Sequence[Any], batch: Sequence[Any], *places: Any) -> Any:
-            values = dict(zip((*self.axes.batch, *free), (*batch, *places), strict=True))
-            value = tensors[at](*(tir.substitute(each, values) for each in view.index))
-            return value if view.scale == 1.0 else value * tirx.const(view.scale, "float32")
-
-        return load
-
-
 def _attention(cpu: Cpu, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
     sizes = shape_of(call)
     if sizes is None or (op_name(call) == "relax.reshape" and scope.call(call.args[0], "relax.permute_dims") is None):
@@ -113,8 +68,8 @@ def _attention(cpu: Cpu, safe: Collection[str], call: relax.Call, scope: Scope) 
     if shared or not _is_batched_product(product):
         return None
     *batch, queries, width = shape_of(product)  # type: ignore[misc]
-    axes = _Axes.of(batch, queries, shape_of(product.args[1])[-2], width)  # type: ignore[index]
-    if not _keeps_columns(result, outer, width):
+    axes = Axes.of(batch, queries, shape_of(product.args[1])[-2], width)  # type: ignore[index]
+    if not keeps_columns(result, outer, width):
         return None
     weights = View(product.args[0], broadcast((*axes.batch, axes.m, axes.n), shape_of(product.args[0]) or []))
     weights = look_through(weights, scope, axes.bounds, once=True)
@@ -136,15 +91,8 @@ def _is_batched_product(call: relax.Expr) -> bool:
     return enough and {str(each.ty.dtype) for each in (*call.args, call)} == {"float32"}
 
 
-def _keeps_columns(result: View, outer: dict[Any, Any], width: Any) -> bool:
-    """Whether the columns of the product are next to each other in the result that they are moved to."""
-    last = list(outer)[-1]
-    rest = tir.simplify(result.index[-1] - tirx.floormod(last, width), outer)
-    return tir.as_int(width) is not None and tir.as_int(rest) == 0
-
-
 def _emit(
-    cpu: Cpu, product: relax.Call, logits: Logits, axes: _Axes, result: View, outer: dict[Any, Any], scope: Scope
+    cpu: Cpu, product: relax.Call, logits: Logits, axes: Axes, result: View, outer: dict[Any, Any], scope: Scope
 ) -> relax.Expr | None:
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
@@ -156,11 +104,11 @@ def _emit(
     steps, scale = list(logits.steps), 1.0
     while steps and steps[0].scale is not None:
         scale *= steps.pop(0).scale  # type: ignore[operator]
-    query = _operand(scores.args[0], (*where, axes.m, axes.d), axes, (axes.m, axes.d), scope, scales=True)
-    key = _operand(scores.args[1], (*where, axes.d, axes.n), axes, (axes.n, axes.d), scope, scales=True)
-    value = _operand(product.args[1], (*axes.batch, axes.n, axes.e), axes, (axes.n, axes.e), scope)
+    query = operand(scores.args[0], (*where, axes.m, axes.d), axes, (axes.m, axes.d), scope, scales=True)
+    key = operand(scores.args[1], (*where, axes.d, axes.n), axes, (axes.n, axes.d), scope, scales=True)
+    value = operand(product.args[1], (*axes.batch, axes.n, axes.e), axes, (axes.n, axes.e), scope)
     query, key = replace(query, scale=query.scale * key.scale * scale), replace(key, scale=1.0)
-    tensors = _Tensors(axes)
+    tensors = Tensors(axes)
     spec = AttentionSpec(
         batch=tuple(axes.bounds[each] for each in axes.batch),
         queries=axes.bounds[axes.m],
@@ -173,46 +121,14 @@ def _emit(
         value=tensors.element(value, axes.n, axes.e),
         logit=_logit(cpu, steps, axes, tensors, scope) if steps else None,
         shape=tuple(outer.values()),
-        place=lambda *at: _place(result, dict(zip(outer, at, strict=True))),
+        place=lambda *at: place(result, dict(zip(outer, at, strict=True))),
     )
     compute = partial(attention, spec=spec)
     attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
     return scope.emit_te(compute, *tensors.found, name="attention", attrs=attrs)
 
 
-def _place(result: View, at: dict[Any, Any]) -> tuple[list[Any], Any, Any]:
-    *batch, m, e = (tir.substitute(each, at) for each in result.index)
-    return batch, m, e
-
-
-def _operand(
-    expr: relax.Expr, index: Sequence[Any], axes: _Axes, free: tuple[Any, Any], scope: Scope, *, scales: bool = False
-) -> View:
-    """`expr` at `index`, read as far back as rows and columns (`free`) have constant strides; values contiguously."""
-    start = View(expr, broadcast(index, shape_of(expr) or []))
-    contiguous = free[1] if not scales else None
-
-    def accept(view: View) -> bool:
-        sizes = shape_of(view.source)
-        if sizes is None:
-            return False
-        position = tir.flatten(view.index, sizes)
-        strides = [_stride(position, var, axes.bounds) for var in free]
-        return all(each is not None for each in strides) and (contiguous is None or tir.as_int(strides[1]) == 1)
-
-    return look_through(start, scope, axes.bounds, accept=accept, scales=scales)
-
-
-def _stride(position: Any, var: Any, bounds: dict[Any, Any]) -> Any | None:
-    """How far apart in memory neighbours along `var` are, if that is the same everywhere."""
-    without = tir.simplify(tir.substitute(position, {var: tir.zero(var)}), bounds)
-    rest = tir.simplify(position - without, bounds)
-    one = tir.simplify(tir.substitute(rest, {var: tirx.const(1, "int64")}), bounds)
-    known = tir.as_int(tir.simplify(rest - one * var, bounds)) == 0
-    return one if known and not tir.uses(one, bounds) else None
-
-
-def _logit(cpu: Cpu, steps: Sequence[Any], axes: _Axes, tensors: _Tensors, scope: Scope) -> Callable[..., Any]:
+def _logit(cpu: Cpu, steps: Sequence[Any], axes: Axes, tensors: Tensors, scope: Scope) -> Callable[..., Any]:
     free = (axes.m, axes.n)
     applied = []
     for step in steps:
@@ -229,7 +145,7 @@ def _logit(cpu: Cpu, steps: Sequence[Any], axes: _Axes, tensors: _Tensors, scope
     return logit
 
 
-def _transposed(cpu: Cpu, mask: View, axes: _Axes, scope: Scope) -> View:
+def _transposed(cpu: Cpu, mask: View, axes: Axes, scope: Scope) -> View:
     """A mask with its queries along memory, and room behind the last for the vector that it is in."""
     mask = look_through(mask, scope, axes.bounds)
     rows = [i for i, at in enumerate(mask.index) if tir.uses(at, [axes.m])]

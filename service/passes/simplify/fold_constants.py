@@ -119,6 +119,15 @@ def _arange(call: relax.Call, _: list[Array]) -> Array | None:
     return values
 
 
+def _cumsum(call: relax.Call, operands: list[Array]) -> Array | None:
+    """Sums of integers only: those of floats depend on the order."""
+    dtype = numpy_dtype(str(call.ty.dtype))
+    if operands[0].dtype.kind not in "iu" or dtype.kind not in "iu" or call.attrs.axis is None:
+        return None
+    sums: Array = np.cumsum(operands[0], axis=int(call.attrs.axis), dtype=dtype)
+    return sums - operands[0].astype(dtype) if call.attrs.exclusive else sums
+
+
 def _shape_to_tensor(call: relax.Call, _: list[Array]) -> Array | None:
     sizes = _ints(call.args[0]) if isinstance(call.args[0], relax.ShapeExpr) else None
     return None if sizes is None else np.array(sizes, dtype="int64")
@@ -190,6 +199,7 @@ COMPUTE: Mapping[str, Compute] = {
     "where": lambda call, x: np.where(*x),
     "astype": _astype,
     "dequantize": _dequantize,
+    "cumsum": _cumsum,
     # Creation
     "arange": _arange,
     "full": lambda call, x: x[0],

@@ -27,13 +27,18 @@ class MergeParallelMatmuls:
     nothing: what reads each product, reshapes aside, is a transpose, as that of attention's heads. This either
     reads the slice in place or copies it as it did before. Gate and up projections are left alone: the second one
     applies `silu(gate) * up` to its result in registers, and merged both would go through memory first.
+
+    With `through_casts`, a transpose may read the product rounded.
     """
+
+    def __init__(self, *, through_casts: bool = False) -> None:
+        self.movements = ("relax.reshape", "relax.astype") if through_casts else ("relax.reshape",)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with merged products; the same object if it has none."""
         changed = {}
         for gvar, function in module.functions_items():
-            if isinstance(function, relax.Function) and (groups := _groups(function)):
+            if isinstance(function, relax.Function) and (groups := _groups(function, self.movements)):
                 merged = _Merger(module, groups).visit_expr(function)
                 changed[gvar] = relax.analysis.remove_all_unused(merged)
         return with_functions(module, changed)
@@ -58,7 +63,7 @@ def _bindings(function: relax.Function) -> Iterator[Any]:
     return (binding for block in function.body.blocks for binding in block.bindings)
 
 
-def _groups(function: relax.Function) -> list[list[_Product]]:
+def _groups(function: relax.Function, movements: Sequence[str]) -> list[list[_Product]]:
     """Products to merge, two or more of the same tensor."""
     readers: dict[Any, list[Any]] = defaultdict(list)
     for binding in _bindings(function):
@@ -69,7 +74,7 @@ def _groups(function: relax.Function) -> list[list[_Product]]:
     groups: dict[Any, list[_Product]] = defaultdict(list)
     for binding in _bindings(function):
         product = _product(binding, readers)
-        if product is not None and _is_free(product.result, readers):
+        if product is not None and _is_free(product.result, readers, movements):
             groups[product.data, str(product.out_dtype), str(product.weight.ty.dtype)].append(product)
     return [group for group in groups.values() if len(group) > 1]
 
@@ -99,13 +104,13 @@ def _bias(binding: Any, product: relax.Var, weight: relax.Expr) -> relax.Expr | 
     return other if same else None
 
 
-def _is_free(product: relax.Var, readers: Mapping[Any, Sequence[Any]]) -> bool:
-    """Whether a slice in the product's place costs nothing: every reader, reshapes aside, is a transpose."""
+def _is_free(product: relax.Var, readers: Mapping[Any, Sequence[Any]], movements: Sequence[str]) -> bool:
+    """Whether a slice in the product's place costs nothing: every reader, `movements` aside, is a transpose."""
     pending, found = [product], False
     while pending:
         for reader in readers[pending.pop()]:
             name = op_name(getattr(reader, "value", None))
-            if name == "relax.reshape":
+            if name in movements:
                 pending.append(reader.var)
             elif name != "relax.permute_dims":
                 return False

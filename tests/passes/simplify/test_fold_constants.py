@@ -49,6 +49,7 @@ CASES: dict[str, tuple[tuple[str, ...], int, Callable[..., Any]]] = {
     "take": (("float32",), 1, lambda x: op.take(x, constant(np.array([[2, 0], [1, 1]])), axis=1)),
     "where": (("float32", "bfloat16"), 2, lambda x, y: op.where(op.less(x, y), x, y)),
     "astype": (("int8", "bool", "float16"), 1, lambda x: op.astype(x, "float32")),
+    "cumsum": (("int64", "int32"), 1, lambda x: op.cumsum(x, axis=1, dtype="int64")),
     "dequantize": (("int8", "uint8", "int32"), 1, dequantized),
     "arange": (("float32",), 0, lambda: op.arange(2, 11, 3, "float32")),
     "full": (("float32",), 0, lambda: op.full([2, 3], constant(np.float32(1.5)), "float32")),

@@ -7,6 +7,7 @@ from tvm import relax
 from tvm.relax import op
 
 from schedules.cuda import RULES
+from schedules.cuda.dlight import Dlight
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 
@@ -35,3 +36,12 @@ def test_a_schedule_with_loops_outside_of_kernels_is_declined():
     declined = results["cuda.transpose"]
     assert isinstance(declined, Declined) and "leave loops to the CPU" in declined.reason
     assert isinstance(results["cuda.fallback"], Schedule)
+
+
+def test_an_exception_of_a_rule_is_a_decline():
+    class Breaks:
+        def apply(self, *_):
+            raise TypeError("not an integer")
+
+    result = Dlight("cuda.broken", Breaks(), "").apply(_patches(), to_tvm(resolve("cuda-sm90")))
+    assert isinstance(result, Declined) and "not an integer" in result.reason

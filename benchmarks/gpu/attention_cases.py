@@ -1,0 +1,174 @@
+"""Attention that is checked and timed: lengths, head sizes, layouts and masks, and the PrimFunc of each."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["AttentionCase", "awkward", "prim_func"]
+
+LAYOUTS = ("bshd", "bhsd", "merged", "flat")
+MASKS = ("none", "keys", "full", "low", "where")
+
+
+@dataclass(frozen=True)
+class AttentionCase:
+    """`heads` of `head` columns for `queries` and `keys` in `batch`es; `shared` heads of keys and values.
+
+    `layout`: `bshd` and `bhsd` as the axes lie in memory, `merged` is Q, K and V as slices of one `[B, S, 3, H, D]`,
+    `flat` has batch and heads as one axis. `mask` is added: of `keys` [B, 1, 1, Sk], `full` [1, 1, Sq, Sk] and `low`
+    [B, H, Sq, Sk] in 16 bits; `where` chooses by a boolean [B, 1, Sq, Sk]. `causal`: the last key that query 0 sees.
+    The result is [B, Sq, H * D], or as Q where `flat`.
+    """
+
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    head: int
+    shared: int = 0
+    dtype: str = "float16"
+    out: str = "float16"
+    layout: str = "bshd"
+    mask: str = "none"
+    causal: int | None = None
+    masked: str = "nan"
+    scale: float = 0.0
+    parameters: Mapping[str, int] | None = field(default=None, hash=False)
+    timed: bool = False
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of keys and values."""
+        return self.shared or self.heads
+
+    @property
+    def factor(self) -> float:
+        """The scale of the scores."""
+        return self.scale or self.head**-0.5
+
+    def shapes(self) -> list[tuple[tuple[int, ...], str]]:
+        """The inputs: Q, K, V (or all in one), and the mask."""
+        b, h, g, d = self.batch, self.heads, self.kv_heads, self.head
+        lengths = ((h, self.queries), (g, self.keys), (g, self.keys))
+        found: list[tuple[tuple[int, ...], str]]
+        if self.layout == "merged":
+            found = [((b, self.queries, (h + 2 * g) * d), self.dtype)]
+        elif self.layout == "bshd":
+            found = [((b, s, n * d), self.dtype) for n, s in lengths]
+        elif self.layout == "bhsd":
+            found = [((b, n, s, d), self.dtype) for n, s in lengths]
+        else:
+            found = [((b * n, s, d), self.dtype) for n, s in lengths]
+        masks = {
+            "keys": ((b, 1, 1, self.keys), "float32"), "full": ((1, 1, self.queries, self.keys), "float32"),
+            "low": ((b, h, self.queries, self.keys), self.dtype), "where": ((b, 1, self.queries, self.keys), "bool"),
+        }  # fmt: skip
+        return found + ([masks[self.mask]] if self.mask in masks else [])
+
+    def result(self) -> tuple[int, ...]:
+        """The shape of the result."""
+        if self.layout == "flat":
+            return (self.batch * self.heads, self.queries, self.head)
+        return (self.batch, self.queries, self.heads * self.head)
+
+
+def prim_func(case: AttentionCase) -> Any:
+    """The PrimFunc of `case`, as the graph passes describe attention."""
+    from functools import partial
+
+    from tvm import te
+
+    from schedules.cuda.attention.form import MASKED
+    from service.passes.kernels.attention_compute import attention
+
+    inputs = [te.placeholder(shape, dtype, name=f"x{i}") for i, (shape, dtype) in enumerate(case.shapes())]
+    result = partial(attention, spec=_spec(case))(*inputs)
+    func = te.create_prim_func([*inputs, result])
+    return func.with_attr(MASKED, case.masked)
+
+
+def _spec(case: AttentionCase) -> Any:
+    from tvm import tirx
+
+    from service.passes.kernels.attention_compute import AttentionSpec
+
+    b, h, g, d = case.batch, case.heads, case.kv_heads, case.head
+    flat = case.layout == "flat"
+
+    def element(which: int) -> Any:
+        def load(tensors: Any, batch: Any, s: Any, column: Any) -> Any:
+            head = batch[-1] if which == 0 else tirx.floordiv(batch[-1], h // g)
+            if case.layout == "merged":
+                first = (0, h * d, (h + g) * d)[which]
+                value = tensors[0](batch[0], s, first + head * d + column)
+            elif case.layout == "bshd":
+                value = tensors[which](batch[0], s, head * d + column)
+            elif case.layout == "bhsd":
+                value = tensors[which](batch[0], head, s, column)
+            else:
+                value = tensors[which](head, s, column)
+            return value.astype("float32")
+
+        return load
+
+    def logit(tensors: Any, score: Any, batch: Any, m: Any, n: Any) -> Any:
+        value = score * tirx.const(case.factor, "float32")
+        zero = tirx.const(0, "int64")
+        if case.mask != "none":
+            where = {
+                "keys": lambda: (batch[0], zero, zero, n), "full": lambda: (zero, zero, m, n),
+                "low": lambda: (batch[0], batch[1], m, n), "where": lambda: (batch[0], zero, m, n),
+            }[case.mask]()  # fmt: skip
+            mask = tensors[-1](*where)
+            lowest = tirx.const(-3.4028234663852886e38, "float32")
+            value = tirx.Select(mask, value, lowest) if case.mask == "where" else value + mask.astype("float32")
+        if case.causal is not None:
+            value = tirx.Select(n <= m + case.causal, value, tirx.const(float("-inf"), "float32"))
+        return value
+
+    def place(*at: Any) -> Any:
+        if flat:
+            return [at[0]], at[1], at[2]
+        return [at[0], tirx.floordiv(at[2], d)], at[1], tirx.floormod(at[2], d)
+
+    return AttentionSpec(
+        batch=(b * h,) if flat else (b, h),
+        queries=case.queries,
+        keys=case.keys,
+        depth=d,
+        width=d,
+        masked=case.masked,
+        query=element(0),
+        key=element(1),
+        value=element(2),
+        logit=logit,
+        shape=case.result(),
+        place=place,
+        dtype=case.out,
+    )
+
+
+def awkward(count: int, seed: int) -> list[AttentionCase]:
+    """Attention of odd sizes, with parameters all over the space; the same for the same seed."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        dtype, layout = draw.choice(("float16", "bfloat16")), draw.choice(LAYOUTS)
+        queries = draw.choice((1, 3, 17, 64, 65, 128, 197, 200, 333, 511, 513))
+        keys = queries if layout == "merged" else draw.choice((1, 5, 31, 64, 65, 100, 197, 256, 515, 777))
+        shared = draw.choice((1, 2, 4))
+        mask = draw.choice(("none", "none", *MASKS)) if layout != "flat" else "none"
+        found.append(
+            AttentionCase(
+                batch=draw.choice((1, 2, 3)), heads=4, shared=shared, queries=queries, keys=keys,
+                head=draw.choice((8, 24, 32, 40, 64, 64, 80, 96, 128, 128, 160, 256)), dtype=dtype,
+                out=draw.choice((dtype, dtype, "float32")), layout=layout, mask=mask,
+                causal=draw.choice((None, None, 0, keys - queries)), masked=draw.choice(("nan", "zero", "never_nan")),
+                parameters={"consumers": draw.choice((1, 2, 3)), "block": draw.choice((32, 64, 96, 128, 160)),
+                            "per_sm": draw.choice((1, 1, 2))},
+            )
+        )  # fmt: skip
+    return found

@@ -1,0 +1,1 @@
+"""Attention on CUDA: what a PrimFunc computes, and the kernels for it."""

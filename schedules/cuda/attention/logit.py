@@ -1,0 +1,94 @@
+"""What becomes of a score before the softmax: a factor, a causal mask, or CUDA text for anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import TensorLoad
+
+from schedules.cuda.common.expression import Pair, Unsupported, Writer, operands_text
+from schedules.ir import tir
+
+__all__ = ["Logit", "logit_of"]
+
+
+@dataclass(frozen=True)
+class Logit:
+    """`score * scale`, for keys up to `query + causal` only; or `text`, with the struct Operands and `logit`.
+
+    Where there is text, the scale is in it.
+    """
+
+    scale: float = 1.0
+    causal: int | None = None
+    text: str = ""
+    operands: tuple[Any, ...] = ()
+
+
+def logit_of(block: Any, scores: Any) -> Logit:
+    """The logit that `block` stores of the buffer `scores`. Raises Unsupported."""
+    *batch, m, n = [iv.var for iv in block.iter_vars]
+    bounds = {iv.var: int(iv.dom.extent) for iv in block.iter_vars}
+    if not all(map(tir.same_var, block.body.indices, (*batch, m, n))):
+        raise Unsupported("its logits are stored in another order than its scores")
+    for load in tir.loads(block.body.value):
+        same = load.source.same_as(scores)
+        if same and not all(map(tir.same_var, load.indices, (*batch, m, n))):
+            raise Unsupported("a logit is made of other scores than its own")
+    value, causal = _causal(block.body.value, m, n)
+    scale = _factor(value, scores)
+    if scale is not None and scale > 0:
+        return Logit(scale=scale, causal=causal)
+    column = n
+    index = {**_places(batch, bounds), m: Pair("m", "m"), n: Pair("n", "next")}
+    writer = Writer(
+        index, column, lambda load: None, lambda load: load.source.same_as(scores), fast=True, pairs=bounds[n] % 2 == 0
+    )
+    result = writer.write(value)
+    body = "".join(f"  {line}\n" for line in writer.statements)
+    text = (
+        operands_text(writer.operands)
+        + "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands) {\n"
+        + f"{body}  return make_float2({result.x}, {result.y});\n}}\n"
+    )
+    return Logit(causal=causal, text=text, operands=tuple(writer.operands))
+
+
+def _causal(value: Any, m: Any, n: Any) -> tuple[Any, int | None]:
+    """The value under `n <= m + offset ? value : -inf`, and the offset."""
+    if not isinstance(value, tirx.Select) or not isinstance(value.condition, tirx.LE | tirx.LT):
+        return value, None
+    other, condition = value.false_value, value.condition
+    hidden = isinstance(other, tirx.FloatImm) and float(other.value) == -inf
+    if not hidden or any(str(side.ty.dtype) != str(n.ty.dtype) for side in (condition.a, condition.b)):
+        return value, None
+    offset = tir.as_int(tir.simplify(condition.b - m + n - condition.a))
+    if offset is None:
+        return value, None
+    return value.true_value, offset - isinstance(condition, tirx.LT)
+
+
+def _factor(value: Any, scores: Any) -> float | None:
+    """The factor in `score * factor`, 1 for the score itself."""
+    if isinstance(value, TensorLoad):
+        return 1.0 if value.source.same_as(scores) else None
+    if isinstance(value, tirx.Mul):
+        for one, other in ((value.a, value.b), (value.b, value.a)):
+            if isinstance(one, TensorLoad) and one.source.same_as(scores) and isinstance(other, tirx.FloatImm):
+                return float(other.value)
+    return None
+
+
+def _places(batch: Sequence[Any], bounds: Mapping[Any, int]) -> dict[Any, Pair]:
+    """The text of each axis of the batch from the head's number among all."""
+    found: dict[Any, Pair] = {}
+    stride = 1
+    for axis in reversed(batch):
+        text = f"((b * HEADS + h) / {stride} % {bounds[axis]})"
+        found[axis] = Pair(text, text)
+        stride *= bounds[axis]
+    return found

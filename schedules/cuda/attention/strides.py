@@ -1,0 +1,131 @@
+"""Where the heads of an operand lie in memory: one stride each for batches, heads and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import tirx
+
+from schedules.ir import tir
+from schedules.template import Declined
+
+__all__ = ["Heads", "Place", "heads_of", "place_of"]
+
+_UNIT = 8
+"""Elements of 16 bits in the 16 bytes that the copy engine's strides are multiples of."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """An operand by rows: element (row, column) of head `i` is at `starts[i] + row * row_stride + column`."""
+
+    buffer: Any
+    starts: Any
+    row_stride: int
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Element (b, h, row, column) is at `(row_at + row) * rows + (head_at + h) * heads + b * batches + column`."""
+
+    buffer: Any
+    rows: int
+    heads: int
+    batches: int
+    row_at: int
+    head_at: int
+
+
+def place_of(
+    buffer: Any, indices: Sequence[Any], batch: Mapping[Any, int], row: tuple[Any, int], column: tuple[Any, int]
+) -> Place | Declined:
+    """Where `buffer[indices]` is; the indices are written in the variables of the batch, of a row and of a column."""
+    bounds = {**batch, row[0]: row[1], column[0]: column[1]}
+    at = tir.flatten(list(indices), list(buffer.shape))
+    rows, columns = (_stride(at, var, bounds) for var, _ in (row, column))
+    if rows is None or columns is None:
+        return Declined("its rows or columns have no constant stride")
+    if columns != 1 and column[1] > 1:
+        return Declined("a head's row is not contiguous")
+    zeros = {var: tir.zero(var) for var in (row[0], column[0])}
+    first = tir.simplify(tir.substitute(at, zeros), bounds)
+    extents = list(batch.values())
+    grid = np.indices(extents, dtype=np.int64).reshape(len(extents), -1) if extents else np.zeros((0, 1), np.int64)
+    values = dict(zip(batch, grid, strict=True))
+    starts = np.broadcast_to(_evaluate(first, values), (prod(extents),))
+    return Place(buffer, starts, rows if row[1] > 1 else 0)
+
+
+def _stride(at: Any, var: Any, bounds: Mapping[Any, Any]) -> int | None:
+    """How far apart neighbours along `var` are, if that is the same everywhere."""
+    without = tir.substitute(at, {var: tir.zero(var)})
+    rest = tir.simplify(at - without, bounds)
+    one = tir.as_int(tir.simplify(tir.substitute(rest, {var: tirx.const(1, "int64")}), bounds))
+    if one is None or bounds[var] == 1:
+        return 0 if bounds[var] == 1 else None
+    return one if tir.as_int(tir.simplify(rest - one * var, bounds)) == 0 else None
+
+
+_OPERATORS: dict[Any, Any] = {
+    tirx.Add: np.add, tirx.Sub: np.subtract, tirx.Mul: np.multiply, tirx.FloorDiv: np.floor_divide,
+    tirx.FloorMod: np.mod, tirx.Min: np.minimum, tirx.Max: np.maximum,
+}  # fmt: skip
+
+
+def _evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
+    """The integer `expr` for arrays of values of its variables."""
+    if isinstance(expr, tirx.IntImm):
+        return np.int64(expr.value)
+    if isinstance(expr, tirx.Var):
+        return next(value for var, value in values.items() if var.same_as(expr))
+    if isinstance(expr, tirx.Cast):
+        return _evaluate(expr.value, values)
+    return _OPERATORS[type(expr)](_evaluate(expr.a, values), _evaluate(expr.b, values))
+
+
+def heads_of(places: Mapping[str, Place], head: int) -> tuple[int, int, int, dict[str, Heads]] | Declined:
+    """Batches, heads, heads that share keys, and the strides of each operand; `k` and `v` may be of shared heads."""
+    total = len(places["q"].starts)
+    for heads in (each for each in range(total, 0, -1) if total % each == 0):
+        if any(_split(places[name].starts, heads, 1) is None for name in ("q", "out")):
+            continue
+        for group in (each for each in range(heads, 0, -1) if heads % each == 0):
+            found = {name: _split(place.starts, heads, group if name in "kv" else 1) for name, place in places.items()}
+            if all(each is not None for each in found.values()):
+                strides = {name: _heads(places[name], found[name], head) for name in places}
+                if all(isinstance(each, Heads) for each in strides.values()):
+                    return total // heads, heads, group, strides  # type: ignore[return-value]
+    return Declined("its heads have no constant strides in multiples of 16 bytes")
+
+
+def _split(starts: Any, heads: int, group: int) -> tuple[int, int, int, int, int] | None:
+    """(start, stride of batches, of heads, batches, heads) if that describes `starts`, which all of a group share."""
+    grid = starts.reshape(-1, heads // group, group)
+    batches, kinds, _ = grid.shape
+    start = int(grid[0, 0, 0])
+    by_batch = int(grid[1, 0, 0]) - start if batches > 1 else 0
+    by_head = int(grid[0, 1, 0]) - start if kinds > 1 else 0
+    wanted = start + np.arange(batches)[:, None, None] * by_batch + np.arange(kinds)[None, :, None] * by_head
+    return (start, by_batch, by_head, batches, kinds) if bool((grid == wanted).all()) else None
+
+
+def _heads(place: Place, found: Any, head: int) -> Heads | None:
+    """The strides, those of one element made up; None where the copy engine takes them not."""
+    start, batches, heads, many_batches, many_heads = found
+    rows = place.row_stride or -(-head // _UNIT) * _UNIT
+    whole = -(-int(tir.product(list(place.buffer.shape))) // _UNIT) * _UNIT
+    batches = batches if many_batches > 1 else whole
+    heads = heads if many_heads > 1 else (start or whole)
+    row_at = head_at = 0
+    if start % heads == 0:
+        head_at = start // heads
+    elif start % rows == 0 and place.row_stride:
+        row_at = start // rows
+    else:
+        return None
+    fits = all(stride > 0 and stride % _UNIT == 0 for stride in (rows, heads, batches))
+    return Heads(place.buffer, rows, heads, batches, row_at, head_at) if fits else None

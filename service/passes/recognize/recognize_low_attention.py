@@ -1,0 +1,194 @@
+"""Attention of 16-bit operands becomes one kernel for the tensor cores of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import tvm
+from tvm import IRModule, relax, te, tirx
+
+from schedules.cpu.attention.form import MASKED
+from schedules.ir import tir
+from schedules.template import Declined
+from service.passes.common.rewrite import Scope, op_name, rewrite_calls
+from service.passes.common.views import View, broadcast, look_through
+from service.passes.kernels.attention_compute import AttentionSpec, attention
+from service.passes.precision.dtypes import is_low
+from service.passes.recognize.attention_logits import Logits, logits_of
+from service.passes.recognize.attention_masks import simplified
+from service.passes.recognize.attention_operands import Axes, Tensors, keeps_columns, operand, place
+from service.passes.simplify.simplify_shapes import shape_of
+
+__all__ = ["RecognizeLowAttention"]
+
+_OPAQUE = 8
+"""TVM's pattern kind of a function that is fused with nothing."""
+
+Matches = Callable[[Any], Any]
+"""What a PrimFunc computes, or Declined: the `match` of the template that shall take it."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="RecognizeLowAttention")
+class RecognizeLowAttention:
+    """`cast(cast(softmax(q @ kᵀ * scale + mask)) @ v) → attention(q, k, v, mask)`, for products of 16-bit operands.
+
+    As RecognizeAttention finds it, with the casts that `precision` leaves: scores, softmax and sums are fp32. Heads are
+    read and written where they are, slices of a merged product in place; its cast moves in front of the slices. Masks
+    that are constant go: one that hides nothing, or, for a comparison of positions, a causal one.
+
+    Left alone: what the template does not take, as `matches` says; it runs as it did before.
+    """
+
+    def __init__(self, matches: Matches) -> None:
+        self.matches = matches
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
+        names = {str(gvar.name_hint) for gvar in module.get_global_vars()}
+        safe = {name for name in names if name.startswith("safe_softmax")}
+        rule = partial(_attention, self.matches, safe)
+        # From the outermost movement inwards: the result is written where the last of them puts it.
+        for name in ("reshape", "permute_dims", "astype", "matmul"):
+            module = rewrite_calls(module, {name: rule})
+        return module
+
+
+def _attention(matches: Matches, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
+    sizes = shape_of(call)
+    if sizes is None or (op_name(call) == "relax.reshape" and scope.call(call.args[0], "relax.permute_dims") is None):
+        return None
+    outer = {tirx.Var(f"i{i}", "int64"): size for i, size in enumerate(sizes)}
+    result = _uncast(look_through(View(call, tuple(outer)), scope, outer, once=True), scope)
+    product = scope.value(result.source)
+    shared = isinstance(result.source, relax.Var) and not scope.used_once(result.source)
+    if shared or not _is_batched_product(product):
+        return None
+    *batch, queries, width = shape_of(product)  # type: ignore[misc]
+    axes = Axes.of(batch, queries, shape_of(product.args[1])[-2], width)  # type: ignore[index]
+    if not keeps_columns(result, outer, width):
+        return None
+    weights = View(product.args[0], broadcast((*axes.batch, axes.m, axes.n), shape_of(product.args[0]) or []))
+    weights = _uncast(look_through(weights, scope, axes.bounds, once=True), scope)
+    logits = logits_of(look_through(weights, scope, axes.bounds, once=True), scope, axes.bounds, safe)
+    return None if logits is None else _emit(matches, call, product, logits, axes, result, outer, scope)
+
+
+def _uncast(view: View, scope: Scope) -> View:
+    """What a value was before it was rounded, if nothing else reads either."""
+    cast = scope.call(view.source, "relax.astype")
+    shared = isinstance(view.source, relax.Var) and not scope.used_once(view.source)
+    if cast is None or shared or not is_low(cast) or str(cast.args[0].ty.dtype) != "float32":
+        return view
+    return replace(view, source=cast.args[0])
+
+
+def _is_batched_product(call: relax.Expr) -> bool:
+    """A product of 16-bit matrices in a batch, summed in fp32, of known sizes."""
+    if op_name(call) != "relax.matmul" or str(call.ty.dtype) != "float32":
+        return False
+    shapes = [shape_of(each) for each in (*call.args, call)]
+    if any(shape is None or len(shape) < 3 or any(tir.as_int(dim) is None for dim in shape) for shape in shapes):
+        return False
+    return all(is_low(each) for each in call.args) and call.args[0].ty.dtype == call.args[1].ty.dtype
+
+
+def _emit(
+    matches: Matches,
+    call: relax.Call,
+    product: relax.Call,
+    logits: Logits,
+    axes: Axes,
+    result: View,
+    outer: dict[Any, Any],
+    scope: Scope,
+) -> relax.Expr | None:
+    scores = scope.value(logits.product.source)
+    *where, m, n = logits.product.index
+    if not _is_batched_product(scores) or not tir.same_var(m, axes.m) or not tir.same_var(n, axes.n):
+        return None
+    axes = axes.with_depth(shape_of(scores.args[0])[-1])  # type: ignore[index]
+    stored: dict[Any, relax.Var] = {}
+    views = [
+        _stored(operand(expr, index, axes, free, scope), axes, free, scope, stored)
+        for expr, index, free in (
+            (scores.args[0], (*where, axes.m, axes.d), (axes.m, axes.d)),
+            (scores.args[1], (*where, axes.d, axes.n), (axes.n, axes.d)),
+            (product.args[1], (*axes.batch, axes.n, axes.e), (axes.n, axes.e)),
+        )
+    ]
+    tensors = Tensors(axes)
+    query, key, value = (
+        tensors.element(view, *free)
+        for view, free in zip(views, ((axes.m, axes.d), (axes.n, axes.d), (axes.n, axes.e)), strict=True)
+    )
+    spec = AttentionSpec(
+        batch=tuple(axes.bounds[each] for each in axes.batch),
+        queries=axes.bounds[axes.m],
+        keys=axes.bounds[axes.n],
+        depth=axes.bounds[axes.d],
+        width=axes.bounds[axes.e],
+        masked=logits.masked,
+        query=query,
+        key=key,
+        value=value,
+        logit=_logit(logits, axes, tensors, scope),
+        shape=tuple(outer.values()),
+        place=lambda *at: place(result, dict(zip(outer, at, strict=True))),
+        dtype=str(call.ty.dtype),
+    )
+    compute = partial(attention, spec=spec)
+    attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
+    if isinstance(matches(_prim_func(compute, tensors.found, spec.masked)), Declined):
+        return None
+    return scope.emit_te(compute, *tensors.found, name="attention", attrs=attrs)
+
+
+def _prim_func(compute: Callable[..., Any], operands: Sequence[relax.Expr], masked: str) -> Any:
+    inputs = [te.placeholder(shape_of(each), str(each.ty.dtype), name="x") for each in operands]
+    return te.create_prim_func([*inputs, compute(*inputs)]).with_attr(MASKED, masked)
+
+
+def _stored(view: View, axes: Axes, free: tuple[Any, Any], scope: Scope, stored: dict[Any, relax.Var]) -> View:
+    """`cast(slice(x)) → slice(cast(x))`, where all that reads `x` are such slices, which the kernel reads in place."""
+    cast = scope.call(view.source, "relax.astype")
+    part = None if cast is None else scope.call(cast.args[0], "relax.strided_slice")
+    if cast is None or part is None or not isinstance(part.args[0], relax.Var):
+        return view
+    whole, dtype = part.args[0], str(cast.ty.dtype)
+    if str(whole.ty.dtype) != "float32" or not _only_in(whole, dtype, scope):
+        return view
+    if whole not in stored:
+        stored[whole] = scope.emit(relax.op.astype(whole, dtype))
+    start = replace(view, source=cast.args[0])
+    moved = look_through(start, scope, axes.bounds, accept=lambda found: found.source.same_as(whole))
+    return replace(moved, source=stored[whole]) if moved.source.same_as(whole) else view
+
+
+def _only_in(whole: relax.Var, dtype: str, scope: Scope) -> bool:
+    """Whether everything that reads `whole` rounds it to `dtype`, or a slice of it."""
+    for reader in scope.readers.of(whole):
+        name = "" if reader is None else op_name(reader.value)
+        if reader is None or name not in ("relax.strided_slice", "relax.astype"):
+            return False
+        ends = scope.readers.of(reader.var) if name == "relax.strided_slice" else [reader]
+        if any(end is None or op_name(end.value) != "relax.astype" or str(end.var.ty.dtype) != dtype for end in ends):
+            return False
+    return True
+
+
+def _logit(logits: Logits, axes: Axes, tensors: Tensors, scope: Scope) -> Callable[..., Any] | None:
+    steps = [
+        (step.apply, [tensors.element(mask, axes.m, axes.n) if isinstance(mask, View) else mask for mask in step.masks])
+        for step in simplified(logits.steps, axes, scope)
+    ]
+
+    def logit(given: Sequence[Any], score: Any, batch: Sequence[Any], m: Any, n: Any) -> Any:
+        for apply, masks in steps:
+            values = [mask(given, batch, m, n) if callable(mask) else tirx.const(mask, "float32") for mask in masks]
+            score = apply(score, *values, m=m, n=n) if getattr(apply, "by_position", False) else apply(score, *values)
+        return score
+
+    return logit if steps else None
