@@ -41,8 +41,8 @@ def compiled(path: Path, inputs: dict[str, Array]) -> tuple[dict[str, Array], li
     return named, [row["rule"] for row in scheduled.report]
 
 
-def agree(path: Path, inputs: dict[str, Array], *, steps: int = 0) -> list[str]:
-    """Integers are equal, or off by at most `steps` in one of a hundred; floats are equal up to rounding."""
+def agree(path: Path, inputs: dict[str, Array], *, steps: int = 0, share: float = 0.01) -> list[str]:
+    """Integers are equal, or off by at most `steps` in a `share` of them; floats are equal up to rounding."""
     got, rules = compiled(path, inputs)
     for name, want in reference(path, ModelFormat.ONNX)(inputs).items():
         assert got[name].dtype == want.dtype and got[name].shape == want.shape, name
@@ -50,7 +50,7 @@ def agree(path: Path, inputs: dict[str, Array], *, steps: int = 0) -> list[str]:
             np.testing.assert_allclose(got[name], want, rtol=1e-5, atol=1e-5 * np.abs(want).max(), err_msg=name)
             continue
         apart = np.abs(got[name].astype(np.int64) - want)
-        assert apart.max() <= steps and (apart > 0).mean() <= 0.01, (name, apart.max(), (apart > 0).mean())
+        assert apart.max() <= steps and (apart > 0).mean() <= share, (name, apart.max(), (apart > 0).mean())
     return rules
 
 
@@ -179,3 +179,34 @@ def test_rounding_and_saturation(tmp_path: Path) -> None:
                 nodes.append(node("DequantizeLinear", [f"q_{name}", scale, name], [f"d_{name}"], axis=axis))
                 outputs += [value(f"q_{name}", [3, 12], ONNX_TYPE[dtype]), value(f"d_{name}", [3, 12])]
     agree(write(tmp_path, model(nodes, [value("x", [3, 12])], outputs, **weights)), {"x": x})
+
+
+def test_operators_of_onnx_runtimes_quantizer(tmp_path: Path) -> None:
+    """QLinearAdd, QLinearMul, QGemm and others of com.microsoft; a step apart where a value is on a boundary.
+
+    ONNX Runtime's QLinearSoftmax adds exponentials from a table of integers, and is off by a step more often.
+    """
+    weights: dict[str, Any] = {"s": np.float32(0.02), "t": np.float32(0.031), "u": np.float32(0.05)}
+    weights |= {"v": np.float32(0.004), "z": np.uint8(120), "o": np.uint8(7), "b": some("uint8", 8, 16, seed=2)}
+    weights |= {"w": some("int8", 12, 16, seed=3), "sw": np.linspace(0.001, 0.01, 12, dtype="float32")}
+    weights |= {"zw": np.zeros(12, "int8"), "c": np.arange(12, dtype="int32") * 700}
+    both, one = ["a", "s", "z", "b", "t", "o", "u", "z"], ["a", "s", "z", "v", "o"]
+    sources: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "QLinearAdd": (both, {}),
+        "QLinearMul": (both, {}),
+        "QLinearSigmoid": (one, {}),
+        "QLinearLeakyRelu": (["a", "s", "z", "s", "z"], {"alpha": 0.2}),
+        "QLinearSoftmax": (one, {"axis": -1, "opset": 13}),
+        "QLinearConcat": (["u", "z", "a", "s", "z", "b", "t", "o"], {"axis": 0}),
+        "QGemm": (["a", "s", "z", "w", "sw", "zw", "c", "u", "z"], {"transB": 1, "alpha": 1.0}),
+        "QLinearGlobalAveragePool": (["i", "s", "z", "s", "o"], {"channels_last": 0}),
+    }
+    nodes = [node(op, names, [f"y_{op}"], domain="com.microsoft", **more) for op, (names, more) in sources.items()]
+    nodes.append(node("QGemm", ["a", "s", "z", "w", "sw", "zw"], ["y_f"], domain="com.microsoft", transB=1))
+    shapes = {"QLinearConcat": [16, 16], "QGemm": [8, 12], "QLinearGlobalAveragePool": [2, 4, 1, 1]}
+    outputs = [value(f"y_{op}", shapes.get(op, [8, 16]), TensorProto.UINT8) for op in sources]
+    inputs = [value("a", [8, 16], TensorProto.UINT8), value("i", [2, 4, 5, 5], TensorProto.UINT8)]
+    path = write(tmp_path, model(nodes, inputs, [*outputs, value("y_f", [8, 12])], **weights))
+    assert "cpu.matmul_packed" in agree(
+        path, {"a": some("uint8", 8, 16), "i": some("uint8", 2, 4, 5, 5)}, steps=1, share=0.05
+    )

@@ -20,6 +20,7 @@ FAMILIES = (
     "normalization",
     "pool",
     "quantize",
+    "quantize_microsoft",
     "recurrent",
     "reduce",
     "resize",
