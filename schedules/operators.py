@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
-__all__ = ["Conv2d", "Matmul", "Operator", "operator_from"]
+__all__ = ["Conv2d", "Depthwise2d", "Matmul", "Operator", "Pool2d", "operator_from"]
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
@@ -23,7 +23,7 @@ class _Described:
 
     kind: ClassVar[str]
 
-    operands: tuple[str, str] = ("float32", "float32")
+    operands: tuple[str, ...] = ("float32", "float32")
     accumulate: str = "float32"
     out: str = "float32"
     epilogue: tuple[str, ...] = ()
@@ -85,27 +85,17 @@ class Matmul(_Described):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Conv2d(_Described):
-    """`C = epilogue(conv2d(A, W))` of `A[batch, channels, height, width]` and a constant `W[filters, …, *kernel]`.
-
-    `batch` is 0 where it is not known. `plain`: A comes as NCHW, as a first layer's image of few channels does, and
-    not in blocks of channels. `gated`: A is scaled by a value a channel on the way.
-    """
-
-    kind: ClassVar[str] = "conv2d"
+class _Windowed(_Described):
+    """A window that slides over `A[batch, channels, height, width]`; `batch` is 0 where it is not known."""
 
     batch: int
     channels: int
     height: int
     width: int
-    filters: int
     kernel: Pair
     strides: Pair = (1, 1)
     padding: Sides = (0, 0, 0, 0)
     dilation: Pair = (1, 1)
-    groups: int = 1
-    plain: bool = False
-    gated: bool = False
 
     @property
     def result(self) -> Pair:
@@ -115,6 +105,32 @@ class Conv2d(_Described):
         sides = zip(sizes, self.kernel, self.strides, self.dilation, strict=True)
         rows, columns = ((size - (taps - 1) * step - 1) // stride + 1 for size, taps, stride, step in sides)
         return rows, columns
+
+    @property
+    def image(self) -> str:
+        """Return the sizes of A for people."""
+        return f"{self.batch}x{self.channels}x{self.height}x{self.width}"
+
+    @property
+    def steps(self) -> str:
+        """Return the strides for people."""
+        return f"/{self.strides[0]}" if self.strides[0] == self.strides[1] else f"/{self.strides[0]},{self.strides[1]}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conv2d(_Windowed):
+    """`C = epilogue(conv2d(A, W))` of an image and a constant `W[filters, channels // groups, *kernel]`.
+
+    `plain`: A comes as NCHW, as a first layer's image of few channels does, and not in blocks of channels. `gated`: A
+    is scaled by a value a channel on the way.
+    """
+
+    kind: ClassVar[str] = "conv2d"
+
+    filters: int
+    groups: int = 1
+    plain: bool = False
+    gated: bool = False
 
     def in_blocks(self, lanes: int) -> Self:
         """Return the operator with its channels filled up to whole blocks of `lanes`: it has the same kernel.
@@ -129,15 +145,52 @@ class Conv2d(_Described):
     @property
     def shapes(self) -> str:
         """Return the operands for people: `1x64x56x56 64x64x3x3/1`."""
-        image = f"{self.batch}x{self.channels}x{self.height}x{self.width}"
         weight = f"{self.filters}x{self.channels // self.groups}x{self.kernel[0]}x{self.kernel[1]}"
-        strides = str(self.strides[0]) if self.strides[0] == self.strides[1] else f"{self.strides[0]},{self.strides[1]}"
-        return f"{image} {weight} /{strides}{_behind(self.epilogue)}"
+        return f"{self.image} {weight} {self.steps}{_behind(self.epilogue)}"
 
 
-Operator = Matmul | Conv2d
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Depthwise2d(_Windowed):
+    """`C[c] = epilogue(conv2d(A[c], W[c]))`, a constant window a channel; `channels_last`: A comes as NHWC."""
 
-_KINDS: dict[str, type[Matmul] | type[Conv2d]] = {each.kind: each for each in (Matmul, Conv2d)}
+    kind: ClassVar[str] = "depthwise_conv2d"
+
+    channels_last: bool = False
+
+    @property
+    def shapes(self) -> str:
+        """Return the operands for people: `1x64x56x56 64x3x3 /1`."""
+        order = " nhwc" if self.channels_last else ""
+        weight = f"{self.channels}x{self.kernel[0]}x{self.kernel[1]}"
+        return f"{self.image} {weight} {self.steps}{order}{_behind(self.epilogue)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool2d(_Windowed):
+    """`C[c] = epilogue(reduce over each window of A[c])`; `reduce` is `max` or `avg`.
+
+    `counts_padding`: a mean is over padding too. `whole`: over all of the image, which one number is left of.
+    """
+
+    kind: ClassVar[str] = "pool2d"
+
+    operands: tuple[str, ...] = ("float32",)
+    reduce: str
+    counts_padding: bool = False
+    whole: bool = False
+
+    @property
+    def shapes(self) -> str:
+        """Return the operands for people: `1x64x112x112 max 3x3 /2`."""
+        if self.whole:
+            return f"{self.image} {self.reduce}{_behind(self.epilogue)}"
+        window = f"{self.reduce} {self.kernel[0]}x{self.kernel[1]}"
+        return f"{self.image} {window} {self.steps}{_behind(self.epilogue)}"
+
+
+Operator = Matmul | Conv2d | Depthwise2d | Pool2d
+
+_KINDS: dict[str, type[Operator]] = {each.kind: each for each in (Matmul, Conv2d, Depthwise2d, Pool2d)}
 
 
 def operator_from(key: Mapping[str, Any]) -> Operator:

@@ -13,6 +13,7 @@ from schedules.cpu.elementwise.injective import Injective
 from schedules.cpu.gemm.matmul import Matmul
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.cpu.pooling.pooling import Pooling
+from schedules.cpu.pooling.pooling_image import PoolingImage
 from schedules.cpu.rows.reduction import Reduction
 from schedules.cpu.rows.rows import Rows
 from schedules.template import Rule
@@ -25,6 +26,7 @@ RULES: tuple[Rule, ...] = (
     Conv2dBlocked(),
     DepthwiseBlocked(),
     Pooling(),
+    PoolingImage(),
     Winograd(),
     Attention(),
     # Sums of products in any layout

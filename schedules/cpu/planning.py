@@ -10,14 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from schedules.cpu.conv import blocked_compute, blocked_plan, winograd_compute, winograd_plan
+from schedules.cpu.conv import (
+    blocked_compute,
+    blocked_plan,
+    depthwise_blocked,
+    depthwise_compute,
+    winograd_compute,
+    winograd_plan,
+)
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
 from schedules.cpu.conv.winograd import Winograd
 from schedules.cpu.gemm import packed_compute, packed_plan
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
+from schedules.cpu.pooling import pool_compute, pooling, pooling_image
+from schedules.cpu.pooling.pooling import Pooling
+from schedules.cpu.pooling.pooling_image import PoolingImage
 from schedules.hardware import Cpu
 from schedules.ir import tir
-from schedules.operators import Conv2d, Matmul, Operator
+from schedules.operators import Conv2d, Depthwise2d, Matmul, Operator, Pool2d
 from schedules.plan import DEFAULT, Plan
 from schedules.planned import Planned
 
@@ -25,6 +36,7 @@ __all__ = [
     "Defaults",
     "computation",
     "default",
+    "has_layouts",
     "is_blockable",
     "kernel_name",
     "layout_of",
@@ -42,7 +54,9 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 MATMUL, DIRECT, WINOGRAD = MatmulPacked(), Conv2dBlocked(), Winograd()
-TEMPLATES: dict[str, Planned[Any]] = {rule.name: rule for rule in (MATMUL, DIRECT, WINOGRAD)}
+DEPTHWISE, WINDOWS, IMAGE = DepthwiseBlocked(), Pooling(), PoolingImage()
+_ALL: tuple[Planned[Any], ...] = (MATMUL, DIRECT, WINOGRAD, DEPTHWISE, WINDOWS, IMAGE)
+TEMPLATES = {rule.name: rule for rule in _ALL}
 
 MOST_POINTS, MOST_OF_LAYOUT = 128, 8
 """Points of one algorithm in a space, and of one layout in that: those of the least estimates."""
@@ -74,7 +88,16 @@ def plan_conv2d(op: Conv2d, cpu: Cpu) -> Plan:
 
 def default(op: Operator, cpu: Cpu) -> Plan:
     """Return the default plan of an operator; it does not depend on the epilogue, and does not name it."""
-    return plan_matmul(op.bare(), cpu) if isinstance(op, Matmul) else plan_conv2d(op.bare(), cpu)
+    bare = op.bare()
+    if isinstance(bare, Matmul):
+        return plan_matmul(bare, cpu)
+    if isinstance(bare, Conv2d):
+        return plan_conv2d(bare, cpu)
+    if isinstance(bare, Depthwise2d):
+        return planned(bare, DEPTHWISE.name, depthwise_blocked.default(bare, cpu), cpu)
+    if bare.whole:
+        return planned(bare, IMAGE.name, pooling_image.default(bare, cpu), cpu)
+    return planned(bare, WINDOWS.name, pooling.default(bare, cpu), cpu)
 
 
 def planned(op: Operator, template_name: str, parameters: Mapping[str, int], cpu: Cpu, origin: str = DEFAULT) -> Plan:
@@ -118,19 +141,35 @@ def computation(plan: Plan) -> Callable[..., Any]:
     """Return the operator as a tensor expression of image or rows, packed weights, and a gate if there is one."""
     if plan.template == MATMUL.name:
         return packed_compute.computation(plan)
-    return partial(winograd_compute.conv2d if plan.template == WINOGRAD.name else blocked_compute.conv2d, plan=plan)
+    computations: dict[str, Callable[..., Any]] = {
+        DIRECT.name: blocked_compute.conv2d,
+        WINOGRAD.name: winograd_compute.conv2d,
+        DEPTHWISE.name: depthwise_compute.depthwise_conv2d,
+        WINDOWS.name: pool_compute.pool_windows,
+        IMAGE.name: pool_compute.pool_image,
+    }
+    return partial(computations[plan.template], plan=plan)
 
 
 def kernel_name(plan: Plan) -> str:
     """Return what the kernel of a plan is called."""
-    if plan.template == MATMUL.name:
-        return "matmul"
-    return "winograd_conv2d" if plan.template == WINOGRAD.name else "conv2d"
+    op = plan.operator
+    if isinstance(op, Pool2d):
+        return f"{op.reduce}_image" if op.whole else f"{op.reduce}_pool2d"
+    if isinstance(op, Depthwise2d):
+        return "depthwise_conv2d_nhwc" if op.channels_last else "depthwise_conv2d"
+    names = {MATMUL.name: "matmul", DIRECT.name: "conv2d", WINOGRAD.name: "winograd_conv2d"}
+    return names[plan.template]
 
 
 def is_blockable(op: Conv2d, cpu: Cpu) -> bool:
     """Return whether some template computes it on blocks of channels."""
     return blocked_plan.is_blockable(op, cpu.lanes(op.sum_bits))
+
+
+def has_layouts(plan: Plan) -> bool:
+    """Return whether its operator has weights that other plans pack in other ways."""
+    return isinstance(plan.operator, Matmul | Conv2d)
 
 
 def layout_of(plan: Plan) -> Plan:
@@ -140,7 +179,7 @@ def layout_of(plan: Plan) -> Plan:
 
 
 def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the shape of weights of `shape` that `pack` has packed."""
+    """Return the shape of weights of `shape` that `pack` has packed, of an operator that `has_layouts`."""
     op, parameters = plan.operator, plan.parameters
     if isinstance(op, Matmul):
         width = parameters["vectors"] * parameters["block"]
@@ -150,8 +189,8 @@ def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     if plan.template == WINOGRAD.name:
         points, vectors = parameters["size"] + 2, parameters["vectors"]
         return blocks // vectors, points, points, depth * lanes, vectors * lanes
-    in_lanes = 1 if op.plain else lanes
-    return blocks, -(-shape[1] // in_lanes), *op.kernel, in_lanes, lanes
+    in_lanes = 1 if isinstance(op, Conv2d) and op.plain else lanes
+    return blocks, -(-shape[1] // in_lanes), *shape[2:], in_lanes, lanes
 
 
 def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
@@ -167,9 +206,11 @@ def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
 
 def pack(plan: Plan, weight: Array) -> Array:
     """Return the weights, `KN` or `OIHW`, as the plan has them laid out."""
-    parameters, lanes = plan.parameters, plan.parameters["block"]
-    if isinstance(plan.operator, Matmul):
+    op, parameters, lanes = plan.operator, plan.parameters, plan.parameters["block"]
+    if isinstance(op, Matmul):
         return packed_compute.pack(weight, parameters["vectors"] * lanes)
+    if isinstance(op, Depthwise2d):
+        return depthwise_compute.pack_weight(weight, lanes)
     if plan.template == WINOGRAD.name:
         return winograd_compute.transform_weight(weight, parameters["size"], lanes, parameters["vectors"])
-    return blocked_compute.pack_weight(weight, 1 if plan.operator.plain else lanes, lanes)
+    return blocked_compute.pack_weight(weight, 1 if isinstance(op, Conv2d) and op.plain else lanes, lanes)

@@ -9,7 +9,7 @@ from tvm import IRModule, relax, tirx
 
 from schedules.cpu import planning
 from schedules.ir import tir
-from schedules.operators import Matmul, Operator
+from schedules.operators import Conv2d, Matmul, Operator
 from schedules.plan import PLAN, Plan, plan_of
 
 __all__ = ["emitted", "group_of", "weight_position", "weight_shape"]
@@ -21,15 +21,16 @@ _WEIGHT = 1
 def group_of(unfused: IRModule, name: str) -> IRModule | None:
     """Return the calls that the fused function `name` is made of as `main` of a module by itself.
 
-    `unfused` is the module whose fused functions are still Relax functions of calls. None where no call has a plan.
+    `unfused` is the module whose fused functions are still Relax functions of calls. None where no call has a plan with
+    weights in a layout of its own.
     """
     found = [function for var, function in unfused.functions_items() if str(var.name_hint) == name]
-    if not found or (isinstance(found[0], tirx.PrimFunc) and plan_of(found[0]) is None):
+    if not found or (isinstance(found[0], tirx.PrimFunc) and not _has_layouts(found[0])):
         return None
     if isinstance(found[0], tirx.PrimFunc):
         return _alone(found[0], name)
     calls = _calls(found[0])
-    planned = [call for _, call in calls if plan_of(unfused[call.args[0]]) is not None]
+    planned = [call for _, call in calls if _has_layouts(unfused[call.args[0]])]
     params = list(found[0].params)
     if len(planned) != 1 or not any(param.same_as(planned[0].args[1].fields[_WEIGHT]) for param in params):
         return None
@@ -49,7 +50,9 @@ def emitted(group: IRModule, plan: Plan) -> Any:
 
 
 def weight_position(func: Any) -> int | None:
-    """Return which parameter of a PrimFunc with a plan is its weights."""
+    """Return which parameter of a PrimFunc with a plan is weights in a layout of the plan's; None if there are none."""
+    if not _has_layouts(func):
+        return None
     for realize in tir.block_realizes(func):
         if realize.block.annotations.get(PLAN) is not None:
             return _position(func, realize.block)
@@ -60,7 +63,14 @@ def weight_shape(operator: Operator) -> tuple[int, ...]:
     """Return the shape of the weights before they are packed: `KN` or `OIHW`."""
     if isinstance(operator, Matmul):
         return operator.k, operator.n
+    if not isinstance(operator, Conv2d):
+        raise ValueError(f"a {operator.kind} has no weights that are packed in several ways")
     return operator.filters, operator.channels // operator.groups, *operator.kernel
+
+
+def _has_layouts(func: Any) -> bool:
+    plan = plan_of(func)
+    return plan is not None and planning.has_layouts(plan)
 
 
 def _position(func: Any, block: Any) -> int | None:
@@ -97,7 +107,7 @@ def _alone(func: Any, name: str) -> IRModule:
 def _again(source: IRModule, function: Any, plan: Plan | None) -> IRModule:
     """The calls of `function` as `main` of a new module; with a plan, the kernel that has one computes as this says."""
     block, values = relax.BlockBuilder(), {}
-    kernel = next(call for _, call in _calls(function) if plan_of(source[call.args[0]]) is not None)
+    kernel = next(call for _, call in _calls(function) if _has_layouts(source[call.args[0]]))
     for param in function.params:
         ty = param.ty
         if plan is not None and param.same_as(kernel.args[1].fields[_WEIGHT]):

@@ -79,7 +79,7 @@ class RecordPlanner:
 def _after_the_kernel(function: str) -> list[str]:
     """`fused_conv2d1_add2_relu` → add, relu."""
     parts = re.sub(r"\d+(?=_|$)", "", function.removeprefix("fused_").replace("conv2d", "conv")).split("_")
-    kernel = next((i for i, part in enumerate(parts) if part in ("conv", "matmul")), 0)
+    kernel = next((i for i, part in enumerate(parts) if part in ("conv", "matmul", "pool2d")), 0)
     return parts[kernel + 1 :]
 
 

@@ -191,7 +191,7 @@ def _precision(job: Job) -> list[Any]:
 
 def _layout(job: Job, cpu: Cpu) -> list[Any]:
     return [
-        ChannelsLast(cpu),
+        ChannelsLast(cpu, job.planner),
         relax.transform.CanonicalizeBindings(),
         MergeEqualCalls(),
         PointwiseFirst(),

@@ -106,6 +106,12 @@ def _network(x: Any) -> Any:
     return R.mean(_conv(x, 40, 33, 3, strides=(2, 1), dilation=(1, 2)), [2, 3])
 
 
+def _gated(x: Any) -> Any:
+    """A mean over the image, as squeeze and excite has it."""
+    x = _conv(x, 24, int(x.ty.shape[1]), 1)
+    return R.multiply(x, R.sigmoid(R.mean(x, [2, 3], keepdims=True)))
+
+
 def _strided(x: Any) -> Any:
     return _conv(_conv(x, 20, 3, strides=2), 36, 20, strides=(1, 2), groups=2)
 
@@ -167,6 +173,8 @@ CASES = [
     Case("network", "cpu.depthwise_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
     Case("network", "cpu.pooling", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
     Case("deep", "cpu.pooling", _in_layouts(_deep, (1, 64, 14, 15)), _ONE),
+    Case("mean", "cpu.pooling_image", _in_layouts(_gated, (1, 20, 12, 7)), _ONE),
+    Case("mean of two", "cpu.pooling_image", _in_layouts(_gated, (2, 33, 9, 13)), _ONE),
     Case("deep", "cpu.winograd", _in_layouts(_deep, (1, 64, 27, 29)), _ONE),
     Case("17x50", "cpu.attention", _attention(17, 50, 20, 24), FLOATS),
     Case("1x7", "cpu.attention", _attention(1, 7, 16, 16), FLOATS),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from schedules import cpu
+from service.tuning.record_files import read
 from service.tuning.records import Record, RecordSet, RecordTarget
+from service.tuning.sources import SHIPPED
 from service.tuning.stale import current_versions, stale
 from tests.tuning.sample_records import record
 
@@ -40,6 +42,10 @@ def test_a_record_that_a_faster_rule_hides_goes() -> None:
     assert found == slower and reason == f"cpu.matmul is faster: record {MATMUL.digest}"
     obsolete = record(version=1, seconds=1e-9)  # faster, and hides nothing: no compile uses it
     assert [record for record, _ in stale(RecordSet([obsolete, MATMUL]), VERSIONS)] == [obsolete]
+
+
+def test_no_record_that_comes_with_relaxc_is_stale() -> None:
+    assert stale(read(SHIPPED), current_versions()) == []
 
 
 def test_the_versions_are_those_of_the_rules() -> None:

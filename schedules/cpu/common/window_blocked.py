@@ -3,123 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Call
 
-from schedules.cpu.common.register_tile import blocks_around, divisors
+from schedules.cpu.common.register_tile import blocks_around
+from schedules.cpu.common.window_plan import AS_NEEDED, MOST_TAPS, STAGED, Window
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves, tir
-from schedules.template import Choices, Declined, Parameters
+from schedules.template import Declined, Parameters
 
-__all__ = ["Window", "choices", "default", "find", "schedule"]
-
-MOST_TAPS = 8
-"""Window columns up to which a row of the window is unrolled."""
+__all__ = ["schedule", "unfit"]
 
 
-@dataclass(frozen=True)
-class Window:
-    """The block `name`: its result is `[n, c, height, columns, v]` and its window has `taps` columns.
-
-    Or it is `[n, height, columns, channels]` with `channels` a multiple of a vector; 0 where they are blocked.
-    `weighted`: there is a weight a tap, in a register. `expensive`: the epilogue calls functions. `dtype`: what the
-    window is reduced in.
-    """
-
-    name: str
-    height: int
-    columns: int
-    taps: int
-    batch: int
-    channels: int
-    weighted: bool
-    work: int | None
-    expensive: bool
-    dtype: str
-
-    def lanes(self, cpu: Cpu) -> int:
-        """The accumulators of a vector."""
-        return cpu.lanes(tir.dtype_bits(self.dtype))
-
-    def most_columns(self, cpu: Cpu) -> int:
-        """Accumulators that fit beside a row of weights and two inputs; at most twice what hides the latency."""
-        weights = (self.taps if self.taps <= MOST_TAPS else 1) if self.weighted else 0
-        return max(1, min(cpu.vector_registers - weights - 2, 2 * cpu.fma_in_flight))
-
-
-def find(func: Any, name: str, cpu: Cpu) -> Window | Declined:
-    """The window of the block called `name`, with elementwise stages before and behind it."""
-    found = blocks_around(func, name)
+def unfit(func: Any, window: Window) -> Declined | None:
+    """Return why `func` has no such window with elementwise stages before and behind it; None if it has."""
+    found = blocks_around(func, window.name)
     if isinstance(found, Declined):
         return found
     _, block, after = found
-    extents: list[Any] = [tir.as_int(iv.dom.extent) for iv in block.iter_vars]
-    if len(extents) not in (6, 7) or None in extents[1:]:
-        return Declined("its window is not over an image of known size")
-    channels = extents[3] if len(extents) == 6 else 0
-    dtype = str(block.body.buffer.dtype)
-    if channels % cpu.lanes(tir.dtype_bits(dtype)):
-        return Declined("its channels do not fill vectors")
-    if len(after[-1].iter_vars) != len(extents) - 2:
+    if len(block.iter_vars) != (7 if window.blocked else 6):
+        return Declined("its window is not over an image in the layout of its plan")
+    if len(after[-1].iter_vars) != len(block.iter_vars) - 2:
         return Declined("its epilogue is not over the same axes")
-    expensive = any(analysis.is_expensive(stage.body.value) for stage in after)
-    weighted = sum(not load.source.same_as(block.body.buffer) for load in tir.loads(block.body.value)) > 1
-    work = analysis.work_of(func).known_flops
-    height, columns = extents[-5:-3] if channels else extents[2:4]
-    return Window(name, height, columns, extents[-1], extents[0] or 1, channels, weighted, work, expensive, dtype)
-
-
-def choices(window: Window, cpu: Cpu) -> Choices:
-    """Any columns of the register tile, divisors of the height as strips, the epilogue staged or not."""
-    return {
-        "columns": tuple(range(1, min(window.columns, window.most_columns(cpu)) + 1)),
-        "strips": divisors(window.height, 16),
-        "staged": (0, 1),
-    }
-
-
-def default(window: Window, cpu: Cpu) -> dict[str, int]:
-    """The fewest even tiles, and as many strips as there are cores, where rows can be divided among them."""
-    strips = cpu.cores if window.height % cpu.cores == 0 and window.batch == 1 else 1
-    columns = _even_tile(window.columns, window.most_columns(cpu))
-    return {"columns": columns, "strips": strips, "staged": int(window.expensive)}
-
-
-def _even_tile(extent: int, most: int) -> int:
-    """The fewest tiles, then the smallest tile: 28 in tiles of at most 16 is two of 14."""
-    if extent <= most:
-        return extent
-    exact = [size for size in divisors(extent, most) if 2 * size > most]
-    return exact[-1] if exact else -(-extent // -(-extent // most))
+    return None
 
 
 def schedule(func: Any, window: Window, chosen: Parameters, cpu: Cpu) -> Any:
-    """The PrimFunc of `find` as in the docstring of the templates that call this."""
+    """Return a PrimFunc that is not `unfit` as in the docstring of the templates that call this."""
     sch = s_tir.Schedule(func)
-    before, block, after = blocks_around(func, window.name)  # type: ignore[misc]  # find took it
+    before, block, after = blocks_around(func, window.name)  # type: ignore[misc]  # it is not unfit
+    expensive = any(analysis.is_expensive(stage.body.value) for stage in after)
     for stage in [*before, *after[:-1]]:
         sch.compute_inline(stage.name_hint)
     last = after[-1].name_hint
-    if window.channels:
-        batch, row, column, channel = sch.get_loops(last)
-        channel, lane = sch.split(channel, [None, window.lanes(cpu)])
-    else:
+    if window.blocked:
         batch, channel, row, column, lane = sch.get_loops(last)
+    else:
+        batch, row, column, channel = sch.get_loops(last)
+        channel, lane = sch.split(channel, [None, window.lanes])
     strip, row = sch.split(row, [chosen["strips"], None])
     tile, column = sch.split(column, [None, chosen["columns"]])
     sch.reorder(strip, batch, channel, row, tile, column, lane)
-    if chosen["staged"]:
+    if chosen["staged"] == STAGED or (chosen["staged"] == AS_NEEDED and expensive):
         _stage(sch, window.name, last, tile)
     else:
         sch.unroll(column)
     sch.vectorize(lane)
     sch.compute_at(window.name, tile, preserve_unit_loops=True)
     sch.set_scope(window.name, 0, "local")
-    moves.parallelize(sch, [strip, batch, channel, row], window.work, cpu.cores)
+    moves.parallelize(sch, [strip, batch, channel, row], analysis.work_of(func).known_flops, cpu.cores)
     _accumulate(sch, window)
     sch.annotate(tile, "pragma_loop_partition_hint", True)
     return _skip_rows_outside(sch.mod["main"], f"{window.name}_update", block.init.value)
@@ -139,7 +74,7 @@ def _stage(sch: Any, name: str, last: str, tile: Any) -> None:
 
 def _accumulate(sch: Any, window: Window) -> None:
     *_, column, lane, r, q = sch.get_loops(window.name)
-    if window.taps <= MOST_TAPS:
+    if window.op.kernel[1] <= MOST_TAPS:
         sch.reorder(r, column, q, lane)
         sch.unroll(q)
     else:

@@ -11,13 +11,13 @@ from tvm import te
 from schedules.operators import Conv2d
 from schedules.plan import PLAN, Plan
 
-__all__ = ["conv2d", "depthwise_conv2d", "pack_channels", "pack_depthwise", "pack_weight", "unpack_channels"]
+__all__ = ["conv2d", "fill", "pack_channels", "pack_weight", "pad", "unpack_channels"]
 
 Array = np.ndarray[Any, Any]
 
 
-def _fill(array: Array, axis: int, multiple: int) -> Array:
-    """`array` with zeros at the end of `axis`, to a multiple of `multiple`."""
+def fill(array: Array, axis: int, multiple: int) -> Array:
+    """Return `array` with zeros at the end of `axis`, to a multiple of `multiple`."""
     missing = -array.shape[axis] % multiple
     widths = [(0, missing if i == axis else 0) for i in range(array.ndim)]
     return np.pad(array, widths) if missing else array
@@ -25,17 +25,10 @@ def _fill(array: Array, axis: int, multiple: int) -> Array:
 
 def pack_weight(weight: Array, in_lanes: int, lanes: int) -> Array:
     """Return `OIHW` as `OIHW[in_lanes]i[lanes]o`."""
-    filled = _fill(_fill(weight, 0, lanes), 1, in_lanes)
+    filled = fill(fill(weight, 0, lanes), 1, in_lanes)
     o, i, h, w = filled.shape
     blocks = filled.reshape(o // lanes, lanes, i // in_lanes, in_lanes, h, w)
     return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
-
-
-def pack_depthwise(weight: Array, lanes: int) -> Array:
-    """Return `C1HW` as `CHW[lanes]c`."""
-    filled = _fill(weight[:, 0], 0, lanes)
-    c, h, w = filled.shape
-    return np.ascontiguousarray(filled.reshape(c // lanes, lanes, h, w).transpose(0, 2, 3, 1))
 
 
 def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:
@@ -62,8 +55,8 @@ def unpack_channels(data: te.Tensor, channels: int) -> te.Tensor:
     )
 
 
-def _pad(data: te.Tensor, padding: tuple[int, int, int, int]) -> te.Tensor:
-    """Zeros around `h` and `w` (axes 2 and 3) of a plain or blocked tensor."""
+def pad(data: te.Tensor, padding: tuple[int, int, int, int]) -> te.Tensor:
+    """Return it with zeros around `h` and `w` (axes 2 and 3) of a plain or blocked tensor."""
     top, left, bottom, right = padding
     if not any(padding):
         return data
@@ -96,7 +89,7 @@ def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *,
     blocks_per_group = blocks // groups
     rows, columns = (1, out_h * out_w) if flat else (out_h, out_w)
     of_data = gate is not None and not any(padding) and height * width < blocks * lanes * kernel_h * kernel_w
-    source = _gated_data(data, gate) if of_data else _pad(data, padding)
+    source = _gated_data(data, gate) if of_data else pad(data, padding)
     factor = weight if gate is None or of_data else _gated_weight(weight, gate)
     i = te.reduce_axis((0, in_blocks), name="i")
     r = te.reduce_axis((0, kernel_h), name="r")
@@ -131,34 +124,3 @@ def _gated_weight(weight: te.Tensor, gate: te.Tensor) -> te.Tensor:
         return weight[o, i, r, q, iv, ov] * gate[n, i, 0, 0, iv]
 
     return te.compute((gate.shape[0], *weight.shape), element, name="gated")
-
-
-def depthwise_conv2d(
-    data: te.Tensor,
-    weight: te.Tensor,
-    *,
-    strides: tuple[int, int],
-    padding: tuple[int, int, int, int],
-    dilation: tuple[int, int],
-    out_dtype: str,
-) -> te.Tensor:
-    """`C[n, c, h, w, v] += A[n, c, h*s + r*d, w*s + q*d, v] * W[c, r, q, v]` on zero-padded A.
-
-    The last stage copies: the sums are then in registers whether or not something else is fused behind them.
-    """
-    batch, blocks, height, width, lanes = data.shape
-    _, kernel_h, kernel_w, _ = (int(extent) for extent in weight.shape)
-    (stride_h, stride_w), (dilation_h, dilation_w), (top, left, bottom, right) = strides, dilation, padding
-    out_h = (int(height) + top + bottom - (kernel_h - 1) * dilation_h - 1) // stride_h + 1
-    out_w = (int(width) + left + right - (kernel_w - 1) * dilation_w - 1) // stride_w + 1
-    source = _pad(data, padding)
-    r = te.reduce_axis((0, kernel_h), name="r")
-    q = te.reduce_axis((0, kernel_w), name="q")
-
-    def product(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
-        value = source[n, c, h * stride_h + r * dilation_h, w * stride_w + q * dilation_w, v].astype(out_dtype)
-        return te.sum(value * weight[c, r, q, v].astype(out_dtype), axis=[r, q])
-
-    shape = (batch, blocks, out_h, out_w, lanes)
-    sums = te.compute(shape, product, name="depthwise_conv2d")
-    return te.compute(shape, lambda *index: sums[index], name="written")

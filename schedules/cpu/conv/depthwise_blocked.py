@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from schedules.cpu.common import window_blocked
-from schedules.hardware import cpu_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.cpu.common import window_blocked, window_plan
+from schedules.cpu.common.window_plan import Window
+from schedules.hardware import Cpu
+from schedules.operators import Depthwise2d
+from schedules.planned import Planned
+from schedules.template import Declined
 
-__all__ = ["DepthwiseBlocked"]
+__all__ = ["DepthwiseBlocked", "default"]
 
 BLOCK = "depthwise_conv2d"
 
 
-class DepthwiseBlocked:
+class DepthwiseBlocked(Planned[Depthwise2d]):
     """`C[n, c, h, w, v] = epilogue(sum of A[n, c, h*s + r*d, w*s + q*d, v] * W[c, r, q, v])`.
 
         for strip of rows, n, c, h in parallel:
@@ -24,27 +28,39 @@ class DepthwiseBlocked:
                 C[tile] = epilogue(acc)
 
     An input vector serves all its taps from a register, so the multiply-adds and not the loads are the limit where A is
-    in the L2. Parameters: `columns` of the register tile; `strips` of rows, outermost, so that a core has the rows
-    that it had in the layers before and after; `staged`: the epilogue is a loop over the tile in memory, for one that
-    calls functions. The order of the taps is that of Zhang, Lo and Lu, 'High performance depthwise and pointwise
-    convolutions on mobile devices' (2020).
+    in the L2. Parameters: `block` of the layout; `columns` of the register tile; `strips` of rows, outermost, so that a
+    core has the rows that it had in the layers before and after; `staged`: the epilogue is a loop over the tile in
+    memory, as is best for one that calls functions. The order of the taps is that of Zhang, Lo and Lu, 'High
+    performance depthwise and pointwise convolutions on mobile devices' (2020).
     """
 
     name = "cpu.depthwise_blocked"
-    version = 2
+    version = 3
+    layout = ("block",)
+    computes = Depthwise2d
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
-        cpu = cpu_of(target)
-        window = window_blocked.find(func, BLOCK, cpu_of(target))
-        if isinstance(window, Declined):
-            return window
-        chosen = window_blocked.default(window, cpu) if parameters is None else dict(parameters)
-        if parameters is not None:
-            check(chosen, window_blocked.choices(window, cpu))
-        return Schedule(window_blocked.schedule(func, window, chosen, cpu), chosen)
+    def refusal(self, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
+        """See `Planned`."""
+        return window_plan.refusal(_window(operator, cpu), parameters, cpu)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
-        window = window_blocked.find(func, BLOCK, cpu_of(target))
-        return window if isinstance(window, Declined) else window_blocked.choices(window, cpu_of(target))
+    def space(self, operator: Depthwise2d, cpu: Cpu) -> Iterator[dict[str, int]]:
+        """See `Planned`."""
+        return window_plan.points(_window(operator, cpu), cpu)
+
+    def estimate(self, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
+        """See `Planned`."""
+        return window_plan.estimate(_window(operator, cpu), parameters, cpu)
+
+    def emit(self, func: Any, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+        """See `Planned`."""
+        window = _window(operator, cpu)
+        return window_blocked.unfit(func, window) or window_blocked.schedule(func, window, parameters, cpu)
+
+
+def default(op: Depthwise2d, cpu: Cpu) -> dict[str, int]:
+    """Return the parameters that the hardware row gives."""
+    return window_plan.default(_window(op, cpu), cpu)
+
+
+def _window(op: Depthwise2d, cpu: Cpu) -> Window:
+    return Window(BLOCK, op, cpu.lanes(op.sum_bits), blocked=not op.channels_last, weighted=True)

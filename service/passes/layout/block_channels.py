@@ -14,7 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from schedules.cpu import planning
 from schedules.cpu.conv import blocked_compute as compute
 from schedules.hardware import Cpu
-from schedules.operators import Conv2d
+from schedules.operators import Conv2d, Depthwise2d, Pool2d
 from schedules.plan import Planner
 from service.passes.common.epilogue import Readers, epilogue_of
 from service.passes.common.images import (
@@ -31,7 +31,6 @@ from service.passes.common.images import (
     sides,
 )
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
-from service.passes.kernels import blocked_pooling as pooling
 from service.passes.kernels.blocked_resize import bilinear
 from service.passes.kernels.blocked_transposed import Phases
 from service.passes.layout.blocked_weights import pack_broadcast
@@ -164,11 +163,8 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         op = self._operator(data, shape, attrs)
         array = weight.value.numpy()
         if op.groups == op.channels == op.filters and shape[1] == 1:
-            self.convolutions += 1
-            packed = relax.const(compute.pack_depthwise(array, self.lanes))
-            geometry = {name: getattr(op, name) for name in ("strides", "padding", "dilation")}
-            depthwise = partial(compute.depthwise_conv2d, **geometry, out_dtype="float32")
-            return _Blocked(self._te(depthwise, self._pack(data), packed, name="depthwise_conv2d"), op.filters)
+            depthwise = Depthwise2d(channels=self._filled(op.channels), epilogue=op.epilogue, **_geometry(op))
+            return _Blocked(self._planned(depthwise, array, self._pack(data)), op.filters)
         if not planning.is_blockable(op, self.cpu):
             return None
         filters, op = op.filters, op.in_blocks(self.lanes)
@@ -199,7 +195,11 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             epilogue=epilogue_of(self.readers, self.bound),
         )
 
-    def _planned(self, op: Conv2d, weight: Any, image: relax.Expr, *gates: relax.Expr) -> relax.Var:
+    def _filled(self, channels: int) -> int:
+        """As many channels as their blocks have."""
+        return channels + -channels % self.lanes
+
+    def _planned(self, op: Conv2d | Depthwise2d, weight: Any, image: relax.Expr, *gates: relax.Expr) -> relax.Var:
         """The convolution as its plan says, with the weight packed for it."""
         plan = self.planner.plan(op)
         self.convolutions += 1
@@ -231,7 +231,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             strides=pair(attrs.strides),
             dilation=ints(attrs.dilation, 2),
             padding=sides(attrs.padding),
-            count_include_pad=bool(attrs.count_include_pad),
+            counts_padding=bool(attrs.count_include_pad),
         )
 
     def _adaptive(self, call: relax.Call) -> _Blocked | None:
@@ -247,9 +247,9 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
     def _windows(self, data: relax.Expr, kind: str, **geometry: Any) -> _Blocked | None:
         if data not in self.blocked:
             return None
-        function, found = partial(pooling.pool_windows, kind=kind, **geometry), self.blocked[data]
-        result = self._te(function, found.var, name=f"{kind}_pool2d", op_pattern=_OUT_FUSABLE)
-        return _Blocked(result, found.channels)
+        behind = epilogue_of(self.readers, self.bound)
+        op = Pool2d(reduce=kind, epilogue=behind, **self._sizes(data), **geometry)
+        return self._pooled(op, data, _OUT_FUSABLE)
 
     def _over_pixels(self, kind: str, call: relax.Call) -> _Blocked | None:
         (data,), attrs = call.args, call.attrs
@@ -258,11 +258,24 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         return self._image(kind, data)
 
     def _image(self, kind: str, data: relax.Expr) -> _Blocked:
-        batch, _, height, _ = data.ty.shape
-        divided = int(height) % self.cpu.cores == 0 and getattr(batch, "value", 1) == 1
-        function = partial(pooling.pool_images, kind=kind, strips=self.cpu.cores if divided else 1)
-        found = self.blocked[data]
-        return _Blocked(self._te(function, found.var, name=f"{kind}_image", op_pattern=_OPAQUE), found.channels)
+        op = Pool2d(reduce=kind, whole=True, kernel=pair(list(data.ty.shape)[2:]), **self._sizes(data))
+        return self._pooled(op, data, _OPAQUE)
+
+    def _sizes(self, data: relax.Expr) -> dict[str, Any]:
+        """Those of a blocked image, its channels filled up to whole blocks."""
+        batch, _, height, width = data.ty.shape
+        channels = self._filled(self.blocked[data].channels)
+        return {
+            "batch": int(getattr(batch, "value", 0)),
+            "channels": channels,
+            "height": int(height),
+            "width": int(width),
+        }
+
+    def _pooled(self, op: Pool2d, data: relax.Expr, op_pattern: int) -> _Blocked:
+        plan, found = self.planner.plan(op), self.blocked[data]
+        result = self._te(planning.computation(plan), found.var, name=planning.kernel_name(plan), op_pattern=op_pattern)
+        return _Blocked(result, found.channels)
 
     def _unary(self, call: relax.Call) -> _Blocked | None:
         data, *rest = call.args
@@ -331,3 +344,8 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             array = arg.value.numpy()
             return relax.const(array.reshape(())) if array.size == 1 else pack_broadcast(array, channels, self.lanes)
         return self._pack(arg) if is_static_image(arg) and channels_of(arg) == channels else None
+
+
+def _geometry(op: Conv2d) -> dict[str, Any]:
+    names = ("batch", "height", "width", "kernel", "strides", "padding", "dilation")
+    return {name: getattr(op, name) for name in names}

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import tvm
-from tvm import IRModule, relax, te, topi
+from tvm import IRModule, relax
 
+from schedules.cpu import planning
 from schedules.hardware import Cpu
+from schedules.operators import Depthwise2d
+from schedules.plan import Planner
+from service.passes.common.images import pair, sides
 from service.passes.common.rewrite import Rule, Scope, is_tensor_constant, rewrite_calls, static_shape
 
-__all__ = ["ChannelsLast", "depthwise_conv2d_nhwc"]
+__all__ = ["ChannelsLast"]
 
 _TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 _OUT_FUSABLE = 4
@@ -32,12 +34,13 @@ class ChannelsLast:
     Float32 images of known size, channels that fill vectors.
     """
 
-    def __init__(self, cpu: Cpu) -> None:
+    def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
+        self.planner = planner or planning.Defaults(cpu)
         self.lanes = cpu.lanes(32)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """The module with these convolutions on NHWC; the same object if there are none."""
-        rules: dict[str, Rule] = {"nn.conv2d": partial(_depthwise, lanes=self.lanes)}
+        rules: dict[str, Rule] = {"nn.conv2d": partial(_depthwise, planner=self.planner, lanes=self.lanes)}
         changed = rewrite_calls(module, rules, rounds=1)
         return module if changed.same_as(module) else rewrite_calls(changed, {**rules, "permute_dims": _permute})
 
@@ -61,7 +64,7 @@ def _sum_with_one(expr: relax.Expr, scope: Scope) -> relax.Call | None:
     return call if images else None
 
 
-def _depthwise(call: relax.Call, scope: Scope, *, lanes: int) -> relax.Expr | None:
+def _depthwise(call: relax.Call, scope: Scope, *, planner: Planner, lanes: int) -> relax.Expr | None:
     data, weight = call.args
     attrs, array, image = call.attrs, scope.constant(weight), static_shape(data)
     layouts = (attrs.data_layout, attrs.kernel_layout, attrs.out_layout)
@@ -73,10 +76,22 @@ def _depthwise(call: relax.Call, scope: Scope, *, lanes: int) -> relax.Expr | No
     source = _channels_last(data, scope)
     if source is None:
         return None
-    packed = relax.const(np.ascontiguousarray(array[:, 0].transpose(1, 2, 0)))
-    geometry = {name: [int(each) for each in getattr(attrs, name)] for name in ("strides", "padding", "dilation")}
-    function = partial(depthwise_conv2d_nhwc, **geometry)
-    result = scope.emit_te(function, source, packed, name="depthwise_conv2d_nhwc", attrs={"op_pattern": _OUT_FUSABLE})
+    plan = planner.plan(
+        Depthwise2d(
+            batch=image[0],
+            channels=channels,
+            height=image[2],
+            width=image[3],
+            kernel=(array.shape[2], array.shape[3]),
+            strides=pair(attrs.strides),
+            padding=sides(attrs.padding),
+            dilation=pair(attrs.dilation),
+            channels_last=True,
+        )
+    )
+    function, packed = planning.computation(plan), relax.const(planning.pack(plan, array))
+    name, pattern = planning.kernel_name(plan), {"op_pattern": _OUT_FUSABLE}
+    result = scope.emit_te(function, source, packed, name=name, attrs=pattern)
     return relax.op.permute_dims(result, _TO_NCHW)
 
 
@@ -95,29 +110,3 @@ def _permute(call: relax.Call, scope: Scope) -> relax.Expr | None:
     if found is not None or total is None:
         return found
     return relax.op.add(*(scope.emit(relax.op.permute_dims(arg, _TO_NHWC)) for arg in total.args))
-
-
-def depthwise_conv2d_nhwc(
-    data: te.Tensor, weight: te.Tensor, *, strides: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
-) -> te.Tensor:
-    """`C[n, h, w, c] += A[n, h*s + r*d, w*s + q*d, c] * W[r, q, c]` on zero-padded A; the last stage copies."""
-    batch, height, width, channels = data.shape
-    kernel = [int(size) for size in weight.shape[:2]]
-    top, left, bottom, right = [*padding] * (4 // len(padding))
-    out = [
-        (int(size) + around - (k - 1) * d - 1) // s + 1
-        for size, around, k, d, s in zip(
-            (height, width), (top + bottom, left + right), kernel, dilation, strides, strict=True
-        )
-    ]
-    pads = any(padding)
-    source = topi.nn.pad(data, (0, top, left, 0), (0, bottom, right, 0), 0.0, name="pad") if pads else data
-    r, q = (te.reduce_axis((0, size), name=name) for size, name in zip(kernel, "rq", strict=True))
-
-    def element(n: Any, h: Any, w: Any, c: Any) -> Any:
-        value = source[n, h * strides[0] + r * dilation[0], w * strides[1] + q * dilation[1], c]
-        return te.sum(value * weight[r, q, c], axis=[r, q])
-
-    shape = (batch, *out, channels)
-    sums = te.compute(shape, element, name="depthwise_conv2d")
-    return te.compute(shape, lambda *index: sums[index], name="written")

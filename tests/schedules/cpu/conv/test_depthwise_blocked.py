@@ -9,15 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import te, tirx
 
-from schedules.cpu.conv import blocked_compute as compute
+from schedules.cpu import planning
 from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
+from schedules.cpu.conv.depthwise_compute import depthwise_conv2d
 from schedules.hardware import cpu_of
+from schedules.operators import Depthwise2d
+from schedules.plan import Plan
 from schedules.template import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
-from service.passes.layout.channels_last import depthwise_conv2d_nhwc
 from tests.guarded import guarded_tensor
 
 pytestmark = pytest.mark.sampled
@@ -32,14 +35,25 @@ def lanes_of(name: str) -> int:
     return cpu_of(to_tvm(resolve(name))).lanes(32)
 
 
+def operator(channels: int, size: tuple[int, int], kernel: int, batch: int = 1, **more: Any) -> Depthwise2d:
+    height, width = size
+    return Depthwise2d(batch=batch, channels=channels, height=height, width=width, kernel=(kernel, kernel), **more)
+
+
+def planned(op: Depthwise2d, lanes: int) -> Plan:
+    """Its default plan for the vectors of this width."""
+    name = next(name for name in (*TARGETS, "x86-64-v4") if lanes_of(name) == lanes)
+    return planning.default(op, cpu_of(to_tvm(resolve(name))))
+
+
 def convolution(
     lanes: int, size: tuple[int, int], kernel: int, epilogue: str = "none", batch: int = 1, **geometry: Any
 ):
     """A PrimFunc of a depthwise convolution of two channel blocks."""
-    full = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), **geometry}
+    op = operator(2 * lanes, size, kernel, batch, **geometry)
     data = te.placeholder((batch, 2, *size, lanes), name="data")
     weight = te.placeholder((2, kernel, kernel, lanes), name="weight")
-    out = compute.depthwise_conv2d(data, weight, out_dtype="float32", **full)
+    out = depthwise_conv2d(data, weight, plan=planned(op, lanes))
     if epilogue == "silu":
         out = te.compute(out.shape, lambda *i: out[i] * te.sigmoid(out[i]), name="silu")
     if epilogue == "residual":
@@ -108,7 +122,8 @@ def test_channels_last(name: str, size: tuple[int, int], kernel: int, geometry: 
     full = {"strides": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), **geometry}
     data = te.placeholder((2, *size, channels), name="data")
     weight = te.placeholder((kernel, kernel, channels), name="weight")
-    func = te.create_prim_func([data, weight, depthwise_conv2d_nhwc(data, weight, **full)])
+    plan = planned(operator(channels, size, kernel, 2, channels_last=True, **geometry), lanes_of(name))
+    func = te.create_prim_func([data, weight, depthwise_conv2d(data, weight, plan=plan)])
     found = RULE.apply(func, target)
     assert isinstance(found, Schedule), found
     arrays = inputs(func)
@@ -117,24 +132,21 @@ def test_channels_last(name: str, size: tuple[int, int], kernel: int, geometry: 
     np.testing.assert_allclose(run(found.func, target, arrays), np.moveaxis(want[..., 0], 1, -1), rtol=1e-4, atol=1e-4)
 
 
-def test_channels_last_that_do_not_fill_vectors_are_declined() -> None:
-    data, weight = te.placeholder((1, 9, 9, 12), name="data"), te.placeholder((3, 3, 12), name="weight")
-    result = depthwise_conv2d_nhwc(data, weight, strides=(1, 1), padding=(1, 1, 1, 1), dilation=(1, 1))
-    assert isinstance(RULE.apply(te.create_prim_func([data, weight, result]), to_tvm(resolve("x86-64-v3"))), Declined)
+def test_channels_that_do_not_fill_vectors_are_refused() -> None:
+    op, cpu = operator(12, (9, 9), 3, channels_last=True), cpu_of(to_tvm(resolve("x86-64-v3")))
+    assert "vectors" in planning.refusal(op, RULE.name, planning.default(op, cpu).parameters, cpu)
 
 
-@pytest.mark.sampled("1-silu")
 @pytest.mark.parametrize("epilogue", ["silu", "residual"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_any_choice_is_right(epilogue: str, batch: int) -> None:
     target = to_tvm(resolve("auto"))
     func = convolution(lanes_of("auto"), (8, 22), 3, epilogue, batch, padding=(1, 1, 1, 1))
-    choices = RULE.choices(func, target)
-    assert not isinstance(choices, Declined)
+    space = RULE.points(func, target)
+    assert not isinstance(space, Declined)
     arrays = inputs(func)
     want = run(func, target, arrays)
-    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-    for point in random.Random(0).sample(points, 8):
+    for point in random.Random(0).sample(space.listed, 8):
         found = RULE.apply(func, target, point)
         assert isinstance(found, Schedule)
         np.testing.assert_allclose(run(found.func, target, arrays), want, rtol=1e-5, atol=1e-5)
@@ -149,7 +161,7 @@ def script(func: Any, name: str = "x86-64-v4", **parameters: int) -> str:
 
 def test_rows_of_padding_are_skipped_and_columns_of_it_are_not_in_the_hot_loop() -> None:
     func = convolution(16, (56, 56), 3, "residual", padding=(1, 1, 1, 1))
-    text = script(func, columns=14, strips=2, staged=0)
+    text = script(func, block=16, columns=14, strips=2, staged=0)
     assert "for ax5 in range(3):\n                    if 1 <= " in text
     assert "T.if_then_else(1 <= v_w + v_q and v_w + v_q < 57, " in text
     assert "T.serial(4, annotations={'pragma_loop_partition_hint'" in text.replace('"', "'")
@@ -158,8 +170,14 @@ def test_rows_of_padding_are_skipped_and_columns_of_it_are_not_in_the_hot_loop()
 
 def test_an_epilogue_with_functions_is_a_loop_and_a_cheap_one_is_unrolled() -> None:
     target = to_tvm(resolve("x86-64-v4"))
-    staged = {name: RULE.apply(convolution(16, (14, 14), 5, name), target) for name in ("silu", "residual", "none")}
-    assert {name: found.parameters["staged"] for name, found in staged.items()} == {"silu": 1, "residual": 0, "none": 0}
+    for name, staged in (("silu", 1), ("residual", 0), ("none", 0)):
+        func = convolution(16, (14, 14), 5, name)
+        found = RULE.apply(func, target)
+        assert isinstance(found, Schedule)
+        same, other = (RULE.apply(func, target, {**found.parameters, "staged": each}) for each in (staged, 1 - staged))
+        assert isinstance(same, Schedule) and isinstance(other, Schedule)
+        assert tvm_ffi.structural_equal(found.func, same.func)
+        assert not tvm_ffi.structural_equal(found.func, other.func)
 
 
 @pytest.mark.parametrize(
@@ -178,7 +196,11 @@ def test_what_it_declines_and_refuses() -> None:
     plain = te.create_prim_func([a, te.compute((8, 8), lambda i, j: a[i, j] + 1.0, name="add")])
     assert isinstance(RULE.apply(plain, to_tvm(resolve("x86-64-v3"))), Declined)
     with pytest.raises(ValueError, match="columns"):
-        RULE.apply(convolution(8, (4, 9), 3), to_tvm(resolve("x86-64-v3")), {"columns": 99, "strips": 1, "staged": 0})
+        RULE.apply(
+            convolution(8, (4, 9), 3),
+            to_tvm(resolve("x86-64-v3")),
+            {"block": 8, "columns": 99, "strips": 1, "staged": 0},
+        )
 
 
 def test_it_compiles_for_neon() -> None:

@@ -11,17 +11,22 @@ import pytest
 import tvm
 from tvm import te, tirx
 
+from schedules.cpu import planning
+from schedules.cpu.common.register_tile import divisors
 from schedules.cpu.pooling.pooling import Pooling
+from schedules.cpu.pooling.pooling_image import PoolingImage
 from schedules.hardware import cpu_of
+from schedules.ir import tir
+from schedules.operators import Pool2d
+from schedules.plan import PLAN, Plan
+from schedules.planned import Planned
 from schedules.template import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
-from service.passes.kernels.blocked_pooling import pool_images, pool_windows
 
 pytestmark = pytest.mark.sampled
 
 pipeline.register()
-RULE = Pooling()
 TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]
 Array = np.ndarray[Any, Any]
 
@@ -34,6 +39,28 @@ def image(lanes: int, size: tuple[int, int], batch: int = 1) -> te.Tensor:
     return te.placeholder((batch, 3, *size, lanes), name="data")
 
 
+def plan_of(data: te.Tensor, name: str, strips: int | None = None, **how: Any) -> Plan:
+    """The default plan of a pool of `data`; with `strips` for an image in these."""
+    batch, blocks, height, width, lanes = (int(size) for size in data.shape)
+    op = Pool2d(batch=batch, channels=blocks * lanes, height=height, width=width, **how)
+    cpu = cpu_of(to_tvm(resolve(name)))
+    plan = planning.default(op, cpu)
+    if strips is None:
+        return plan
+    rows = divisors(height // strips, cpu.fma_in_flight)[-1]
+    return planning.planned(op, plan.template, {**plan.parameters, "strips": strips, "rows": rows}, cpu)
+
+
+def pooled(data: te.Tensor, name: str, strips: int | None = None, **how: Any) -> Any:
+    plan = plan_of(data, name, strips, **how)
+    return te.create_prim_func([data, planning.computation(plan)(data)])
+
+
+def whole(data: te.Tensor, name: str, kind: str, strips: int) -> Any:
+    height, width = (int(size) for size in data.shape[2:4])
+    return pooled(data, name, strips, reduce=kind, whole=True, kernel=(height, width))
+
+
 def run(func: Any, target: Any, data: Array) -> Array:
     out = tvm.runtime.tensor(np.zeros([int(n) for n in func.params[-1].shape], "float32"))
     func = func.with_attr("tirx.is_scheduled", True)
@@ -42,8 +69,12 @@ def run(func: Any, target: Any, data: Array) -> Array:
     return out.numpy()
 
 
+def rule_of(func: Any) -> Planned[Pool2d]:
+    return PoolingImage() if "pool_rows" in tir.block_names(func) else Pooling()
+
+
 def scheduled(func: Any, name: str, parameters: Any = None) -> Any:
-    found = RULE.apply(func, to_tvm(resolve(name)), parameters)
+    found = rule_of(func).apply(func, to_tvm(resolve(name)), parameters)
     assert isinstance(found, Schedule), found
     return found.func
 
@@ -91,8 +122,9 @@ GEOMETRIES: list[tuple[tuple[int, int], dict[str, Any]]] = [
 def test_windows(name: str, kind: str, size: tuple[int, int], geometry: dict[str, Any]) -> None:
     counts = kind == "avg with padding"
     full = {"padding": (0, 0, 0, 0), "dilation": (1, 1), **geometry, "kind": kind[:3], "count_include_pad": counts}
-    data = image(lanes_of(name), size)
-    func = te.create_prim_func([data, pool_windows(data, **full)])
+    func = pooled(
+        image(lanes_of(name), size), name, reduce=kind[:3], counts_padding=kind == "avg with padding", **geometry
+    )
     array = values(func)
     got = run(scheduled(func, name), to_tvm(resolve(name)), array)
     np.testing.assert_allclose(got, reference(array, **full), rtol=1e-5, atol=1e-5)
@@ -106,7 +138,7 @@ def test_windows(name: str, kind: str, size: tuple[int, int], geometry: dict[str
 )
 def test_images(name: str, kind: str, batch: int, size: tuple[int, int], strips: int) -> None:
     data = image(lanes_of(name), size, batch)
-    func = te.create_prim_func([data, pool_images(data, kind=kind, strips=strips)])
+    func = whole(data, name, kind, strips)
     array = values(func)
     want = (np.max if kind == "max" else np.mean)(array.astype("float64"), axis=(2, 3), keepdims=True)
     np.testing.assert_allclose(run(scheduled(func, name), to_tvm(resolve(name)), array), want, rtol=1e-5, atol=1e-6)
@@ -116,25 +148,22 @@ def test_images(name: str, kind: str, batch: int, size: tuple[int, int], strips:
 @pytest.mark.parametrize("case", ["windows", "images", "images in strips"])
 def test_any_choice_is_right(case: str) -> None:
     target, data = to_tvm(resolve("auto")), image(lanes_of("auto"), (12, 21), 2)
-    pooled = (
-        pool_windows(data, kind="avg", kernel=(3, 3), strides=(1, 1), padding=(1, 1, 1, 1))
-        if case == "windows"
-        else pool_images(data, kind="avg", strips=2 if case == "images in strips" else 1)
-    )
-    func = te.create_prim_func([data, pooled])
-    choices = RULE.choices(func, target)
-    assert not isinstance(choices, Declined)
+    if case == "windows":
+        func = pooled(data, "auto", reduce="avg", kernel=(3, 3), padding=(1, 1, 1, 1))
+    else:
+        func = whole(data, "auto", "avg", 2 if case == "images in strips" else 1)
+    space = rule_of(func).points(func, target)
+    assert not isinstance(space, Declined)
     array = values(func)
     want = run(func, target, array)
-    points = [dict(zip(choices, each, strict=True)) for each in itertools.product(*choices.values())]
-    for point in random.Random(0).sample(points, min(6, len(points))):
+    for point in random.Random(0).sample(space.listed, min(6, space.size)):
         np.testing.assert_allclose(run(scheduled(func, "auto", point), target, array), want, rtol=1e-5, atol=1e-5)
 
 
 def test_rows_of_padding_are_skipped() -> None:
     data = image(16, (56, 56))
-    pooled = pool_windows(data, kind="max", kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
-    text = str(scheduled(te.create_prim_func([data, pooled]), "x86-64-v4").script())
+    func = pooled(data, "x86-64-v4", reduce="max", kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))
+    text = str(scheduled(func, "x86-64-v4").script())
     assert "if 1 <= " in text
     assert "T.if_then_else(1 <= v_w * 2 + v_q and v_w * 2 + v_q < 57, " in text
 
@@ -147,9 +176,12 @@ def test_rows_whose_padding_is_no_identity_are_not_skipped() -> None:
         name="pad",
     )
     r, q = te.reduce_axis((0, 3), name="r"), te.reduce_axis((0, 1), name="q")
-    sums = te.compute(
-        (1, 1, 8, 8, 8), lambda n, c, h, w, v: te.sum(padded[n, c, h + r, w + q, v], axis=[r, q]), name="pool2d"
-    )
+    plan = plan_of(data, "x86-64-v3", reduce="avg", kernel=(3, 1), padding=(1, 0, 1, 0))
+
+    def total(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+        return te.sum(padded[n, c, h + r, w + q, v], axis=[r, q])
+
+    sums = te.compute((1, 1, 8, 8, 8), total, name="pool2d", attrs={PLAN: plan.to_json()})
     func = te.create_prim_func([data, te.compute(sums.shape, lambda *i: sums[i], name="written")])
     target = to_tvm(resolve("x86-64-v3"))
     np.testing.assert_allclose(run(scheduled(func, "x86-64-v3"), target, values(func)), run(func, target, values(func)))
@@ -158,6 +190,23 @@ def test_rows_whose_padding_is_no_identity_are_not_skipped() -> None:
 def test_what_it_declines() -> None:
     a = te.placeholder((8, 8), name="a")
     plain = te.create_prim_func([a, te.compute((8, 8), lambda i, j: a[i, j] + 1.0, name="add")])
-    found = RULE.apply(plain, to_tvm(resolve("x86-64-v3")))
-    assert isinstance(found, Declined)
-    assert found.reason
+    for rule in (Pooling(), PoolingImage()):
+        found = rule.apply(plain, to_tvm(resolve("x86-64-v3")))
+        assert isinstance(found, Declined)
+        assert found.reason
+
+
+def test_an_image_is_no_window_and_windows_are_no_image() -> None:
+    data, cpu = image(8, (6, 6)), cpu_of(to_tvm(resolve("x86-64-v3")))
+    windows = plan_of(data, "x86-64-v3", reduce="max", kernel=(2, 2), strides=(2, 2))
+    all_of_it = plan_of(data, "x86-64-v3", reduce="max", kernel=(6, 6), whole=True)
+    assert (windows.template, all_of_it.template) == ("cpu.pooling", "cpu.pooling_image")
+    for plan, other in ((windows, all_of_it), (all_of_it, windows)):
+        assert planning.refusal(plan.operator, other.template, other.parameters, cpu)
+        assert {each.template for each in planning.space(plan.operator, cpu)} == {plan.template}
+
+
+def test_strips_that_the_stages_do_not_have_are_refused() -> None:
+    func = whole(image(8, (12, 5)), "x86-64-v3", "max", 2)
+    with pytest.raises(ValueError, match="strips"):
+        PoolingImage().apply(func, to_tvm(resolve("x86-64-v3")), {"block": 8, "strips": 3, "rows": 1})

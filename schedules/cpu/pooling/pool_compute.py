@@ -7,30 +7,20 @@ from typing import Any
 
 from tvm import te, topi
 
-__all__ = ["pool_images", "pool_windows"]
+from schedules.operators import Pool2d
+from schedules.plan import PLAN, Plan
+
+__all__ = ["pool_image", "pool_windows"]
 
 
-def pool_windows(
-    data: te.Tensor,
-    *,
-    kind: str,
-    kernel: tuple[int, int],
-    strides: tuple[int, int],
-    dilation: tuple[int, int] = (1, 1),
-    padding: tuple[int, int, int, int] = (0, 0, 0, 0),
-    count_include_pad: bool = False,
-) -> te.Tensor:
-    """`C[n, c, h, w, v]`: the maximum (`kind` max) or mean (avg) of a window of A.
+def pool_windows(data: te.Tensor, *, plan: Plan) -> te.Tensor:
+    """Return `C[n, c, h, w, v]`: the maximum or mean of a window of A.
 
-    Padding is never a maximum; in a mean it counts as zeros, or with `count_include_pad` False not at all.
+    Padding is never a maximum; in a mean it counts as zeros, or not at all.
     """
+    op: Pool2d = plan.operator  # type: ignore[assignment]  # plans of this template are of pools
+    kind, kernel, strides, dilation, padding = op.reduce, op.kernel, op.strides, op.dilation, op.padding
     batch, blocks, height, width, lanes = data.shape
-    out = [
-        (int(size) + sum(pads) - (k - 1) * d - 1) // s + 1
-        for size, pads, k, d, s in zip(
-            (height, width), (padding[::2], padding[1::2]), kernel, dilation, strides, strict=True
-        )
-    ]
     lowest = te.min_value(data.dtype)
     source = _padded(data, padding, lowest if kind == "max" else 0.0)
     taps = [te.reduce_axis((0, size), name=name) for size, name in zip(kernel, "rq", strict=True)]
@@ -40,15 +30,15 @@ def pool_windows(
         y, x = (o * s + t * d for o, s, t, d in zip((h, w), strides, taps, dilation, strict=True))
         return reduce(source[n, c, y, x, v], axis=taps)
 
-    shape = (batch, blocks, *out, lanes)
-    found = te.compute(shape, element, name="pool2d")
+    shape = (batch, blocks, *op.result, lanes)
+    found = te.compute(shape, element, name="pool2d", attrs={PLAN: plan.to_json()})
     if kind == "max":
         return te.compute(shape, lambda *index: found[index], name="written")
 
     def mean(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
         sides = [(h, 0, int(height)), (w, 1, int(width))]
         counts = [_taps_inside(o, size, kernel[a], strides[a], dilation[a], padding[a]) for o, a, size in sides]
-        if count_include_pad or not any(padding):
+        if op.counts_padding or not any(padding):
             return found[n, c, h, w, v] / float(prod(kernel))
         return found[n, c, h, w, v] / (counts[0] * counts[1]).astype(data.dtype)
 
@@ -70,11 +60,10 @@ def _taps_inside(out: Any, size: int, kernel: int, stride: int, dilation: int, b
     return te.max(inside - skipped, 1)
 
 
-def pool_images(data: te.Tensor, *, kind: str, strips: int) -> te.Tensor:
-    """`C[n, c, 0, 0, v]`: the maximum or mean over all of h and w: of each row, of each of the `strips`, and of these.
-
-    `strips` divides the height.
-    """
+def pool_image(data: te.Tensor, *, plan: Plan) -> te.Tensor:
+    """Return `C[n, c, 0, 0, v]`: the maximum or mean of each row, of each of the plan's strips, and of these."""
+    op: Pool2d = plan.operator  # type: ignore[assignment]
+    kind, strips = op.reduce, plan.parameters["strips"]
     batch, blocks, height, width, lanes = data.shape
     reduce: Any = te.max if kind == "max" else te.sum
     high = int(height) // strips
@@ -83,7 +72,8 @@ def pool_images(data: te.Tensor, *, kind: str, strips: int) -> te.Tensor:
     def row(n: Any, c: Any, strip: Any, y: Any, v: Any) -> Any:
         return reduce(data[n, c, strip * high + y, w, v], axis=w)
 
-    rows = te.compute((batch, blocks, strips, high, lanes), row, name="pool_rows")
+    shape = (batch, blocks, strips, high, lanes)
+    rows = te.compute(shape, row, name="pool_rows", attrs={PLAN: plan.to_json()})
     parts = te.compute(
         (batch, blocks, strips, lanes), lambda n, c, s, v: reduce(rows[n, c, s, y, v], axis=y), name="pool_strips"
     )

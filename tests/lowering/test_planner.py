@@ -1,0 +1,91 @@
+"""Records decide plans: those that come with relaxc are found, and one that is refused is passed over."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from schedules.cpu import planning
+from schedules.hardware import cpu_of
+from schedules.operators import Depthwise2d, Operator, Pool2d, operator_from
+from service.lowering.planner import RecordPlanner, workload_of_operator
+from service.lowering.target import resolve, to_tvm
+from service.request import TargetSpec
+from service.tuning.record_files import read
+from service.tuning.records import RecordSet, RecordTarget
+from service.tuning.sources import SHIPPED
+from tests.tuning.sample_records import record
+
+SPEC = resolve("x86-64-v3")
+SAPPHIRE_RAPIDS = SHIPPED / "llvm-sapphirerapids-avx512"
+
+OPERATORS: dict[str, Operator] = {
+    "depthwise": Depthwise2d(batch=1, channels=64, height=28, width=28, kernel=(3, 3), padding=(1, 1, 1, 1)),
+    "channels last": Depthwise2d(batch=1, channels=64, height=14, width=14, kernel=(7, 7), channels_last=True),
+    "pool": Pool2d(batch=1, channels=64, height=28, width=28, kernel=(2, 2), strides=(2, 2), reduce="max"),
+    "image": Pool2d(batch=1, channels=64, height=14, width=7, kernel=(14, 7), whole=True, reduce="avg"),
+}
+SHIPPED_OPERATORS: dict[str, Operator] = {
+    "max pool of ResNet": Pool2d(
+        batch=1,
+        channels=64,
+        height=112,
+        width=112,
+        kernel=(3, 3),
+        strides=(2, 2),
+        padding=(1, 1, 1, 1),
+        reduce="max",
+    ),
+    "depthwise of ConvNeXt": Depthwise2d(
+        batch=1, channels=96, height=56, width=56, kernel=(7, 7), padding=(3, 3, 3, 3), channels_last=True
+    ),
+    "mean of ResNet-50": Pool2d(batch=1, channels=2048, height=7, width=7, kernel=(7, 7), whole=True, reduce="avg"),
+}
+
+
+def planner(operator: Operator, template: str, version: int, parameters: Any) -> RecordPlanner:
+    """One that knows a record of this template with these parameters."""
+    workload = workload_of_operator(operator)
+    made = record(
+        workload=workload.digest,
+        dtype=workload.dtype,
+        shapes=workload.shapes,
+        target=RecordTarget.of(SPEC),
+        threads=SPEC.cores,
+        rule=template,
+        version=version,
+        parameters=parameters,
+    )
+    return RecordPlanner(SPEC, RecordSet([made]))
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_record_decides_and_one_that_is_refused_is_passed_over(name: str) -> None:
+    operator, cpu = OPERATORS[name], cpu_of(to_tvm(SPEC))
+    default, *others = planning.space(operator, cpu)
+    rule = planning.template(default.template)
+    assert rule is not None and others
+    asked = planner(operator, rule.name, rule.version, others[0].parameters)
+    found = asked.plan(operator)
+    assert found.parameters == others[0].parameters and found.origin != "default"
+    wrong = planner(operator, rule.name, rule.version, {**default.parameters, "strips": 5})
+    assert wrong.plan(operator) == planning.default(operator, cpu)
+    [(_, reason)] = wrong.passed_over[operator.digest]
+    assert "strips" in reason
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_an_operator_is_its_key(name: str) -> None:
+    assert operator_from(json.loads(json.dumps(OPERATORS[name].key()))) == OPERATORS[name]
+
+
+@pytest.mark.parametrize("name", SHIPPED_OPERATORS)
+def test_records_that_come_with_relaxc_are_found(name: str) -> None:
+    """What names an operator may not change without its records."""
+    given = json.loads((SAPPHIRE_RAPIDS / "target.json").read_text())
+    spec = TargetSpec.from_dict(given)
+    asked = RecordPlanner(spec, read(SHIPPED))
+    assert asked.plan(SHIPPED_OPERATORS[name]).origin != "default"
+    assert asked.passed_over[SHIPPED_OPERATORS[name].digest] == []
