@@ -210,3 +210,17 @@ def test_operators_of_onnx_runtimes_quantizer(tmp_path: Path) -> None:
     assert "cpu.matmul_packed" in agree(
         path, {"a": some("uint8", 8, 16), "i": some("uint8", 2, 4, 5, 5)}, steps=1, share=0.05
     )
+
+
+def test_rows_of_symbolic_number(tmp_path: Path) -> None:
+    """Bytes of a weight that is not symmetric, by a template that packs nothing."""
+    weights = {"s": np.float32(0.03), "z": np.uint8(131), "w": some("int8", 24, 40), "y": np.int8(1)}
+    nodes = [
+        node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+        node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+        node("DequantizeLinear", ["w", "s", "y"], ["v"]),
+        node("MatMul", ["d", "v"], ["p"]),
+    ]
+    path = write(tmp_path, model(nodes, [value("x", ["n", 24])], [value("p", ["n", 40])], **weights))
+    rules = agree(path, {"x": np.random.default_rng(0).standard_normal((5, 24)).astype("float32")})
+    assert "cpu.matmul" in rules
