@@ -195,6 +195,7 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
     layout, rows, vectors = Layout.of(op, parameters), parameters["rows"], parameters["vectors"]
     columns = op.result[0] * op.result[1] if layout.flat else op.result[1]
     wrong = {
+        "its groups do not fill blocks of channels": not is_blockable(op, layout.lanes),
         "the blocks of channels are not as wide as a vector": layout.lanes != cpu.lanes(op.sum_bits),
         "flat and prefetch are 0 or 1": {parameters["flat"], parameters["prefetch"]} - {0, 1} != set(),
         "padded is not the columns in whole tiles": not columns <= layout.columns < columns + cpu.vector_registers,

@@ -221,6 +221,13 @@ def test_a_space_has_the_default_and_no_point_that_is_refused(name: str, op: Ope
     assert refused == {""}
 
 
+def test_groups_that_do_not_fill_blocks_have_no_point() -> None:
+    cpu = cpu_named("x86-64-v3")
+    op = conv_op({"groups": 4}, 16, 16, 1, (7, 7))
+    assert "groups" in planning.refusal(op, "cpu.conv2d_blocked", blocked_plan.default(op, cpu), cpu)
+    assert list(blocked_plan.points(op, cpu)) == []
+
+
 @pytest.mark.parametrize(("rows", "tile", "vectors"), [(13, 13, 2), (31, 8, 3), (49, 7, 3)])
 @pytest.mark.parametrize(("columns", "panels"), [(144, 1), (144, 3), (1008, 7)])
 def test_a_depth_in_parts(rows: int, tile: int, vectors: int, columns: int, panels: int) -> None:
