@@ -34,6 +34,7 @@ from schedules.planned import Planned
 
 __all__ = [
     "Defaults",
+    "bytes_are_faster",
     "computation",
     "default",
     "has_layouts",
@@ -202,6 +203,14 @@ def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
     if accumulate is None or (out != accumulate and not (tir.is_float(out) and out == left)):
         return None
     return {"operands": (left, right), "accumulate": accumulate, "out": out}
+
+
+def bytes_are_faster(cpu: Cpu) -> bool:
+    """Return whether products of bytes take fewer cycles than of float32; the template has no instruction for them yet.
+
+    So it is the rate of the widening multiply-add that counts, which is half of float32's where there is FMA.
+    """
+    return cpu.reference(("uint8", "int8"), "int32").rate > cpu.dot("float32").rate
 
 
 def pack(plan: Plan, weight: Array) -> Array:

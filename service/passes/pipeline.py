@@ -95,7 +95,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         Phase("widen", 0, _widen(job)),
         # Inference only: quantized products before their weights are dequantized, constants into weights, chains into
         # single calls
-        Phase("simplify", 1, [RecognizeIntegerProducts(), *_simplify(), EvaluateConstants(), *_simplify()]),
+        Phase("simplify", 1, [RecognizeIntegerProducts(cpu), *_simplify(), EvaluateConstants(), *_simplify()]),
         # The user's patterns, on the simplified model
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
         # 16-bit operands of contractions, and values stored as their readers want them

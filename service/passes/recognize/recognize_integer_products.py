@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import tvm
 from tvm import IRModule, relax
 
 from schedules.cpu import planning
+from schedules.hardware import Cpu
 from service.passes.common.constants import Array, constant
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
 from service.passes.simplify.fold_constants import COMPUTE
@@ -31,11 +33,16 @@ class RecognizeIntegerProducts:
     where `w + c = b - y` fits int8, c a number a column, most often 0. The first is what QuantizeLinear and
     DequantizeLinear around an operator say (and torch's `quantized_decomposed`), the second QLinearMatMul and
     MatMulInteger. The integers are exact; the floats of the first were rounded once a product, and now once a sum.
+    On `cpu` the first is done only where products of bytes are faster than those of floats, which have their weights
+    dequantized at compile time; without one it is done.
     """
+
+    def __init__(self, cpu: Cpu | None = None) -> None:
+        self.floats_too = cpu is None or planning.bytes_are_faster(cpu)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with integer products; the same object if it has none."""
-        return rewrite_calls(module, {"matmul": _product})
+        return rewrite_calls(module, {"matmul": partial(_product, floats_too=self.floats_too)})
 
 
 @dataclass(frozen=True)
@@ -47,8 +54,10 @@ class _Left:
     scale: relax.Expr | None
 
 
-def _product(call: relax.Call, scope: Scope) -> relax.Expr | None:
+def _product(call: relax.Call, scope: Scope, *, floats_too: bool) -> relax.Expr | None:
     dtype = str(call.ty.dtype)
+    if dtype == "float32" and not floats_too:
+        return None
     left, right = _left(call.args[0], scope, dtype), _right(call.args[1], scope, dtype)
     if left is None or right is None:
         return None

@@ -9,6 +9,8 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
+from schedules.hardware import cpu_of
+from service.lowering.target import resolve, to_tvm
 from service.passes.common.constants import constant
 from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from tests.passes.graphs import assert_unchanged, compute, graph, operators
@@ -68,3 +70,19 @@ def test_scales_of_columns() -> None:
 )
 def test_what_stays(build: Any, dtype: str, depth: int) -> None:
     assert_unchanged(graph(build, x=(dtype, (4, depth))), RecognizeIntegerProducts())
+
+
+def test_floats_stay_where_bytes_are_slower() -> None:
+    """The template multiplies bytes by a widening multiply-add, at half of the rate of float32's FMA."""
+    cpu = cpu_of(to_tvm(resolve("x86-64-v4")))
+    module = graph(lambda x: pairs(x, (WEIGHTS - 128).astype("int8")), x=("int8", (4, 24)))
+    assert_unchanged(module, RecognizeIntegerProducts(cpu))
+    whole = graph(
+        lambda x: op.matmul(
+            centered(x, number(3, "uint8")), centered(constant(WEIGHTS.astype("uint8")), number(128, "uint8"))
+        ),
+        x=("uint8", (2, 4, 24)),
+    )
+    recognized = RecognizeIntegerProducts(cpu)(whole)
+    assert "sum" not in operators(recognized)
+    assert recognized is not whole
