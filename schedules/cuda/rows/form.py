@@ -1,0 +1,214 @@
+"""Reductions over rows and what is made of them, read from a PrimFunc and written as CUDA text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import tirx
+from tvm.ir import TensorLoad
+
+from schedules.cuda.common.expression import LOW, Pair, Unsupported, Writer, operands_text
+from schedules.ir import tir
+from schedules.template import Declined
+
+__all__ = ["Rows", "match"]
+
+_FLOATS = (*LOW, "float32")
+_MOST_ELEMENTS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`out[r, c] = result(x[r, c], sums[r, :], c)`; `text` has Operands, and a `term` for each sum, and `result`."""
+
+    x: Any
+    out: Any
+    rows: int
+    columns: int
+    sums: int
+    text: str
+    operands: tuple[Any, ...]
+
+
+def match(func: Any) -> Rows | Declined:
+    """The rows that `func` reduces and writes, or why it does none that the kernel takes."""
+    blocks = [realize.block for realize in tir.block_realizes(func)]
+    if not any(block.init is not None for block in blocks):
+        return Declined("it reduces nothing")
+    if any(tir.as_int(dim) is None for p in func.params for dim in p.shape):
+        return Declined("its sizes are symbolic")
+    if any(int(tir.product(list(p.shape))) >= _MOST_ELEMENTS for p in func.params):
+        return Declined("an operand has 2^31 elements or more")
+    try:
+        return _Reader(func, blocks).read()
+    except Unsupported as error:
+        return Declined(str(error))
+
+
+class _Reader:
+    """Reads the blocks of one PrimFunc: sums of rows become numbers, all else is inlined."""
+
+    def __init__(self, func: Any, blocks: Sequence[Any]) -> None:
+        if not all(isinstance(block.body, tirx.BufferStore) for block in blocks):
+            raise Unsupported("its blocks are not one store each")
+        self.stores = {block.body.buffer: block for block in blocks}
+        outputs = [buffer for buffer in func.params if buffer in self.stores]
+        if len(outputs) != 1 or len(self.stores) != len(blocks):
+            raise Unsupported(f"it writes {len(outputs)} results, not one")
+        self.out = outputs[0]
+        self.reductions = [block for block in blocks if block.init is not None]
+        self.shape = [int(dim) for dim in self.out.shape]
+        if self.stores[self.out].init is not None or not self.shape or str(self.out.dtype) not in _FLOATS:
+            raise Unsupported("its result is not made of the row and its sums")
+        self.axes = [tirx.Var(f"a{i}", "int64") for i in range(len(self.shape))]
+        self.column = self.axes[-1]
+        self.bounds = dict(zip(self.axes, self.shape, strict=True))
+        self.place = tir.flatten(self.axes, self.shape)
+        self.sums = [tirx.Var(f"sum{i}", "float32") for i in range(len(self.reductions))]
+        self.x: Any = None
+        self.operands: list[Any] = []
+
+    def read(self) -> Rows:
+        """The whole function. Raises Unsupported."""
+        made = self._value(self.stores[self.out], self.axes)
+        fast = str(self.out.dtype) in LOW
+        if isinstance(made, tirx.Cast) and fast and str(made.value.ty.dtype) == "float32":
+            made = made.value  # the store rounds
+        self.x = self._first_input(made)
+        parts = [self._term(i, block) for i, block in enumerate(self.reductions)]
+        parts.append(self._function("result", made, fast=fast))
+        kinds = ", ".join(str(_is_maximum(block)).lower() for block in self.reductions)
+        calls = "".join(f"  f(Which<{i}>());\n" for i in range(len(self.sums)))
+        text = (
+            f"constexpr int SUMS = {len(self.sums)};\nconstexpr bool MAXIMA[SUMS] = {{{kinds}}};\n"
+            "template <int N> struct Which { static constexpr int value = N; };\n"
+            f"template <class F> DEV void each_sum(F f) {{\n{calls}}}\n"
+            f"template <int N> DEV float start();\n"
+            "struct Operands;\n"
+            "template <int N> DEV float2 term(float2 sums, const float* s, int m, int n, const Operands& operands);\n"
+        )
+        text += operands_text(self.operands) + "".join(parts)
+        rows, columns = int(tir.product(self.shape[:-1])), self.shape[-1]
+        if columns % 8:
+            raise Unsupported("its rows are not in multiples of 8 elements")
+        return Rows(self.x, self.out, rows, columns, len(self.sums), text, tuple(self.operands))
+
+    def _term(self, at: int, block: Any) -> str:
+        """The functions `term` and `start` of a reduction."""
+        update = block.body.value
+        reduced = [iv for iv in block.iter_vars if int(iv.iter_type) == 2]
+        kept = [iv for iv in block.iter_vars if int(iv.iter_type) != 2]
+        own = isinstance(update.a, TensorLoad) and update.a.source.same_as(block.body.buffer)
+        if len(reduced) != 1 or tir.as_int(reduced[0].dom.extent) != self.shape[-1] or not own:
+            raise Unsupported("it does not reduce rows")
+        if str(block.body.buffer.dtype) != "float32":
+            raise Unsupported("its sums are not of fp32")
+        values = {reduced[0].var: self.column, **self._kept(block, kept)}
+        term = tir.substitute(update.b, values)
+        start = f"template <> DEV float start<{at}>() {{ return {_number(float(block.init.value.value))}; }}\n"
+        return start + self._function(f"term<{at}>", term, fast=str(self.out.dtype) in LOW, known=at)
+
+    def _kept(self, block: Any, kept: Sequence[Any]) -> dict[Any, Any]:
+        """The rows' axes of a reduction: those of the result in order; axes of one element may be left out."""
+        wanted = [(axis, size) for axis, size in zip(self.axes[:-1], self.shape[:-1], strict=True) if size != 1]
+        given = [iv for iv in kept if tir.as_int(iv.dom.extent) != 1]
+        sizes = [tir.as_int(iv.dom.extent) for iv in given]
+        if sizes != [size for _, size in wanted]:
+            raise Unsupported("its sums are not of the rows that it writes")
+        places = _not_one(block.body.indices, block.body.buffer.shape)
+        if len(places) != len(given) or not all(map(tir.same_var, places, [iv.var for iv in given])):
+            raise Unsupported("its sums are stored elsewhere than at their rows")
+        found = {iv.var: axis for iv, (axis, _) in zip(given, wanted, strict=True)}
+        return found | {iv.var: tir.zero(iv.var) for iv in kept if tir.as_int(iv.dom.extent) == 1}
+
+    def _function(self, name: str, value: Any, *, fast: bool, known: int | None = None) -> str:
+        writer = Writer(
+            self._index(known), self.column, self._behind, self._is_x, fast=fast,
+            places=[(self.place, self.bounds, self._place_text())],
+        )  # fmt: skip
+        writer.operands = self.operands
+        result = writer.write(value)
+        body = "".join(f"  {line}\n" for line in writer.statements)
+        head = "template <> " if "<" in name else ""
+        return (
+            f"{head}DEV float2 {name}(float2 sums, const float* s, int m, int n, const Operands& operands) {{\n"
+            f"{body}  return make_float2({result.x}, {result.y});\n}}\n"
+        )
+
+    def _index(self, known: int | None) -> dict[Any, Pair]:
+        found: dict[Any, Pair] = {self.column: Pair("n", "(n + 1)")}
+        stride = 1
+        for axis, size in reversed(list(zip(self.axes[:-1], self.shape[:-1], strict=True))):
+            found[axis] = Pair(*(f"(m / {stride} % {size})",) * 2)
+            stride *= size
+        for i, var in enumerate(self.sums[:known]):
+            found[var] = Pair(f"s[{i}]", f"s[{i}]")
+        return found
+
+    def _place_text(self) -> Pair:
+        return Pair(f"((long long)m * {self.shape[-1]} + n)", f"((long long)m * {self.shape[-1]} + n + 1)")
+
+    def _behind(self, load: Any) -> Any:
+        block = self.stores.get(load.source)
+        if block is None:
+            return None
+        if block.init is None:
+            return self._value(block, load.indices)
+        at = next(i for i, other in enumerate(self.reductions) if other.same_as(block))
+        for index, axis in zip(_not_one(load.indices, load.source.shape), self._row_axes(), strict=True):
+            if not tir.same_var(tir.simplify(index, self.bounds), axis):
+                raise Unsupported("it reads sums of other rows than its own")
+        return self.sums[at]
+
+    def _row_axes(self) -> list[Any]:
+        return [axis for axis, size in zip(self.axes[:-1], self.shape[:-1], strict=True) if size != 1]
+
+    def _is_x(self, load: Any) -> bool:
+        return self.x is not None and load.source.same_as(self.x) and self._is_here(load)
+
+    def _is_here(self, load: Any) -> bool:
+        """Whether an operand is read at the place that is written."""
+        if int(tir.product(list(load.source.shape))) != int(tir.product(self.shape)):
+            return False
+        at = tir.flatten(list(load.indices), list(load.source.shape))
+        return tir.as_int(tir.simplify(at - self.place, self.bounds)) == 0
+
+    def _first_input(self, value: Any) -> Any:
+        """The operand of the result's shape that is read at the place that is written."""
+        pending, seen = [value], 0
+        while pending and seen < 64:
+            seen += 1
+            for load in tir.loads(pending.pop(0)):
+                block = self.stores.get(load.source)
+                if block is None and str(load.source.dtype) in _FLOATS and self._is_here(load):
+                    return load.source
+                if block is not None and block.init is None:
+                    pending.append(self._value(block, load.indices))
+        raise Unsupported("it has no operand of the shape of its result")
+
+    def _value(self, block: Any, indices: Sequence[Any]) -> Any:
+        values: dict[Any, Any] = {}
+        for index, wanted in zip(block.body.indices, indices, strict=True):
+            if isinstance(index, tirx.Var):
+                values[index] = wanted
+            elif tir.as_int(index) != tir.as_int(tir.simplify(wanted, self.bounds)):
+                raise Unsupported("it does not write at plain indices")
+        return tir.substitute(block.body.value, values)
+
+
+def _not_one(indices: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
+    return [index for index, size in zip(indices, shape, strict=True) if tir.as_int(size) != 1]
+
+
+def _is_maximum(block: Any) -> bool:
+    if isinstance(block.body.value, tirx.Max):
+        return True
+    if isinstance(block.body.value, tirx.Add):
+        return False
+    raise Unsupported("it is no sum and no maximum")
+
+
+def _number(value: float) -> str:
+    return f"{value!r}f" if abs(value) < float("inf") else ("INFINITY" if value > 0 else "-INFINITY")
