@@ -125,9 +125,10 @@ class Gpu:
 
     `mma` is the shape of its largest fp16 instruction.
 
-    The last five are fitted to kernels timed on an H100. Of GEMM: what an SM reads from L2 at a time, the barriers of
-    a step of the sum, the latency of a first load, and the exchange of partial sums over a cluster. Of attention: the
-    scores of a softmax that an SM takes in a cycle (its exponentials alone would be 16).
+    The last six are fitted to kernels timed on an H100. Of GEMM: what an SM reads from L2 at a time, the barriers of
+    a step of the sum, the latency of a first load, and the exchange of 64x64 partial sums over a cluster. Of attention:
+    the scores of a softmax that an SM takes in a cycle (its exponentials alone would be 16). `sms_of_fours` is how many
+    SMs clusters of four were seen to fill at once: 28 such clusters ran together, 32 took twice as long.
     """
 
     name: str
@@ -146,6 +147,7 @@ class Gpu:
     first_load_cycles: int = 1200
     exchange_cycles: int = 1200
     powers_per_cycle: float = 11.6
+    sms_of_fours: int = 112
 
     def __post_init__(self) -> None:
         m, n, k = self.mma
@@ -155,6 +157,10 @@ class Gpu:
         # The accumulator of one mma is spread over the registers of one warp (or, for wgmma, four).
         assert (m * n) % self.warp == 0, self
         assert not self.dots or self.mma in {(dot.m, dot.n, dot.k) for dot in self.dots}, self
+
+    def clusters(self, size: int) -> int:
+        """Return how many clusters of `size` CTAs, each CTA as large as an SM, run at once."""
+        return min(self.sms, self.sms_of_fours if size > 2 else self.sms) // size
 
     def dot(self, operands: str, accumulate: str | None = None) -> Dot | None:
         """Return the instruction that multiplies these operands fastest, None where there is none: no dtype is widened.

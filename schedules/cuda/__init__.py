@@ -6,6 +6,7 @@ from tvm.s_tir.dlight import gpu
 
 from schedules.cuda.attention.attention_sm90 import AttentionSm90
 from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
+from schedules.cuda.conv.spread_sm90 import SpreadSm90
 from schedules.cuda.dlight import Dlight
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
 from schedules.cuda.rows.rows_sm90 import RowsSm90
@@ -19,6 +20,7 @@ RULES: tuple[Rule, ...] = (
     GemmSm90(),
     Conv2dSm90(),
     WindowsSm90(),
+    SpreadSm90(),
     RowsSm90(),
     Dlight("cuda.matmul", gpu.Matmul(), "no contraction with an m, an n and a k axis", needs_reduction=True),
     Dlight("cuda.gemv", gpu.GEMV(), "no product of a matrix with one vector", needs_reduction=True),

@@ -9,12 +9,14 @@ from typing import Any
 from tvm import te, tirx
 
 __all__ = [
-    "VECTOR", "WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "mixed_sum", "pixels", "pointwise", "pool",
+    "LEFT", "VECTOR", "WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "mixed_sum", "pixels", "pointwise", "pool",
     "rows_conv2d", "spread",
 ]  # fmt: skip
 
 VECTOR = 8
 """16-bit channels in the 16 bytes that a copy takes at least."""
+LEFT = "relaxc.left"
+"""The annotation of a block that spreads the channels of an image: the zeros that it puts left of each line."""
 WINDOWS = "relaxc.windows"
 """The annotation of a block that sums over windows: a `Windows` as JSON."""
 
@@ -147,14 +149,16 @@ def mixed_sum(wide: te.Tensor, narrow: te.Tensor) -> te.Tensor:
     return te.compute(wide.shape, lambda *index: wide[index] + narrow[index].astype(wide.dtype), name="add")
 
 
-def spread(image: te.Tensor, *, left: int, width: int) -> te.Tensor:
+def spread(image: te.Tensor, *, left: int, width: int, dtype: str) -> te.Tensor:
     """`C[n, h, left + w, c] = A[n, c, h, w]`, with zeros to the left, to the right and in the other channels of 8."""
     n, channels, height, columns = image.shape
-    zero = tirx.const(0.0, image.dtype)
     return te.compute(
         (n, height, width, VECTOR),
         lambda i, y, x, c: tirx.if_then_else(
-            tirx.all(c < channels, x >= left, x < columns + left), image[i, c, y, x - left], zero
+            tirx.all(c < channels, x >= left, x < columns + left),
+            image[i, c, y, x - left].astype(dtype),
+            tirx.const(0.0, dtype),
         ),
         name="spread",
+        attrs={LEFT: left},
     )

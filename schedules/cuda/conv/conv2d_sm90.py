@@ -28,7 +28,7 @@ class Conv2dSm90:
     """
 
     name = "cuda.conv2d_sm90"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""

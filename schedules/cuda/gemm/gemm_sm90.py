@@ -28,7 +28,7 @@ class GemmSm90:
     """
 
     name = "cuda.gemm_sm90"
-    version = 2
+    version = 3
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""

@@ -107,15 +107,17 @@ class Tile:
 
     def cycles(self, gemm: Gemm, gpu: Gpu) -> float:
         """What an SM takes, roughly: the products or the loads of its tiles, whichever is more, and the ends."""
-        waves = ceil(self.tiles(gemm) * self.cluster * self.parts / gpu.sms)
+        waves = ceil(self.tiles(gemm) / gpu.clusters(self.cluster * self.parts))
         steps = ceil(ceil(gemm.k / 64) / self.parts)
         products = self.rows * self.columns * 64 / 2048
         loads = (self.rows + self.columns / self.cluster) * 128 / gpu.l2_bytes_per_cycle
         end = self.rows * self.columns * (3 if gemm.expensive else 1) / 16
         hidden = self.ping_pong and waves > 1
-        exchange = gpu.exchange_cycles if self.parts > 1 else 0
         each = steps * (max(products, loads) + gpu.tile_step_cycles) + (end / 8 if hidden else end)
-        return waves * each + gpu.first_load_cycles + exchange
+        if self.parts > 1:  # A cluster that shares a sum has one tile: the next wave loads and exchanges anew.
+            exchange = gpu.exchange_cycles * self.rows * self.columns / (64 * 64)
+            return waves * (each + gpu.first_load_cycles + exchange)
+        return waves * each + gpu.first_load_cycles
 
 
 def choices(gemm: Gemm) -> Choices:

@@ -1,17 +1,32 @@
 // Depthwise convolutions and pooling in NHWC: C[n, y, x, c] = epilogue(sum or maximum over the taps of a window of
-// A[n, y, x, c] * W[r, q, c]). A thread has 8 channels, 16 bytes, of STRIP pixels beside each other, and reads each
-// element of the image once. Stands in a namespace that has defined: the sizes, KIND, STRIP, THREADS, the types In and
-// Out, Operands and `epilogue`.
+// A[n, y, x, c] * W[r, q, c]). A thread has 8 channels, 16 bytes, of STRIP pixels beside each other; the threads of a
+// block have a patch of the result, so that what their windows share comes from L1. All loads of a thread are issued
+// before the first is used. Stands in a namespace that has defined: the sizes, KIND, STRIP, the patch (PATCH_C in
+// channels / 8, PATCH_X in strips, PATCH_Y), ROWS (of the kernel that are loaded together), LEAST_PAIR (two -inf of In), the types In and Out,
+// Operands and `epilogue`.
 using namespace hopper;
 
 constexpr int DEPTHWISE = 0, MAXIMUM = 1;
 constexpr int GROUPS = CHANNELS / 8, STRIPS = (OUT_W + STRIP - 1) / STRIP;
-constexpr int SPAN = (STRIP - 1) * STEP_X + (KERNEL_W - 1) * DILATION_X + 1;  // elements of a line that a strip reads
+constexpr int BLOCKS_C = (GROUPS + PATCH_C - 1) / PATCH_C, BLOCKS_X = (STRIPS + PATCH_X - 1) / PATCH_X;
+constexpr int BLOCKS_Y = (OUT_H + PATCH_Y - 1) / PATCH_Y;
+constexpr int SPAN = (STRIP - 1) * STEP_X + (KERNEL_W - 1) * DILATION_X + 1;  // elements of a line under a strip
+constexpr uint32_t OUTSIDE = KIND == MAXIMUM ? LEAST_PAIR : 0u;
 
 struct Eight { float2 pair[4]; };
 
-DEV Eight eight_at(const In* from) {
-  const uint4 raw = *(const uint4*)from;
+// The tap of pixel `o` of a strip that element `j` is under, or -1.
+DEV constexpr int tap_of(int j, int o) {
+  const int at = j - o * STEP_X;
+  return at >= 0 && at % DILATION_X == 0 && at / DILATION_X < KERNEL_W ? at / DILATION_X : -1;
+}
+DEV constexpr bool is_read(int j) {
+  for (int o = 0; o < STRIP; o++)
+    if (tap_of(j, o) >= 0) return true;
+  return false;
+}
+
+DEV Eight widened(const uint4& raw) {
   const In* values = (const In*)&raw;
   Eight found;
 #pragma unroll
@@ -19,12 +34,7 @@ DEV Eight eight_at(const In* from) {
   return found;
 }
 
-DEV void store_eight(__half* to, const Eight& v) {
-  *(uint4*)to = make_uint4(pack<__half>(v.pair[0].x, v.pair[0].y), pack<__half>(v.pair[1].x, v.pair[1].y),
-                           pack<__half>(v.pair[2].x, v.pair[2].y), pack<__half>(v.pair[3].x, v.pair[3].y));
-}
-DEV void store_eight(__nv_bfloat16* to, const Eight& v) {
-  typedef __nv_bfloat16 T;
+template <class T> DEV void store_eight(T* to, const Eight& v) {
   *(uint4*)to = make_uint4(pack<T>(v.pair[0].x, v.pair[0].y), pack<T>(v.pair[1].x, v.pair[1].y),
                            pack<T>(v.pair[2].x, v.pair[2].y), pack<T>(v.pair[3].x, v.pair[3].y));
 }
@@ -48,12 +58,13 @@ DEV void take(float2& into, float2 value, float2 weight) {
 
 DEV void windows(const In* image, const In* weight, Out* out, const Operands operands) {
   next_kernel_may_start();
+  const int strip_of_patch = threadIdx.x / PATCH_C, line_of_patch = strip_of_patch / PATCH_X;
+  const int above_c = blockIdx.x / BLOCKS_C, above_x = above_c / BLOCKS_X, n = above_x / BLOCKS_Y;
+  const int c = ((blockIdx.x - above_c * BLOCKS_C) * PATCH_C + threadIdx.x - strip_of_patch * PATCH_C) * 8;
+  const int x0 = ((above_c - above_x * BLOCKS_X) * PATCH_X + strip_of_patch - line_of_patch * PATCH_X) * STRIP;
+  const int y = (above_x - n * BLOCKS_Y) * PATCH_Y + line_of_patch;
   earlier_kernels_done();
-  const int id = blockIdx.x * THREADS + threadIdx.x;
-  if (id >= IMAGES * OUT_H * STRIPS * GROUPS) return;
-  const int strips = id / GROUPS, c = (id - strips * GROUPS) * 8;
-  const int lines = strips / STRIPS, x0 = (strips - lines * STRIPS) * STRIP;
-  const int n = lines / OUT_H, y = lines - n * OUT_H;
+  if (c >= CHANNELS || x0 >= OUT_W || y >= OUT_H) return;
   const float least = KIND == MAXIMUM ? -3.4028234663852886e38f : 0.f;
   Eight sums[STRIP];
 #pragma unroll
@@ -61,33 +72,54 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
 #pragma unroll
     for (int i = 0; i < 4; i++) sums[o].pair[i] = make_float2(least, least);
 #pragma unroll
-  for (int r = 0; r < KERNEL_H; r++) {
-    const int in_y = y * STEP_Y - PAD_Y + r * DILATION_Y;
-    if (in_y < 0 || in_y >= IN_H) continue;
-    Eight weights[KERNEL_W];
+  for (int first = 0; first < KERNEL_H; first += ROWS) {
+    uint4 raw[ROWS][SPAN], weights[ROWS][KERNEL_W];
+    // What is outside is read from the nearest element inside, which takes no branch, and then replaced.
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const int in_y = y * STEP_Y - PAD_Y + (first + r) * DILATION_Y;
+      const In* line = image + (n * IN_H + min(max(in_y, 0), IN_H - 1)) * IN_W * CHANNELS + c;
+#pragma unroll
+      for (int j = 0; j < SPAN; j++)
+        if (first + r < KERNEL_H && is_read(j))
+          raw[r][j] = *(const uint4*)(line + min(max(x0 * STEP_X - PAD_X + j, 0), IN_W - 1) * CHANNELS);
+    }
     if (KIND == DEPTHWISE)
 #pragma unroll
-      for (int q = 0; q < KERNEL_W; q++) weights[q] = eight_at(weight + (r * KERNEL_W + q) * CHANNELS + c);
-    const In* line = image + (n * IN_H + in_y) * IN_W * CHANNELS + c;
+      for (int r = 0; r < ROWS; r++)
 #pragma unroll
-    for (int j = 0; j < SPAN; j++) {
-      const int in_x = x0 * STEP_X - PAD_X + j;
-      if (in_x < 0 || in_x >= IN_W) continue;
-      const Eight value = eight_at(line + in_x * CHANNELS);
+        for (int q = 0; q < KERNEL_W; q++)
+          if (first + r < KERNEL_H)
+            weights[r][q] = *(const uint4*)(weight + ((first + r) * KERNEL_W + q) * CHANNELS + c);
 #pragma unroll
-      for (int o = 0; o < STRIP; o++) {
-        const int tap = j - o * STEP_X;
-        if (tap >= 0 && tap % DILATION_X == 0 && tap / DILATION_X < KERNEL_W)
+    for (int r = 0; r < ROWS; r++) {
+      if (first + r >= KERNEL_H) break;
+      const int in_y = y * STEP_Y - PAD_Y + (first + r) * DILATION_Y;
+      Eight taps[KERNEL_W];
+      if (KIND == DEPTHWISE)
 #pragma unroll
-          for (int i = 0; i < 4; i++)
-            take(sums[o].pair[i], value.pair[i], weights[KIND == DEPTHWISE ? tap / DILATION_X : 0].pair[i]);
+        for (int q = 0; q < KERNEL_W; q++) taps[q] = widened(weights[r][q]);
+#pragma unroll
+      for (int j = 0; j < SPAN; j++) {
+        if (!is_read(j)) continue;
+        const int in_x = x0 * STEP_X - PAD_X + j;
+        if (in_y < 0 || in_y >= IN_H || in_x < 0 || in_x >= IN_W)
+          raw[r][j] = make_uint4(OUTSIDE, OUTSIDE, OUTSIDE, OUTSIDE);
+        const Eight value = widened(raw[r][j]);
+#pragma unroll
+        for (int o = 0; o < STRIP; o++) {
+          const int tap = tap_of(j, o);
+          if (tap >= 0)
+#pragma unroll
+            for (int i = 0; i < 4; i++) take(sums[o].pair[i], value.pair[i], taps[KIND == DEPTHWISE ? tap : 0].pair[i]);
+        }
       }
     }
   }
 #pragma unroll
   for (int o = 0; o < STRIP; o++) {
     if (x0 + o >= OUT_W) break;
-    const int m = lines * OUT_W + x0 + o;
+    const int m = (n * OUT_H + y) * OUT_W + x0 + o;
     Eight done;
 #pragma unroll
     for (int i = 0; i < 4; i++) done.pair[i] = epilogue(sums[o].pair[i], 0, m, c + i * 2, operands);

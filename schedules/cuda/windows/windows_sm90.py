@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import Any
 
 from schedules.cuda.common.epilogue import Epilogue, epilogue_of
@@ -18,6 +18,9 @@ __all__ = ["WindowsSm90"]
 
 _KINDS = {"depthwise": 0, "max": 1, "sum": 2}
 _THREADS = 128
+_MOST_LOADS = 20
+"""Of 16 bytes that a thread has in flight: four registers each."""
+_INFINITY = {"float16": 0xFC00FC00, "bfloat16": 0xFF80FF80}
 _LANES = 32
 _MOST_TAPS = 64
 """Of a window: the loops over it are unrolled."""
@@ -40,7 +43,7 @@ class WindowsSm90:
     """
 
     name = "cuda.windows_sm90"
-    version = 1
+    version = 2
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
@@ -49,7 +52,11 @@ class WindowsSm90:
             return found
         parameters = _default(found, gpu_of(target)) if parameters is None else parameters
         check(parameters, _choices(found))
-        made = _image_sums(found) if found.windows.kind == "pixels" else _windows(found, parameters["strip"])
+        made = (
+            _image_sums(found)
+            if found.windows.kind == "pixels"
+            else _windows(found, parameters["strip"], gpu_of(target))
+        )
         return Schedule(made.prim_func(func), parameters)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
@@ -91,19 +98,45 @@ def _choices(form: _Form) -> Choices:
 
 
 def _default(form: _Form, gpu: Gpu) -> Parameters:
-    """Long strips read less; short ones where there would be too few threads."""
+    """Long strips read less; short ones where there would be too few threads, or too many loads in flight."""
     if form.windows.kind == "pixels":
         return {"strip": 1}
     wanted = gpu.sms * gpu.threads_per_sm // 2
-    pixels = form.sizes[0] * form.result[0]
-    fitting = [s for s in (4, 2) if pixels * ceil(form.result[1] / s) * form.sizes[3] // 8 >= wanted]
+    lines = form.sizes[0] * form.result[0]
+    fitting = [
+        strip
+        for strip in (4, 2)
+        if lines * ceil(form.result[1] / strip) * form.sizes[3] // 8 >= wanted
+        and _span(form.windows, strip) * min(3, form.windows.kernel[0]) <= _MOST_LOADS
+    ]
     return {"strip": fitting[0] if fitting else 1}
 
 
-def _windows(form: _Form, strip: int) -> TextKernel:
+def _span(windows: Windows, strip: int) -> int:
+    """Elements of a line under a strip."""
+    return (strip - 1) * windows.strides[1] + (windows.kernel[1] - 1) * windows.dilation[1] + 1
+
+
+def _patch(form: _Form, strip: int, threads: int) -> tuple[int, int, int]:
+    """Return groups of 8 channels, strips and lines of a block of up to `threads`: those that read the least."""
+    groups, windows = form.sizes[3] // 8, form.windows
+    shared = max((d for d in range(4, 9) if groups % d == 0), default=min(groups, 8))
+    strips = ceil(form.result[1] / strip)
+
+    def elements(patch: tuple[int, int]) -> int:
+        x, y = patch
+        high = (y - 1) * windows.strides[0] + (windows.kernel[0] - 1) * windows.dilation[0] + 1
+        return ceil(strips / x) * ceil(form.result[0] / y) * (_span(windows, strip * x) * high + 32)
+
+    sizes = [(x, min(form.result[0], threads // shared // x)) for x in range(1, min(strips, threads // shared) + 1)]
+    return shared, *min(sizes, key=elements)
+
+
+def _windows(form: _Form, strip: int, gpu: Gpu) -> TextKernel:
     windows = form.windows
     batch, height, width, channels = form.sizes
-    threads = batch * form.result[0] * ceil(form.result[1] / strip) * (channels // 8)
+    whole = batch * form.result[0] * ceil(form.result[1] / strip) * (channels // 8)
+    group, across, down = _patch(form, strip, _THREADS if whole >= 2 * _THREADS * gpu.sms else _THREADS // 2)
     numbers = {
         "IMAGES": batch, "IN_H": height, "IN_W": width, "CHANNELS": channels,
         "OUT_H": form.result[0], "OUT_W": form.result[1], "KIND": _KINDS[windows.kind],
@@ -111,20 +144,26 @@ def _windows(form: _Form, strip: int) -> TextKernel:
         "STEP_Y": windows.strides[0], "STEP_X": windows.strides[1],
         "PAD_Y": windows.padding[0], "PAD_X": windows.padding[1],
         "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],
-        "STRIP": strip, "THREADS": _THREADS,
+        "STRIP": strip, "PATCH_C": group, "PATCH_X": across, "PATCH_Y": down,
+        "ROWS": max(1, min(windows.kernel[0], _MOST_LOADS // _span(windows, strip))),
     }  # fmt: skip
+    blocks_of = zip((channels // 8, ceil(form.result[1] / strip), form.result[0]), (group, across, down), strict=True)
+    grid = batch * prod(ceil(size / part) for size, part in blocks_of)
     weight = [] if form.weight is None else [form.weight]
     call = f"windows((const NAME_::In*)image, {'(const NAME_::In*)weight' if weight else 'nullptr'}, "
-    source = _source(form, numbers, "windows.cuh", ["image", *(["weight"] if weight else [])], call)
+    text = f"constexpr uint32_t LEAST_PAIR = {_INFINITY[str(form.image.dtype)]:#x}u;\n"
+    text += text_of("schedules.cuda.windows", "windows.cuh")
+    source = _source(form, numbers, text, ["image", *(["weight"] if weight else [])], call)
     pointers = (form.image, *weight, form.epilogue.out, *form.epilogue.operands)
-    return TextKernel(source, (), pointers, ceil(threads / _THREADS), 1, _THREADS, 16)
+    return TextKernel(source, (), pointers, grid, 1, group * across * down, 16)
 
 
 def _image_sums(form: _Form) -> TextKernel:
     batch, height, width, channels = form.sizes
     numbers = {"CHANNELS": channels, "PIXELS": height * width, "LANES": _LANES}
     call = "image_sums((float*)shared, (const NAME_::In*)image, "
-    source = _source(form, numbers, "image_sums.cuh", ["image"], call)
+    text = text_of("schedules.cuda.windows", "image_sums.cuh")
+    source = _source(form, numbers, text, ["image"], call)
     pointers = (form.image, form.epilogue.out, *form.epilogue.operands)
     return TextKernel(source, (), pointers, batch * ceil(channels / 64), 1, _LANES * 8, _LANES * 64 * 4)
 
@@ -137,7 +176,7 @@ def _source(form: _Form, numbers: dict[str, int], text: str, inputs: list[str], 
     types = f"typedef {C_TYPES[str(form.image.dtype)]} In;\ntypedef {C_TYPES[str(form.epilogue.out.dtype)]} Out;\n"
     return (
         f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}{types}"
-        f"using namespace hopper;\n{form.epilogue.text}{text_of('schedules.cuda.windows', text)}}}\n"
+        f"using namespace hopper;\n{form.epilogue.text}{text}}}\n"
         f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
         f"  NAME_::{call}(NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}});\n}}\n"
     )

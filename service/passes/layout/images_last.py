@@ -185,11 +185,16 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         packed = np.pad(array.transpose(2, 0, 3, 1), ((0, 0), (0, 0), (0, 0), (0, VECTOR - channels)))
         windows = Windows("rows", windows.kernel, windows.strides, (windows.padding[0], 0), windows.dilation)
         width = max(_sizes(data)[3] + left + right, (out[1] - 1) * windows.strides[1] + windows.kernel[1])
-        spread = partial(compute.spread, left=left, width=width + width % 2)
-        source = self.last.get(data)
+        # What narrows the image does so here: a cast in another kernel would write it once more.
+        bound = self.lookup_binding(data) if isinstance(data, relax.Var) else None
+        wide = (
+            bound.args[0] if bound is not None and op_name(bound) == "relax.astype" and data not in self.last else data
+        )
+        spread = partial(compute.spread, left=left, width=width + width % 2, dtype=str(data.ty.dtype))
+        source = self.last.get(wide)
         if source is not None:
             source = self.builder_.emit(relax.op.permute_dims(source, _TO_NCHW))
-        image = self._te(spread, self.visit_expr(data) if source is None else source, name="spread", pattern=_INJECTIVE)
+        image = self._te(spread, self.visit_expr(wide) if source is None else source, name="spread", pattern=_INJECTIVE)
         function = partial(compute.rows_conv2d, windows=windows, out=out)
         return self._te(function, image, constant(np.ascontiguousarray(packed)), name="conv2d")
 

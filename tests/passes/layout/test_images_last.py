@@ -156,6 +156,7 @@ def test_a_small_resnet_has_kernels_of_templates_only() -> None:
     assert sorted(rule for rule in rules.values() if rule.endswith("sm90")) == [
         *["cuda.conv2d_sm90"] * 4,
         "cuda.gemm_sm90",
+        "cuda.spread_sm90",
         *["cuda.windows_sm90"] * 2,
     ]
     assert not any("conv" in name or "transpose" in name for name in dlights), dlights

@@ -96,6 +96,20 @@ def test_every_point_of_the_space_fits_the_device():
         assert launch.shared_bytes <= gpu.shared_bytes_per_block and launch.grid % launch.cluster == 0
 
 
+@pytest.mark.parametrize(
+    ("image", "filters"),
+    [((1, 28, 28, 512), 1024), ((1, 14, 14, 1024), 2048)],  # 32 clusters of four took 1.6 times as long or more
+)
+def test_sums_are_split_by_clusters_that_run_at_once(image, filters):
+    made = RULE.apply(prim_func(Windows("taps", (1, 1), (2, 2)), image, filters), TARGET)
+    assert (made.parameters["rows"], made.parameters["columns"], made.parameters["splits"]) == (64, 64, 2)
+
+
+def test_sums_are_split_in_four_where_the_clusters_fit():
+    made = RULE.apply(prim_func(SQUARE, (1, 14, 14, 256), 256), TARGET)
+    assert made.parameters["splits"] == 4
+
+
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
 def test_the_machine_code_multiplies_on_tensor_cores_what_the_copy_engine_reads(tmp_path, monkeypatch):
     disassembler = shutil.which("nvdisasm") or shutil.which("cuobjdump")

@@ -1,0 +1,77 @@
+"""Template `cuda.spread_sm90`: images of few channels become NHWC with 8 channels, with zeros beside their lines."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any
+
+from tvm import tirx
+
+from schedules.cuda.common.expression import C_TYPES, LOW
+from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.conv.compute import LEFT, VECTOR
+from schedules.ir import tir
+from schedules.template import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["SpreadSm90"]
+
+_THREADS = 256
+_MAX_ELEMENTS = 1 << 31
+
+
+class SpreadSm90:
+    """`C[n, y, left + x, c] = A[n, c, y, x]`, zeros elsewhere; 8 channels, 16-bit floats. It has no parameters."""
+
+    name = "cuda.spread_sm90"
+    version = 1
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.template.Rule`."""
+        left = _left(func, target)
+        if isinstance(left, Declined):
+            return left
+        check(parameters or {}, {})
+        return Schedule(_kernel(func.params[0], func.params[1], left).prim_func(func), {})
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.template.Rule`."""
+        left = _left(func, target)
+        return left if isinstance(left, Declined) else {}
+
+
+def _left(func: Any, target: Any) -> int | Declined:
+    """The zeros left of each line."""
+    if str(target.attrs["arch"]) != "sm_90a":
+        return Declined("the device is not sm_90a")
+    blocks = [realize.block for realize in tir.block_realizes(func)]
+    if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
+        return Declined("it does not spread the channels of an image alone")
+    image, out = func.params
+    if not all(map(tirx.is_buffer_var, (image, out))) or str(out.dtype) not in LOW:
+        return Declined("its result is not of 16-bit floats")
+    if str(image.dtype) not in (*LOW, "float32"):
+        return Declined("its image is not of floats")
+    if any(tir.as_int(dim) is None for buffer in func.params for dim in buffer.shape):
+        return Declined("its sizes are symbolic")
+    if int(tir.product(list(out.shape))) >= _MAX_ELEMENTS:
+        return Declined("its result has 2^31 elements or more")
+    return int(blocks[0].annotations[LEFT])
+
+
+def _kernel(image: Any, out: Any, left: int) -> TextKernel:
+    batch, channels, lines, width = (int(dim) for dim in image.shape)
+    numbers = {
+        "IMAGES": batch, "CHANNELS": channels, "LINES": lines, "IN_W": width, "OUT_W": int(out.shape[2]), "LEFT": left,
+        "THREADS": _THREADS,
+    }  # fmt: skip
+    constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
+    types = f"typedef {C_TYPES[str(image.dtype)]} In;\ntypedef {C_TYPES[str(out.dtype)]} Out;\n"
+    source = (
+        f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n"
+        f"using namespace hopper;\n{constants}{types}"
+        f"{text_of('schedules.cuda.conv', 'spread.cuh')}}}\n"
+        "__device__ __forceinline__ void NAME(void* shared, const void* image, void* out) {\n"
+        "  NAME_::spread((const NAME_::In*)image, (NAME_::Out*)out);\n}\n"
+    )
+    pixels = int(tir.product(list(out.shape))) // VECTOR
+    return TextKernel(source, (), (image, out), ceil(pixels / _THREADS), 1, _THREADS, 16)
