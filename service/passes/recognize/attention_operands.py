@@ -65,7 +65,7 @@ class Tensors:
 
 
 def keeps_columns(result: View, outer: dict[Any, Any], width: Any) -> bool:
-    """Whether the columns of the product are next to each other in the result that they are moved to."""
+    """Return whether the columns of the product are next to each other in the result that they are moved to."""
     last = list(outer)[-1]
     rest = tir.simplify(result.index[-1] - tirx.floormod(last, width), outer)
     return tir.as_int(width) is not None and tir.as_int(rest) == 0
@@ -79,7 +79,7 @@ def place(result: View, at: dict[Any, Any]) -> tuple[list[Any], Any, Any]:
 def operand(
     expr: relax.Expr, index: Sequence[Any], axes: Axes, free: tuple[Any, Any], scope: Scope, *, scales: bool = False
 ) -> View:
-    """`expr` at `index`, read as far back as rows and columns (`free`) have constant strides; values contiguously."""
+    """Return `expr` at `index`, read back while rows and columns (`free`) have constant strides."""
     start = View(expr, broadcast(index, shape_of(expr) or []))
     contiguous = free[1] if not scales else None
 
