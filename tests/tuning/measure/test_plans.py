@@ -76,6 +76,7 @@ def searched(task: Task, measurer: Make, folder: Path) -> Candidate:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # times decide it, so it is not for the sample that CI takes
 def test_the_right_algorithm_of_a_convolution(measurer: Make, tmp_path: Path) -> None:
     task = task_of(lambda x: R.nn.relu(R.nn.conv2d(x, constant(64, 64, 3, 3), padding=1)), (1, 64, 28, 28))
     assert task.how(task.default).rule == "cpu.conv2d_blocked"
@@ -89,6 +90,7 @@ def test_the_right_algorithm_of_a_convolution(measurer: Make, tmp_path: Path) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)  # times decide it, so it is not for the sample that CI takes
 def test_the_right_panel_width_of_a_product(measurer: Make, tmp_path: Path) -> None:
     task = task_of(lambda x: R.nn.relu(R.matmul(x, constant(384, 384))), (96, 384))
     candidate = searched(task, measurer, tmp_path)
