@@ -78,6 +78,7 @@ class _Reader:
             made = made.value  # the store rounds
         self.x = self._first_input(made)
         parts = [self._term(i, block) for i, block in enumerate(self.reductions)]
+        summed = len(self.operands)
         parts.append(self._function("result", made, fast=fast))
         kinds = ", ".join(str(_is_maximum(block)).lower() for block in self.reductions)
         calls = "".join(f"  f(Which<{i}>());\n" for i in range(len(self.sums)))
@@ -93,6 +94,11 @@ class _Reader:
         rows, columns = int(tir.product(self.shape[:-1])), self.shape[-1]
         if columns % 8:
             raise Unsupported("its rows are not in multiples of 8 elements")
+        # Neither has run on a GPU yet, and nothing verifies there what is compiled elsewhere.
+        if summed:
+            raise Unsupported("more than the row goes into its sums")
+        if str(self.x.dtype) != "float32":
+            raise Unsupported("its rows are not of fp32")
         return Rows(self.x, self.out, rows, columns, len(self.sums), text, tuple(self.operands))
 
     def _term(self, at: int, block: Any) -> str:

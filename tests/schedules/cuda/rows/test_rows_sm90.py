@@ -94,6 +94,42 @@ def sums_of_columns(x: T.Buffer((8, 8, 64), "float32"), out: T.Buffer((8, 8, 64)
             out[vi, vj, vk] = x[vi, vj, vk] - sums[vi, vj]
 
 
+@T.prim_func(s_tir=True)
+def sums_of_more(x: T.Buffer((8, 64), "float32"), y: T.Buffer((64,), "float32"), out: T.Buffer((8, 64), "float32")):
+    sums = T.sblock_alloc_buffer((8,), "float32")
+    for i, k in T.grid(8, 64):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                sums[vi] = T.float32(0)
+            sums[vi] = sums[vi] + x[vi, vk] * y[vk]
+    for i, k in T.grid(8, 64):
+        with T.sblock("out"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            out[vi, vk] = x[vi, vk] - sums[vi]
+
+
+@T.prim_func(s_tir=True)
+def rows_of_16_bits(x: T.Buffer((8, 64), "float16"), out: T.Buffer((8, 64), "float32")):
+    sums = T.sblock_alloc_buffer((8,), "float32")
+    for i, k in T.grid(8, 64):
+        with T.sblock("sum"):
+            vi, vk = T.axis.remap("SR", [i, k])
+            with T.init():
+                sums[vi] = T.float32(0)
+            sums[vi] = sums[vi] + T.Cast("float32", x[vi, vk])
+    for i, k in T.grid(8, 64):
+        with T.sblock("out"):
+            vi, vk = T.axis.remap("SS", [i, k])
+            out[vi, vk] = T.Cast("float32", x[vi, vk]) - sums[vi]
+
+
+@pytest.mark.parametrize(("func", "reason"), [(sums_of_more, "more than the row"), (rows_of_16_bits, "not of fp32")])
+def test_what_no_gpu_has_run_is_declined(func, reason):
+    result = RULE.apply(func, TARGET)
+    assert isinstance(result, Declined) and reason in result.reason
+
+
 def test_transposed_sums_are_declined():
     result = RULE.apply(sums_of_columns, TARGET)
     assert isinstance(result, Declined) and "stored elsewhere" in result.reason
