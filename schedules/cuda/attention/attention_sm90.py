@@ -16,15 +16,16 @@ from schedules.cuda.attention.strides import Heads
 from schedules.cuda.attention.tile import Tile, choices, default, order
 from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
-from schedules.hardware import Gpu, gpu_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.cuda.common.template import HopperTemplate
+from schedules.hardware import Gpu
+from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["AttentionSm90"]
 
 _EMPTY = {"nan": "NAN_", "zero": "ZERO", "never_nan": "NEVER_NAN"}
 
 
-class AttentionSm90:
+class AttentionSm90(HopperTemplate[Attention]):
     """`out[b, h, m, :] = sum over n of softmax over n of logit(q[b, h, m, :] · k[b, h / group, n, :]) * v[…, n, :]`.
 
     Parameters: `consumers`, warpgroups of 64 queries; `block` keys a step; `per_sm`, CTAs on an SM.
@@ -33,29 +34,22 @@ class AttentionSm90:
     name = "cuda.attention_sm90"
     version = 1
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        if isinstance(found, Declined):
-            return found
-        gpu = gpu_of(target)
-        parameters = default(found, gpu) if parameters is None else parameters
-        check(parameters, choices(found, gpu))
+    def match(self, func: Any) -> Attention | Declined:
+        """See `HopperTemplate`."""
+        return match(func)
+
+    def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`."""
+        return choices(form, gpu)
+
+    def default_of(self, form: Attention, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`."""
+        return default(form, gpu)
+
+    def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
         tile = Tile.of(parameters)
-        if not tile.fits(found, gpu):
-            return Declined("an SM does not hold that tile")
-        return Schedule(kernel(found, tile, gpu).prim_func(func), parameters)
-
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        return found if isinstance(found, Declined) else choices(found, gpu_of(target))
-
-
-def _matched(func: Any, target: Any) -> Attention | Declined:
-    if str(target.attrs["arch"]) != "sm_90a":
-        return Declined("the device is not sm_90a")
-    return match(func)
+        return kernel(form, tile, gpu) if tile.fits(form, gpu) else Declined("an SM does not hold that tile")
 
 
 def kernel(attention: Attention, tile: Tile, gpu: Gpu) -> TextKernel:

@@ -12,16 +12,17 @@ from typing import Any
 
 from schedules.cuda.common.expression import LOW
 from schedules.cuda.common.kernel import ImageMap, TensorMap, TextKernel, text_of
+from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.conv.form import Conv2d, match
 from schedules.cuda.gemm.gemm_sm90 import source
 from schedules.cuda.gemm.tile import Tile, choices, default
-from schedules.hardware import Gpu, gpu_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.hardware import Gpu
+from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Conv2dSm90"]
 
 
-class Conv2dSm90:
+class Conv2dSm90(HopperTemplate[Conv2d]):
     """`C[n, y, x, o] = epilogue(sum over r, q, c of A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c])`.
 
     The parameters are those of `cuda.gemm_sm90`, of the product whose rows are the pixels of the result.
@@ -30,26 +31,21 @@ class Conv2dSm90:
     name = "cuda.conv2d_sm90"
     version = 2
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        if isinstance(found, Declined):
-            return found
-        gpu = gpu_of(target)
-        parameters = default(found, gpu) if parameters is None else parameters
-        check(parameters, choices(found))
-        return Schedule(kernel(found, Tile.of(parameters), gpu).prim_func(func), parameters)
+    def match(self, func: Any) -> Conv2d | Declined:
+        """See `HopperTemplate`."""
+        return match(func)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        return found if isinstance(found, Declined) else choices(found)
+    def choices_of(self, form: Conv2d, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`."""
+        return choices(form)
 
+    def default_of(self, form: Conv2d, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`."""
+        return default(form, gpu)
 
-def _matched(func: Any, target: Any) -> Conv2d | Declined:
-    if str(target.attrs["arch"]) != "sm_90a":
-        return Declined("the device is not sm_90a")
-    return match(func)
+    def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
+        return kernel(form, Tile.of(parameters), gpu)
 
 
 def kernel(conv: Conv2d, tile: Tile, gpu: Gpu) -> TextKernel:

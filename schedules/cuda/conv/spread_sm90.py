@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
@@ -9,9 +10,11 @@ from tvm import tirx
 
 from schedules.cuda.common.expression import C_TYPES, LOW
 from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.conv.compute import LEFT, VECTOR
+from schedules.hardware import Gpu
 from schedules.ir import tir
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["SpreadSm90"]
 
@@ -19,30 +22,39 @@ _THREADS = 256
 _MAX_ELEMENTS = 1 << 31
 
 
-class SpreadSm90:
+@dataclass(frozen=True)
+class _Form:
+    """The image, the result, and how many zeros stand left of each line."""
+
+    image: Any
+    out: Any
+    left: int
+
+
+class SpreadSm90(HopperTemplate[_Form]):
     """`C[n, y, left + x, c] = A[n, c, y, x]`, zeros elsewhere; 8 channels, 16-bit floats. It has no parameters."""
 
     name = "cuda.spread_sm90"
     version = 1
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
-        left = _left(func, target)
-        if isinstance(left, Declined):
-            return left
-        check(parameters or {}, {})
-        return Schedule(_kernel(func.params[0], func.params[1], left).prim_func(func), {})
+    def match(self, func: Any) -> _Form | Declined:
+        """See `HopperTemplate`."""
+        return _matched(func)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
-        left = _left(func, target)
-        return left if isinstance(left, Declined) else {}
+    def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`."""
+        return {}
+
+    def default_of(self, form: _Form, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`."""
+        return {}
+
+    def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
+        return _kernel(form.image, form.out, form.left)
 
 
-def _left(func: Any, target: Any) -> int | Declined:
-    """The zeros left of each line."""
-    if str(target.attrs["arch"]) != "sm_90a":
-        return Declined("the device is not sm_90a")
+def _matched(func: Any) -> _Form | Declined:
     blocks = [realize.block for realize in tir.block_realizes(func)]
     if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
         return Declined("it does not spread the channels of an image alone")
@@ -55,7 +67,7 @@ def _left(func: Any, target: Any) -> int | Declined:
         return Declined("its sizes are symbolic")
     if int(tir.product(list(out.shape))) >= _MAX_ELEMENTS:
         return Declined("its result has 2^31 elements or more")
-    return int(blocks[0].annotations[LEFT])
+    return _Form(image, out, int(blocks[0].annotations[LEFT]))
 
 
 def _kernel(image: Any, out: Any, left: int) -> TextKernel:

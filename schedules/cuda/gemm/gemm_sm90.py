@@ -12,15 +12,16 @@ from typing import Any
 
 from schedules.cuda.common.expression import C_TYPES, LOW
 from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
+from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.gemm.form import Gemm, match
 from schedules.cuda.gemm.tile import Tile, choices, default
-from schedules.hardware import Gpu, gpu_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.hardware import Gpu
+from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["GemmSm90", "source"]
 
 
-class GemmSm90:
+class GemmSm90(HopperTemplate[Gemm]):
     """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, static sizes.
 
     Parameters: `rows` and `columns` of the tile, `atoms` of 64 in a step of the sum, `splits` (0: two warpgroups in
@@ -30,26 +31,21 @@ class GemmSm90:
     name = "cuda.gemm_sm90"
     version = 3
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        if isinstance(found, Declined):
-            return found
-        gpu = gpu_of(target)
-        parameters = default(found, gpu) if parameters is None else parameters
-        check(parameters, choices(found))
-        return Schedule(kernel(found, Tile.of(parameters), gpu).prim_func(func), parameters)
+    def match(self, func: Any) -> Gemm | Declined:
+        """See `HopperTemplate`."""
+        return match(func)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        return found if isinstance(found, Declined) else choices(found)
+    def choices_of(self, form: Gemm, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`."""
+        return choices(form)
 
+    def default_of(self, form: Gemm, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`."""
+        return default(form, gpu)
 
-def _matched(func: Any, target: Any) -> Gemm | Declined:
-    if str(target.attrs["arch"]) != "sm_90a":
-        return Declined("the device is not sm_90a")
-    return match(func)
+    def kernel_of(self, form: Gemm, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
+        return kernel(form, Tile.of(parameters), gpu)
 
 
 def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:

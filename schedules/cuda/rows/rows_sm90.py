@@ -7,9 +7,10 @@ from typing import Any
 
 from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.rows.form import Rows, match
-from schedules.hardware import Gpu, gpu_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.hardware import Gpu
+from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["RowsSm90"]
 
@@ -19,7 +20,7 @@ _MOST_HELD = 8
 """Vectors of eight elements that a thread holds, at most: 64 registers."""
 
 
-class RowsSm90:
+class RowsSm90(HopperTemplate[Rows]):
     """`out[r, c] = f(x[r, c], reductions over the row of g(x[r, :]), …)`, any number of reductions after each other.
 
     Parameters: `threads` that share a row.
@@ -28,28 +29,24 @@ class RowsSm90:
     name = "cuda.rows_sm90"
     version = 1
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        if isinstance(found, Declined):
-            return found
-        parameters = _default(found, gpu_of(target)) if parameters is None else parameters
-        check(parameters, _choices(found))
-        return Schedule(_kernel(found, parameters["threads"]).prim_func(func), parameters)
+    def match(self, func: Any) -> Rows | Declined:
+        """See `HopperTemplate`."""
+        found = match(func)
+        if not isinstance(found, Declined) and found.columns > _THREADS[-1] * _MOST_HELD * 8:
+            return Declined("its rows are longer than a block holds")
+        return found
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        return found if isinstance(found, Declined) else _choices(found)
+    def choices_of(self, form: Rows, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`."""
+        return _choices(form)
 
+    def default_of(self, form: Rows, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`."""
+        return _default(form, gpu)
 
-def _matched(func: Any, target: Any) -> Rows | Declined:
-    if str(target.attrs["arch"]) != "sm_90a":
-        return Declined("the device is not sm_90a")
-    found = match(func)
-    if not isinstance(found, Declined) and found.columns > _THREADS[-1] * _MOST_HELD * 8:
-        return Declined("its rows are longer than a block holds")
-    return found
+    def kernel_of(self, form: Rows, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
+        return _kernel(form, parameters["threads"])
 
 
 def _choices(rows: Rows) -> Choices:

@@ -9,10 +9,11 @@ from typing import Any
 from schedules.cuda.common.epilogue import Epilogue, epilogue_of
 from schedules.cuda.common.expression import C_TYPES, Unsupported
 from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.conv.form import image_of, pixel_axes, reduction_with_windows
-from schedules.hardware import Gpu, gpu_of
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.hardware import Gpu
+from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["WindowsSm90"]
 
@@ -36,7 +37,7 @@ class _Form:
     epilogue: Epilogue
 
 
-class WindowsSm90:
+class WindowsSm90(HopperTemplate[_Form]):
     """`C[n, y, x, c] = epilogue(sum or maximum over a window of A[n, …, …, c] (* W[r, q, c]))`, or over a whole image.
 
     Parameters: `strip`, the pixels beside each other that a thread computes; 1 for whole images.
@@ -45,29 +46,24 @@ class WindowsSm90:
     name = "cuda.windows_sm90"
     version = 2
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        if isinstance(found, Declined):
-            return found
-        parameters = _default(found, gpu_of(target)) if parameters is None else parameters
-        check(parameters, _choices(found))
-        made = (
-            _image_sums(found)
-            if found.windows.kind == "pixels"
-            else _windows(found, parameters["strip"], gpu_of(target))
-        )
-        return Schedule(made.prim_func(func), parameters)
+    def match(self, func: Any) -> _Form | Declined:
+        """See `HopperTemplate`."""
+        return _matched(func)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
-        """See `schedules.template.Rule`."""
-        found = _matched(func, target)
-        return found if isinstance(found, Declined) else _choices(found)
+    def choices_of(self, form: _Form, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`."""
+        return _choices(form)
+
+    def default_of(self, form: _Form, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`."""
+        return _default(form, gpu)
+
+    def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
+        return _image_sums(form) if form.windows.kind == "pixels" else _windows(form, parameters["strip"], gpu)
 
 
-def _matched(func: Any, target: Any) -> _Form | Declined:
-    if str(target.attrs["arch"]) != "sm_90a":
-        return Declined("the device is not sm_90a")
+def _matched(func: Any) -> _Form | Declined:
     found = reduction_with_windows(func)
     if isinstance(found, Declined):
         return found

@@ -1,0 +1,58 @@
+"""What the templates of CUDA text for Hopper have in common: how each is a `schedules.template.Rule`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, Generic, TypeVar
+
+from schedules.cuda.common.kernel import TextKernel
+from schedules.hardware import Gpu, gpu_of
+from schedules.template import Choices, Declined, Parameters, Schedule, check
+
+__all__ = ["HopperTemplate"]
+
+Form = TypeVar("Form")
+
+
+class HopperTemplate(ABC, Generic[Form]):
+    """A rule for sm_90a whose subclass says what it takes, and which kernel computes it."""
+
+    name: str
+    version: int
+
+    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+        """See `schedules.template.Rule`."""
+        found = self._matched(func, target)
+        if isinstance(found, Declined):
+            return found
+        gpu = gpu_of(target)
+        parameters = self.default_of(found, gpu) if parameters is None else parameters
+        check(parameters, self.choices_of(found, gpu))
+        made = self.kernel_of(found, parameters, gpu)
+        return made if isinstance(made, Declined) else Schedule(made.prim_func(func), parameters)
+
+    def choices(self, func: Any, target: Any) -> Choices | Declined:
+        """See `schedules.template.Rule`."""
+        found = self._matched(func, target)
+        return found if isinstance(found, Declined) else self.choices_of(found, gpu_of(target))
+
+    def _matched(self, func: Any, target: Any) -> Form | Declined:
+        if str(target.attrs["arch"]) != "sm_90a":
+            return Declined("the device is not sm_90a")
+        return self.match(func)
+
+    @abstractmethod
+    def match(self, func: Any) -> Form | Declined:
+        """Return what `func` computes, or why it is not for this template."""
+
+    @abstractmethod
+    def choices_of(self, form: Form, gpu: Gpu) -> Choices:
+        """Return the values of each parameter."""
+
+    @abstractmethod
+    def default_of(self, form: Form, gpu: Gpu) -> Parameters:
+        """Return the parameters that are estimated to be fastest."""
+
+    @abstractmethod
+    def kernel_of(self, form: Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """Return the launch, or why the device does not hold it."""
