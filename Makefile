@@ -19,7 +19,7 @@ demo: $(STAMP)
 	@$(BIN)/python -m examples.demo
 
 test: $(STAMP) lint
-	@echo "tests: 5,000 small ones on as many processes as there are cores, at most 4; ten minutes on two slow ones"
+	@echo "tests: 5,000 small ones on as many processes as there are cores, at most 4; a quarter of an hour on two"
 	@$(BIN)/python -m pytest -m "not slow" -n auto --maxprocesses=4 --dist worksteal
 
 # What is too slow for `make test`: models at length, products of parameters in full, drills. Hours.

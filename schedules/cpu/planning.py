@@ -34,7 +34,6 @@ from schedules.planned import Planned
 
 __all__ = [
     "Defaults",
-    "bytes_are_faster",
     "computation",
     "default",
     "has_layouts",
@@ -42,6 +41,7 @@ __all__ = [
     "kernel_name",
     "layout_of",
     "matmul_dtypes",
+    "multiplies_faster",
     "pack",
     "packed_shape",
     "plan_conv2d",
@@ -205,12 +205,12 @@ def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
     return {"operands": (left, right), "accumulate": accumulate, "out": out}
 
 
-def bytes_are_faster(cpu: Cpu) -> bool:
-    """Return whether products of bytes take fewer cycles than of float32; the template has no instruction for them yet.
+def multiplies_faster(cpu: Cpu, operands: tuple[str, str], than: str) -> bool:
+    """Return whether products of these operands take fewer cycles than those of the dtype `than`.
 
-    So it is the rate of the widening multiply-add that counts, which is half of float32's where there is FMA.
+    The template has no instruction for them yet, so what counts is the rate of the widening multiply-add.
     """
-    return cpu.reference(("uint8", "int8"), "int32").rate > cpu.dot("float32").rate
+    return cpu.reference(operands).rate > cpu.dot(than).rate
 
 
 def pack(plan: Plan, weight: Array) -> Array:

@@ -38,7 +38,7 @@ class RecognizeIntegerProducts:
     """
 
     def __init__(self, cpu: Cpu | None = None) -> None:
-        self.floats_too = cpu is None or planning.bytes_are_faster(cpu)
+        self.floats_too = cpu is None or planning.multiplies_faster(cpu, ("uint8", "int8"), "float32")
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with integer products; the same object if it has none."""
