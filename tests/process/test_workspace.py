@@ -90,8 +90,9 @@ def test_a_link_that_cannot_be_removed_at_once_does_not_open_what_it_names(tmp_p
     """For root everything can be removed: what a user's workspace does then is called here."""
     (tmp_path / "key").write_text("secret")
     (tmp_path / "key").chmod(0o640)
-    (tmp_path / "job").mkdir(mode=0o500)
+    (tmp_path / "job").mkdir()
     (tmp_path / "job" / "link").symlink_to(tmp_path / "key")
+    (tmp_path / "job").chmod(0o500)
     _unlock_and_retry(os.unlink, str(tmp_path / "job" / "link"), None)
     assert not (tmp_path / "job" / "link").is_symlink()
     assert (tmp_path / "key").stat().st_mode & 0o777 == 0o640
