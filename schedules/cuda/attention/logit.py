@@ -48,13 +48,9 @@ def logit_of(block: Any, scores: Any) -> Logit:
     writer = Writer(
         index, column, lambda load: None, lambda load: load.source.same_as(scores), fast=True, pairs=bounds[n] % 2 == 0
     )
-    result = writer.write(value)
-    body = "".join(f"  {line}\n" for line in writer.statements)
-    text = (
-        operands_text(writer.operands)
-        + "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands) {\n"
-        + f"{body}  return make_float2({result.x}, {result.y});\n}}\n"
-    )
+    signature = "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands)"
+    function = writer.function(signature, value)
+    text = operands_text(writer.operands) + function
     return Logit(causal=causal, text=text, operands=tuple(writer.operands))
 
 

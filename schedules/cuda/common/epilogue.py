@@ -90,13 +90,9 @@ def _written(block: Any, axes: Axes, out: Any, stores: dict[Any, Any]) -> Epilog
     value = tirx.BufferLoad(sums, indices) if out.same_as(sums) else _value_at(stores[out], indices)
     if isinstance(value, tirx.Cast) and str(value.ty.dtype) == str(out.dtype) and fast:
         value = value.value if str(value.value.ty.dtype) == "float32" else value  # the store rounds
-    result = writer.write(value)
-    body = "".join(f"  {line}\n" for line in writer.statements)
-    text = (
-        operands_text(writer.operands)
-        + "DEV float2 epilogue(float2 sums, int b, int m, int n, const Operands& operands) {\n"
-        + f"{body}  return make_float2({result.x}, {result.y});\n}}\n"
-    )
+    signature = "DEV float2 epilogue(float2 sums, int b, int m, int n, const Operands& operands)"
+    function = writer.function(signature, value)
+    text = operands_text(writer.operands) + function
     return Epilogue(text, out, tuple(writer.operands), writer.expensive)
 
 

@@ -83,6 +83,12 @@ class Writer:
             return self._load(expr)
         return Pair(self._text(expr, lambda pair: pair.x), self._text(expr, lambda pair: pair.y))
 
+    def function(self, signature: str, expr: Any) -> str:
+        """Return the text of a function of this signature that gives `expr`; the writer's first. Raises Unsupported."""
+        result = self.write(expr)
+        body = "".join(f"  {line}\n" for line in self.statements)
+        return f"{signature} {{\n{body}  return make_float2({result.x}, {result.y});\n}}\n"
+
     def _text(self, expr: Any, side: Callable[[Pair], str]) -> str:
         if isinstance(expr, TensorLoad):
             return side(self._load(expr))

@@ -135,13 +135,9 @@ class _Reader:
             places=[(self.place, self.bounds, self._place_text())],
         )  # fmt: skip
         writer.operands = self.operands
-        result = writer.write(value)
-        body = "".join(f"  {line}\n" for line in writer.statements)
         head = "template <> " if "<" in name else ""
-        return (
-            f"{head}DEV float2 {name}(float2 sums, const float* s, int m, int n, const Operands& operands) {{\n"
-            f"{body}  return make_float2({result.x}, {result.y});\n}}\n"
-        )
+        signature = f"{head}DEV float2 {name}(float2 sums, const float* s, int m, int n, const Operands& operands)"
+        return writer.function(signature, value)
 
     def _index(self, known: int | None) -> dict[Any, Pair]:
         found: dict[Any, Pair] = {self.column: Pair("n", "(n + 1)")}
