@@ -76,7 +76,7 @@ class Dot:
         return self.m * self.n * bits_of(self.accumulate)
 
     def fits_cpu(self, vector_bits: int) -> bool:
-        """Whether c fills one vector of at most `vector_bits`, or a tile, and b no more than that."""
+        """Return whether c fills one vector of at most `vector_bits`, or a tile, and b no more than that."""
         whole = _TILE_BITS if self.accumulator_bits == _TILE_BITS else vector_bits
         return self.accumulator_bits <= whole and max(self.m, self.n) * self.k * bits_of(self.operands[1]) <= whole
 

@@ -111,11 +111,11 @@ class Cpu:
         return self.fma_per_cycle * self.fma_latency
 
     def tile_rows(self, vectors: int) -> int:
-        """Rows of a register tile of so many vectors that leave registers for the vectors and a broadcast."""
+        """Return the rows of a register tile of so many vectors that leave registers for vectors and a broadcast."""
         return (self.vector_registers - vectors - 1) // vectors
 
     def lanes(self, dtype: str | int) -> int:
-        """Elements of a dtype, or of so many bits, in one vector."""
+        """Return the elements of a dtype, or of so many bits, in one vector."""
         return max(1, self.vector_bits // (bits_of(dtype) if isinstance(dtype, str) else dtype))
 
 
@@ -292,7 +292,7 @@ def _with_caches(row: Cpu, l1: int, l2: int, l3: int) -> Cpu:
 
 
 def gpu_of(target: Any) -> Gpu:
-    """The row of a `tvm.target.Target` for a CUDA device; a later minor version takes its family's row."""
+    """Return the row of a `tvm.target.Target` for a CUDA device; a later minor version takes its family's row."""
     arch = str(target.attrs["arch"]).removesuffix("a")
     at_or_below = [name for name in GPUS if int(name[3:]) <= int(arch[3:])]
     return GPUS[max(at_or_below, key=lambda name: int(name[3:]))] if at_or_below else GPUS["sm_80"]

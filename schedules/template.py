@@ -62,10 +62,10 @@ class Rule(Protocol):
     version: int
 
     def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
-        """`func` scheduled for `target` with `parameters`, or with those that the hardware row gives.
+        """Return `func` scheduled for `target` with `parameters`, or with those that the hardware row gives.
 
         The result computes what `func` computes, for every value of its symbolic sizes. A reduction may be
-        summed in another order. Raises `tvm.s_tir.ScheduleError` where TVM refuses a step: the caller takes
+        summed in another order. Raise `tvm.s_tir.ScheduleError` where TVM refuses a step: the caller takes
         it as a decline. Parameters that are no point of the template are refused with a ValueError.
         """
         ...
@@ -81,7 +81,7 @@ class Free(Rule, Protocol):
 
 
 def check(parameters: Parameters, allowed: Choices) -> None:
-    """Raises ValueError where `parameters` is not one point of the space `allowed`."""
+    """Raise ValueError where `parameters` is not one point of the space `allowed`."""
     if set(parameters) != set(allowed):
         raise ValueError(f"the template's parameters are {', '.join(allowed)}, not {', '.join(parameters)}")
     for name, value in parameters.items():

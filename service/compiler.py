@@ -49,9 +49,9 @@ STAGES = ("import", "optimize", "schedule", "build", "verify", "pack")
 
 
 def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions | None = None) -> CompileRequest:
-    """The frozen request for the model at `path`: its format and digest, and the target resolved. Imports no tvm.
+    """Return the frozen request for the model at `path`: format, digest, and the resolved target. Import no tvm.
 
-    Raises ModelNotFound, UnknownFormat, ModelTooLarge, ModelUnsafe or InvalidTarget.
+    Raise ModelNotFound, UnknownFormat, ModelTooLarge, ModelUnsafe or InvalidTarget.
     """
     from service import frontend
     from service.lowering.target import resolve
@@ -90,7 +90,7 @@ def run(
     """Compile `request` in this process; leaves the files that the `result` event names, and build.json, in `workdir`.
 
     `records` is the digest of the tuning records that were meant, None for any: a tuner may have written since.
-    Raises a RelaxcError, whose `fields["stage"]` names the stage that failed.
+    Raise a RelaxcError, whose `fields["stage"]` names the stage that failed.
     """
     from service import artifact, lowering, passes
     from service.artifact.packing import table_of
@@ -143,7 +143,7 @@ class Front:
 
 
 def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Front:
-    """Everything up to a schedule for each PrimFunc. Raises NotTuned where the request requires records."""
+    """Everything up to a schedule for each PrimFunc. Raise NotTuned where the request requires records."""
     from service import frontend, lowering, passes
     from service.lowering.target import to_tvm
     from service.tuning.sources import records_for
@@ -175,9 +175,9 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
 
 
 def cover(request: CompileRequest, emit: Emit) -> None:
-    """Which kernels of the model have records; the `result` event has the Kernel rows under `kernels`.
+    """Return which kernels of the model have records; the `result` event has the Kernel rows under `kernels`.
 
-    Runs the stages before the build in this process. Raises a RelaxcError, whose `fields["stage"]` names the stage.
+    Runs the stages before the build in this process. Raise a RelaxcError, whose `fields["stage"]` names the stage.
     """
     request = replace(request, options=replace(request.options, require_tuned=None))
     made = load_and_schedule(request, Stages(emit), no_dump)
@@ -186,7 +186,7 @@ def cover(request: CompileRequest, emit: Emit) -> None:
 
 
 def places_read(request: CompileRequest) -> list[Path]:
-    """The files and folders, beside the model, that a compile of `request` reads: plugins and records."""
+    """Return the files and folders, beside the model, that a compile of `request` reads: plugins and records."""
     from service.tuning.sources import places
 
     return [*map(Path, request.options.plugins), *places(request.options)]
@@ -225,9 +225,9 @@ def _without_places(request: CompileRequest) -> CompileRequest:
 def verify(
     request: CompileRequest, signature: Signature, load: Callable[[], Session], progress: Callable[[int, int], None]
 ) -> Verification | str:
-    """The comparison with the reference, over several sizes of symbolic dims, or why there is none.
+    """Compare with the reference, over several sizes of symbolic dims; return the result, or why there is none.
 
-    Raises VerificationFailed unless the request says that it is not to be verified: then the failure is only recorded.
+    Raise VerificationFailed unless the request says that it is not to be verified: then the failure is only recorded.
     """
     from service import frontend
     from service.lowering.target import missing_features

@@ -167,7 +167,7 @@ class Settings(BaseSettings):
 
 @lru_cache(maxsize=1)
 def settings() -> Settings:
-    """The settings of this process, read from the environment once. Raises InvalidOption for a value it cannot have."""
+    """Return the settings of this process, read from the environment once. Raise InvalidOption for a bad value."""
     try:
         return Settings()
     except ValidationError as error:

@@ -46,10 +46,10 @@ class Drift:
 
 
 def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed: int) -> None:
-    """Measures up to `sample` records that a compile of `request` uses, drawn by `seed`.
+    """Measure up to `sample` records that a compile of `request` uses, drawn by `seed`.
 
     The `result` event has a Drift row each under `measured`, how many records there are under `records`, and whether
-    the machine was too loud to be believed under `loud`. Raises MachineMismatch where this machine is not the target's.
+    the machine was too loud to be believed under `loud`. Raise MachineMismatch where this machine is not the target's.
     """
     from service.lowering.target import missing_features
     from service.tuning.sources import records_for

@@ -16,7 +16,7 @@ class Dump(Protocol):
 
 
 def no_dump(name: str, text: Callable[[], str], suffix: str = "py") -> None:
-    """The Dump that keeps nothing; `text` is not called."""
+    """Return the Dump that keeps nothing; `text` is not called."""
 
 
 class DumpFolder:

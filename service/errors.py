@@ -155,13 +155,13 @@ class RelaxcError(Exception):
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> RelaxcError:
-        """The error that `to_dict` described, of its own class; an unknown code gives the base class."""
+        """Return the error that `to_dict` described, of its own class; an unknown code gives the base class."""
         kind = by_code().get(data.get("code", ""), RelaxcError)
         return kind(data.get("message", ""), remedy=data.get("remedy"), **(data.get("fields") or {}))
 
 
 def by_code() -> dict[str, type[RelaxcError]]:
-    """Every error class by its code."""
+    """Return every error class by its code."""
     found: dict[str, type[RelaxcError]] = {}
     pending: list[type[RelaxcError]] = [RelaxcError]
     while pending:
@@ -445,6 +445,6 @@ class ServerUnreachable(ServiceError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """The type of an error that is not ours, and the first line of what it says."""
+    """Return the type of an error that is not ours, and the first line of what it says."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300] if lines else ''}"

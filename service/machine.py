@@ -65,7 +65,7 @@ class Gpu:
 
 @lru_cache(maxsize=1)
 def cpu() -> Cpu:
-    """This machine's CPU. AMX counts only where the kernel would grant its tile state."""
+    """Return this machine's CPU. AMX counts only where the kernel would grant its tile state."""
     found = read(Path("/"), platform.machine(), os.sched_getaffinity(0))
     if _kernel_grants_amx(found.arch):
         return found
@@ -73,12 +73,12 @@ def cpu() -> Cpu:
 
 
 def model_name() -> str:
-    """What this machine's CPU calls itself; its maker, part and architecture where it does not."""
+    """Return what this machine's CPU calls itself; its maker, part and architecture where it does not."""
     return cpu().title
 
 
 def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[Cache]:
-    """The data caches of the first CPU by level, as Linux tells; none where it does not."""
+    """Return the data caches of the first CPU by level, as Linux tells; none where it does not."""
     return caches_in(folder)
 
 
@@ -91,13 +91,13 @@ def _kernel_grants_amx(arch: str) -> bool:
 
 
 def host_features() -> frozenset[str]:
-    """The LLVM feature names of this CPU, without the plus."""
+    """Return the LLVM feature names of this CPU, without the plus."""
     return cpu().features
 
 
 @lru_cache(maxsize=1)
 def gpu() -> Gpu | None:
-    """This machine's first CUDA device, or None where there is no driver or no device."""
+    """Return this machine's first CUDA device, or None where there is no driver or no device."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -110,13 +110,13 @@ def gpu() -> Gpu | None:
 
 
 def family_of(spec: TargetSpec) -> str:
-    """The micro-architecture of a CPU target: the family that it is called by, if it can be one, else its mcpu."""
+    """Return the micro-architecture of a CPU target: the family that it is called by if there is one, else its mcpu."""
     named = any(name == spec.name and needs <= set(spec.features) for _, name, needs in FAMILIES)
     return spec.name if named else spec.mcpu
 
 
 def missing_features(spec: TargetSpec) -> list[str]:
-    """What this machine lacks to run code compiled for `spec`, as phrases for a person; empty if nothing.
+    """Return what this machine lacks to run code compiled for `spec`, as phrases for a person; empty if nothing.
 
     A cubin for sm_XY runs on devices of the same major capability and at least that minor one.
     """

@@ -25,7 +25,7 @@ _SHOWN = 3
 
 
 def coverage_of(request: CompileRequest, signature: Signature, optimized: Optimized, scheduled: Scheduled) -> Coverage:
-    """The coverage of what `schedule` made of the optimized model."""
+    """Return the coverage of what `schedule` made of the optimized model."""
     from service.lowering.schedule import points_of
     from service.lowering.target import to_tvm
     from service.tuning.coverage import coverage, estimated_cycles
@@ -63,7 +63,7 @@ def _number(value: Any, sizes: Mapping[str, int]) -> float:
 
 
 def require_records(request: CompileRequest, found: Coverage) -> None:
-    """Raises NotTuned where a kernel that `require_tuned` asks a record for has none, and names each."""
+    """Raise NotTuned where a kernel that `require_tuned` asks a record for has none; it names each."""
     which = request.options.require_tuned or "all"
     missing = found.missing(which)
     if not missing:

@@ -16,7 +16,7 @@ _FOLDER = "tuning_logs"
 
 
 def repro_command(request: CompileRequest, model: str) -> str:
-    """`relaxc compile MODEL …` for a shell, with every option that is not the default."""
+    """Return `relaxc compile MODEL …` for a shell, with every option that is not the default."""
     options = request.options
     words = ["relaxc", "compile", model, "-o", "out.so", "--target", _target_text(request.target)]
     words += _what_is_compiled(options)
@@ -34,14 +34,14 @@ def repro_command(request: CompileRequest, model: str) -> str:
 
 
 def tuned_remedy(request: CompileRequest) -> str:
-    """What to do where records are missing: the tuning, and what the compile must be told to find what it makes."""
+    """Return what to do where records are missing: the tuning, and what the compile is to be told of its result."""
     known = request.options.records or (settings().records and request.options.default_records)
     then = "" if known else f", then compile with `--records {shlex.quote(_folder(request.options))}`"
     return f"`{tune_command(request)}` makes them{then}; or compile without --require-tuned."
 
 
 def tune_command(request: CompileRequest) -> str:
-    """`relaxc tune MODEL …` that makes the records of this compile, where it looks for them first."""
+    """Return `relaxc tune MODEL …` that makes the records of this compile, where it looks for them first."""
     options = request.options
     words = ["relaxc", "tune", str(request.model.path)]
     if not _means("auto", request.target):

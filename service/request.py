@@ -27,7 +27,7 @@ _MAX_DIM = 2**63 - 1
 
 
 def canonical_json(value: Any) -> str:
-    """JSON with sorted keys and no spaces: equal values give equal bytes."""
+    """Return JSON with sorted keys and no spaces: equal values give equal bytes."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
 
@@ -84,7 +84,7 @@ class TargetSpec:
             raise InvalidTarget(f"caches are the bytes of L1, L2 and L3, rising, got {list(self.caches)!r:.80}")
 
     def to_dict(self) -> dict[str, Any]:
-        """The target as JSON values; `from_dict` is its inverse."""
+        """Return the target as JSON values; `from_dict` is its inverse."""
         data = asdict(self)
         data["features"] = list(self.features)
         data["host"] = self.host.to_dict() if self.host else None
@@ -95,7 +95,7 @@ class TargetSpec:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> TargetSpec:
-        """The target that `to_dict` described."""
+        """Return the target that `to_dict` described."""
         host = TargetSpec.from_dict(data["host"]) if data.get("host") else None
         tuples = {name: tuple(data.get(name, ())) for name in ("features", "caches")}
         return TargetSpec(**{**data, **tuples, "host": host})
@@ -144,7 +144,7 @@ class CompileOptions:
                     raise InvalidShape(f"--shape {name} has a size over {_MAX_DIM}", name=name)
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as JSON values, in the form the HTTP API takes; `from_dict` is its inverse."""
+        """Return the options as JSON values, in the form the HTTP API takes; `from_dict` is its inverse."""
         return {
             "precision": self.precision.value if self.precision else None,
             "opt_level": self.opt_level,
@@ -159,7 +159,7 @@ class CompileOptions:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> CompileOptions:
-        """Options from JSON values, every field optional. Raises InvalidOption for an unknown or ill-typed field."""
+        """Return options from JSON values, every field optional. Raise InvalidOption for an unknown or bad field."""
         known = {option.name for option in fields(CompileOptions)}
         unknown = sorted(set(data) - known)
         if unknown:
@@ -229,7 +229,7 @@ class CompileRequest:
     options: CompileOptions
 
     def to_dict(self) -> dict[str, Any]:
-        """The request as JSON values, with the model's path; `from_dict` is its inverse."""
+        """Return the request as JSON values, with the model's path; `from_dict` is its inverse."""
         return {
             "model": {**asdict(self.model), "format": self.model.format.value, "path": str(self.model.path)},
             "target": self.target.to_dict(),
@@ -238,7 +238,7 @@ class CompileRequest:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> CompileRequest:
-        """The request that `to_dict` described."""
+        """Return the request that `to_dict` described."""
         model = data["model"]
         return CompileRequest(
             ModelRef(ModelFormat(model["format"]), model["digest"], model["size_bytes"], Path(model["path"])),

@@ -101,7 +101,7 @@ class Signature:
         return dict(self.dims)
 
     def to_dict(self) -> dict[str, Any]:
-        """The signature as JSON values; `from_dict` is its inverse."""
+        """Return the signature as JSON values; `from_dict` is its inverse."""
         return {
             "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.inputs],
             "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.outputs],
@@ -111,7 +111,7 @@ class Signature:
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Signature:
-        """The signature that `to_dict` described."""
+        """Return the signature that `to_dict` described."""
 
         def tensors(rows: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
             return tuple(TensorSpec(r["name"], r["dtype"], tuple(r["shape"])) for r in rows)

@@ -34,10 +34,10 @@ _NEEDED = ("xgboost", "matplotlib")
 
 
 def run(request: CompileRequest, options: TuneOptions, workdir: Path, emit: Emit) -> None:
-    """Tunes `request` in this process; records are added to `options.into`, or `workdir`/records, as they are won.
+    """Tune `request` in this process; records are added to `options.into`, or `workdir`/records, as they are won.
 
     Leaves in `workdir` what the `result` event names: records.jsonl (those of the tasks that were chosen), report.json
-    and curve.png. With `list_only` the event has the tasks instead. Raises a RelaxcError, whose `fields["stage"]`
+    and curve.png. With `list_only` the event has the tasks instead. Raise a RelaxcError, whose `fields["stage"]`
     names the stage.
     """
     from service.tuning.listing import listed
@@ -62,7 +62,7 @@ def run(request: CompileRequest, options: TuneOptions, workdir: Path, emit: Emit
 
 
 def find_tasks(request: CompileRequest, stage: Stages) -> FoundTasks:
-    """What there is to tune in the model, whatever is on record."""
+    """Return what there is to tune in the model, whatever is on record."""
     untuned = replace(request.options, records=(), default_records=False, require_tuned=None)
     made = load_and_schedule(replace(request, options=untuned), stage, no_dump)
     return tasks_in(made.optimized, made.scheduled.report, request.target, made.planner)
@@ -74,7 +74,7 @@ def tasks_in(
     spec: TargetSpec,
     planner: RecordPlanner | None = None,
 ) -> FoundTasks:
-    """The tasks of an optimized model, of which `report` is what `lowering.schedule` says without records.
+    """Return the tasks of an optimized model, of which `report` is what `lowering.schedule` says without records.
 
     `planner` is the one that planned it; without one the kernels' epilogues are in no key.
     """
@@ -100,7 +100,7 @@ def tasks_in(
 
 
 def _require(spec: TargetSpec, options: TuneOptions) -> None:
-    """Raises ToolMissing without the extra `tune`, MachineMismatch where this machine cannot run the candidates."""
+    """Raise ToolMissing without the extra `tune`, MachineMismatch where this machine cannot run the candidates."""
     from service.lowering.target import missing_features
 
     for library in _NEEDED:

@@ -10,11 +10,14 @@ import pytest
 
 from tests.test_layers import MODULES, under
 
-ROOMS = (
-    *(f"service.{room}" for room in ("api", "cli", "client", "artifact", "runtime", "frontend")),
-    *(f"service.passes.{room}" for room in ("simplify", "recognize", "precision", "legalize", "fuse", "vm", "common")),
-)
+ROOMS = ("service", "schedules")
 """Where it holds."""
+
+UNMENDED = (
+    *(f"schedules.{room}" for room in ("cpu.attention", "cpu.rows", "cuda.attention", "cuda.rows")),
+    "service.passes.layout.block_channels",
+)
+"""Where it does not hold yet."""
 
 NO_VERBS = {"The", "A", "An", "Whether", "What", "Every", "Each", "All", "Its", "How", "Where", "Which"}
 NO_VERBS |= {"This", "These", "That", "One", "Nothing", "As", "By"}
@@ -49,7 +52,7 @@ def test_public_functions_say_what_they_do(room: str) -> None:
     wrong = [
         f"{name}.{function.name}: {text.splitlines()[0]}"
         for name, path in MODULES.items()
-        if under(name, (room,))
+        if under(name, (room,)) and not under(name, UNMENDED)
         for function in functions(path)
         if (text := ast.get_docstring(function)) and name != "service.cli.app" and not begins_with_a_verb(text)
     ]

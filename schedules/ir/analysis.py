@@ -50,11 +50,11 @@ class Nest:
         return [tir.product([iv.dom.extent]) for iv in self.block.iter_vars]
 
     def spatial_loops(self, sch: Any, name: str) -> list[Any]:
-        """The schedule's loops over the parallel axes."""
+        """Return the schedule's loops over the parallel axes."""
         return self._loops(sch, name, tirx.IterVar.DataPar)
 
     def reduction_loops(self, sch: Any, name: str) -> list[Any]:
-        """The schedule's loops over the reduced axes."""
+        """Return the schedule's loops over the reduced axes."""
         return self._loops(sch, name, tirx.IterVar.CommReduce)
 
     def _loops(self, sch: Any, name: str, kind: int) -> list[Any]:
@@ -63,12 +63,12 @@ class Nest:
 
 
 def nests(func: Any) -> list[Nest | None]:
-    """The statements of `func` in order: None for what is not one block in its own plain loops."""
+    """Return the statements of `func` in order: None for what is not one block in its own plain loops."""
     return [_nest(statement) for statement in tir.statements(func.body.block.body)]
 
 
 def nest_of(func: Any, name: str) -> Nest | None:
-    """The nest of the block `name`, if it is one."""
+    """Return the nest of the block `name`, if it is one."""
     return next((nest for nest in nests(func) if nest is not None and nest.block.name_hint == name), None)
 
 
@@ -89,7 +89,7 @@ def _nest(statement: Any) -> Nest | None:
 
 
 def is_contiguous_over(block: Any, axes: Sequence[Any]) -> bool:
-    """Whether each access moves through memory by 1 with the row-major position in `axes`, or does not move.
+    """Return whether each access moves through memory by 1 with the row-major position in `axes`, or does not move.
 
     At least one access must move. Conditions do not count: where they hold for a whole vector is tested later.
     """
@@ -116,12 +116,12 @@ def is_contiguous_over(block: Any, axes: Sequence[Any]) -> bool:
 
 
 def worth_parallel(work: int | None) -> bool:
-    """Whether `work` scalar operations (None for unknown) are worth waking the other threads."""
+    """Return whether `work` scalar operations (None for unknown) are worth waking the other threads."""
     return work is None or work >= PARALLEL_MIN_WORK
 
 
 def is_injective(block: Any) -> bool:
-    """Whether each iteration of `block` writes an element of its own, at its plain axes, and reduces nothing."""
+    """Return whether each iteration of `block` writes an element of its own, at its plain axes, and reduces nothing."""
     if block.init is not None or not isinstance(block.body, tirx.BufferStore) or block.match_buffers:
         return False
     if any(iv.iter_type != tirx.IterVar.DataPar for iv in block.iter_vars):
@@ -130,7 +130,7 @@ def is_injective(block: Any) -> bool:
 
 
 def writes_at_axes(block: Any) -> bool:
-    """Whether the store's indices are distinct spatial axes of the block or constants, and no axis is left out."""
+    """Return whether the store's indices are the block's spatial axes, each once, or constants, and none is missing."""
     own = [iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
     seen: list[Any] = []
     for index in block.body.indices:
@@ -144,7 +144,7 @@ def writes_at_axes(block: Any) -> bool:
 
 
 def is_reduction(block: Any) -> bool:
-    """Whether `block` reduces into the elements at its plain axes, from an initial value."""
+    """Return whether `block` reduces into the elements at its plain axes, from an initial value."""
     kinds = {iv.iter_type for iv in block.iter_vars}
     return (
         block.init is not None
@@ -155,17 +155,17 @@ def is_reduction(block: Any) -> bool:
 
 
 def has_reduction(func: Any) -> bool:
-    """Whether a block of `func` reduces."""
+    """Return whether a block of `func` reduces."""
     return any(realize.block.init is not None for realize in tir.block_realizes(func))
 
 
 def reduces(iter_var: Any) -> bool:
-    """Whether an axis of a block is reduced over."""
+    """Return whether an axis of a block is reduced over."""
     return bool(iter_var.iter_type == tirx.IterVar.CommReduce)
 
 
 def readers(func: Any, buffer: Any) -> list[Any]:
-    """The blocks that load from `buffer` and do not store to it."""
+    """Return the blocks that load from `buffer` and do not store to it."""
     blocks = [realize.block for realize in tir.block_realizes(func)]
     return [
         block
@@ -176,19 +176,19 @@ def readers(func: Any, buffer: Any) -> list[Any]:
 
 
 def expression_size(node: Any) -> int:
-    """Operators, calls and loads in `node`."""
+    """Return the number of operators, calls and loads in `node`."""
     return len(tir.collect(node, (*_ARITHMETIC, ir.Call, ir.TensorLoad, tirx.Cast, tirx.Select)))
 
 
 def is_expensive(node: Any) -> bool:
-    """Whether `node` calls a function, such as exp, or divides floats: more than a few cycles."""
+    """Return whether `node` calls a function, such as exp, or divides floats: more than a few cycles."""
     if any(getattr(call.op, "name", "") not in _CHEAP_CALLS for call in tir.collect(node, ir.Call)):
         return True
     return any(str(div.ty.dtype).startswith("float") for div in tir.collect(node, tirx.Div))
 
 
 def iterations(block: Any) -> Any:
-    """How often the body of `block` runs: an int, or an expression where an extent is symbolic."""
+    """Return how often the body of `block` runs: an int, or an expression where an extent is symbolic."""
     return tir.product([iv.dom.extent for iv in block.iter_vars])
 
 
@@ -206,7 +206,7 @@ class Work:
         return tir.as_int(self.flops)
 
     def to_dict(self) -> dict[str, int | str]:
-        """All of them as JSON values; `written_bytes` are part of `bytes`."""
+        """Return all of them as JSON values; `written_bytes` are part of `bytes`."""
         return {
             "flops": _json(self.flops),
             "bytes": _json(self.size_bytes),
@@ -215,7 +215,7 @@ class Work:
 
 
 def work_of(func: Any) -> Work:
-    """What `func` computes and moves.
+    """Return what `func` computes and moves.
 
     FLOPs: each arithmetic operator and call of a stored value, on floats or integers, counts 1 an iteration.
     Bytes: each parameter once, as if every intermediate stayed in the cache; of one that is only gathered from, such
@@ -290,7 +290,7 @@ def _json(value: Any) -> int | str:
 
 
 def common_rows(blocks: list[Any]) -> int | None:
-    """How many leading axes every stage has in common; every reduction comes after them."""
+    """Return how many leading axes every stage has in common; every reduction comes after them."""
     kept = [[iv for iv in block.iter_vars if not reduces(iv)] for block in blocks]
     rows = min(len(axes) for axes, block in zip(kept, blocks, strict=True) if is_reduction(block))
     rows = min(rows, len(kept[-1]))

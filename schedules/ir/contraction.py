@@ -44,11 +44,11 @@ class Contraction:
         return [iv.var for iv in self.block.iter_vars if iv.iter_type == tirx.IterVar.CommReduce]
 
     def size(self, axes: Sequence[Any]) -> Any:
-        """The size of a group of axes: an int, or an expression where it is symbolic."""
+        """Return the size of a group of axes: an int, or an expression where it is symbolic."""
         return tir.product([self.extents[axis] for axis in axes])
 
     def at(self, expr: Any, **positions: Any) -> Any:
-        """`expr` with the flattened positions of some groups (`b`, `m`, `n`, `k`) put in."""
+        """Return `expr` with the flattened positions of some groups (`b`, `m`, `n`, `k`) put in."""
         values: dict[Any, Any] = {}
         for group, position in positions.items():
             axes = getattr(self, group)
@@ -58,7 +58,7 @@ class Contraction:
 
 
 def find(func: Any) -> Contraction | Declined:
-    """The one contraction of `func`, whose producers must be inlined already."""
+    """Find the one contraction of `func`, whose producers must be inlined already."""
     reductions = [r.block for r in tir.block_realizes(func) if r.block.init is not None]
     if len(reductions) != 1:
         return Declined(f"it has {len(reductions)} reduction blocks, not one")
@@ -70,7 +70,7 @@ def find(func: Any) -> Contraction | Declined:
 
 
 def accumulation_dtype(result: str) -> str:
-    """The type that sums of products are made in whose result is of type `result`: fp32 for 16-bit floats."""
+    """Return the type that sums of products are made in whose result is of type `result`: fp32 for 16-bit floats."""
     return "float32" if result in _SHORT_FLOATS else result
 
 

@@ -69,12 +69,12 @@ def _worth_inlining(block: Any, readers: Sequence[Any]) -> bool:
 
 
 def fuse_all(sch: Any, loops: Sequence[Any]) -> Any:
-    """`loops` as one; one loop is itself."""
+    """Fuse `loops` into one; one loop is itself."""
     return loops[0] if len(loops) == 1 else sch.fuse(*loops)
 
 
 def parallelize(sch: Any, loops: Sequence[Any], work: int | None, cores: int) -> Any | None:
-    """The outer `loops` as one parallel loop, if `work` (scalar operations, None for unknown) is worth it."""
+    """Run the outer `loops` as one parallel loop, if `work` (scalar operations, None for unknown) is worth it."""
     if not loops:
         return None
     fused = fuse_all(sch, loops)
@@ -84,7 +84,7 @@ def parallelize(sch: Any, loops: Sequence[Any], work: int | None, cores: int) ->
 
 
 def loop_of(sch: Any, name: str, axis: Any) -> Any:
-    """The innermost loop around the block `name` that its `axis` is bound to. Raises ValueError if there is none."""
+    """Return the innermost loop around the block `name` that its `axis` is bound to. Raise ValueError without one."""
     realize = next(r for r in tir.block_realizes(sch.mod["main"]) if r.block.name_hint == name)
     value = next(v for iv, v in zip(realize.block.iter_vars, realize.iter_values, strict=True) if iv.var.same_as(axis))
     for loop in reversed(sch.get_loops(name)):
@@ -94,7 +94,7 @@ def loop_of(sch: Any, name: str, axis: Any) -> Any:
 
 
 def vectorize_inner(sch: Any, loop: Any, lanes: int) -> list[Any]:
-    """`loop` as vectors of `lanes`, with a scalar tail where these do not divide it.
+    """Run `loop` in vectors of `lanes`, with a scalar tail where these do not divide it.
 
         for i in n   →   for i0 in ceil(n / lanes): for i1 in vectorized(lanes)
 
@@ -111,7 +111,7 @@ def vectorize_inner(sch: Any, loop: Any, lanes: int) -> list[Any]:
 
 
 def prefetch_ahead(sch: Any, tiles: Any, ahead: int, elements: int) -> None:
-    """Has the loop over `tiles`, each of which reads the same `elements`, fetch those that are `ahead` into L2.
+    """Have the loop over `tiles`, each of which reads the same `elements`, fetch those that are `ahead` into L2.
 
     for tile in T: use P[base .. base + elements)   also fetches   P[base + ahead .. base + ahead + elements)
 
@@ -124,5 +124,5 @@ def prefetch_ahead(sch: Any, tiles: Any, ahead: int, elements: int) -> None:
 
 
 def accumulate_locally(sch: Any, loop: Any) -> None:
-    """Has the reduction `loop` hold what it adds to in registers, from before its first to after its last step."""
+    """Have the reduction `loop` hold what it adds to in registers, from before its first to after its last step."""
     sch.annotate(loop, ACCUMULATE_LOCALLY, 1)

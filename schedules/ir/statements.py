@@ -34,7 +34,7 @@ Body = Callable[[Any], Any]
 
 
 def loop(extent: Any, body: Body, kind: int = tirx.ForKind.SERIAL, name: str = "i") -> Any:
-    """`for i in range(extent): body(i)`; with an extent of 1, the body alone."""
+    """Return `for i in range(extent): body(i)`; with an extent of 1, the body alone."""
     known = tir.as_int(extent)
     if known == 1:
         return body(tir.index_const(0))
@@ -44,50 +44,50 @@ def loop(extent: Any, body: Body, kind: int = tirx.ForKind.SERIAL, name: str = "
 
 
 def unrolled(extent: int, body: Body) -> Any:
-    """A loop of which only the body is left, `extent` times."""
+    """Return a loop of which only the body is left, `extent` times."""
     return loop(extent, body, tirx.ForKind.UNROLLED, "u")
 
 
 def vectorized(lanes: int, body: Body) -> Any:
-    """A loop whose iterations are the lanes of vectors."""
+    """Return a loop whose iterations are the lanes of vectors."""
     return loop(lanes, body, tirx.ForKind.VECTORIZED, "lane")
 
 
 def sequence(*statements: Any) -> Any:
-    """The statements after each other."""
+    """Return the statements after each other."""
     return statements[0] if len(statements) == 1 else tirx.SeqStmt(list(statements))
 
 
 def store(target: Any, value: Any, *indices: Any) -> Any:
-    """`target[indices] = value`."""
+    """Return `target[indices] = value`."""
     return tirx.BufferStore(target, value, list(indices))
 
 
 def buffer(name: str, *shape: int, dtype: str, scope: str = "global") -> Any:
-    """A row-major buffer; `local` is for what should stay in registers, so its indices must be constants."""
+    """Return a row-major buffer; `local` is for what should stay in registers, so its indices must be constants."""
     return tirx.decl_buffer(shape, dtype, name, scope=scope, layout=None)
 
 
 def block(name: str, body: Any, buffers: list[Any]) -> Any:
-    """`body` with the buffers that live while it runs; a thread has its own."""
+    """Return `body` with the buffers that live while it runs; a thread has its own."""
     return s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], name, body, alloc_buffers=buffers))
 
 
 def ramp(start: Any, lanes: int) -> Any:
-    """The indices `start, start + 1, …` of a vector."""
+    """Return the indices `start, start + 1, …` of a vector."""
     return tirx.Ramp(start, tir.index_const(1), lanes)
 
 
 def prefetch(element: Any) -> Any:
-    """Fetches the line of `element`, a load, into L2; an address past the end of a buffer does nothing."""
+    """Fetch the line of `element`, a load, into L2; an address past the end of a buffer does nothing."""
     return tirx.Evaluate(tirx.call_llvm_intrin("void", "llvm.prefetch", tirx.address_of(element), *_READ_INTO_L2))
 
 
 def call(name: str, *arguments: Any) -> Any:
-    """Calls the function `name` of code that `with_code` brings, whose result says nothing."""
+    """Call the function `name` of code that `with_code` brings, whose result says nothing."""
     return tirx.Evaluate(tirx.call_extern(_STATUS, name, *arguments))
 
 
 def with_code(llvm: str, body: Any) -> Any:
-    """`body`, which may call the functions of the LLVM IR `llvm`."""
+    """Return `body`, which may call the functions of the LLVM IR `llvm`."""
     return tirx.AttrStmt(tirx.const(0, _STATUS), "pragma_import_llvm", llvm, body)

@@ -28,7 +28,7 @@ class Axis:
         return tir.product(list(self.sizes))
 
     def indices(self, position: Any) -> dict[Any, Any]:
-        """The block's variables at a position along it."""
+        """Return the block's variables at a position along it."""
         return dict(zip(self.vars, tir.unflatten(position, [tir.size(size) for size in self.sizes]), strict=True))
 
 
@@ -41,7 +41,7 @@ class Access:
     strides: tuple[int | None, ...]
 
     def offset(self, axes: Sequence[Axis], positions: Sequence[Any], fixed: dict[Any, Any]) -> Any:
-        """The element, counted from the buffer's first, at `positions` along the axes."""
+        """Return the element, counted from the buffer's first, at `positions` along the axes."""
         values, total = dict(fixed), tir.index_const(0)
         for axis, position, stride in zip(axes, positions, self.strides, strict=True):
             if stride is None:
@@ -53,12 +53,12 @@ class Access:
         return tir.simplify(tir.substitute(start, values)) + total
 
     def element(self, axes: Sequence[Axis], positions: Sequence[Any], fixed: dict[Any, Any]) -> Any:
-        """A load at `positions` along the axes."""
+        """Return a load at `positions` along the axes."""
         indices = self.at(self.offset(axes, positions, fixed))
         return self.buffer[tuple(indices)] if indices else tirx.BufferLoad(self.buffer, [])
 
     def at(self, offset: Any) -> list[Any]:
-        """The indices of the element at `offset`: all of it in the last, which lowering adds up to the same address.
+        """Return the indices of the element at `offset`: all in the last, which lowering adds up to the same address.
 
         Indices of each dim are divisions and remainders of the offset, which TVM's simplifier does not always put
         together again, and then every element is gathered on its own.
@@ -82,7 +82,7 @@ class Strided:
     loads: tuple[Access, ...]
 
     def value(self, positions: Sequence[Any], replaced: Mapping[int, Any] | None = None) -> Any:
-        """What is stored at `positions` along the axes; the loads with the indices of `replaced` are those values."""
+        """Return what is stored at `positions` along the axes, with these values for the loads in `replaced`."""
 
         def loaded(load: Any) -> Any:
             index = next(i for i, access in enumerate(self.loads) if tir.same(access.node, load))
@@ -98,7 +98,7 @@ class Strided:
 
 
 def strided(block: Any, params: Sequence[Any]) -> Strided | None:
-    """An elementwise `block` between buffers of `params`, with its axes coalesced; None for gathers or in place.
+    """Return an elementwise `block` between buffers of `params`, with its axes coalesced; None for gathers or in place.
 
     Neighbours become one axis where every access goes on from the end of the inner one in the step that it has along
     it, as in the coalescing of torch's TensorIterator. Axes that conditions or values use on their own stay apart.

@@ -58,7 +58,7 @@ _ON = tvm_ffi.structural.WalkResult.ADVANCE
 
 
 def collect(root: Any, kinds: type | tuple[type, ...]) -> list[Any]:
-    """Every node of one of `kinds` below `root`, once for each place it occurs at, children first."""
+    """Return every node of one of `kinds` below `root`, once for each place it occurs at, children first."""
     found: list[Any] = []
 
     def visit(node: Any) -> Any:
@@ -70,7 +70,7 @@ def collect(root: Any, kinds: type | tuple[type, ...]) -> list[Any]:
 
 
 def variables(expr: Any) -> list[Any]:
-    """The index variables that `expr` uses, without buffers, each once."""
+    """Return the index variables that `expr` uses, without buffers, each once."""
     found: list[Any] = []
     for var in collect(expr, tirx.Var):
         if not tirx.is_buffer_var(var) and not any(var.same_as(other) for other in found):
@@ -85,17 +85,17 @@ def uses(expr: Any, candidates: Iterable[Any]) -> list[Any]:
 
 
 def loads(expr: Any) -> list[Any]:
-    """Every load from a buffer in `expr`: nodes with `.source` and `.indices`."""
+    """Return every load from a buffer in `expr`: nodes with `.source` and `.indices`."""
     return collect(expr, TensorLoad)
 
 
 def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
-    """`node` with each variable (or buffer) replaced by its value."""
+    """Return `node` with each variable (or buffer) replaced by its value."""
     return tvm_ffi.structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
 
 
 def simplify(expr: Any, extents: Mapping[Any, Any] | None = None) -> Any:
-    """`expr` simplified, given that each variable of `extents` runs from 0 up to its extent."""
+    """Return `expr` simplified, given that each variable of `extents` runs from 0 up to its extent."""
     analyzer = Analyzer()
     for var, extent in (extents or {}).items():
         analyzer.bind(var, Range(0, extent))
@@ -103,7 +103,7 @@ def simplify(expr: Any, extents: Mapping[Any, Any] | None = None) -> Any:
 
 
 def as_int(expr: Any) -> int | None:
-    """The value of a constant, or None for a symbolic size."""
+    """Return the value of a constant, or None for a symbolic size."""
     if isinstance(expr, int):
         return expr
     value = getattr(expr, "value", None)
@@ -111,7 +111,7 @@ def as_int(expr: Any) -> int | None:
 
 
 def product(extents: Sequence[Any]) -> Any:
-    """The product of sizes: an int where all are constant, else an int64 expression."""
+    """Return the product of sizes: an int where all are constant, else an int64 expression."""
     known = [as_int(extent) for extent in extents]
     if all(value is not None for value in known):
         return prod(value for value in known if value is not None)
@@ -122,17 +122,17 @@ def product(extents: Sequence[Any]) -> Any:
 
 
 def index_const(value: int) -> Any:
-    """The constant `value` in the type of indices."""
+    """Return the constant `value` in the type of indices."""
     return tirx.const(value, INDEX)
 
 
 def size(extent: Any) -> Any:
-    """`extent` as an expression in the type of indices."""
+    """Return `extent` as an expression in the type of indices."""
     return index_const(extent) if isinstance(extent, int) else extent.astype(INDEX)
 
 
 def flatten(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
-    """The row-major position of `indices` in a space of `extents`: `(i, j) in (m, n) → i * n + j`."""
+    """Return the row-major position of `indices` in a space of `extents`: `(i, j) in (m, n) → i * n + j`."""
     if not indices:
         return index_const(0)
     position, *_ = indices
@@ -142,7 +142,7 @@ def flatten(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
 
 
 def unflatten(position: Any, extents: Sequence[Any]) -> list[Any]:
-    """The indices of a row-major `position` in a space of `extents`; the inverse of `flatten`.
+    """Return the indices of a row-major `position` in a space of `extents`; the inverse of `flatten`.
 
     The outermost index takes no modulo, so a position beyond the end runs off in that dim only.
     """
@@ -155,7 +155,7 @@ def unflatten(position: Any, extents: Sequence[Any]) -> list[Any]:
 
 
 def block_realizes(func: Any) -> list[Any]:
-    """Every block of `func` but the root, in program order; blocks inside opaque blocks too."""
+    """Return every block of `func` but the root, in program order; blocks inside opaque blocks too."""
     root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     return [r for r in collect(func.body, s_tir.SBlockRealize) if root is None or not r.block.same_as(root)]
 
@@ -165,7 +165,7 @@ def loop_nest(
     extents: Sequence[tuple[str, Any, bool]],
     body: Callable[[list[Any]], tuple[Any, Any | None]],
 ) -> Any:
-    """A block named `name` in a loop nest of its own; `extents` has (name, extent, is reduction).
+    """Return a block named `name` in a loop nest of its own; `extents` has (name, extent, is reduction).
 
     `body` takes the block's variables and gives its statement, and its initial statement or None.
     """
@@ -187,7 +187,7 @@ def loop_nest(
 
 
 def access_regions(block: Any) -> tuple[list[Any], list[Any]]:
-    """The buffer regions that a block reads and writes, from its body."""
+    """Return the buffer regions that a block reads and writes, from its body."""
     stores = {store.buffer for store in collect(block.body, tirx.BufferStore)}
     buffers = {load.source: load.source for load in loads(block.body)} | {store: store for store in stores}
     reads, writes, opaque = s_tir.analysis.get_sblock_access_region(block, {b: b for b in buffers})
@@ -195,70 +195,70 @@ def access_regions(block: Any) -> tuple[list[Any], list[Any]]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two expressions are the same tree."""
+    """Return whether two expressions are the same tree."""
     return bool(tvm_ffi.structural_equal(a, b))
 
 
 def replace_loads(node: Any, buffer: Any, value: Callable[[Any], Any]) -> Any:
-    """`node` with each load from `buffer` replaced by what `value` gives for it."""
+    """Return `node` with each load from `buffer` replaced by what `value` gives for it."""
     return tvm_ffi.structural_map(node, (TensorLoad, lambda load: value(load) if load.source.same_as(buffer) else load))
 
 
 def simplify_store(store: Any) -> Any:
-    """A store with its value's and its own indices simplified."""
+    """Return a store with its value's and its own indices simplified."""
     analyzer = Analyzer()
     return tirx.BufferStore(store.buffer, analyzer.simplify(store.value), [analyzer.simplify(i) for i in store.indices])
 
 
 def statements(stmt: Any) -> list[Any]:
-    """The statements of a sequence; one statement is a sequence of one."""
+    """Return the statements of a sequence; one statement is a sequence of one."""
     return list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
 
 
 def zero(expr: Any) -> Any:
-    """The constant 0 of the type of `expr`."""
+    """Return the constant 0 of the type of `expr`."""
     return tirx.const(0, str(expr.ty.dtype))
 
 
 def dtype_bits(dtype: str) -> int:
-    """The bits of one element of a dtype such as `float32`, `bool` or `bfloat16`."""
+    """Return the bits of one element of a dtype such as `float32`, `bool` or `bfloat16`."""
     digits = "".join(ch for ch in dtype if ch.isdigit())
     return 8 if dtype == "bool" else int(digits) if digits else 64
 
 
 def dtype_bytes(dtype: str) -> int:
-    """The bytes of one element of `dtype` in memory."""
+    """Return the bytes of one element of `dtype` in memory."""
     return max(1, dtype_bits(dtype) // 8)
 
 
 def is_condition(dtype: str) -> bool:
-    """Whether `dtype` has truth values: it has no lowest and no highest."""
+    """Return whether `dtype` has truth values: it has no lowest and no highest."""
     return dtype == "bool"
 
 
 def is_float(dtype: str) -> bool:
-    """Whether `dtype` is a floating-point type."""
+    """Return whether `dtype` is a floating-point type."""
     return dtype.startswith(("float", "bfloat"))
 
 
 def fresh(name: str) -> Any:
-    """A new variable in the type of indices."""
+    """Return a new variable in the type of indices."""
     return tirx.Var(name, INDEX)
 
 
 def conditions(expr: Any) -> list[Any]:
-    """Every select and if_then_else in `expr`."""
+    """Return every select and if_then_else in `expr`."""
     calls = [c for c in collect(expr, Call) if is_if_then_else(c)]
     return [*calls, *collect(expr, tirx.Select)]
 
 
 def is_if_then_else(node: Any) -> bool:
-    """Whether `node` is an if_then_else of an expression, which TVM 0.27 has in its dialect `prim`."""
+    """Return whether `node` is an if_then_else of an expression, which TVM 0.27 has in its dialect `prim`."""
     return isinstance(node, Call) and getattr(node.op, "name", "") == "prim.if_then_else"
 
 
 def is_nan(value: Any) -> Any:
-    """Whether a float is NaN, by its bits: fast-math code assumes that no comparison of floats sees one."""
+    """Return whether a float is NaN, by its bits: fast-math code assumes that no comparison of floats sees one."""
     dtype = str(value.ty.dtype)
     bits = dtype_bits(dtype)
     sign = 1 << (bits - 1)
@@ -267,35 +267,35 @@ def is_nan(value: Any) -> Any:
 
 
 def same_var(a: Any, b: Any) -> bool:
-    """Whether both are the same variable."""
+    """Return whether both are the same variable."""
     return isinstance(a, tirx.Var) and bool(a.same_as(b))
 
 
 def steps_by_one(position: Any, var: Any, bounds: Mapping[Any, Any]) -> bool:
-    """Whether `position` is `var` plus something that does not use it, while variables stay in `bounds`."""
+    """Return whether `position` is `var` plus something that does not use it, while variables stay in `bounds`."""
     rest = simplify(position - var, bounds)
     return not uses(rest, [var])
 
 
 def same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are provably equal."""
+    """Return whether two sizes are provably equal."""
     return as_int(simplify(size(a) - size(b))) == 0
 
 
 def loads_what_it_stores(expr: Any, store: Any) -> bool:
-    """Whether `expr` is a load of the element that `store` writes."""
+    """Return whether `expr` is a load of the element that `store` writes."""
     if not isinstance(expr, TensorLoad) or not expr.source.same_as(store.buffer):
         return False
     return bool(tvm_ffi.structural_equal(expr.indices, store.indices))
 
 
 def ceil_div(extent: Any, divisor: int) -> Any:
-    """`extent / divisor` rounded up: an int where `extent` is one."""
+    """Return `extent / divisor` rounded up: an int where `extent` is one."""
     if isinstance(extent, int):
         return -(-extent // divisor)
     return simplify(tirx.floordiv(extent + (divisor - 1), divisor))
 
 
 def block_names(func: Any) -> set[str]:
-    """The names of the blocks of `func`."""
+    """Return the names of the blocks of `func`."""
     return {str(realize.block.name_hint) for realize in block_realizes(func)}

@@ -8,12 +8,12 @@ __all__ = ["transpose_code", "transpose_name"]
 
 
 def transpose_name(lanes: int, bits: int, source_step: int, target_step: int) -> str:
-    """The symbol of `transpose_code` with the same arguments."""
+    """Return the symbol of `transpose_code` with the same arguments."""
     return f"relaxc_transpose_{lanes}x{bits}_{source_step}_{target_step}"
 
 
 def transpose_code(lanes: int, bits: int, source_step: int, target_step: int) -> str:
-    """`i32 f(ptr x, ptr y)`, which does `y[i * target_step + j] = x[j * source_step + i]` for i, j below `lanes`.
+    """Return the code of `f(ptr x, ptr y)`: `y[i * target_step + j] = x[j * source_step + i]`, i and j below `lanes`.
 
     Elements are of `bits`, steps in elements. `lanes`, a power of two, vectors are read, exchanged in log2(lanes)
     rounds, and written: in the round of size s, the odd blocks of s lanes of vector i with the even ones of i + s

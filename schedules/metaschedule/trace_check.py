@@ -44,9 +44,9 @@ _SCOPES = ("global",)
 
 
 def parse(text: str) -> list[Any]:
-    """The instructions and decisions in `text`, for `Trace.apply_json_to_schedule`.
+    """Return the instructions and decisions in `text`, for `Trace.apply_json_to_schedule`.
 
-    Raises ValueError for what is no trace, has an instruction that is not known, or leaves a decision to chance.
+    Raise ValueError for what is no trace, has an instruction that is not known, or leaves a decision to chance.
     """
     if len(text) > _MOST_BYTES:
         raise ValueError(f"it has {len(text)} bytes, {_MOST_BYTES} are allowed")

@@ -30,7 +30,7 @@ class Traced:
     version: int = 1
 
     def replay(self, func: Any, trace: str) -> Schedule | Declined:
-        """`func` scheduled as `trace` says (JSON, of whoever wrote it), or why it cannot be; nothing else is done."""
+        """Return `func` scheduled as `trace` says (JSON, of whoever wrote it), or why it cannot be; do nothing else."""
         try:
             steps = parse(trace)
         except ValueError as error:

@@ -65,7 +65,7 @@ class Gate:
         return not (await to_thread.run_sync(self._keys.any_made) if made is None else made)
 
     def _count_failure(self, address: str) -> None:
-        """Raises RateLimited for an address that has had its share."""
+        """Raise RateLimited for an address that has had its share."""
         now = time.monotonic()
         count, since = self._failures.get(address, (0, now))
         if now - since > _WINDOW_S:

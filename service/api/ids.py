@@ -25,7 +25,7 @@ _A_SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 
 
 def _looks_like(pattern: str, error: type[RelaxcError], message: str) -> AfterValidator:
-    """Raises `error`, which FastAPI passes on as it is no ValueError."""
+    """Raise `error`, which FastAPI passes on as it is no ValueError."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):

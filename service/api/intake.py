@@ -24,7 +24,7 @@ IDENTIFYING = CapacityLimiter(4)
 async def taken_form(request: Request, fields: tuple[str, ...]) -> AsyncIterator[Upload]:
     """Give the form in the body, streamed into a folder that is gone afterwards, whatever was moved out of it.
 
-    `fields` are the parts it may have beside `model` and `data`. Raises what `receive` raises, and StoreUnwritable.
+    `fields` are the parts it may have beside `model` and `data`. Raise what `receive` raises, and StoreUnwritable.
     """
     workspace, body, limit = backend_of(request).workspace, body_of(request), settings().max_model_bytes
     if (body.announced_bytes or 0) > limit + OVERHEAD_BYTES:

@@ -80,7 +80,7 @@ def bench(
 
 
 def _reference(session: Session, against: Against, model: Path | None) -> Reference:
-    """The model in its framework. Raises InvalidOption if that, or the model, is not what the artifact came from."""
+    """The model in its framework. Raise InvalidOption if that, or the model, is not what the artifact came from."""
     from service import frontend
     from service.request import CompileOptions
 

@@ -105,7 +105,7 @@ def _there(remote: Remote, model: Path, output: Path, target: str, options: Comp
 
 
 def _check_writable(output: Path) -> None:
-    """Raises InvalidOption before the work, not after it."""
+    """Raise InvalidOption before the work, not after it."""
     if output.is_dir():
         raise InvalidOption(f"cannot write {output}: it is a folder", option="output")
     if not os.access(output.absolute().parent, os.W_OK):

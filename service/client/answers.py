@@ -19,7 +19,7 @@ _SHOWN_CHARS = 200
 def check(response: httpx.Response) -> httpx.Response:
     """Return the response, if it is what was asked for; its body must have been read if not.
 
-    Raises the error whose code the problem+json body names, with `retry_after_s` among its fields where the server
+    Raise the error whose code the problem+json body names, with `retry_after_s` among its fields where the server
     says when to come again; ServiceError for a code that this version does not know, and ServerUnreachable for an
     answer that no relaxc server gives.
     """

@@ -78,7 +78,7 @@ def run(request: Mapping[str, Any], timeout_s: float | None = None) -> Steps[tup
     """Submit, emit its events, and give the job that has succeeded, with whether it had when it was asked for.
 
     Whatever ends the waiting, Ctrl-C too, cancels the job, unless the server is gone or somebody asked for it before.
-    Raises the job's error.
+    Raise the job's error.
     """
     deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
     idempotency_key = uuid.uuid4().hex

@@ -89,7 +89,7 @@ class Flow(Generic[T]):
         return self._advance(lambda: self._steps.send(reply))
 
     def throw(self, error: BaseException) -> Action | None:
-        """Return the next action, after this one raised `error`. Raises what the steps do not handle, but
+        """Return the next action, after this one raised `error`. Raise what the steps do not handle, but
         GeneratorExit.
         """
         raised = _Left() if isinstance(error, GeneratorExit) else error

@@ -40,7 +40,7 @@ class Job:
         return self.state in _ENDED
 
     def check(self) -> Job:
-        """Return the job, if it has not failed. Raises its error, or Cancelled."""
+        """Return the job, if it has not failed. Raise its error, or Cancelled."""
         if self.state == "cancelled":
             raise self.error or Cancelled(f"job {self.id} was cancelled", job=self.id)
         if self.state == "failed":

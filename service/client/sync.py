@@ -35,7 +35,7 @@ class Client:
     """
 
     def __init__(self, url: str, key: str | None = None, **connection: Any) -> None:
-        """`key` is an API key's secret; `connection` has fields of `Connection`. Raises InvalidOption."""
+        """`key` is an API key's secret; `connection` has fields of `Connection`. Raise InvalidOption."""
         self.connection = Connection(url, key, **connection)
         self._http = httpx.Client(**self.connection.settings())
 

@@ -73,7 +73,7 @@ class Backend:
     ) -> None:
         """What is None is as the settings say; `entry` is what a child of a `compile` runs, `entries` the others'.
 
-        Raises InvalidOption for settings that cannot be used, ServiceError where the database does not answer.
+        Raise InvalidOption for settings that cannot be used, ServiceError where the database does not answer.
         """
         values, limits = settings(), limits or Limits.of_settings()
         root = cache_dir or values.cache_dir
@@ -137,11 +137,11 @@ class Backend:
         self._scheduler.start()
 
     def warm(self) -> None:
-        """Starts the workers of both flavours, without waiting for them."""
+        """Start the workers of both flavours, without waiting for them."""
         self.pool.warm(*Flavour)
 
     def counts(self) -> Counts:
-        """How many jobs run and wait. Raises ServiceError where the database does not answer."""
+        """Return how many jobs run and how many wait. Raise ServiceError where the database does not answer."""
         with self.database.read() as connection:
             found = jobs.count(connection)
         return Counts(found.get(State.RUNNING, 0), found.get(State.QUEUED, 0))
@@ -152,13 +152,13 @@ class Backend:
         return [*stopped, *reasons(self.database, self.pool, self.store.root)]
 
     def sweep(self) -> None:
-        """Removes what is old (`service.jobs.queue.sweep`); it is done every ten minutes anyway."""
+        """Remove what is old (`service.jobs.queue.sweep`); it is done every ten minutes anyway."""
         self.workspace.sweep()
         self.store.sweep()
         sweep(self.database, self.blobs, self.uploads, self.models)
 
     def stop(self, drain_s: float = 0.0) -> None:
-        """Starts no more jobs, gives those that run `drain_s` seconds, and queues the others for the next server.
+        """Start no more jobs, give those that run `drain_s` seconds, and queue the others for the next server.
 
         Who follows a job is told that the service stops. May be called twice.
         """
@@ -171,11 +171,11 @@ class Backend:
             self._hub.close()
 
     def hurry(self) -> None:
-        """A `stop` that waits for running jobs waits no longer."""
+        """Make a `stop` that waits for running jobs wait no longer."""
         self._scheduler.hurry()
 
     def close(self) -> None:
-        """Stops, and removes the folders. May be called twice."""
+        """Stop, and remove the folders. May be called twice."""
         self.stop()
         for periodic in self._periodic:
             periodic.close()

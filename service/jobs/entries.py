@@ -27,7 +27,7 @@ _BENCH_S = 3.0
 
 
 def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Every stage. Leaves the files that the result names in `workdir`.
+    """Run every stage. Leave the files that the result names in `workdir`.
 
     Payload: `request`; `dump_dir` or None; `records`, the digest of the records that the request's key is for, or None.
     """
@@ -39,14 +39,14 @@ def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 
 def cover_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """`compiler.cover`. Payload: `request`. The result has rows of `Kernel.to_dict` under `kernels`."""
+    """Run `compiler.cover`. Payload: `request`. The result has rows of `Kernel.to_dict` under `kernels`."""
     from service import compiler
 
     compiler.cover(CompileRequest.from_dict(payload["request"]), emit)
 
 
 def verify_records(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """`drift.run`. Payload: `request`, `sample` and `seed`."""
+    """Run `drift.run`. Payload: `request`, `sample` and `seed`."""
     from service import drift
 
     request = CompileRequest.from_dict(payload["request"])
@@ -54,7 +54,7 @@ def verify_records(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 
 def inspect_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """`frontend.inspect`. Payload: `path`, `format`. The result has the ModelInfo's fields under `info`."""
+    """Run `frontend.inspect`. Payload: `path`, `format`. The result has the ModelInfo's fields under `info`."""
     from service import frontend
 
     info = frontend.inspect(Path(payload["path"]), ModelFormat(payload["format"]))
@@ -62,7 +62,7 @@ def inspect_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 
 def refer_to_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """The ModelRef of an uploaded file. Payload: `path`, and `sha256` of that file. The result has it under `model`.
+    """Return the ModelRef of an uploaded file, under `model`. Payload: `path`, and `sha256` of that file.
 
     Only an ONNX file with external data, which must name a `location` for it, has a digest of its own.
     """
@@ -78,7 +78,7 @@ def refer_to_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 
 def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """`tuner.run`. Payload: `request`, and any of TuneOptions. Leaves the files that the result names in `workdir`."""
+    """Run `tuner.run`. Payload: `request`, and any of TuneOptions. Leave the files of the result in `workdir`."""
     from service import tuner
     from service.tuning.options import TuneOptions
 
@@ -87,10 +87,10 @@ def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 
 def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Times an artifact on random inputs. Payload: `artifact`, `seconds` or None, `seed`.
+    """Time an artifact on random inputs. Payload: `artifact`, `seconds` or None, `seed`.
 
     The result has BenchReport's fields, `threads`, and a `profile` by PrimFunc (a ProfileReport's fields), under
-    `report`. Raises MachineMismatch where it cannot run here.
+    `report`. Raise MachineMismatch where it cannot run here.
     """
     from service.runtime import load
     from service.runtime.bench import bench
@@ -114,10 +114,10 @@ def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 
 def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Compares an artifact with the model that it was compiled from. Payload: `artifact`, and `model` as a ModelRef's
+    """Compare an artifact with the model that it was compiled from. Payload: `artifact`, and `model` as a ModelRef's
     fields. The result has Verification's fields, or `reason` where nothing could be compared, under `report`.
 
-    Raises InvalidOption for another model, VerificationFailed where the numbers differ.
+    Raise InvalidOption for another model, VerificationFailed where the numbers differ.
     """
     from service import compiler
     from service.runtime import load

@@ -96,7 +96,7 @@ class Job:
         return self.done.done()
 
     def cancel(self, reason: RelaxcError | None = None) -> None:
-        """Ends the job, with `reason`, for everybody who waits for it; in under 2 s nothing of it runs.
+        """End the job, with `reason`, for everybody who waits for it; in under 2 s nothing of it runs.
 
         One that has not started ends at once. No effect on one that has ended.
         """
@@ -107,15 +107,15 @@ class Job:
         self.cancellation.cancel()
 
     def result(self, timeout_s: float | None = None) -> Entry:
-        """Waits for the stored artifact. Raises the job's error, or TimeoutError."""
+        """Wait for the stored artifact. Raise the job's error, or TimeoutError."""
         return self.done.result(timeout_s)
 
     def wait(self) -> None:
-        """Returns when the job is at its end, whatever that is."""
+        """Return when the job is at its end, whatever that is."""
         wait([self.done])
 
     def listen(self, listener: Callable[[Event], None], after: int = 0) -> None:
-        """Calls `listener` for each event with a number over `after`: past ones now, others as they come."""
+        """Call `listener` for each event with a number over `after`: past ones now, others as they come."""
         with self._lock:
             for event in self.events:
                 if event.seq > after:
@@ -123,7 +123,7 @@ class Job:
             self._listeners.append(listener)
 
     def take(self, data: dict[str, Any]) -> None:
-        """Adds an event from the job's process."""
+        """Add an event from the job's process."""
         with self._lock:
             if data.get("event") == "stage" and data.get("state") == "start":
                 self.stage, self.progress = str(data.get("stage")), None
@@ -134,7 +134,7 @@ class Job:
             self._tell(data)
 
     def start(self) -> bool:
-        """Its process is about to run; False when it was cancelled before that."""
+        """Note that its process is about to run; return False when it was cancelled before that."""
         with self._lock:
             if self.state is State.QUEUED:
                 self.state, self.started_s = State.RUNNING, time.time()
@@ -142,7 +142,7 @@ class Job:
             return self.state is State.RUNNING
 
     def succeed(self, artifact: Entry) -> None:
-        """The artifact is in the store."""
+        """Note that the artifact is in the store."""
         with self._lock:
             self.artifact = artifact
             self._end(State.SUCCEEDED, {"artifact": artifact.digest})

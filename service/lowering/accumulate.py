@@ -34,7 +34,7 @@ class AccumulateLocally:
     """Expands the annotated loops, whose buffers must be flat; one that is not of the form above stays as it is."""
 
     def transform_function(self, func: Any, module: Any, context: Any) -> Any:
-        """The rewriting of one PrimFunc."""
+        """Rewrite one PrimFunc."""
         del module, context
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, _expanded)))
 

@@ -19,7 +19,7 @@ SCHEDULED = "tirx.is_scheduled"
 
 
 def apply_rule(rule: Rule, func: Any, target: Any, parameters: Parameters | None) -> Schedule | str:
-    """The schedule, or why there is none. TVM's refusal of a step counts as a decline, but in strict mode: the rule
+    """Return the schedule, or why there is none. TVM's refusal of a step is a decline, but in strict mode: the rule
     should have declined before it took the first. Any other exception goes up.
     """
     from tvm.s_tir import ScheduleError
@@ -36,7 +36,7 @@ def apply_rule(rule: Rule, func: Any, target: Any, parameters: Parameters | None
 
 
 def finish(func: Any, spec: TargetSpec, opt_level: int) -> Any:
-    """A scheduled PrimFunc with the marks that the pipeline reads."""
+    """Return a scheduled PrimFunc with the marks that the pipeline reads."""
     func = func.with_attr(SCHEDULED, True)
     if spec.kind == "llvm" and opt_level >= 2:
         from service.lowering.vector_functions import VECTOR_MATH

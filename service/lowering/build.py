@@ -31,9 +31,9 @@ __tvm_ffi__library_bin:
 
 
 def build(module: Any, spec: TargetSpec, out: Path, *, dump: Dump = no_dump) -> None:
-    """Compiles `module` for `spec` and writes the shared library `out`; equal modules give equal bytes.
+    """Compile `module` for `spec` and write the shared library `out`; equal modules give equal bytes.
 
-    `module` holds Relax that is ready for the VM and scheduled PrimFuncs. Raises ToolMissing where a program
+    `module` holds Relax that is ready for the VM and scheduled PrimFuncs. Raise ToolMissing where a program
     is not installed, and CompileFailed with a command that repeats it where one fails; its files stay in
     `OUT.build` then.
     """
@@ -49,9 +49,9 @@ def build(module: Any, spec: TargetSpec, out: Path, *, dump: Dump = no_dump) -> 
 
 
 def build_kernel(func: Any, spec: TargetSpec, out: Path) -> None:
-    """The shared library `out` of one scheduled PrimFunc, its machine code as in a whole model; its name is KERNEL.
+    """Build the shared library `out` of one scheduled PrimFunc, named KERNEL, its machine code as in a whole model.
 
-    Raises as `build` does.
+    Raise as `build` does.
     """
     import tvm
 

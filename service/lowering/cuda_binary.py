@@ -16,9 +16,9 @@ __all__ = ["with_cubin"]
 
 
 def with_cubin(embedded: bytes, source: str, cubin: bytes) -> bytes:
-    """`embedded`, the packed imports of a module, with the CUDA module of this `source` holding `cubin`.
+    """Return `embedded`, the packed imports of a module, with the CUDA module of this `source` holding `cubin`.
 
-    Raises CompileFailed where the image is not as described above.
+    Raise CompileFailed where the image is not as described above.
     """
     kind, code = _string(b"cuda"), _string(source.encode())
     end = embedded.find(code) + len(code)

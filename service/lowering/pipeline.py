@@ -22,7 +22,7 @@ NAME = "relaxc"
 
 
 def register() -> None:
-    """Makes the pipeline known to `tvm.tirx.build`; to do so again changes nothing."""
+    """Make the pipeline known to `tvm.tirx.build`; to do so again changes nothing."""
     register_operators()
     tirx.register_tir_pipeline(NAME, lambda: (_passes, finalize_host_passes, finalize_device_passes))
 

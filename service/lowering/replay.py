@@ -49,7 +49,7 @@ class Replay:
 
 
 def replay(found: Sequence[Record], func: Any, target: Any, rules: Sequence[Rule], *, cores: int | None) -> Replay:
-    """The first of `found` whose rule is one of `rules`, in the record's version, and still takes its parameters.
+    """Apply the first of `found` whose rule is one of `rules`, in the record's version, and still takes its parameters.
 
     A record with a trace is of MetaSchedule's generic space, which stands beside the rules of a CPU.
 

@@ -48,12 +48,12 @@ def schedule(
     records: Records | None = None,
     planner: RecordPlanner | None = None,
 ) -> Scheduled:
-    """Schedules every PrimFunc of `module` for `spec`; equal ones are scheduled once.
+    """Schedule every PrimFunc of `module` for `spec`; equal ones are scheduled once.
 
     Those with a plan follow it; `planner` is the one that the graph passes asked, and knows where it came from.
 
     At `opt_level` 0 only the fallback is asked; from 2 on, exp, tanh, erf and the like become vectorizable
-    polynomials on a CPU. Raises CompileFailed, with the PrimFunc's name, where a rule breaks.
+    polynomials on a CPU. Raise CompileFailed, with the PrimFunc's name, where a rule breaks.
     """
     from tvm import tirx
 
@@ -75,7 +75,7 @@ def schedule(
 
 
 def points_of(func: Any, rule_name: str, spec: TargetSpec) -> int:
-    """How many points the template `rule_name` has for `func`; 1 where there is nothing to tune, or no such rule."""
+    """Return how many points the template `rule_name` has for `func`; 1 where there is nothing to tune."""
     from schedules.planned import space_of
     from schedules.template import Declined
 
@@ -106,7 +106,7 @@ class _Scheduler:
         self._done: dict[str, list[tuple[Any, Any, dict[str, Any]]]] = {}
 
     def schedule(self, name: str, func: Any) -> tuple[Any, dict[str, Any]]:
-        """The scheduled PrimFunc and its row, those of an equal one where there was one."""
+        """Return the scheduled PrimFunc and its row, those of an equal one where there was one."""
         import tvm_ffi
 
         from schedules.ir.analysis import work_of

@@ -26,7 +26,7 @@ class KeepTilesOnStack:
     """Marks the allocations of constant size up to `MOST_BYTES` that are local to a thread."""
 
     def transform_function(self, func: Any, module: Any, context: Any) -> Any:
-        """The rewriting of one PrimFunc."""
+        """Rewrite one PrimFunc."""
         del module, context
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.AllocBuffer, _marked)))
 

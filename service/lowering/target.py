@@ -50,9 +50,9 @@ _TRIPLES = ("x86_64-linux-gnu", "x86_64-unknown-linux-gnu", "aarch64-linux-gnu",
 
 
 def resolve(text: str) -> TargetSpec:
-    """The target that `text` means: `auto`, `auto-gpu` (or `cuda`), a tag, or target JSON.
+    """Return the target that `text` means: `auto`, `auto-gpu` (or `cuda`), a tag, or target JSON.
 
-    Raises InvalidTarget for anything else, and for `auto-gpu` where there is no CUDA device.
+    Raise InvalidTarget for anything else, and for `auto-gpu` where there is no CUDA device.
     """
     text = text.strip()
     if text.startswith("{"):
@@ -67,12 +67,12 @@ def resolve(text: str) -> TargetSpec:
 
 
 def tags() -> list[TargetSpec]:
-    """Every named target, in the order in which they are listed to people."""
+    """Return every named target, in the order in which they are listed to people."""
     return [make() for make in _TAGS.values()]
 
 
 def listed() -> list[tuple[str, TargetSpec]]:
-    """What to ask for, and the target it means: this machine's CPU and GPU as far as there are any, then every tag."""
+    """Return what to ask for, and the target it means: this machine's CPU and GPU if it has one, then every tag."""
     found = []
     for name in ("auto", "auto-gpu"):
         try:
@@ -83,7 +83,7 @@ def listed() -> list[tuple[str, TargetSpec]]:
 
 
 def to_tvm(spec: TargetSpec) -> Any:
-    """The `tvm.target.Target` of `spec`."""
+    """Return the `tvm.target.Target` of `spec`."""
     from tvm.target import Target
 
     if spec.kind == "cuda":

@@ -13,7 +13,7 @@ __all__ = ["lower_text_kernels", "split_text_kernels"]
 
 
 def split_text_kernels(module: Any) -> tuple[Any, Any]:
-    """The PrimFuncs with text, and all other functions, as two modules."""
+    """Return the PrimFuncs with text, and all other functions, as two modules."""
     text: dict[Any, Any] = {}
     other: dict[Any, Any] = {}
     for var, func in module.functions.items():
@@ -23,7 +23,7 @@ def split_text_kernels(module: Any) -> tuple[Any, Any]:
 
 
 def lower_text_kernels(module: Any) -> Any:
-    """TVM's list for TIRx, up to where host and device are split."""
+    """Run TVM's list for TIRx, up to where host and device are split."""
     return tvm.ir.transform.Sequential(
         [
             tirx.transform.LowerTIRx(),

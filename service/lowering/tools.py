@@ -19,7 +19,7 @@ _CROSS = {"aarch64": ("aarch64-linux-gnu-g++", "g++-aarch64-linux-gnu")}
 
 
 def run_tool(command: Sequence[str], folder: Path) -> None:
-    """Runs `command` in `folder`. Raises ToolMissing, or CompileFailed with the command that repeats it."""
+    """Run `command` in `folder`. Raise ToolMissing, or CompileFailed with the command that repeats it."""
     if shutil.which(command[0]) is None:
         raise ToolMissing(f"{command[0]} is not installed", tool=command[0])
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -35,7 +35,7 @@ def run_tool(command: Sequence[str], folder: Path) -> None:
 
 
 def linker_of(spec: TargetSpec) -> str:
-    """The C++ compiler that links for `spec`. Raises ToolMissing, naming the package, where there is none."""
+    """Return the C++ compiler that links for `spec`. Raise ToolMissing, naming the package, where there is none."""
     arch = (spec.host or spec).triple.partition("-")[0]
     if arch == machine.cpu().arch or arch not in _CROSS:
         return settings().cxx
@@ -50,7 +50,7 @@ def linker_of(spec: TargetSpec) -> str:
 
 
 def link(objects: Sequence[Path], out: Path, spec: TargetSpec) -> None:
-    """Links `objects` into the shared library `out`; equal objects give equal bytes.
+    """Link `objects` into the shared library `out`; equal objects give equal bytes.
 
     No build id, no symbol table with file names; what is not used of libm is not needed at run time.
     """
@@ -61,7 +61,7 @@ def link(objects: Sequence[Path], out: Path, spec: TargetSpec) -> None:
 
 
 def nvcc(source: str, arch: str, folder: Path) -> bytes:
-    """CUDA `source` compiled to a cubin for `arch`, with IEEE arithmetic; equal sources give equal bytes."""
+    """Compile CUDA `source` to a cubin for `arch`, with IEEE arithmetic; equal sources give equal bytes."""
     (folder / "kernels.cu").write_text(source)
     options = ["--cubin", "-O3", f"-arch={arch}", "--expt-relaxed-constexpr", "-std=c++17"]
     run_tool([settings().nvcc, *options, "-o", "kernels.cubin", "kernels.cu"], folder)

@@ -28,7 +28,7 @@ _SIZE_BITS, _INFINITY_BITS = 0x7FFFFFFF, 0x7F800000
 
 
 def register_operators() -> None:
-    """Makes our operators known to TVM; to do so again changes nothing."""
+    """Make our operators known to TVM; to do so again changes nothing."""
     known = {str(name) for name in Op.list_op_names()}
     pure = Op.get("tirx.exp").get_attr("TCallEffectKind")
     for name in _MARKED:
@@ -59,7 +59,7 @@ class MarkVectorFunctions:
     """See the module."""
 
     def transform_function(self, func: Any, module: Any, context: Any) -> Any:
-        """The rewriting of one PrimFunc."""
+        """Rewrite one PrimFunc."""
         del module, context
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, _mark))) if _wanted(func) else func
 
@@ -88,7 +88,7 @@ class CallVectorFunctions:
     """See the module."""
 
     def transform_function(self, func: Any, module: Any, context: Any) -> Any:
-        """The rewriting of one PrimFunc, which brings along the functions that it calls."""
+        """Rewrite one PrimFunc, and bring along the functions that it calls."""
         del module, context
         if not _wanted(func):
             return func

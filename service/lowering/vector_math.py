@@ -73,7 +73,7 @@ class _Body:
         return text if self.lanes == 1 else f"splat ({kind} {text})"
 
     def f(self, value: float) -> Value:
-        """A constant, rounded to float32; LLVM writes it as the bits of the equal double."""
+        """Return a constant, rounded to float32; LLVM writes it as the bits of the equal double."""
         single = struct.unpack("f", struct.pack("f", value))[0]
         return self._splat("float", f"0x{struct.unpack('<Q', struct.pack('<d', single))[0]:016X}")
 
@@ -81,19 +81,19 @@ class _Body:
         return self._splat("i32", str(value))
 
     def op(self, name: str, a: Value, b: Value) -> Value:
-        """fadd, fsub, fmul or fdiv."""
+        """Emit fadd, fsub, fmul or fdiv."""
         return self._emit(f"{name} {self.floats} {a}, {b}")
 
     def int_op(self, name: str, a: Value, b: Value) -> Value:
         return self._emit(f"{name} {self.ints} {a}, {b}")
 
     def fma(self, a: Value, b: Value, c: Value) -> Value:
-        """a * b + c, in one rounding where the machine has it."""
+        """Emit a * b + c, in one rounding where the machine has it."""
         kind = self.floats
         return self._emit(f"call {kind} @llvm.fmuladd.{self.suffix}({kind} {a}, {kind} {b}, {kind} {c})")
 
     def unary(self, name: str, a: Value) -> Value:
-        """floor or fabs."""
+        """Emit floor or fabs."""
         return self._emit(f"call {self.floats} @llvm.{name}.{self.suffix}({self.floats} {a})")
 
     def copysign(self, size: Value, sign: Value) -> Value:
@@ -101,7 +101,7 @@ class _Body:
         return self._emit(f"call {kind} @llvm.copysign.{self.suffix}({kind} {size}, {kind} {sign})")
 
     def when(self, test: str, a: Value, b: Value, yes: Value, no: Value) -> Value:
-        """`yes` where the comparison holds (`olt`: not with NaN; `uno`: only with NaN), else `no`."""
+        """Emit `yes` where the comparison holds (`olt`: not with NaN; `uno`: only with NaN), else `no`."""
         condition = self._emit(f"fcmp {test} {self.floats} {a}, {b}")
         return self._emit(f"select {self.bools} {condition}, {self.floats} {yes}, {self.floats} {no}")
 
@@ -124,13 +124,13 @@ class _Body:
         return total
 
     def scale(self, x: Value, n: Value) -> Value:
-        """x * 2**n for an integral float n of any size, rounded once; where `scales`."""
+        """Emit x * 2**n for an integral float n of any size, rounded once; where `scales`."""
         kind = self.floats
         source = f"{kind} zeroinitializer, i16 -1, i32 4"
         return self._emit(f"call {kind} @{SCALE}({kind} {x}, {kind} {n}, {source})")
 
     def power_of_two(self, n: Value) -> Value:
-        """2**n for the integer n in -126..127."""
+        """Emit 2**n for the integer n in -126..127."""
         return self.from_bits(self.int_op("shl", self.int_op("add", n, self.i(127)), self.i(23)))
 
 
@@ -220,12 +220,12 @@ FUNCTIONS: dict[str, Callable[[_Body, Value], Value]] = {
 
 
 def function_name(name: str, lanes: int) -> str:
-    """The symbol of the function `name` for vectors of `lanes` float32 elements, or for one element."""
+    """Return the symbol of the function `name` for vectors of `lanes` float32 elements, or for one element."""
     return f"relaxc_{name}_{lanes}"
 
 
 def llvm_module(wanted: Sequence[tuple[str, int]], *, avx512: bool = False) -> str:
-    """LLVM IR that defines the functions `wanted`, as (name, lanes); with `avx512`, in its instructions too."""
+    """Return LLVM IR that defines the functions `wanted`, as (name, lanes); with `avx512`, in its instructions too."""
     functions, declarations = [], set()
     for name, lanes in wanted:
         body = _Body(lanes, scales=avx512 and lanes == SCALE_LANES)

@@ -32,7 +32,7 @@ class VersionVectorLoops:
     """Splits every vectorized loop that has conditions which are monotone in its lane, as above."""
 
     def transform_function(self, func: Any, module: Any, context: Any) -> Any:
-        """The rewriting of one PrimFunc."""
+        """Rewrite one PrimFunc."""
         del module, context
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.For, _versioned)))
 

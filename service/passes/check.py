@@ -26,7 +26,7 @@ def _fields(ty: Any) -> list[Any]:
 
 
 def check(module: IRModule, boundary: Boundary, phase: str, failure: type[RelaxcError] = CompileFailed) -> None:
-    """Raises `failure` naming the phase if the module is not well-formed, or not the same from outside."""
+    """Raise `failure` naming the phase if the module is not well-formed, or not the same from outside."""
     if "main" not in {str(gvar.name_hint) for gvar in module.get_global_vars()}:
         raise failure(f"phase {phase} removed the function main", stage="optimize", phase=phase)
     try:

@@ -73,7 +73,7 @@ class Job:
 
 
 def phases(target: Target, job: Job) -> list[Phase]:
-    """The phases for the target's kind, those above the job's -O left out, plugins' passes at the ends of theirs."""
+    """Return the phases for the target's kind without those above the job's -O; plugins' passes end theirs."""
     is_cuda = str(target.kind.name) == "cuda"
     chosen = _cuda_phases(job, str(target.attrs["arch"])) if is_cuda else _cpu_phases(job, cpu_of(target))
     return [

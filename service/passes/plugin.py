@@ -46,16 +46,16 @@ class Plugin:
     prim_funcs: Mapping[str, PrimFuncSource] = field(default_factory=dict)
 
     def error(self, message: str, cause: BaseException | None = None) -> PluginError:
-        """The error that names this file, and the line of it that raised `cause`."""
+        """Return the error that names this file, and the line of it that raised `cause`."""
         line = _line_in(self.path, cause)
         where = f"{self.path}:{line}" if line else str(self.path)
         return PluginError(f"{where}: {message}", path=str(self.path), line=line)
 
 
 def load_plugin(path: Path | str, *, phases: Sequence[str] = PHASES) -> Plugin:
-    """The plugin in a Python file, which is executed with the rights of this process.
+    """Load the plugin in a Python file, which is executed with the rights of this process.
 
-    `phases` are the names that PASSES may use (those of the pipeline by default). Raises PluginError that
+    `phases` are the names that PASSES may use (those of the pipeline by default). Raise PluginError that
     names the file and the line.
     """
     found = Plugin(Path(path))
@@ -159,7 +159,7 @@ class ApplyPatterns:
         self.raised = raised
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module rewritten. Raises PluginError if a replacement raises, and keeps it in `raised`."""
+        """Rewrite the module. Raise PluginError if a replacement raises, and keep it in `raised`."""
         for pattern, replace in self.plugin.patterns:
             module = self._apply(module, pattern, replace)
         return module

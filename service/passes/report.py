@@ -35,7 +35,7 @@ class MemoryReport:
     """What a plan at the upper bounds would take, where that was too much to be made."""
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """Return the report as JSON values."""
         return {**asdict(self), "unbounded": list(self.unbounded)}
 
 
@@ -59,7 +59,7 @@ class OptimizeReport:
     plugins: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The report as JSON values."""
+        """Return the report as JSON values."""
         return {**asdict(self), "plugins": list(self.plugins)}
 
     @property

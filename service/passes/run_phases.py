@@ -52,11 +52,11 @@ def optimize(
     dump: Dump = no_dump,
     progress: Progress | None = None,
 ) -> Optimized:
-    """The module after every graph pass, as docs/stages.md describes it.
+    """Return the module after every graph pass, as docs/stages.md describes it.
 
     The layout passes ask `planner` how to compute the heavy operators; without one they take the defaults.
 
-    Raises UnsupportedModel for operators without a kernel, PluginError where a plugin raises or breaks the
+    Raise UnsupportedModel for operators without a kernel, PluginError where a plugin raises or breaks the
     module, CompileFailed where one of our own passes does; both name the phase.
     """
     report = OptimizeReport(plugins=tuple(plugin.path.name for plugin in plugins))

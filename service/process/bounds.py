@@ -16,7 +16,7 @@ _MESSAGE_CHARS = 4096
 
 
 def checked(result: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The result of a job. Raises CompileFailed for one over MAX_OUTCOME_BYTES: half of it would be no JSON."""
+    """Return the result of a job. Raise CompileFailed for one over MAX_OUTCOME_BYTES: half of it would be no JSON."""
     size = len(json.dumps(result))
     if size > MAX_OUTCOME_BYTES:
         raise CompileFailed(f"the job's result has {size} bytes, over {MAX_OUTCOME_BYTES}", size_bytes=size)
@@ -24,7 +24,7 @@ def checked(result: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def bounded(error: RelaxcError) -> RelaxcError:
-    """The error, or one of its class with the beginning of its message where it is over MAX_OUTCOME_BYTES."""
+    """Return the error, or one of its class with the beginning of its message where it is over MAX_OUTCOME_BYTES."""
     size = len(json.dumps(error.to_dict(), default=str))
     if size <= MAX_OUTCOME_BYTES:
         return error

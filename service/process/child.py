@@ -38,7 +38,7 @@ _DISK = {
 
 
 def run_child(channel: socket.socket, spec: dict[str, Any]) -> None:
-    """Runs the task `spec` and leaves the process; events, and last `result` or `error`, go to `channel`."""
+    """Run the task `spec` and leave the process; events, and last `result` or `error`, go to `channel`."""
     workdir = Path(spec["workdir"])
     _move_in(workdir, channel)
     Limits(**spec["limits"]).apply()

@@ -31,7 +31,7 @@ _NEAR_THE_LIMIT = 0.9
 
 
 def log_tail(path: Path) -> list[str]:
-    """`tail_of` the log of a job, which may have put something else there; none without a log."""
+    """Return `tail_of` the log of a job, which may have put something else there; none without a log."""
     file = open_plain(path)
     if file is None:
         return []
@@ -40,7 +40,7 @@ def log_tail(path: Path) -> list[str]:
 
 
 def tail_of(file: BinaryIO) -> list[str]:
-    """The last 40 lines of a log, or of one that a crash ended, those around its Python stack."""
+    """Return the last 40 lines of a log, or of one that a crash ended, those around its Python stack."""
     file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
     lines = file.read(_TAIL_BYTES).decode(errors="replace").splitlines()
     # faulthandler's line; TVM's own handler prints the C++ stack after it, which is long.
@@ -50,7 +50,7 @@ def tail_of(file: BinaryIO) -> list[str]:
 
 
 def with_context(error: RelaxcError, task: Task, stage: str | None) -> RelaxcError:
-    """`error` with what a bug report needs: `stage`, `log_tail` and `repro`, where it is the compiler's failure."""
+    """Return `error`, if it is the compiler's failure, with what a bug report needs: `stage`, `log_tail`, `repro`."""
     if isinstance(error, CompileError):
         error.fields.setdefault("stage", stage)
         error.fields.setdefault("log_tail", log_tail(task.log_path))
@@ -59,7 +59,7 @@ def with_context(error: RelaxcError, task: Task, stage: str | None) -> RelaxcErr
 
 
 def error_of_ending(ending: Ending | None, task: Task, stage: str | None) -> RelaxcError:
-    """The error of a job that ended without saying why; `ending` None means that its guard died as well."""
+    """Return the error of a job that ended without saying why; `ending` None means that its guard died as well."""
     where = f" in stage {stage}" if stage else ""
     fields: dict[str, Any] = {"stage": stage, "log_tail": log_tail(task.log_path), "repro": task.repro}
     if ending is None:

@@ -55,7 +55,7 @@ class FlavourZygote:
         return self._zygote.alive
 
     def wait_ready(self) -> None:
-        """Returns once the imports are done. Raises CompilerCrashed when they fail, ZygoteGone when it was killed."""
+        """Wait until the imports are done. Raise CompilerCrashed when they fail, ZygoteGone when it was killed."""
         with self._lock:
             if self._closed:  # by another thread, which found it dead
                 raise ZygoteGone
@@ -71,7 +71,7 @@ class FlavourZygote:
             self._take(message)
 
     def is_ready(self) -> bool:
-        """Whether its imports are done, without waiting for them."""
+        """Return whether its imports are done, without waiting for them."""
         if not self._ready and self._lock.acquire(blocking=False):
             try:
                 with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ class FlavourZygote:
         raise CompilerCrashed(f"the worker did not start: {why}", stage="start", log_tail=tail)
 
     def channel(self) -> socket.socket:
-        """Our end of a socket whose other end a fresh guard has. Raises ZygoteGone, or CompilerCrashed as above."""
+        """Our end of a socket whose other end a fresh guard has. Raise ZygoteGone, or CompilerCrashed as above."""
         self.wait_ready()
         try:
             return self._zygote.fork(b"guard")
@@ -111,7 +111,7 @@ class FlavourZygote:
             raise ZygoteGone from error
 
     def close(self) -> None:
-        """Ends the process. Guards and their jobs, which are not its to end, go on. May be called twice."""
+        """End the process. Guards and their jobs, which are not its to end, go on. May be called twice."""
         self._closed = True
         with contextlib.suppress(OSError):
             self._control.shutdown(socket.SHUT_RDWR)  # wakes a thread that waits in `wait_ready`

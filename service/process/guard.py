@@ -52,7 +52,7 @@ class Ending:
 
 
 def stand_guard(channel: socket.socket) -> None:
-    """Reads a task from `channel`, runs it in a fork of this process, and answers `started`, then `ended`."""
+    """Read a task from `channel`, run it in a fork of this process, and answer `started`, then `ended`."""
     os.setsid()
     name_process("relaxc-guard")
     become_subreaper()

@@ -26,7 +26,7 @@ class Heard:
     broke_off: str = ""
 
     def take(self, message: dict[str, Any], on_event: Emit) -> None:
-        """Sorts one message; what is for the caller goes to `on_event`."""
+        """Sort one message; what is for the caller goes to `on_event`."""
         try:
             message = finite(message)
         except RecursionError:  # as with what is too deep for the parser

@@ -39,7 +39,7 @@ class Limits:
 
     @staticmethod
     def of_settings(values: Settings | None = None) -> Limits:
-        """The limits of one compile that the settings give."""
+        """Return the limits of one compile that the settings give."""
         values = values or settings()
         return Limits(values.compile_timeout_s, values.compile_memory_bytes, values.compile_file_bytes)
 
@@ -48,11 +48,11 @@ class Limits:
         return replace(self, timeout_s=settings().tune_timeout_s if time_s is None else time_s + _TUNE_GRACE_S)
 
     def to_dict(self) -> dict[str, Any]:
-        """The limits as JSON values, for `Limits(**data)`."""
+        """Return the limits as JSON values, for `Limits(**data)`."""
         return asdict(self)
 
     def apply(self) -> None:
-        """Puts this process, and what it starts, under the limits; the guard enforces the time. Not to be undone."""
+        """Put this process, and what it starts, under the limits; the guard enforces the time. Not to be undone."""
         for kind, limit in (
             (resource.RLIMIT_DATA, self.memory_bytes),
             (resource.RLIMIT_FSIZE, self.file_bytes),
@@ -67,7 +67,7 @@ class Limits:
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """The kernel kills this process when the one that forked it, `parent_pid`, ends in whatever way."""
+    """Have the kernel kill this process when the one that forked it, `parent_pid`, ends in whatever way."""
     prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it ended before the prctl
         os._exit(1)
@@ -79,13 +79,13 @@ def become_subreaper() -> None:
 
 
 def name_process(name: str) -> None:
-    """Sets the name, of at most 15 bytes, that `ps` and `top` show for this process."""
+    """Set the name, of at most 15 bytes, that `ps` and `top` show for this process."""
     buffer = ctypes.create_string_buffer(name.encode()[:15])
     prctl(_PR_SET_NAME, ctypes.addressof(buffer))
 
 
 def kernel_oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory since it started; 0 where it does not say."""
+    """Return how many processes the kernel has killed for want of memory since it started; 0 where it does not say."""
     try:
         lines = _VMSTAT.read_text().splitlines()
     except OSError:

@@ -19,7 +19,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def open_plain(path: Path) -> BinaryIO | None:
-    """The file for reading; None where there is none, or something else than a regular file with one name.
+    """Return the file for reading; None where there is none, or something else than a regular file with one name.
 
     The folders above it must be ours: only the last part of `path` may be the job's.
     """
@@ -35,9 +35,9 @@ def open_plain(path: Path) -> BinaryIO | None:
 
 
 def open_left(workdir: Path, name: Any) -> BinaryIO:
-    """A file that a job left in its folder under this plain name: no path out of it.
+    """Return a file that a job left in its folder under this plain name: no path out of it.
 
-    Raises CompileFailed where there is none.
+    Raise CompileFailed where there is none.
     """
     path = workdir / str(name)
     file = open_plain(path) if path.parent == workdir else None
@@ -47,6 +47,6 @@ def open_left(workdir: Path, name: Any) -> BinaryIO:
 
 
 def plain_file(workdir: Path, name: Any) -> Path:
-    """The path of what `open_left` would open, once no process of the job runs that could change it."""
+    """Return the path of what `open_left` would open, once no process of the job runs that could change it."""
     open_left(workdir, name).close()
     return workdir / str(name)

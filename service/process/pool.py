@@ -41,14 +41,14 @@ class Cancellation:
         return self._cancelled
 
     def cancel(self) -> None:
-        """The task's processes are killed; `Pool.run` then raises Cancelled."""
+        """Kill the task's processes; `Pool.run` then raises Cancelled."""
         with self._lock:
             self._cancelled = True
             if self._channel is not None:
                 _hang_up(self._channel)
 
     def attach(self, channel: socket.socket | None) -> None:
-        """What to hang up, from now on."""
+        """Hang this up from now on."""
         with self._lock:
             self._channel = channel
             if channel is not None and self._cancelled:
@@ -76,12 +76,12 @@ class Pool:
         self.close()
 
     def warm(self, *flavours: Flavour) -> None:
-        """Starts the zygotes of these flavours, without waiting for their imports."""
+        """Start the zygotes of these flavours, without waiting for their imports."""
         for flavour in flavours:
             self._zygote(flavour)
 
     def pids(self) -> dict[Flavour, int]:
-        """The process id of each zygote that runs."""
+        """Return the process id of each zygote that runs."""
         with self._lock:
             return {flavour: zygote.pid for flavour, zygote in self._zygotes.items() if zygote.alive}
 
@@ -92,15 +92,15 @@ class Pool:
             return len(self._running)
 
     def ready(self) -> dict[Flavour, dict[str, Any]]:
-        """The flavours whose workers could fork a job now, and the sandbox it would have (`Sandbox.to_dict()`)."""
+        """Return the flavours whose workers could fork a job now, and its sandbox (`Sandbox.to_dict()`)."""
         with self._lock:
             zygotes = dict(self._zygotes)
         return {name: zygote.sandbox or {} for name, zygote in zygotes.items() if zygote.alive and zygote.is_ready()}
 
     def run(self, task: Task, on_event: Emit, *, cancellation: Cancellation | None = None) -> dict[str, Any]:
-        """The fields of the task's `result` event; other events go to `on_event` as they come, in this thread.
+        """Run the task, and return its `result` event's fields; other events go to `on_event`, in this thread.
 
-        When this returns or raises, no process of the task is left. Raises the RelaxcError that the task raised, or
+        When this returns or raises, no process of the task is left. Raise the RelaxcError that the task raised, or
         CompilerCrashed, CompilerOutOfMemory, CompilerTimeout, Cancelled.
         """
         cancellation = cancellation or Cancellation()
@@ -162,7 +162,7 @@ class Pool:
         zygote.close()
 
     def close(self) -> None:
-        """Cancels what runs and ends the zygotes; no process is left."""
+        """Cancel what runs and end the zygotes; no process is left."""
         with self._lock:
             self._closed = True
             zygotes, running = list(self._zygotes.values()), list(self._running)

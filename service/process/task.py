@@ -47,7 +47,7 @@ class Task:
         return self.workdir / "log.txt"
 
     def to_dict(self) -> dict[str, Any]:
-        """What the worker needs of the task, as JSON values."""
+        """Return what the worker needs of the task, as JSON values."""
         return {
             "entry": self.entry,
             "payload": self.payload,
@@ -58,7 +58,7 @@ class Task:
 
 
 def send(channel: socket.socket, message: dict[str, Any]) -> None:
-    """Writes one JSON object as one line; NaN and infinities, which JSON does not have, become text."""
+    """Write one JSON object as one line; NaN and infinities, which JSON does not have, become text."""
     try:
         line = json.dumps(message, allow_nan=False, default=str)
     except ValueError:
@@ -67,7 +67,7 @@ def send(channel: socket.socket, message: dict[str, Any]) -> None:
 
 
 def finite(value: Any) -> Any:
-    """`value` with NaN and infinities, which JSON has not, as text, and without half surrogates, as UTF-8 has none."""
+    """Return `value` with NaN and infinities, which JSON has not, as text, and without half surrogates."""
     if isinstance(value, str):
         return _unicode(value)
     if isinstance(value, dict):
@@ -94,7 +94,7 @@ class Lines:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Ends with the stream. Skips what is no JSON object: a process killed while it writes leaves half a line.
 
-        Raises ValueError for a line over MAX_LINE_BYTES.
+        Raise ValueError for a line over MAX_LINE_BYTES.
         """
         while chunk := self._chunk():
             *lines, rest = chunk.split(b"\n")

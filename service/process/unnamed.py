@@ -13,12 +13,12 @@ __all__ = ["unnamed", "without_paths"]
 
 
 def without_paths(error: RelaxcError, task: Task) -> RelaxcError:
-    """The same error, its texts as `unnamed` makes them."""
+    """Return the same error, its texts as `unnamed` makes them."""
     return RelaxcError.from_dict(unnamed(error.to_dict(), task))
 
 
 def unnamed(value: dict[str, Any], task: Task) -> dict[str, Any]:
-    """The same JSON with `JOB`, `MODEL`, `RELAXC` and `PYTHON` where its texts have a folder of this machine."""
+    """Return the same JSON with `JOB`, `MODEL`, `RELAXC` and `PYTHON` where its texts have a folder of this machine."""
     stand_ins = {
         **{str(path): "MODEL" for path in task.confinement.reads},
         str(task.workdir): "JOB",

@@ -54,7 +54,7 @@ _LAST_GUARDS_S = 4.0
 
 
 def preload(flavour: Flavour) -> None:
-    """Imports what a job of this flavour will need; `onnx` cannot import torch afterwards."""
+    """Import what a job of this flavour will need; `onnx` cannot import torch afterwards."""
     if flavour is Flavour.ONNX:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
     for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.entries", *_our_modules(flavour)):
@@ -75,7 +75,7 @@ def _our_modules(flavour: Flavour) -> Iterator[str]:
 
 
 def threads() -> int:
-    """How many threads this process has."""
+    """Return how many threads this process has."""
     return sum(1 for _ in Path("/proc/self/task").iterdir())
 
 
@@ -114,7 +114,7 @@ def _stand_guard(_: bytes, channel: int) -> None:
 
 
 def main() -> None:
-    """Preloads, says that it is ready, and forks."""
+    """Preload, say that it is ready, and fork."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flavour", type=Flavour, required=True, choices=list(Flavour))
     parser.add_argument("--control", type=int, required=True)

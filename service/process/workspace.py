@@ -42,21 +42,21 @@ class Workspace:
         self.close()
 
     def folder(self, purpose: str) -> Path:
-        """A new empty folder, which others cannot read; whoever asked for it removes it with `remove`."""
+        """Make an empty folder, which others cannot read; whoever asked for it removes it with `remove`."""
         return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=self.path))
 
     def remove(self, folder: Path) -> None:
-        """Removes a folder and what is in it, also what nobody but root could list."""
+        """Remove a folder and what is in it, also what nobody but root could list."""
         shutil.rmtree(folder, onerror=_unlock_and_retry)
 
     def close(self) -> None:
-        """Removes every folder given out. May be called twice."""
+        """Remove every folder given out. May be called twice."""
         with contextlib.suppress(FileNotFoundError):
             self.remove(_put_away(self.path))
         self._lock.close()
 
     def sweep(self) -> None:
-        """Removes what killed processes left."""
+        """Remove what killed processes left."""
         _sweep(self.path.parent)
 
 

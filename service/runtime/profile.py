@@ -118,7 +118,7 @@ def profile(
 ) -> ProfileReport:
     """Run the session `runs` times on these inputs, after warming up, with every PrimFunc timed.
 
-    `machine_peak` None measures this CPU's, or takes it from the cache; a GPU's is not known. Raises what a call does.
+    `machine_peak` None measures this CPU's, or takes it from the cache; a GPU's is not known. Raise what a call does.
     """
     if machine_peak is None and session.manifest.target.kind != "cuda":
         machine_peak = peak(session.threads)

@@ -72,7 +72,7 @@ def _check_digest(path: Path, wanted: str) -> None:
 
 
 def _check_machine(manifest: Manifest) -> None:
-    """Raises MachineMismatch; `requires` counts as well as `target`."""
+    """Raise MachineMismatch; `requires` counts as well as `target`."""
     target, requires = manifest.target, manifest.requires
     cpu = target.host or target
     cpu = replace(cpu, features=tuple({*cpu.features, *requires.features}))
@@ -171,7 +171,7 @@ class Session:
 
         Inputs are named (`session(x=…)`, or one dict for names that Python cannot spell) or in order: numpy arrays
         or tensors that speak DLPack, in row-major order and aligned to 64 bytes if they are not to be copied. An
-        input that the export fixed may be repeated with its value. Raises InputName, InputType or InputShape;
+        input that the export fixed may be repeated with its value. Raise InputName, InputType or InputShape;
         ArtifactError where the program itself fails.
         """
         with self._lock:

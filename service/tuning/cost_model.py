@@ -41,7 +41,7 @@ class CostModel:
         return bool(self._boosters)
 
     def train(self, rows: Any, speeds: Any) -> None:
-        """Forgets what it knew, and learns that the points with features `rows` have `speeds`."""
+        """Forget what it knew, and learn that the points with features `rows` have `speeds`."""
         import xgboost
 
         data = xgboost.DMatrix(rows, label=speeds, nthread=1)
@@ -50,7 +50,7 @@ class CostModel:
         ]
 
     def predict(self, rows: Any) -> tuple[Any, Any]:
-        """The speeds of points by their features, and how far the models are apart in each (a standard deviation)."""
+        """Return the speeds of points by their features, and how far the models are apart (a standard deviation)."""
         import xgboost
 
         data = xgboost.DMatrix(rows, nthread=1)

@@ -38,12 +38,12 @@ class Kernel:
     passed_over: tuple[tuple[str, str], ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The kernel as JSON values; `from_dict` is its inverse."""
+        """Return the kernel as JSON values; `from_dict` is its inverse."""
         return {**asdict(self), "functions": list(self.functions), "passed_over": [list(p) for p in self.passed_over]}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Kernel:
-        """The kernel that `to_dict` described."""
+        """Return the kernel that `to_dict` described."""
         passed = tuple((str(record), str(reason)) for record, reason in data["passed_over"])
         return Kernel(**{**data, "functions": tuple(data["functions"]), "passed_over": passed})
 
@@ -112,7 +112,7 @@ def _kernel(
 
 
 def estimated_cycles(flops: float, size_bytes: float, target: Any) -> float:
-    """A roofline of the target's hardware row: cycles of a CPU, or on a GPU of a unit that only compares kernels.
+    """Return a roofline of the target's hardware row: cycles of a CPU, or a GPU's in a unit that only compares kernels.
 
     It is the same on every machine, which what was measured on one is not.
     """

@@ -14,7 +14,7 @@ __all__ = ["features"]
 
 
 def features(space: Space, keys: Sequence[Key]) -> Any:
-    """A float32 matrix, a row a key: the values v, log2 v, log2 (v*w) and log2 (v/w) of all that can be chosen.
+    """Return a float32 matrix, a row a key: the values v, log2 v, log2 (v*w) and log2 (v/w) of all that can be chosen.
 
     A tree splits at a value of one feature, so that what a product decides, such as the registers of a tile, has to be
     one. 0 counts as 1/2: switches have a logarithm too.

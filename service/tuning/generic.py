@@ -17,7 +17,7 @@ _SEEDS = (1 << 31) - 2
 
 
 def generic(task: Task, untuned: How) -> Task:
-    """The task as one of the generic space, whose traces are not drawn yet. Imports tvm."""
+    """Return the task as one of the generic space, whose traces are not drawn yet. Imports tvm."""
     from schedules.metaschedule.traces import METASCHEDULE
 
     space = {CANDIDATE: tuple(range(MOST_CANDIDATES + 1))}
@@ -26,7 +26,7 @@ def generic(task: Task, untuned: How) -> Task:
 
 
 def seeded(task: Task, target: Any, seed: int) -> Task:
-    """The task with the traces that are its candidates.
+    """Return the task with the traces that are its candidates.
 
     Equal arguments give equal traces, so a run can be resumed. A task with a template is as it was.
     """
@@ -40,19 +40,19 @@ def seeded(task: Task, target: Any, seed: int) -> Task:
 
 
 def beginning_with(trace: str, task: Task) -> Task:
-    """The task with this trace as its first candidate, where it is not empty."""
+    """Return the task with this trace as its first candidate, where it is not empty."""
     return _with(task, tuple(dict.fromkeys((trace, *task.traces)))) if trace else task
 
 
 def recorded(task: Task, record: Record) -> tuple[Task, dict[str, int]]:
-    """The task, and its point that `record` is about: for a trace, the only one beside the untuned."""
+    """Return the task, and its point that `record` is about: for a trace, the only one beside the untuned."""
     if task.untuned is None:
         return task, task.point(record.rule, record.parameters)
     return (_with(task, (record.trace,)), {CANDIDATE: 1}) if record.trace else (task, {CANDIDATE: 0})
 
 
 def standing(task: Task, records: RecordSet, target: RecordTarget, threads: int) -> Record | None:
-    """The record of exactly this task, by a trace or by its untuned rule, the faster of the two."""
+    """Return the record of exactly this task, by a trace or by its untuned rule, the faster of the two."""
     if task.untuned is None:
         return None
     hows = (How(task.rule, task.version, {}), task.untuned)

@@ -17,7 +17,7 @@ _FAR = 4.0
 
 
 def standing(task: Task, records: RecordSet, target: RecordTarget, threads: int) -> Record | None:
-    """The record of exactly this task on so many threads, if its point is still one of the space."""
+    """Return the record of exactly this task on so many threads, if its point is still one of the space."""
     rules = [(named.rule, named.version) for named in task.templates] or [(task.rule, task.version)]
     found = [records.get((task.workload, target, *rule, task.dtype, threads)) for rule in rules]
     fitting = [
@@ -27,12 +27,12 @@ def standing(task: Task, records: RecordSet, target: RecordTarget, threads: int)
 
 
 def is_finished(record: Record, task: Task) -> bool:
-    """Whether the search behind a record came to its end, and was not cut short by its budget."""
+    """Return whether the search behind a record came to its end, and was not cut short by its budget."""
     return record.trials >= min(ENOUGH_TRIALS, task.size) or (record.roofline or 0.0) >= AT_ROOFLINE
 
 
 def nearest(task: Task, records: RecordSet, target: RecordTarget) -> list[Record]:
-    """Records of the same template, version, dtype and target for other workloads of near shapes, the nearest first."""
+    """Return records of the same template, version, dtype and target for near shapes, the nearest first."""
     fitting = [
         (distance, record.workload, record)
         for record in records

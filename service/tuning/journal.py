@@ -34,7 +34,7 @@ class Journal:
     def __init__(self, folder: Path, *, resume: bool) -> None:
         """With `resume` what `folder` has is known; without, all files that no process writes to are emptied.
 
-        Raises StoreUnwritable where nothing can be written.
+        Raise StoreUnwritable where nothing can be written.
         """
         self._known: dict[str, Any] = {}
         try:
@@ -60,11 +60,11 @@ class Journal:
         os.close(self._file)
 
     def noted(self, name: str) -> Any:
-        """The value under `name`; None where there is none."""
+        """Return the value under `name`; None where there is none."""
         return self._known.get(name)
 
     def note(self, name: str, value: Any) -> None:
-        """Writes a JSON value and waits for the disk. Raises StoreUnwritable; what was there before stays whole."""
+        """Write a JSON value and wait for the disk. Raise StoreUnwritable; what was there before stays whole."""
         data = json.dumps({"name": name, "value": value}, sort_keys=True).encode() + b"\n"
         try:
             os.ftruncate(self._file, self._end)
@@ -77,18 +77,18 @@ class Journal:
         self._known[name] = value
 
     def trial(self, task: Task, point: Parameters) -> Outcome | None:
-        """What became of `point` before, if it was measured."""
+        """Return what became of `point` before, if it was measured."""
         value = self.noted(_trial(task, point))
         return None if value is None else Outcome(**value)
 
     def add_trial(self, task: Task, outcome: Outcome) -> None:
-        """Notes one trial, as `note`."""
+        """Note one trial, as `note`."""
         self.note(_trial(task, outcome.point), _plain(outcome))
 
     def compared(
         self, task: Task, points: Sequence[Parameters], compare: Callable[[], Sequence[Outcome]]
     ) -> list[Outcome]:
-        """The outcomes of a comparison of these points, and of the untuned one: noted ones, else those of `compare`.
+        """Return the outcomes of a comparison of these points and the untuned one: noted ones, or those of `compare`.
 
         These are noted if the untuned kernel was timed: where it was not, it was no comparison.
         """
@@ -103,7 +103,7 @@ class Journal:
 
 
 def name_of(task: Task) -> str:
-    """What tells a task from others: the same in every run."""
+    """Return what tells a task from others: the same in every run."""
     return f"{task.workload} {task.rule} {task.version} {task.dtype}"
 
 

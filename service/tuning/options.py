@@ -56,12 +56,12 @@ class TuneOptions:
         return None if found is None else (found["host"].strip("[]"), int(found["port"]))
 
     def to_dict(self) -> dict[str, Any]:
-        """The options as JSON values; `from_dict` is its inverse."""
+        """Return the options as JSON values; `from_dict` is its inverse."""
         return {**asdict(self), "records": list(self.records)}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> TuneOptions:
-        """Options from JSON values, every one optional. Raises InvalidOption for an ill-typed or unknown one."""
+        """Return options from JSON values, every one optional. Raise InvalidOption for an ill-typed or unknown one."""
         known = {option.name for option in fields(TuneOptions)}
         if unknown := sorted(set(data) - known):
             raise InvalidOption(f"unknown options: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
@@ -72,7 +72,7 @@ class TuneOptions:
 
 
 def select(tasks: str, count: int) -> list[int]:
-    """The numbers that `TuneOptions.tasks` names, ascending. Raises InvalidOption for one that no task has."""
+    """Return the numbers that `TuneOptions.tasks` names, ascending. Raise InvalidOption for one that no task has."""
     if tasks == "all":
         return list(range(count))
     chosen: set[int] = set()

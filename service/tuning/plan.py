@@ -56,7 +56,7 @@ class Progress:
         return min(1.0, self.limit_s / self.best_s) if self.best_s else 0.0
 
     def take(self, point_s: float | None, at_s: float) -> None:
-        """Counts a trial that took `point_s` (None: it failed), `at_s` seconds after the run began."""
+        """Count a trial that took `point_s` (None: it failed), `at_s` seconds after the run began."""
         self.trials += 1
         self.failed += point_s is None
         if self.trials == 1:
@@ -66,14 +66,14 @@ class Progress:
             self.curve.append((self.trials, at_s, point_s))
 
     def improvement(self, window: int) -> float:
-        """The part of the best time that the last `window` trials saved."""
+        """Return the part of the best time that the last `window` trials saved."""
         if self.best_s is None:
             return 0.0
         before = [seconds for trials, _, seconds in self.curve if trials <= max(1, self.trials - window)]
         return 1 - self.best_s / (before or [self.curve[0][2]])[-1]
 
     def gain_s(self) -> float:
-        """Seconds a run of the model that more trials are expected to save; a rough guess that ranks tasks.
+        """Return the seconds a run of the model that more trials are expected to save; a rough guess that ranks tasks.
 
         As Ansor's task scheduler: the trend of the last trials, or optimism that fades with the trials, and never more
         than the roofline leaves.
@@ -84,7 +84,7 @@ class Progress:
         return self.weight * self.best_s * min(1 - self.roofline, hope)
 
     def finish(self) -> None:
-        """Sets `done` where nothing more is to be expected."""
+        """Set `done` where nothing more is to be expected."""
         if self.trials and self.untuned_s is None:
             self.done = "its untuned kernel cannot be measured"
         elif self.roofline >= AT_ROOFLINE:
@@ -116,7 +116,7 @@ class Plan:
         return sum(task.trials for task in self._tasks)
 
     def next(self) -> tuple[int, int] | None:
-        """The task that gets the next trials, and how many; None at the end. Untuned kernels come first."""
+        """Return the task that gets the next trials, and how many; None at the end. Untuned kernels come first."""
         left = self.total - self.spent
         open_ = [i for i, task in enumerate(self._tasks) if not task.done]
         if left <= 0 or not open_:

@@ -16,7 +16,7 @@ __all__ = ["Provenance", "versions"]
 
 
 def versions() -> dict[str, str]:
-    """The versions that a record names."""
+    """Return the versions that a record names."""
     return {"relaxc": metadata.version("relaxc"), "tvm": metadata.version("apache-tvm")}
 
 
@@ -30,7 +30,7 @@ class Provenance:
     host: str
 
     def record(self, candidate: Candidate) -> Record:
-        """The record of a candidate that has a verdict."""
+        """Return the record of a candidate that has a verdict."""
         task, verdict, limit_s = candidate.task, candidate.verdict, candidate.start.limit_s
         assert verdict is not None
         how = task.how(verdict.point)

@@ -46,18 +46,18 @@ _MAY_BE_NULL = {"untuned_s", "roofline"}
 
 
 def read(path: Path) -> RecordSet:
-    """The records of one file, or of all files below a folder.
+    """Return the records of one file, or of all files below a folder.
 
-    Raises InvalidRecords where there is no such path, and for a line that is no record; a torn last line is left out
+    Raise InvalidRecords where there is no such path, and for a line that is no record; a torn last line is left out
     with a warning.
     """
     return RecordSet(record for file in _files(path) for record in _known(file))
 
 
 def parse(data: bytes, name: str) -> RecordSet:
-    """The records of a content that has come whole, which messages call `name`.
+    """Return the records of a content that has come whole, which messages call `name`.
 
-    Raises InvalidRecords for a line that is no record, the last one as well.
+    Raise InvalidRecords for a line that is no record, the last one as well.
     """
     found, torn = _records_of(data, name)
     if torn:
@@ -66,9 +66,9 @@ def parse(data: bytes, name: str) -> RecordSet:
 
 
 def append(root: Path, records: Iterable[Record]) -> None:
-    """Adds records to the folders of their targets below `root`; of two with one key the faster stays.
+    """Add records to the folders of their targets below `root`; of two with one key the faster stays.
 
-    When it returns they are on the disk. Any number of processes may append to one folder. Raises StoreUnwritable
+    When it returns they are on the disk. Any number of processes may append to one folder. Raise StoreUnwritable
     when they cannot be written: then the files are as before. InvalidRecords where a file there is damaged.
     """
     for target, added in _by_target(records).items():
@@ -82,9 +82,9 @@ def append(root: Path, records: Iterable[Record]) -> None:
 
 
 def remove(root: Path, records: Iterable[Record]) -> None:
-    """Takes exactly these records out of the files below `root`; a file left without any is deleted.
+    """Take exactly these records out of the files below `root`; a file left without any is deleted.
 
-    Raises what `append` does.
+    Raise what `append` does.
     """
     for target, unwanted in _by_target(records).items():
         with _held(root / target.name) as folder:
@@ -95,7 +95,7 @@ def remove(root: Path, records: Iterable[Record]) -> None:
 
 
 def record_of(data: Any) -> Record:
-    """The record that `Record.to_dict` described. Raises ValueError for anything else."""
+    """Return the record that `Record.to_dict` described. Raise ValueError for anything else."""
     if not isinstance(data, dict):
         raise ValueError("a record is a JSON object")
     if unknown := sorted(data.keys() - _FIELDS.keys()):
@@ -130,7 +130,7 @@ def _text(name: str, value: Any) -> str:
 
 
 def torn_copy(file: Path) -> Path:
-    """Where the torn last lines of `file` are kept."""
+    """Return where the torn last lines of `file` are kept."""
     return file.with_suffix(".torn")
 
 
@@ -223,7 +223,7 @@ def _records_of(data: bytes, name: str) -> tuple[list[Record], str]:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[Path]:
-    """The folder, while no other process writes in it. Raises StoreUnwritable, also for what fails inside."""
+    """The folder, while no other process writes in it. Raise StoreUnwritable, also for what fails inside."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder / ".lock"):

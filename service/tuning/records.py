@@ -55,7 +55,7 @@ class RecordTarget:
 
     @staticmethod
     def of(spec: TargetSpec) -> RecordTarget:
-        """The target of the records that a compile for `spec` may use."""
+        """Return the target of the records that a compile for `spec` may use."""
         if spec.kind == "cuda":
             return RecordTarget("cuda", arch=spec.arch)
         return RecordTarget("llvm", machine.family_of(spec) or spec.triple.partition("-")[0], _vector(spec))
@@ -66,7 +66,7 @@ class RecordTarget:
         return "-".join(filter(None, (self.kind, self.mcpu, self.vector, self.arch)))
 
     def to_dict(self) -> dict[str, str]:
-        """The target as JSON values, without what its kind does not have."""
+        """Return the target as JSON values, without what its kind does not have."""
         return {name: value for name, value in asdict(self).items() if value}
 
 
@@ -148,16 +148,16 @@ class Record:
         return None if self.untuned_s is None else self.untuned_s / self.seconds
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as JSON values, without an empty trace."""
+        """Return the record as JSON values, without an empty trace."""
         data = {name: getattr(self, name) for name in self.__slots__ if name != "trace" or self.trace}
         return {**data, "target": self.target.to_dict(), "parameters": dict(self.parameters)}
 
     def to_json(self) -> str:
-        """One line of canonical JSON."""
+        """Return one line of canonical JSON."""
         return canonical_json(self.to_dict())
 
     def beats(self, other: Record) -> bool:
-        """Whether this is kept of two with one key: the faster; else that of the longer search; else by text."""
+        """Return whether this is kept of two with one key: the faster; else that of the longer search; else by text."""
         return (self.seconds, -self.trials, self.to_json()) < (other.seconds, -other.trials, other.to_json())
 
 
@@ -191,17 +191,17 @@ class RecordSet:
         return RecordSet([*self, *other])
 
     def get(self, key: RecordKey) -> Record | None:
-        """The record with exactly this key."""
+        """Return the record with exactly this key."""
         return self._by_key.get(key)
 
     def lookup(self, workload: Workload, target: RecordTarget) -> tuple[Record, ...]:
-        """The records for this workload on this target, whatever their rule and version, the fastest first."""
+        """Return the records for this workload on this target, whatever their rule and version, the fastest first."""
         found = self._by_workload.get((workload.digest, target), ())
         fitting = [r for r in found if (r.dtype, r.shapes) == (workload.dtype, workload.shapes)]
         return tuple(sorted(fitting, key=lambda record: (record.seconds, record.to_json())))
 
     def for_target(self, target: RecordTarget) -> RecordSet:
-        """The records for this target."""
+        """Return the records for this target."""
         return RecordSet(record for record in self if record.target == target)
 
     @property
@@ -222,7 +222,7 @@ class RecordSet:
         return hashlib.sha256(self.to_lines().encode()).hexdigest()
 
     def to_lines(self) -> str:
-        """A record a line, sorted: the form of the files."""
+        """Return the form of the files: sorted, a record a line."""
         return "".join(f"{record.to_json()}\n" for record in self)
 
 

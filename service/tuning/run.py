@@ -38,11 +38,11 @@ class Measure(Protocol):
     def measure(
         self, task: Task, points: Sequence[Parameters], ended: Callable[[Outcome], None] = ...
     ) -> list[Outcome]:
-        """The outcome of every point, in order; `ended` hears of each as soon as it has come."""
+        """Measure every point; return the outcomes in order. `ended` hears of each as soon as it has come."""
         ...
 
     def compare(self, task: Task, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
-        """The points timed in turns, in order, and last the untuned one."""
+        """Time the points in turns; return the outcomes in order, and last that of the untuned one."""
         ...
 
 
@@ -105,7 +105,7 @@ class TuningRun:
         self.measuring_s = 0.0
 
     def run(self) -> list[Candidate]:
-        """Spends the budget; then compares what was not compared yet, so that every measured task has a verdict."""
+        """Spend the budget; then compare what was not compared yet, so that every measured task has a verdict."""
         while not self._late() and (chosen := self.plan.next()) is not None:
             index, count = chosen
             self._round(index, count)
@@ -116,7 +116,7 @@ class TuningRun:
         return self.candidates
 
     def elapsed(self) -> float:
-        """Seconds since the run began."""
+        """Return the seconds since the run began."""
         return self._clock() - self._began
 
     def _late(self) -> bool:

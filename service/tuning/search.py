@@ -63,13 +63,13 @@ class Search:
         return next(iter(self.fastest(1)), None)
 
     def fastest(self, count: int) -> list[tuple[dict[str, int], float]]:
-        """The fastest points so far with their seconds, the best first."""
+        """Return the fastest points so far with their seconds, the best first."""
         measured = self._measured()
         keys = sorted(measured, key=lambda key: (measured[key], key))[:count]
         return [(self.space.point(key), measured[key]) for key in keys]
 
     def ask(self, count: int) -> list[dict[str, int]]:
-        """Points to measure next, at most `count`; fewer at the end of the space."""
+        """Return points to measure next, at most `count`; fewer at the end of the space."""
         chosen: list[Key] = []
         for key in self._candidates(count):
             if len(chosen) == count:
@@ -80,7 +80,7 @@ class Search:
         return [self.space.point(key) for key in chosen]
 
     def tell(self, point: Mapping[str, int], seconds: float | None) -> None:
-        """`point` took so long; None where it has no time because it failed."""
+        """Learn that `point` took so long; None where it has no time because it failed."""
         self._seconds[self.space.key(point)] = seconds
 
     def _measured(self) -> dict[Key, float]:

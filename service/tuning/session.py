@@ -54,7 +54,7 @@ class Session:
         self.provenance = Provenance(self.target, self.threads, self.options.seed, host)
 
     def tune(self) -> tuple[list[Candidate], dict[str, Any]]:
-        """Searches for the tasks that were chosen and have no record, or all chosen ones with `again`."""
+        """Search for the tasks that were chosen and have no record, or all chosen ones with `again`."""
         options, tracker = self.options, self.options.tracker
         rpc = None if tracker is None else RpcOptions(*tracker, options.rpc_key)
         with Journal(self.into / ".journal" / self._run_id(), resume=options.resume) as journal:
@@ -157,7 +157,7 @@ class Session:
         }
 
     def write(self, candidates: Sequence[Candidate], report: dict[str, Any]) -> list[str]:
-        """records.jsonl, report.json and curve.png in the job's folder; their names."""
+        """Write records.jsonl, report.json and curve.png into the job's folder; return their names."""
         made = [self.provenance.record(one) for one in candidates if one.verdict is not None]
         kept = [record_of(record) for record in report["on_record"]]
         (self.workdir / "records.jsonl").write_text(RecordSet([*made, *kept]).to_lines())

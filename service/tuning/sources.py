@@ -25,7 +25,7 @@ class RecordsInForce:
     layers: tuple[RecordSet, ...]
 
     def lookup(self, workload: Workload, target: RecordTarget) -> tuple[Record, ...]:
-        """The records for this workload, the ones to prefer first."""
+        """Return the records for this workload, the ones to prefer first."""
         return tuple(record for layer in self.layers for record in layer.lookup(workload, target))
 
     @property
@@ -35,7 +35,7 @@ class RecordsInForce:
 
 
 def records_for(spec: TargetSpec, options: CompileOptions) -> RecordsInForce:
-    """The records that a compile for `spec` with these options may use. Raises InvalidRecords. Imports no tvm."""
+    """Return the records that a compile for `spec` with these options may use. Raise InvalidRecords. Imports no tvm."""
     target = RecordTarget.of(spec)
     shipped = [SHIPPED] if options.default_records and SHIPPED.exists() else []
     layers = [_merged(places(options), target), _merged(shipped, target)]
@@ -43,7 +43,7 @@ def records_for(spec: TargetSpec, options: CompileOptions) -> RecordsInForce:
 
 
 def places(options: CompileOptions) -> list[Path]:
-    """The files and folders of records that were given, by the options or by RELAXC_RECORDS."""
+    """Return the files and folders of records that were given, by the options or by RELAXC_RECORDS."""
     setting = settings().records if options.default_records else None
     return [*map(Path, options.records), *([] if setting is None else [setting])]
 

@@ -32,7 +32,7 @@ class Space:
 
     @staticmethod
     def of(choices: Mapping[str, tuple[int, ...]], points: Sequence[Mapping[str, int]] = ()) -> Space:
-        """The space of a template's `choices`, or of `points`. Raises ValueError for a parameter without values."""
+        """Return the space of a template's `choices`, or of `points`. Raise ValueError if a parameter has no values."""
         names = tuple(sorted(choices))
         values = tuple(tuple(sorted(set(choices[name]))) for name in names)
         if not all(values):
@@ -51,11 +51,11 @@ class Space:
         return product(*(range(len(values)) for values in self.values))
 
     def point(self, key: Key) -> dict[str, int]:
-        """The values by name."""
+        """Return the values by name."""
         return {name: values[i] for name, values, i in zip(self.names, self.values, key, strict=True)}
 
     def key(self, point: Mapping[str, int]) -> Key:
-        """The inverse of `point`. Raises ValueError for one that is not in the space."""
+        """Return the inverse of `point`. Raise ValueError for one that is not in the space."""
         if set(point) != set(self.names):
             raise ValueError(f"the parameters are {', '.join(self.names)}, not {', '.join(point)}")
         key = tuple(values.index(point[name]) for name, values in zip(self.names, self.values, strict=True))
@@ -64,7 +64,7 @@ class Space:
         return key
 
     def nearest(self, point: Mapping[str, int]) -> Key | None:
-        """The point with the values nearest by ratio; None where the parameters are others."""
+        """Return the point with the values nearest by ratio; None where the parameters are others."""
         if set(point) != set(self.names):
             return None
         return self._listed_near(
@@ -78,7 +78,7 @@ class Space:
         return tuple(rng.randrange(len(values)) for values in self.values)
 
     def vary(self, key: Key, rng: random.Random) -> Key:
-        """`key` with another value of one parameter, mostly the next one; itself where nothing can be chosen."""
+        """Return `key` with another value of one parameter, mostly the next one; itself where nothing can be chosen."""
         free = [axis for axis, values in enumerate(self.values) if len(values) > 1]
         if not free:
             return key
@@ -88,11 +88,11 @@ class Space:
         return (*key[:axis], _other(key[axis], len(self.values[axis]), rng), *key[axis + 1 :])
 
     def cross(self, first: Key, second: Key, rng: random.Random) -> Key:
-        """Each parameter from one of the two."""
+        """Take each parameter from one of the two."""
         return self._listed_near(tuple(rng.choice(pair) for pair in zip(first, second, strict=True)))
 
     def neighbours(self, key: Key) -> list[Key]:
-        """The points whose values differ by one step of one parameter; the nearest of those that are listed."""
+        """Return the points whose values differ by one step of one parameter; the nearest of those that are listed."""
         if self.listed:
             return self._around(key)
         return [

@@ -25,7 +25,7 @@ def current_versions() -> Versions:
 
 
 def stale(records: RecordSet, versions: Versions) -> list[tuple[Record, str]]:
-    """Records of rules that are gone or have a later version, and those that a faster one of another rule hides.
+    """Return records of rules that are gone or have a later version, and those that a faster one of another rule hides.
 
     A record of a later version than ours was made by a newer relaxc, and is left alone.
     """

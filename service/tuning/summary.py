@@ -12,7 +12,7 @@ __all__ = ["draw", "row_of", "summarize"]
 
 
 def row_of(candidate: Candidate) -> dict[str, Any]:
-    """One task: what it is, what was tried, and the verdict. Seconds are of one call."""
+    """Return the row of one task: what it is, what was tried, and the verdict. Seconds are of one call."""
     task, progress, verdict = candidate.task, candidate.progress, candidate.verdict
     best = verdict.seconds if verdict else None
     limit = candidate.start.limit_s or None
@@ -45,7 +45,7 @@ def row_of(candidate: Candidate) -> dict[str, Any]:
 def summarize(
     candidates: Sequence[Candidate], *, seconds: float, measuring_s: float, new_trials: int
 ) -> dict[str, Any]:
-    """The whole run; `untuned_s` and `tuned_s` are sums over all calls of the tasks in one run of the model."""
+    """Return the whole run; `untuned_s` and `tuned_s` are sums over all calls of the tasks in one run of the model."""
     rows = [row_of(one) for one in candidates]
     judged = [row for row in rows if row["best_s"] is not None]
     untuned, tuned = (sum(row[name] * row["weight"] for row in judged) for name in ("untuned_s", "best_s"))
@@ -63,7 +63,7 @@ def summarize(
 
 
 def draw(summary: dict[str, Any], path: Path, title: str) -> None:
-    """The tuning curves as a PNG: a line a task, its speed relative to untuned. Needs matplotlib."""
+    """Draw the tuning curves as a PNG: a line a task, its speed relative to untuned. Needs matplotlib."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.5), layout="constrained")

@@ -97,7 +97,7 @@ class Task:
         return {TEMPLATE: numbers[0], **{name: parameters.get(name, 0) for name in self.space if name != TEMPLATE}}
 
     def how(self, point: Parameters) -> How:
-        """What makes the candidate of a point."""
+        """Return what makes the candidate of a point."""
         if self.templates:
             named = self.templates[point[TEMPLATE]]
             return How(named.rule, named.version, {name: point[name] for name in named.parameters})
@@ -107,7 +107,7 @@ class Task:
         return How(self.rule, self.version, {}, self.traces[place - 1]) if place else self.untuned
 
     def func(self) -> Any:
-        """The PrimFunc. Imports tvm."""
+        """Return the PrimFunc. Imports tvm."""
         import tvm
 
         return tvm.ir.load_json(self.func_json)

@@ -62,7 +62,7 @@ def tasks_of(
     plans: Mapping[str, Plan] | None = None,
     unfused: Any = None,
 ) -> FoundTasks:
-    """The tasks of an optimized module.
+    """Return the tasks of an optimized module.
 
     Where a template has no choice, MetaSchedule's generic space is searched on a CPU, if the last rule had to take the
     PrimFunc or it is over 1 % of the estimated time.

@@ -33,7 +33,7 @@ class Verdict:
 
 
 def judge(candidates: Sequence[Outcome], standing: Outcome, untuned: Outcome) -> Verdict | None:
-    """The verdict over outcomes of one comparison; None where the untuned or the standing point has no time.
+    """Return the verdict over outcomes of one comparison; None where the untuned or the standing point has no time.
 
     A candidate wins that is faster than `standing`, which is the best so far (`untuned` itself at first), and than
     `untuned`, by more than the noise of their medians. If none does, `standing` stays unless it is slower than

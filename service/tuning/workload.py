@@ -15,7 +15,7 @@ _NOT_OF_THE_KERNEL = ("global_symbol", "op_pattern")
 
 
 def workload_of(func: Any) -> str:
-    """16 hex digits that two PrimFuncs share when one schedule serves both, in any process and any model.
+    """Return 16 hex digits that two PrimFuncs share when one schedule serves both, in any process and any model.
 
     The names of the function, its buffers, loops and symbolic sizes do not count. Its blocks' names do: templates know
     their block by its name, which TVM's structural hash leaves out.
@@ -33,7 +33,7 @@ def workload_of(func: Any) -> str:
 
 
 def describe(func: Any) -> Workload:
-    """The workload of a PrimFunc with its dtypes and shapes, which tell two apart whose hashes collide.
+    """Return the workload of a PrimFunc with its dtypes and shapes, which tell two apart whose hashes collide.
 
     Of one with a plan it is the operator, however that is computed.
     """

@@ -34,7 +34,7 @@ _NARROWEST_BITS = 16
 
 
 def schedule_nests(func: Any, cpu: Cpu, *, careful: bool = False) -> Any:
-    """`func` with each of its loop nests scheduled on its own, and what is no plain nest left as it is.
+    """Return `func` with each of its loop nests scheduled on its own, and what is no plain nest left as it is.
 
     With `careful`, a nest that TVM refuses a step on stays as it was; else its ScheduleError goes up.
     """
@@ -148,7 +148,7 @@ def _rows(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
 
 
 def vectorize_partial(sch: Any, partial: str) -> None:
-    """The partial results of `row_form` in one vector register; they are its result's last dim."""
+    """Keep the partial results of `row_form` in one vector register; they are its result's last dim."""
     block = sch.get(sch.get_sblock(partial))
     lane_axis, (step_axis,) = block.body.indices[-1], [iv.var for iv in block.iter_vars if analysis.reduces(iv)]
     lane, step = moves.loop_of(sch, partial, lane_axis), moves.loop_of(sch, partial, step_axis)
@@ -158,7 +158,7 @@ def vectorize_partial(sch: Any, partial: str) -> None:
 
 
 def finish_reduction(sch: Any, name: str) -> None:
-    """The initial value of a reduction before its outermost reduction loop."""
+    """Move the initial value of a reduction before its outermost reduction loop."""
     axes = [iv.var for iv in sch.get(sch.get_sblock(name)).iter_vars if analysis.reduces(iv)]
     loops = [moves.loop_of(sch, name, axis) for axis in axes]
     order = [sch.get(loop) for loop in sch.get_loops(name)]
@@ -213,14 +213,14 @@ def work_of_nest(block: Any) -> int | None:
 
 
 def lanes_of(block: Any, cpu: Cpu) -> int:
-    """Lanes such that the widest element that the block loads or stores fills one vector."""
+    """Return lanes such that the widest element that the block loads or stores fills one vector."""
     buffers = [block.body.buffer, *(load.source for load in tir.loads(block.body.value))]
     bits = max(tir.dtype_bits(str(buffer.dtype)) for buffer in buffers)
     return cpu.lanes(max(bits, _NARROWEST_BITS))
 
 
 def rows_are_contiguous(block: Any) -> bool:
-    """Whether the innermost reduction axis, and not the last axis of the result, walks through memory."""
+    """Return whether the innermost reduction axis, and not the last axis of the result, walks through memory."""
     reduction = [iv.var for iv in block.iter_vars if analysis.reduces(iv)]
     spatial = [iv.var for iv in block.iter_vars if not analysis.reduces(iv) and tir.as_int(iv.dom.extent) != 1]
     if spatial and analysis.is_contiguous_over(block, spatial[-1:]):
@@ -229,7 +229,7 @@ def rows_are_contiguous(block: Any) -> bool:
 
 
 def contiguous_suffix(block: Any, first: int = 0) -> tuple[int, bool]:
-    """How many of the last axes (those before `first` excluded) can be one flat loop, and whether it is unit-stride.
+    """Return how many of the last axes (but those before `first`) can be one flat loop, and whether it is unit-stride.
 
     At least 1: where no access is unit-stride, the last axis with False.
     """

@@ -31,7 +31,7 @@ UNROLLED = 4
 
 
 def divisors(extent: int, most: int) -> tuple[int, ...]:
-    """The divisors of `extent` up to `most`, ascending; 1 is always one."""
+    """Return the divisors of `extent` up to `most`, ascending; 1 is always one."""
     return tuple(d for d in range(1, min(extent, most) + 1) if extent % d == 0)
 
 
@@ -55,12 +55,12 @@ def step_cycles(rows: int, vectors: int, cpu: Cpu) -> float:
 
 
 def unrolled_steps(extent: int) -> int:
-    """Steps of the innermost reduction loop that are unrolled: a divisor of its extent."""
+    """Return the steps of the innermost reduction loop that are unrolled: a divisor of its extent."""
     return divisors(extent, UNROLLED)[-1]
 
 
 def blocks_around(func: Any, name: str) -> tuple[list[Any], Any, list[Any]] | Declined:
-    """The blocks before the one called `name`, that block, and those after it, which must be elementwise."""
+    """Return the blocks before the one called `name`, that block, and those after it, which must be elementwise."""
     blocks = [realize.block for realize in tir.block_realizes(func)]
     at = [i for i, block in enumerate(blocks) if block.name_hint == name]
     if len(at) != 1:

@@ -13,14 +13,14 @@ __all__ = ["is_square_of_two", "transposed"]
 
 
 def is_square_of_two(lanes: int) -> bool:
-    """Whether `transposed` takes vectors of `lanes` elements."""
+    """Return whether `transposed` takes vectors of `lanes` elements."""
     return lanes > 1 and lanes & (lanes - 1) == 0
 
 
 def transposed(
     lanes: int, fill: Callable[[Any], Any], write: Callable[[int, Any], Any], *, dtype: str
 ) -> tuple[Any, list[Any]]:
-    """`x[i, j] → write(j, vector of x[:, j])` for a tile of `lanes` vectors; also the buffers that it needs.
+    """Transpose a tile of `lanes` vectors, `x[i, j] → write(j, vector of x[:, j])`; return also its buffers.
 
     `fill(tile)` is a statement that writes row i to `tile[i * lanes : (i + 1) * lanes]`.
 

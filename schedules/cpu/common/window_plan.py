@@ -101,7 +101,7 @@ def _most(window: Window, cpu: Cpu) -> int:
 
 
 def points(window: Window, cpu: Cpu) -> Iterator[dict[str, int]]:
-    """Every point that is worth a trial: of tiles of equal number the smallest, and the epilogue in both ways."""
+    """Return every point that is worth a trial: of tiles of equal number the smallest, each with both epilogues."""
     first = default(window, cpu)
     useful = {-(-window.columns // size): size for size in range(_most(window, cpu), 0, -1)}
     calls = window.op.epilogue and not _FUNCTIONS.isdisjoint(window.op.epilogue)

@@ -32,7 +32,7 @@ def pack_weight(weight: Array, in_lanes: int, lanes: int) -> Array:
 
 
 def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:
-    """`B[n, c, h, w, v] = A[n, c*lanes + v, h, w]`, and zero for channels past the last."""
+    """Compute `B[n, c, h, w, v] = A[n, c*lanes + v, h, w]`, and zero for channels past the last."""
     batch, channels, height, width = data.shape
     blocks = -(-int(channels) // lanes)
 
@@ -46,7 +46,7 @@ def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:
 
 
 def unpack_channels(data: te.Tensor, channels: int) -> te.Tensor:
-    """`B[n, c, h, w] = A[n, c // lanes, h, w, c % lanes]` for the first `channels` channels."""
+    """Compute `B[n, c, h, w] = A[n, c // lanes, h, w, c % lanes]` for the first `channels` channels."""
     batch, _, height, width, lanes = data.shape
     return te.compute(
         (batch, channels, height, width),

@@ -210,7 +210,7 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
 
 
 def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
-    """Every point that is worth a trial: each register tile that fits, with the tasks that may be good."""
+    """Return every point that is worth a trial: each register tile that fits, with the tasks that may be good."""
     lanes = cpu.lanes(op.sum_bits)
     blocks = -(-op.filters // lanes)
     for flat in (False, True):

@@ -41,7 +41,7 @@ among all pairs of eighths up to 2, found by search; their powers are exact in f
 
 @cache
 def matrices(size: int) -> tuple[Matrix, Matrix, Matrix]:
-    """`A^T` (m x m+2), `G` (m+2 x 3) and `B^T` (m+2 x m+2) of F(m, 3), exact."""
+    """Return `A^T` (m x m+2), `G` (m+2 x 3) and `B^T` (m+2 x m+2) of F(m, 3), exact."""
     points = POINTS[size]
     kernel, data = [], []
     for point in points:
@@ -65,7 +65,7 @@ def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
 
 
 def amplification(size: int) -> float:
-    """The factor c in |error| <= c (n eps) max |d| sum |g| for sums of n roundings; it is 1 for the direct method.
+    """Return the factor c in |error| <= c (n eps) max |d| sum |g| for sums of n roundings; 1 for the direct method.
 
     The largest `(sum over j of |A^T[i, j]| |G[j, k]| sum |B^T[j, :]|)^2`, the square for two dimensions.
     """
@@ -78,7 +78,7 @@ def _array(matrix: Matrix) -> Array:
 
 
 def transform_weight(weight: Array, size: int, lanes: int, vectors: int) -> Array:
-    """`OIHW` → `U[O/t, m+2, m+2, I, t]`, t = `vectors * lanes`; computed in float64, zeros past the channels."""
+    """Turn `OIHW` into `U[O/t, m+2, m+2, I, t]`, t = `vectors * lanes`, in float64, with zeros past the channels."""
     kernel, width = _array(matrices(size)[1]), vectors * lanes
     lines = np.tensordot(weight.astype(np.float64), kernel, (3, 1))
     full = np.tensordot(lines, kernel, (2, 1)).astype(weight.dtype)  # O, I, b, a

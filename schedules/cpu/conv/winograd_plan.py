@@ -206,7 +206,7 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
 
 
 def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
-    """Every point that is worth a trial, the blockings of F(2x2) and F(4x4) that may be good."""
+    """Return every point that is worth a trial, the blockings of F(2x2) and F(4x4) that may be good."""
     if is_winograd(op, cpu):
         for size in SIZES:
             found = list(_blockings(problem_of(op, size, cpu), cpu, None, None))

@@ -17,7 +17,7 @@ __all__ = ["by_case", "case_depth"]
 
 
 def by_case(found: Strided, outer: Sequence[Any], loops: Callable[[Strided], Any]) -> Any:
-    """`loops(case)` for the block's value in each case of its chain of if_then_else, at positions `outer`.
+    """Return `loops(case)` for the block's value in each case of its chain of if_then_else, at positions `outer`.
 
         for i: out[i] = f(p ? a[i] : q ? b[i] : c[i])   →   if p: for i: out[i] = f(a[i])  else: if q: …
 
@@ -44,7 +44,7 @@ def by_case(found: Strided, outer: Sequence[Any], loops: Callable[[Strided], Any
 
 
 def case_depth(found: Strided) -> int:
-    """How many of the first axes the chain that `by_case` would take apart needs; 0 where there is none."""
+    """Return how many of the first axes the chain that `by_case` would take apart needs; 0 where there is none."""
     chain = _chain(found, list(found.axes[-1].vars))
     if chain is None:
         return 0

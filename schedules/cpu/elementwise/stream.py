@@ -23,7 +23,7 @@ _Loops = Callable[[_Body], Any]
 
 
 def stream_program(func: Any, cpu: Cpu) -> Any | None:
-    """`func`, whose statements are elementwise nests, with each as a loop over memory; None where one cannot be.
+    """Return `func`, whose statements are elementwise nests, with each as a loop over memory; None where one cannot be.
 
     Where every access is contiguous along the last axis, or stays where it is:
 
@@ -61,7 +61,7 @@ class _Program:
         self.code: dict[str, str] = {}
 
     def statement(self, found: Strided) -> Any | None:
-        """The loops for one block; None where its accesses are neither contiguous nor transposed."""
+        """Return the loops for one block; None where its accesses are neither contiguous nor transposed."""
         if not found.axes or not isinstance(found.axes[-1].extent, int) or found.store.strides[-1] != 1:
             return None
         lanes = lanes_of(found.block, self.cpu)

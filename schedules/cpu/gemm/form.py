@@ -27,7 +27,7 @@ class Tile:
 
 
 def gemm_form(func: Any, c: Contraction, tile: Tile) -> Any:
-    """`func` with its contraction `c` as `panel`, `core` and `out`; what else it has stays behind them.
+    """Return `func` with its contraction `c` as `panel`, `core` and `out`; what else it has stays behind them.
 
     `core[b, m, n] += left(b, min(m, M - 1), k) * panel[b, k, n]` and `out` writes `core` through the one
     elementwise consumer of the result, where there is one.

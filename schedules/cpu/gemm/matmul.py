@@ -52,14 +52,14 @@ class Matmul:
 
 
 def inlined(func: Any) -> Any:
-    """`func` with its elementwise stages inlined into their readers."""
+    """Return `func` with its elementwise stages inlined into their readers."""
     sch = s_tir.Schedule(func)
     moves.inline_producers(sch)
     return sch.mod["main"]
 
 
 def schedule_contraction(func: Any, c: Contraction, cpu: Cpu, parameters: Parameters | None) -> Schedule:
-    """The GEMM template on `c`, and each further nest of `func` on its own."""
+    """Apply the GEMM template to `c`, and schedule each further nest of `func` on its own."""
     blocking = gemm.default(c, cpu) if parameters is None else gemm.from_parameters(parameters, gemm.choices(c, cpu))
     sch = gemm.schedule(func, c, blocking, analysis.work_of(func).known_flops, cpu.cores)
     return Schedule(schedule_nests(sch.mod["main"], cpu), blocking.to_dict())

@@ -170,7 +170,7 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
 
 
 def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
-    """Every point that is worth a trial: the register tiles that may be good, each with several ways to block."""
+    """Return every point that is worth a trial: the register tiles that may be good, each in several blockings."""
     scored = list(_tiles(op, cpu))
     best = max(score for score, _, _ in scored)
     for score, rows, vectors in scored:

@@ -45,12 +45,12 @@ class Blocking:
         return self.vectors * self.lanes
 
     def to_dict(self) -> dict[str, int]:
-        """The parameters by name."""
+        """Return the parameters by name."""
         return asdict(self)
 
 
 def default(c: Contraction, cpu: Cpu) -> Blocking:
-    """The blocking that the hardware row gives for `c`: the fewest cycles by `_cycles`, largest block on a tie."""
+    """Return the blocking that the hardware row gives for `c`: the fewest cycles, the largest block on a tie."""
     lanes, packed = _lanes_and_packing(c, cpu)
     m, n = _rows(c), _columns(c)
     blocks = [(rows, vectors) for rows in range(1, MAX_ROWS + 1) for vectors in range(1, MAX_VECTORS + 1)]
@@ -60,7 +60,7 @@ def default(c: Contraction, cpu: Cpu) -> Blocking:
 
 
 def choices(c: Contraction, cpu: Cpu) -> Choices:
-    """The values that each parameter may take for `c`."""
+    """Return the values that each parameter may take for `c`."""
     lanes, packed = _lanes_and_packing(c, cpu)
     first = default(c, cpu)
     vectors = [v for v in range(1, MAX_VECTORS + 1) if packed or _divides(v * lanes, c)]
@@ -75,7 +75,7 @@ def choices(c: Contraction, cpu: Cpu) -> Choices:
 
 
 def from_parameters(parameters: Parameters, allowed: Choices) -> Blocking:
-    """The blocking that `Blocking.to_dict` described. Raises ValueError for one that `choices` does not have."""
+    """Return the blocking that `Blocking.to_dict` described. Raise ValueError for one that `choices` does not have."""
     check(parameters, allowed)
     return Blocking(**parameters)
 
@@ -161,7 +161,7 @@ def _panel_lanes(c: Contraction, lanes: int) -> int:
 
 
 def schedule(func: Any, c: Contraction, p: Blocking, work: int | None, cores: int) -> Any:
-    """`func` with its contraction blocked by `p`, as a `tvm.s_tir.Schedule`.
+    """Return `func` with its contraction blocked by `p`, as a `tvm.s_tir.Schedule`.
 
     for task in parallel(b, n / columns, row_tasks):
         panel[k, columns] = right[k, columns]                      # if packed

@@ -42,7 +42,7 @@ class Epilogue:
 
 
 def epilogue_of(func: Any, block: Any, axes: Axes) -> Epilogue:
-    """Return what `func` does with the sums of `block`; Raises Unsupported."""
+    """Return what `func` does with the sums of `block`. Raise Unsupported."""
     blocks = [realize.block for realize in tir.block_realizes(func)]
     others = [other for other in blocks if not other.same_as(block)]
     if any(other.init is not None or not isinstance(other.body, tirx.BufferStore) for other in others):

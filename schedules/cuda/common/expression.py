@@ -78,13 +78,13 @@ class Writer:
         self._done: list[tuple[Any, list[Any], Pair]] = []
 
     def write(self, expr: Any) -> Pair:
-        """The text of `expr`; Raises Unsupported."""
+        """Return the text of `expr`. Raise Unsupported."""
         if isinstance(expr, TensorLoad):
             return self._load(expr)
         return Pair(self._text(expr, lambda pair: pair.x), self._text(expr, lambda pair: pair.y))
 
     def function(self, signature: str, expr: Any) -> str:
-        """Return the text of a function of this signature that gives `expr`; the writer's first. Raises Unsupported."""
+        """Return the text of a function of this signature that gives `expr`; the writer's first. Raise Unsupported."""
         result = self.write(expr)
         body = "".join(f"  {line}\n" for line in self.statements)
         return f"{signature} {{\n{body}  return make_float2({result.x}, {result.y});\n}}\n"
@@ -241,6 +241,6 @@ def _constant(expr: Any) -> str:
 
 
 def operands_text(buffers: Sequence[Any]) -> str:
-    """The struct that takes the pointers of the operands to the device function."""
+    """Return the struct that takes the pointers of the operands to the device function."""
     fields = "".join(f"  const void* p{i};\n" for i in range(len(buffers)))
     return f"struct Operands {{\n{fields}}};\n"

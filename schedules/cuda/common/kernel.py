@@ -18,7 +18,7 @@ TEXT_KERNEL = "relaxc.text_kernel"
 
 @lru_cache
 def text_of(package: str, name: str) -> str:
-    """The CUDA text of the file `name` beside the template's module."""
+    """Return the CUDA text of the file `name` beside the template's module."""
     return resources.files(package).joinpath(name).read_text()
 
 
@@ -36,7 +36,7 @@ class TensorMap:
     strides: tuple[int, ...] = ()
 
     def text(self, name: str, pointer: str) -> str:
-        """The call that encodes it; see cuTensorMapEncodeTiled in the CUDA driver API."""
+        """Return the call that encodes it; see cuTensorMapEncodeTiled in the CUDA driver API."""
         rank = len(self.dims)
         strides = self.strides or tuple(prod(self.dims[:axis]) for axis in range(1, rank))
         box = (64, self.rows, *(1,) * (rank - 2))
@@ -62,7 +62,7 @@ class ImageMap:
     steps: tuple[int, int, int] = (1, 1, 1)
 
     def text(self, name: str, pointer: str) -> str:
-        """The call that encodes it; a box is given as what it spans."""
+        """Return the call that encodes it; a box is given as what it spans."""
         spans = [64, *(count * step for count, step in zip(self.box, self.steps, strict=True))]
         numbers = ", ".join(map(str, [*self.dims, *self.strides, *spans, 1, *self.steps]))
         dtype = str(self.buffer.dtype)
@@ -90,7 +90,7 @@ class TextKernel:
     """CTAs that shall be on an SM at a time: what bounds the registers of a thread."""
 
     def prim_func(self, func: Any) -> Any:
-        """The PrimFunc that launches it, with the parameters of `func`."""
+        """Return the PrimFunc that launches it, with the parameters of `func`."""
         import tvm
         from tvm.script import tirx
 

@@ -69,7 +69,7 @@ def _zero() -> Any:
 
 
 def conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
-    """`C[n, y, x, o] += A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c]` in fp32."""
+    """Compute `C[n, y, x, o] += A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c]` in fp32."""
     r, q = _taps(windows)
     c = te.reduce_axis((0, image.shape[3]), name="c")
     return te.compute(
@@ -83,7 +83,7 @@ def conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[
 
 
 def rows_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
-    """The same with `W[r, o, q, c]`, a row of taps and channels in one piece."""
+    """Compute the same with `W[r, o, q, c]`, a row of taps and channels in one piece."""
     r, q = _taps(windows)
     c = te.reduce_axis((0, image.shape[3]), name="c")
     return te.compute(
@@ -97,7 +97,7 @@ def rows_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: t
 
 
 def pointwise(image: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """`C[n, y, x, o] += A[n, y, x, c] * W[o, c]` in fp32."""
+    """Compute `C[n, y, x, o] += A[n, y, x, c] * W[o, c]` in fp32."""
     c = te.reduce_axis((0, image.shape[3]), name="c")
     return te.compute(
         (*image.shape[:3], weight.shape[0]),
@@ -107,7 +107,7 @@ def pointwise(image: te.Tensor, weight: te.Tensor) -> te.Tensor:
 
 
 def depthwise_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
-    """`C[n, y, x, c] += A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, c]` in fp32."""
+    """Compute `C[n, y, x, c] += A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, c]` in fp32."""
     r, q = _taps(windows)
     return te.compute(
         (image.shape[0], *out, image.shape[3]),
@@ -120,7 +120,7 @@ def depthwise_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, o
 
 
 def pool(image: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
-    """The largest element of each window, or the sum of its elements, in fp32."""
+    """Compute the largest element of each window, or the sum of its elements, in fp32."""
     r, q = _taps(windows)
     outside = tirx.min_value("float32") if windows.kind == "max" else _zero()
     reduce = te.max if windows.kind == "max" else te.sum
@@ -133,7 +133,7 @@ def pool(image: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tens
 
 
 def pixels(image: te.Tensor) -> te.Tensor:
-    """`C[n, 0, 0, c] += A[n, y, x, c]` in fp32."""
+    """Compute `C[n, 0, 0, c] += A[n, y, x, c]` in fp32."""
     y, x = te.reduce_axis((0, image.shape[1]), name="y"), te.reduce_axis((0, image.shape[2]), name="x")
     windows = Windows("pixels", (int(image.shape[1]), int(image.shape[2])))
     return te.compute(
@@ -145,12 +145,12 @@ def pixels(image: te.Tensor) -> te.Tensor:
 
 
 def mixed_sum(wide: te.Tensor, narrow: te.Tensor) -> te.Tensor:
-    """The sum of an fp32 image and one of fewer bits."""
+    """Compute the sum of an fp32 image and one of fewer bits."""
     return te.compute(wide.shape, lambda *index: wide[index] + narrow[index].astype(wide.dtype), name="add")
 
 
 def spread(image: te.Tensor, *, left: int, width: int, dtype: str) -> te.Tensor:
-    """`C[n, h, left + w, c] = A[n, c, h, w]`, with zeros to the left, to the right and in the other channels of 8."""
+    """Compute `C[n, h, left + w, c] = A[n, c, h, w]`, zero left and right of it and in the other channels of 8."""
     n, channels, height, columns = image.shape
     return te.compute(
         (n, height, width, VECTOR),

@@ -49,12 +49,12 @@ class Gemm:
         return str(self.a.dtype)
 
     def row_tiles(self, rows: int) -> int:
-        """Tiles of `rows` rows that cover the rows of one product."""
+        """Return the tiles of `rows` rows that cover the rows of one product."""
         return ceil(self.m / rows)
 
 
 def match(func: Any) -> Gemm | Declined:
-    """The product in `func`, or why it is none that the tensor cores take."""
+    """Return the product in `func`, or why it is none that the tensor cores take."""
     parameters = [param for param in func.params if tirx.is_buffer_var(param)]
     if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
         return Declined("its sizes are symbolic")

@@ -49,7 +49,7 @@ class GemmSm90(HopperTemplate[Gemm]):
 
 
 def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
-    """The launch of `gemm` in tiles of `tile`."""
+    """Return the launch of `gemm` in tiles of `tile`."""
     low = str(gemm.out.dtype) in LOW
     rows = (tile.rows if tile.ping_pong else tile.rows // tile.consumers) if tile.by_copy_engine(low) else 0
     b_dims = (gemm.n, gemm.k, gemm.batch) if gemm.n_major else (gemm.k, gemm.n, gemm.batch)

@@ -30,11 +30,11 @@ class Tile:
 
     @staticmethod
     def of(parameters: Parameters) -> Tile:
-        """The tile with these parameters."""
+        """Return the tile with these parameters."""
         return Tile(*(parameters[name] for name in ("rows", "columns", "atoms", "splits", "cluster", "group")))
 
     def parameters(self) -> Parameters:
-        """The parameters by name."""
+        """Return the parameters by name."""
         names = ("rows", "columns", "atoms", "splits", "cluster", "group")
         return {name: getattr(self, name) for name in names}
 
@@ -70,7 +70,7 @@ class Tile:
         return self.consumers * 128 + (128 if self.moves_registers else 32)
 
     def by_copy_engine(self, low_result: bool) -> bool:
-        """Whether the result goes through shared memory: 16-bit results, and sums that are not split."""
+        """Return whether the result goes through shared memory: 16-bit results, and sums that are not split."""
         return low_result and self.parts == 1
 
     def fixed_bytes(self, low_result: bool) -> int:
@@ -81,7 +81,7 @@ class Tile:
         return 1024 + out + partial + _MAX_STAGES * 16 + 64
 
     def ring(self, gpu: Gpu, low_result: bool) -> tuple[int, int]:
-        """The steps of the ring, and the atoms of 64 in one: a step of two where two such steps fit, else of one.
+        """Return the steps of the ring, and the atoms of 64 in one: two where two such steps fit, else one.
 
         A consumer lets go of a step when it has the next, so there must be two.
         """
@@ -96,17 +96,17 @@ class Tile:
         return self.fixed_bytes(low_result) + stages * atoms * (self.rows + self.columns) * 128
 
     def tiles(self, gemm: Gemm) -> int:
-        """Tiles of the result, those above each other in a cluster counted once."""
+        """Return the tiles of the result, those above each other in a cluster counted once."""
         return ceil(gemm.row_tiles(self.rows) / self.cluster) * ceil(gemm.n / self.columns) * gemm.batch
 
     def grid(self, gemm: Gemm, gpu: Gpu) -> int:
-        """CTAs: as many as the device holds, or one a tile where clusters share a sum, which they do once."""
+        """Return the CTAs: as many as the device holds, or one a tile where clusters share a sum."""
         size = self.cluster * self.parts
         tiles = self.tiles(gemm)
         return (tiles if self.parts > 1 else min(tiles, gpu.sms // size)) * size
 
     def cycles(self, gemm: Gemm, gpu: Gpu) -> float:
-        """What an SM takes, roughly: the products or the loads of its tiles, whichever is more, and the ends."""
+        """Return the cycles of an SM, roughly: its tiles' products or loads, whichever is more, and the ends."""
         waves = ceil(self.tiles(gemm) / gpu.clusters(self.cluster * self.parts))
         steps = ceil(ceil(gemm.k / 64) / self.parts)
         products = self.rows * self.columns * 64 / 2048
@@ -121,7 +121,7 @@ class Tile:
 
 
 def choices(gemm: Gemm) -> Choices:
-    """The space: every combination fits, and is right."""
+    """Return the space: every combination fits, and is right."""
     columns = tuple(size for size in (64, 128, 192, 256) if size == 64 or gemm.n > size - 64)
     steps = -(-gemm.k // 64)
     return {
@@ -135,7 +135,7 @@ def choices(gemm: Gemm) -> Choices:
 
 
 def default(gemm: Gemm, gpu: Gpu) -> Parameters:
-    """The parameters that take the fewest cycles by arithmetic."""
+    """Return the parameters that take the fewest cycles by arithmetic."""
     space = choices(gemm)
     tiles = [
         Tile(rows, columns, 2 if rows + columns == 128 and 2 in space["atoms"] else 1, splits, cluster, 8)

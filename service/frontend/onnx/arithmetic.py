@@ -32,7 +32,7 @@ def _divide(left: Any, right: Any, scope: onnx_dims.Scope) -> Any:
 
 
 def _decide(condition: Any, scope: onnx_dims.Scope) -> bool:
-    """Whether a condition holds for all sizes. Raises Undecided when it holds for some."""
+    """Whether a condition holds for all sizes. Raise Undecided when it holds for some."""
     from tvm import tirx
 
     if isinstance(condition, bool):

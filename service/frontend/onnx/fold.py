@@ -16,7 +16,7 @@ __all__ = ["FOLDS"]
 
 
 def _static(array: Any) -> list[int]:
-    """The numbers in an array. Raises Undecided when one is symbolic."""
+    """The numbers in an array. Raise Undecided when one is symbolic."""
     values = array.reshape(-1).tolist()
     if not all(isinstance(value, int) for value in values):
         raise Undecided

@@ -89,7 +89,7 @@ class _TorchReference:
         self.threads = threads
 
     def __call__(self, inputs: Mapping[str, Any], /) -> dict[str, Any]:
-        """Outputs by name from inputs by name, all numpy. Raises InputName."""
+        """Outputs by name from inputs by name, all numpy. Raise InputName."""
         import torch
 
         wanted = [leaf.name for leaf in self.interface.inputs if leaf.dtype is not None]

@@ -18,7 +18,7 @@ _STALE_S = 3600.0
 
 
 def is_blob_name(name: str) -> bool:
-    """Whether this is a name that a blob may have: a kind, then plain names; no way out of the folder."""
+    """Return whether this is a name that a blob may have: a kind, then plain names; no way out of the folder."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -31,19 +31,19 @@ class LocalBlobs:
         self._staging.mkdir(parents=True, exist_ok=True)
 
     def path(self, name: str) -> Path:
-        """Where the blob is, if it is. Raises ValueError for what is no blob's name."""
+        """Return where the blob is, if it is. Raise ValueError for what is no blob's name."""
         if not is_blob_name(name):
             raise ValueError(f"{name!r} is no name of a blob")
         return self.root / name
 
     def staged(self) -> Path:
-        """A path of the same file system to write to before `put`; what is left there for an hour is removed."""
+        """Return a path of the same file system to write to before `put`; what is left there for an hour is removed."""
         return self._staging / uuid.uuid4().hex
 
     def put(self, name: str, file: Path) -> Path:
-        """Moves `file`, of the same file system, to its place, on the disk when this returns.
+        """Move `file`, of the same file system, to its place, on the disk when this returns.
 
-        Raises StoreUnwritable.
+        Raise StoreUnwritable.
         """
         path = self.path(name)
         try:
@@ -56,7 +56,7 @@ class LocalBlobs:
         return path
 
     def remove(self, name: str) -> None:
-        """Removes it, and its folder once that is empty; nothing where it is not there."""
+        """Remove it, and its folder once that is empty; nothing where it is not there."""
         path = self.path(name)
         path.unlink(missing_ok=True)
         if path.parent != self.root:
@@ -66,7 +66,7 @@ class LocalBlobs:
                 return
 
     def names(self, folder: str) -> Iterator[tuple[str, float]]:
-        """Every blob below `folder`, with the Unix time of its last change."""
+        """Return every blob below `folder`, with the Unix time of its last change."""
         for path in sorted((self.root / folder).rglob("*")):
             try:
                 if path.is_file():
@@ -75,5 +75,5 @@ class LocalBlobs:
                 continue
 
     def sweep(self) -> None:
-        """Removes what dead processes left half written."""
+        """Remove what dead processes left half written."""
         sweep_staging(self._staging, time.time() - _STALE_S)

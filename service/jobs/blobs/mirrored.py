@@ -23,13 +23,13 @@ class Blobs:
         self.remote = remote
 
     def put(self, name: str, file: Path) -> Path:
-        """Moves `file` into the folder, after it was mirrored. Raises StoreUnwritable."""
+        """Move `file` into the folder, after it was mirrored. Raise StoreUnwritable."""
         if self.remote is not None:
             self.remote.put(name, file)
         return self.local.put(name, file)
 
     def put_bytes(self, name: str, data: bytes) -> Path:
-        """Keeps these bytes under `name`. Raises StoreUnwritable."""
+        """Keep these bytes under `name`. Raise StoreUnwritable."""
         staged = self.local.staged()
         try:
             staged.write_bytes(data)
@@ -40,7 +40,7 @@ class Blobs:
             staged.unlink(missing_ok=True)
 
     def find(self, name: str, sha256: str | None = None) -> Path | None:
-        """The blob's file, or None. What comes out of the bucket with another digest than `sha256` counts as lost."""
+        """Return the blob's file, or None. What the bucket has under another digest than `sha256` counts as lost."""
         path = self.local.path(name)
         if path.is_file():
             return path
@@ -60,19 +60,19 @@ class Blobs:
             staged.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
-        """Removes it everywhere; nothing where it is not there. Raises StoreUnwritable."""
+        """Remove it everywhere; nothing where it is not there. Raise StoreUnwritable."""
         self.local.remove(name)
         if self.remote is not None:
             self.remote.remove(name)
 
     def close(self) -> None:
-        """Lets go of the bucket."""
+        """Let go of the bucket."""
         if self.remote is not None:
             self.remote.close()
 
 
 def open_blobs(url: str, root: Path, endpoint_url: str | None = None) -> Blobs:
-    """The blobs of RELAXC_BLOBS_URL: empty is the folder `root`, a path another, `s3://…` a bucket behind `root`."""
+    """Return the blobs of RELAXC_BLOBS_URL: empty is the folder `root`, a path another, `s3://…` a bucket behind it."""
     if url.startswith("s3://"):
         return Blobs(LocalBlobs(root), S3Blobs(url, endpoint_url))
     return Blobs(LocalBlobs(Path(url.removeprefix("file://")) if url else root))

@@ -20,7 +20,7 @@ class S3Blobs:
     """Objects of `s3://BUCKET/PREFIX`; credentials are boto3's business (environment, profile, instance role)."""
 
     def __init__(self, url: str, endpoint_url: str | None = None) -> None:
-        """Raises InvalidOption for another URL, and for a bucket that does not answer."""
+        """Raise InvalidOption for another URL, and for a bucket that does not answer."""
         import boto3
         from boto3.s3.transfer import TransferConfig
         from botocore.config import Config
@@ -36,12 +36,12 @@ class S3Blobs:
             self._client.head_bucket(Bucket=self._bucket)
 
     def put(self, name: str, file: Path) -> None:
-        """Uploads the file. Raises StoreUnwritable."""
+        """Upload the file. Raise StoreUnwritable."""
         with self._failing(f"{name} cannot be mirrored"):
             self._client.upload_file(str(file), self._bucket, self._prefix + name, Config=self._transfer)
 
     def fetch(self, name: str, path: Path) -> bool:
-        """Downloads the object to `path`; False where there is none. Raises StoreUnwritable."""
+        """Download the object to `path`; False where there is none. Raise StoreUnwritable."""
         with self._failing(f"{name} cannot be fetched"):
             try:
                 self._client.download_file(self._bucket, self._prefix + name, str(path), Config=self._transfer)
@@ -52,12 +52,12 @@ class S3Blobs:
             return True
 
     def remove(self, name: str) -> None:
-        """Deletes the object; nothing where there is none. Raises StoreUnwritable."""
+        """Delete the object; nothing where there is none. Raise StoreUnwritable."""
         with self._failing(f"{name} cannot be removed"):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
 
     def close(self) -> None:
-        """Closes its connections."""
+        """Close its connections."""
         self._client.close()
 
     @contextmanager

@@ -14,12 +14,12 @@ __all__ = ["has", "own"]
 
 
 def own(connection: Connection, owner: str, digest: str) -> None:
-    """`owner` may fetch it from now on."""
+    """Let `owner` fetch it from now on."""
     insert_new(connection, artifacts, owner=owner, digest=digest, created=time.time())
 
 
 def has(connection: Connection, owner: str | None, digest: str) -> bool:
-    """Whether `owner`, or anybody where None is named, has had it made."""
+    """Return whether `owner`, or anybody where None is named, has had it made."""
     wanted = sa.select(sa.literal(1)).where(artifacts.c.digest == digest).limit(1)
     wanted = wanted if owner is None else wanted.where(artifacts.c.owner == owner)
     return connection.scalar(wanted) is not None

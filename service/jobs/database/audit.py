@@ -15,13 +15,13 @@ __all__ = ["append", "newest"]
 
 
 def append(connection: Connection, rows: Sequence[AuditRow]) -> None:
-    """Adds `rows`, in order."""
+    """Add `rows`, in order."""
     if rows:
         connection.execute(sa.insert(audit_log), [asdict(row) for row in rows])
 
 
 def newest(connection: Connection, limit: int, *, key: str | None = None) -> list[AuditRow]:
-    """The newest first; only those of one key where it is named."""
+    """Return rows, the newest first; only those of one key where it is named."""
     wanted = sa.select(audit_log).order_by(audit_log.c.number.desc()).limit(limit)
     wanted = wanted if key is None else wanted.where(audit_log.c.key == key)
     found = connection.execute(wanted).mappings()

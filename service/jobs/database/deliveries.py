@@ -44,7 +44,7 @@ class Delivery:
 
 
 def insert(connection: Connection, job: JobRow) -> None:
-    """The end of `job` is to be told to its webhook, and to those of equal requests, at once."""
+    """Note that the end of `job` is to be told to its webhook, and to those of equal requests, at once."""
     body = json.dumps({"event": "job.done", "job": job.to_dict()}, separators=(",", ":"))
     if job.webhook is not None:
         _insert(connection, job, job.webhook, state="waiting", body=body)
@@ -53,7 +53,7 @@ def insert(connection: Connection, job: JobRow) -> None:
 
 
 def hold(connection: Connection, job: JobRow, url: str) -> bool:
-    """The end of `job`, whose row this transaction has locked, is to be told to `url` too; False if to too many."""
+    """Have the end of `job`, whose row this transaction has locked, told to `url` too; return False if to too many."""
     held = set(
         connection.scalars(sa.select(deliveries.c.url).where(deliveries.c.state == "held", deliveries.c.job == job.id))
     )
@@ -73,7 +73,7 @@ def owners_due(connection: Connection) -> dict[str, float]:
 
 
 def take_due(connection: Connection, owner: str, hold_s: float) -> Delivery | None:
-    """The owner's that is due the longest, not to be taken by others for `hold_s` seconds; None when none is due."""
+    """Return the owner's that is due the longest, kept from others for `hold_s` seconds; None when none is due."""
     due = sa.select(deliveries.c.id).where(
         deliveries.c.state == "waiting", deliveries.c.due <= time.time(), deliveries.c.owner == owner
     )
@@ -88,7 +88,7 @@ def take_due(connection: Connection, owner: str, hold_s: float) -> Delivery | No
 
 
 def next_due(connection: Connection, without: Collection[str] = ()) -> float | None:
-    """The Unix time at which the next delivery is due, but for those of some owners."""
+    """Return the Unix time at which the next delivery is due, those of some owners left out."""
     due: float | None = connection.scalar(
         sa.select(sa.func.min(deliveries.c.due)).where(
             deliveries.c.state == "waiting", deliveries.c.owner.not_in(without)
@@ -98,7 +98,7 @@ def next_due(connection: Connection, without: Collection[str] = ()) -> float | N
 
 
 def delivered(connection: Connection, id: int) -> None:
-    """The receiver has it."""
+    """Note that the receiver has it."""
     connection.execute(sa.update(deliveries).where(deliveries.c.id == id).values(state="delivered", last_error=None))
 
 
@@ -109,7 +109,7 @@ def failed(connection: Connection, id: int, why: str, due: float | None) -> None
 
 
 def remove_old(connection: Connection, before: float) -> None:
-    """Removes those made before this time that are settled."""
+    """Remove those made before this time that are settled."""
     settled = sa.delete(deliveries).where(
         deliveries.c.state.in_(["delivered", "failed"]), deliveries.c.created < before
     )

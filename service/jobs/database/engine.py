@@ -68,7 +68,7 @@ class Database:
     """Connections to one database. Every method may be called from any thread, and by several servers at once."""
 
     def __init__(self, url: str | URL) -> None:
-        """Opens it and brings its tables up to date. Raises InvalidOption for a URL that it cannot use, ServiceError
+        """Opens it and brings its tables up to date. Raise InvalidOption for a URL that it cannot use, ServiceError
         when there is no answer."""
         self.engine = _engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
@@ -83,9 +83,9 @@ class Database:
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
-        """A transaction that writes: committed at the end, rolled back when the block raises.
+        """Open a transaction that writes: committed at the end, rolled back when the block raises.
 
-        In SQLite it is the only one that writes (BEGIN IMMEDIATE). Raises ServiceError where the database fails.
+        In SQLite it is the only one that writes (BEGIN IMMEDIATE). Raise ServiceError where the database fails.
         """
         try:
             with self.engine.connect() as connection:
@@ -102,7 +102,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """A consistent view that writes nothing, and waits for nobody in SQLite. Raises ServiceError as above."""
+        """Open a consistent view that writes nothing, and waits for nobody in SQLite. Raise ServiceError as above."""
         try:
             with self.engine.connect() as connection, connection.begin():
                 yield connection
@@ -115,7 +115,7 @@ class Database:
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_SPACE, name)))
 
     def take_time(self, connection: Connection) -> None:
-        """This transaction's statements may take as long as they need, and wait for locks as long."""
+        """Let this transaction's statements take as long as they need, and wait for locks as long."""
         if not self.is_sqlite:
             for limit in ("statement_timeout", "lock_timeout"):
                 connection.execute(sa.select(sa.func.set_config(limit, "0", True)))
@@ -130,21 +130,21 @@ class Database:
         return None
 
     def on_error(self, told: Callable[[], None]) -> None:
-        """Calls `told` whenever a statement fails, whatever becomes of it."""
+        """Call `told` whenever a statement fails, whatever becomes of it."""
         event.listen(self.engine, "handle_error", lambda context: told())
 
     def close(self) -> None:
-        """Closes every connection."""
+        """Close every connection."""
         self.engine.dispose()
 
 
 def url_of_settings(root: Path) -> str:
-    """The URL that the settings name, or that of a file in `root`."""
+    """Return the URL that the settings name, or that of a file in `root`."""
     return settings().database_url or f"sqlite:///{root / 'service.sqlite3'}"
 
 
 def unavailable(error: Exception) -> ServiceError:
-    """The database's failure without its statement, which may hold what a user sent."""
+    """Return the database's failure without its statement, which may hold what a user sent."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(error, sa.exc.TimeoutError):
         cause = TimeoutError(f"all its connections are in use, and none came free in {_POOL_WAIT_S:g} s")

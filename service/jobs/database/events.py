@@ -17,7 +17,7 @@ __all__ = ["append", "counts", "read"]
 def append(
     connection: Connection, job: str, told: Sequence[tuple[float, dict[str, Any]]], *where: Any, **columns: Any
 ) -> bool:
-    """Adds events (time, data), and gives the job's row `columns`; False, and nothing is written, unless `where` holds.
+    """Add events (time, data), and give the job's row `columns`; write nothing and return False unless `where` holds.
 
     The row stays locked until the transaction ends, so that nobody sees a number before a smaller one.
     """
@@ -40,6 +40,6 @@ def read(connection: Connection, job: str, after: int, limit: int) -> tuple[Even
 
 
 def counts(connection: Connection, ids: Collection[str]) -> dict[str, int]:
-    """How many events each of these jobs has."""
+    """Return how many events each of these jobs has."""
     rows = connection.execute(sa.select(jobs.c.id, jobs.c.events).where(jobs.c.id.in_(ids))).all()
     return {row.id: row.events for row in rows}

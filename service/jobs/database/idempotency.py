@@ -25,7 +25,7 @@ class Answered:
 
 
 def find(connection: Connection, owner: str, key: str) -> Answered | None:
-    """What the owner used this key for in the last day."""
+    """Return what the owner used this key for in the last day."""
     fresh = idempotency.c.created > time.time() - KEPT_S
     wanted = sa.select(idempotency).where(idempotency.c.owner == owner, idempotency.c.key == key, fresh)
     row = connection.execute(wanted).one_or_none()
@@ -33,7 +33,7 @@ def find(connection: Connection, owner: str, key: str) -> Answered | None:
 
 
 def insert(connection: Connection, owner: str, key: str, body: str, job: str) -> bool:
-    """Binds the key, anew where its job has been swept; False when somebody was faster."""
+    """Bind the key, anew where its job has been swept; return False when somebody was faster."""
     remove_old(connection)
     swept = ~sa.exists().where(jobs.c.id == idempotency.c.job)
     mine = idempotency.c.owner == owner, idempotency.c.key == key
@@ -42,5 +42,5 @@ def insert(connection: Connection, owner: str, key: str, body: str, job: str) ->
 
 
 def remove_old(connection: Connection) -> None:
-    """Forgets keys of over a day ago."""
+    """Forget keys of over a day ago."""
     connection.execute(sa.delete(idempotency).where(idempotency.c.created <= time.time() - KEPT_S))

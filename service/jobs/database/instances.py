@@ -17,7 +17,7 @@ __all__ = ["beat", "bury", "dead", "forget", "register", "suspicious"]
 
 
 def register(connection: Connection, id: str, place: str, workspace: str) -> None:
-    """This process is the server `id`; its folder is `workspace`, in the cache folder whose mark is `place`."""
+    """Enter this process as the server `id`; its folder is `workspace`, in the cache folder whose mark is `place`."""
     row = {"id": id, "place": place, "workspace": workspace, "host": platform.node(), "pid": os.getpid()}
     connection.execute(sa.insert(instances).values(**row, started=time.time(), heartbeat=now()))
 
@@ -33,7 +33,7 @@ def forget(connection: Connection, id: str) -> None:
 
 
 def suspicious(connection: Connection, me: str) -> bool:
-    """Whether there is another server, or a job without one: something that `dead` and `bury` should look at."""
+    """Return whether there is another server, or a job without one: something that `dead` and `bury` should look at."""
     other = connection.scalar(sa.select(sa.literal(1)).where(instances.c.id != me).limit(1))
     return other is not None or bool(connection.scalars(_orphaned().limit(1)).all())
 
@@ -44,7 +44,7 @@ def _orphaned() -> sa.Select[tuple[str]]:
 
 
 def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandoned: Callable[[str], bool]) -> list[str]:
-    """The servers that are gone: silent for `lease_s`, or of our cache folder and their own folder held by nobody."""
+    """Return the servers that are gone: silent for `lease_s`, or of our cache folder and with an unheld folder."""
     rows = connection.execute(sa.select(instances, (now() - instances.c.heartbeat).label("silent"))).all()
     return [
         row.id
@@ -54,6 +54,6 @@ def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandon
 
 
 def bury(connection: Connection, ids: Collection[str]) -> list[str]:
-    """Removes the dead; returns the ids of jobs that run on no server that there is."""
+    """Remove the dead; return the ids of jobs that run on no server that there is."""
     connection.execute(sa.delete(instances).where(instances.c.id.in_(ids)))
     return list(connection.scalars(_orphaned()))

@@ -37,12 +37,12 @@ _ID_LETTERS = 22  # 131 bits
 
 
 def new_id() -> str:
-    """An id that nobody can guess."""
+    """Return an id that nobody can guess."""
     return "j_" + "".join(secrets.choice(_LETTERS) for _ in range(_ID_LETTERS))
 
 
 def row_of(row: Row[Any]) -> JobRow:
-    """A row of the table as a value."""
+    """Return a row of the table as a value."""
     values = dict(row._mapping)
     done, total = values.pop("done"), values.pop("total")
     for name in ("weight", "memory_bytes"):
@@ -52,28 +52,28 @@ def row_of(row: Row[Any]) -> JobRow:
 
 
 def insert(connection: Connection, **values: Any) -> str | None:
-    """Puts a queued job into the table and returns its id; None when its owner has an equal one that lives."""
+    """Put a queued job into the table and return its id; None when its owner has an equal one that lives."""
     id = new_id()
     defaults = {"state": State.QUEUED, "attempts": 0, "cancelling": False, "events": 0, "created": time.time()}
     return id if insert_new(connection, jobs, id=id, **{**defaults, **values}) else None
 
 
 def find(connection: Connection, id: str, owner: str | None = None) -> JobRow | None:
-    """The job with this id, of this owner if one is named."""
+    """Return the job with this id, of this owner if one is named."""
     wanted = sa.select(jobs).where(jobs.c.id == id)
     row = connection.execute(wanted if owner is None else wanted.where(jobs.c.owner == owner)).one_or_none()
     return None if row is None else row_of(row)
 
 
 def get(connection: Connection, id: str) -> JobRow:
-    """The job that this transaction has put in or changed."""
+    """Return the job that this transaction has put in or changed."""
     row = find(connection, id)
     assert row is not None
     return row
 
 
 def find_live(connection: Connection, owner: str, request_key: str) -> JobRow | None:
-    """The owner's job for this request that has not ended."""
+    """Return the owner's job for this request that has not ended."""
     live = jobs.c.state.in_([State.QUEUED, State.RUNNING])
     row = connection.execute(
         sa.select(jobs).where(jobs.c.owner == owner, jobs.c.request_key == request_key, live)
@@ -91,7 +91,7 @@ def page(
     limit: int,
     cursor: str | None,
 ) -> JobPage:
-    """The newest first, of all owners if None is named. Raises InvalidOption for a cursor that is not ours."""
+    """Return jobs, the newest first, of all owners if None is named. Raise InvalidOption for a foreign cursor."""
     wanted = sa.select(jobs).order_by(jobs.c.number.desc()).limit(limit + 1)
     for column, value in ((jobs.c.owner, owner), (jobs.c.state, state), (jobs.c.kind, kind), (jobs.c.model, model)):
         if value is not None:
@@ -119,27 +119,27 @@ def _number_of(cursor: str) -> int:
 
 
 def count(connection: Connection) -> dict[State, int]:
-    """How many jobs are queued, and how many run."""
+    """Return how many jobs are queued, and how many run."""
     live = sa.select(jobs.c.state, sa.func.count()).where(jobs.c.state.in_([State.QUEUED, State.RUNNING]))
     return {State(state): number for state, number in connection.execute(live.group_by(jobs.c.state))}
 
 
 def depth(connection: Connection) -> dict[tuple[JobKind, State], int]:
-    """How many jobs of each kind are queued, and how many run."""
+    """Return how many jobs of each kind are queued, and how many run."""
     live = sa.select(jobs.c.kind, jobs.c.state, sa.func.count()).where(jobs.c.state.in_([State.QUEUED, State.RUNNING]))
     rows = connection.execute(live.group_by(jobs.c.kind, jobs.c.state))
     return {(JobKind(kind), State(state)): number for kind, state, number in rows}
 
 
 def waiting(connection: Connection, owner: str) -> tuple[int, int]:
-    """How many jobs wait in all, and how many of this owner's."""
+    """Return how many jobs wait in all, and how many of this owner's."""
     mine = sa.func.coalesce(sa.func.sum(sa.case((jobs.c.owner == owner, 1), else_=0)), 0)
     row = connection.execute(sa.select(sa.func.count(), mine).where(jobs.c.state == State.QUEUED)).one()
     return int(row[0]), int(row[1])
 
 
 def remove_ended(connection: Connection, before: float, limit: int = 500) -> list[str]:
-    """Removes jobs that ended before this time, with their events; returns their ids."""
+    """Remove jobs that ended before this time, with their events; return their ids."""
     old = sa.select(jobs.c.id).where(jobs.c.finished < before).order_by(jobs.c.finished).limit(limit)
     ids = list(connection.scalars(old))
     if ids:
@@ -149,12 +149,12 @@ def remove_ended(connection: Connection, before: float, limit: int = 500) -> lis
 
 
 def any_queued(connection: Connection) -> bool:
-    """Whether a job waits."""
+    """Return whether a job waits."""
     return connection.scalar(sa.select(sa.literal(1)).where(jobs.c.state == State.QUEUED).limit(1)) is not None
 
 
 def running_on(connection: Connection, instance: str) -> dict[tuple[str, int], bool]:
-    """The jobs, by id and attempt, that this server runs, and whether they are to be cancelled."""
+    """Return the jobs, by id and attempt, that this server runs, and whether they are to be cancelled."""
     mine = sa.select(jobs.c.id, jobs.c.attempts, jobs.c.cancelling)
     rows = connection.execute(mine.where(jobs.c.state == State.RUNNING, jobs.c.instance == instance))
     return {(row.id, row.attempts): row.cancelling for row in rows}

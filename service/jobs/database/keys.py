@@ -12,7 +12,7 @@ __all__ = ["any_made", "any_usable", "every", "find", "insert", "of_secret", "re
 
 
 def insert(connection: Connection, row: KeyRow, *, secret_sha256: str) -> None:
-    """A key whose secret has this SHA-256."""
+    """Add a key whose secret has this SHA-256."""
     connection.execute(
         sa.insert(api_keys).values(
             id=row.id,
@@ -29,35 +29,35 @@ def insert(connection: Connection, row: KeyRow, *, secret_sha256: str) -> None:
 
 
 def of_secret(connection: Connection, secret_sha256: str) -> tuple[KeyRow, str] | None:
-    """The key whose secret has this SHA-256, in force or not, and that SHA-256 as it is kept."""
+    """Return the key whose secret has this SHA-256, in force or not, and that SHA-256 as it is kept."""
     row = connection.execute(sa.select(api_keys).where(api_keys.c.secret_sha256 == secret_sha256)).one_or_none()
     return None if row is None else (_key(row), row.secret_sha256)
 
 
 def find(connection: Connection, id: str) -> KeyRow | None:
-    """The key with this id."""
+    """Return the key with this id."""
     row = connection.execute(sa.select(api_keys).where(api_keys.c.id == id)).one_or_none()
     return None if row is None else _key(row)
 
 
 def every(connection: Connection) -> list[KeyRow]:
-    """Every key that was ever made, the newest first."""
+    """Return every key that was ever made, the newest first."""
     return [_key(row) for row in connection.execute(sa.select(api_keys).order_by(api_keys.c.created.desc()))]
 
 
 def revoke(connection: Connection, id: str, time: float) -> bool:
-    """The key is refused from now on; False when there is none in force."""
+    """Refuse the key from now on; return False when there is none in force."""
     in_force = (api_keys.c.id == id) & api_keys.c.revoked.is_(None)
     return connection.execute(sa.update(api_keys).where(in_force).values(revoked=time)).rowcount > 0
 
 
 def any_made(connection: Connection) -> bool:
-    """Whether a key was ever made."""
+    """Return whether a key was ever made."""
     return connection.execute(sa.select(api_keys.c.id).limit(1)).first() is not None
 
 
 def any_usable(connection: Connection, time: float) -> bool:
-    """Whether some key is neither revoked nor, at `time`, expired."""
+    """Return whether some key is neither revoked nor, at `time`, expired."""
     alive = api_keys.c.revoked.is_(None) & (api_keys.c.expires.is_(None) | (api_keys.c.expires > time))
     return connection.execute(sa.select(api_keys.c.id).where(alive).limit(1)).first() is not None
 

@@ -55,7 +55,7 @@ def migrate(database: Transactions, revision: str = "head") -> None:
 
 
 def is_current(database: Transactions) -> bool:
-    """Whether the tables are those of this version."""
+    """Return whether the tables are those of this version."""
     with database.read() as connection:
         current = MigrationContext.configure(connection).get_current_heads()
     return set(current) == set(_script()[1].get_heads())

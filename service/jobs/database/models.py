@@ -20,7 +20,7 @@ _ROWS = sa.select(models, model_contents.c.format, model_contents.c.size_bytes).
 
 
 def insert(connection: Connection, row: ModelRow) -> bool:
-    """`row.owner` has the model from now on; False when it did already. The first sender's files stay."""
+    """Give `row.owner` the model; return False when it had it already. The first sender's files stay."""
     facts = {"format": row.format.value, "size_bytes": row.size_bytes, "created": row.created}
     if insert_new(connection, model_contents, digest=row.digest, **facts):
         for position, file in enumerate(row.files):
@@ -30,7 +30,7 @@ def insert(connection: Connection, row: ModelRow) -> bool:
 
 
 def content(connection: Connection, digest: str) -> tuple[ModelFormat, int, tuple[ModelFile, ...]] | None:
-    """The format, the size in bytes and the files of a model, whoever has it; its own file first."""
+    """Return the format, the size in bytes and the files of a model, whoever has it; its own file first."""
     row = connection.execute(sa.select(model_contents).where(model_contents.c.digest == digest)).one_or_none()
     if row is None:
         return None
@@ -40,7 +40,7 @@ def content(connection: Connection, digest: str) -> tuple[ModelFormat, int, tupl
 
 
 def find(connection: Connection, owner: str | None, digest: str) -> ModelRow | None:
-    """The owner's model, or anybody's where None is named."""
+    """Return the owner's model, or anybody's where None is named."""
     wanted = _ROWS.where(models.c.digest == digest).order_by(models.c.created).limit(1)
     row = connection.execute(wanted if owner is None else wanted.where(models.c.owner == owner)).one_or_none()
     found = content(connection, digest)
@@ -48,26 +48,26 @@ def find(connection: Connection, owner: str | None, digest: str) -> ModelRow | N
 
 
 def owned(connection: Connection, owner: str | None, limit: int) -> list[ModelRow]:
-    """The owner's models, or everybody's where None is named, the newest first; without their files."""
+    """Return the owner's models, or everybody's where None is named, the newest first; without their files."""
     wanted = _ROWS.order_by(models.c.created.desc(), models.c.digest).limit(limit)
     wanted = wanted if owner is None else wanted.where(models.c.owner == owner)
     return [_row(row, ()) for row in connection.execute(wanted)]
 
 
 def remove(connection: Connection, owner: str | None, digest: str) -> bool:
-    """The owner, or everybody where None is named, has it no more; False when nobody of them did."""
+    """Take it from the owner, or from everybody where None is named; return False when nobody of them had it."""
     gone = sa.delete(models).where(models.c.digest == digest)
     gone = gone if owner is None else gone.where(models.c.owner == owner)
     return connection.execute(gone).rowcount > 0
 
 
 def unused(connection: Connection) -> list[str]:
-    """The models that nobody has and no job that lives needs."""
+    """Return the models that nobody has and no job that lives needs."""
     return list(connection.scalars(sa.select(model_contents.c.digest).where(*_unneeded())))
 
 
 def remove_unused(connection: Connection, digest: str) -> tuple[ModelFile, ...]:
-    """Forgets one of these and returns its files; none where it is needed again."""
+    """Forget one of these and return its files; none where it is needed again."""
     found = content(connection, digest)
     gone = sa.delete(model_contents).where(model_contents.c.digest == digest, *_unneeded())
     return found[2] if found is not None and connection.execute(gone).rowcount else ()

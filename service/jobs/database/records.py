@@ -16,12 +16,12 @@ __all__ = ["find", "insert", "owned"]
 
 
 def insert(connection: Connection, row: RecordsRow) -> bool:
-    """`row.owner` has the set from now on; False when it did already."""
+    """Give `row.owner` the set; return False when it had it already."""
     return insert_new(connection, record_sets, **asdict(row))
 
 
 def find(connection: Connection, owner: str | None, digest: str) -> RecordsRow | None:
-    """The owner's record set, or anybody's where None is named."""
+    """Return the owner's record set, or anybody's where None is named."""
     wanted = sa.select(record_sets).where(record_sets.c.digest == digest).order_by(record_sets.c.created).limit(1)
     wanted = wanted if owner is None else wanted.where(record_sets.c.owner == owner)
     row = connection.execute(wanted).one_or_none()
@@ -29,7 +29,7 @@ def find(connection: Connection, owner: str | None, digest: str) -> RecordsRow |
 
 
 def owned(connection: Connection, owner: str | None, limit: int) -> list[RecordsRow]:
-    """The owner's, or everybody's where None is named, the newest first."""
+    """Return the owner's record sets, or everybody's where None is named, the newest first."""
     wanted = sa.select(record_sets).order_by(record_sets.c.created.desc(), record_sets.c.digest).limit(limit)
     wanted = wanted if owner is None else wanted.where(record_sets.c.owner == owner)
     return [_row(row) for row in connection.execute(wanted)]

@@ -67,11 +67,11 @@ class KeyRow:
         return Owner(self.id, frozenset(SCOPES) if "admin" in self.scopes else self.scopes, self.weight)
 
     def in_force(self, time: float) -> bool:
-        """Whether it is neither revoked nor, at `time`, expired."""
+        """Return whether it is neither revoked nor, at `time`, expired."""
         return self.revoked is None and (self.expires is None or time < self.expires)
 
     def to_dict(self) -> dict[str, Any]:
-        """The key as JSON, without what is secret."""
+        """Return the key as JSON, without what is secret."""
         return {
             "id": self.id,
             "name": self.name,
@@ -175,7 +175,7 @@ class JobRow:
         return self.state not in (State.QUEUED, State.RUNNING)
 
     def to_dict(self) -> dict[str, Any]:
-        """The job as JSON, the same over HTTP and in a webhook (docs/api.md).
+        """Return the job as JSON, the same over HTTP and in a webhook (docs/api.md).
 
         A bench's or a verify's `artifact` is the one that it was asked about. `target` is as it was asked for, so that
         it can be asked for again; `resolved` is the name of what that meant on the server that took the job.
@@ -258,7 +258,7 @@ class ModelRow:
     files: tuple[ModelFile, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The model as JSON."""
+        """Return the model as JSON."""
         return {
             "digest": self.digest,
             "name": self.name,
@@ -282,7 +282,7 @@ class RecordsRow:
     job: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """The record set as JSON, without its records."""
+        """Return the record set as JSON, without its records."""
         return {
             "digest": self.digest,
             "name": self.name,

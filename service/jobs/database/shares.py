@@ -24,7 +24,7 @@ _VIRTUAL_TIME = ""  # no owner has this id
 
 
 def start_tags(connection: Connection, owners: Collection[str]) -> dict[str, float]:
-    """The start tag that a job of each of these owners would have now."""
+    """Return the start tag that a job of each of these owners would have now."""
     wanted = sa.select(shares).where(shares.c.owner.in_([_VIRTUAL_TIME, *owners]))
     finish: dict[str, float] = {row.owner: row.finish for row in connection.execute(wanted)}
     virtual_time = finish.get(_VIRTUAL_TIME, 0.0)
@@ -32,12 +32,12 @@ def start_tags(connection: Connection, owners: Collection[str]) -> dict[str, flo
 
 
 def start(connection: Connection, owner: str, weight: float, tag: float) -> None:
-    """A job of `owner` with this start tag begins."""
+    """Note that a job of `owner` with this start tag begins."""
     insert_or_update(connection, shares, ("owner",), owner=_VIRTUAL_TIME, finish=tag)
     insert_or_update(connection, shares, ("owner",), owner=owner, finish=tag + START_S / weight)
 
 
 def charge(connection: Connection, owner: str, weight: float, seconds: float) -> None:
-    """A job of `owner` has ended after `seconds`."""
+    """Note that a job of `owner` has ended after `seconds`."""
     rest = max(0.0, seconds - START_S) / weight
     connection.execute(sa.update(shares).where(shares.c.owner == owner).values(finish=shares.c.finish + rest))

@@ -57,7 +57,7 @@ class Outcome:
 
     @staticmethod
     def of(entry: Entry) -> Outcome:
-        """The end of a compile; its result is the record of the build, as a local compile has it but for `host`.
+        """Return the end of a compile; its result is the record of the build, as a local compile has it but for `host`.
 
         That is the server's own name, which is no matter of its clients'.
         """
@@ -72,7 +72,7 @@ class Outcome:
         return State.CANCELLED if isinstance(self.error, Cancelled) else State.FAILED
 
     def columns(self) -> dict[str, Any]:
-        """What the job's row keeps of it."""
+        """Return what the job's row keeps of it."""
         error = None if self.error is None else finite(json.loads(json.dumps(self.error.to_dict(), default=str)))
         return {"artifact": self.artifact, "records": self.records, "result": self.result, "error": error}
 
@@ -91,7 +91,7 @@ class Candidate:
 def claim(
     connection: Connection, instance: str, lane: Lane, fits: Callable[[Candidate], bool]
 ) -> tuple[JobRow, int] | None:
-    """Starts the job whose turn it is on `instance`, if it `fits`, and returns it with its memory estimate in bytes.
+    """Start the job whose turn it is on `instance`, if it `fits`, and return it with its memory estimate in bytes.
 
     One that does not fit holds up its lane, so that small jobs cannot starve a large one. The caller holds a lock.
     """
@@ -128,7 +128,7 @@ def _next(connection: Connection, lane: Lane) -> Candidate | None:
 
 
 def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
-    """Ends a job that runs here; None when it is no longer this server's, and nothing has changed."""
+    """End a job that runs here; return None, and change nothing, when it is no longer this server's."""
     seconds = time.time() - (job.started or time.time())
     if not _end(connection, job.id, outcome, *held(job)):
         return None
@@ -138,13 +138,13 @@ def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
 
 
 def finish_now(connection: Connection, id: str, outcome: Outcome) -> JobRow:
-    """Ends a job that has just been put in and that nobody has to run."""
+    """End a job that has just been put in and that nobody has to run."""
     _end(connection, id, outcome, jobs.c.state == State.QUEUED)
     return get(connection, id)
 
 
 def join(connection: Connection, id: str, priority: int) -> JobRow | None:
-    """Gives a job that lives at least this priority, and locks its row; None when it has ended."""
+    """Give a job that lives at least this priority, and lock its row; return None when it has ended."""
     live = jobs.c.id == id, jobs.c.state.in_([State.QUEUED, State.RUNNING])
     higher = sa.case((jobs.c.priority < priority, priority), else_=jobs.c.priority)
     found = connection.execute(sa.update(jobs).where(*live).values(priority=higher)).rowcount
@@ -152,7 +152,7 @@ def join(connection: Connection, id: str, priority: int) -> JobRow | None:
 
 
 def stop(connection: Connection, id: str, error: Cancelled) -> State | None:
-    """Cancels: a queued job ends, a running one is marked for its server. Returns the state that it was found in."""
+    """Cancel a job: a queued one ends, a running one is marked for its server. Return the state that it was in."""
     # Locked first: one that is queued again meanwhile would be found in neither state by two UPDATEs.
     state = connection.scalar(sa.select(jobs.c.state).where(jobs.c.id == id).with_for_update())
     if state == State.QUEUED:
@@ -163,7 +163,7 @@ def stop(connection: Connection, id: str, error: Cancelled) -> State | None:
 
 
 def give_back(connection: Connection, job: JobRow, reason: str = "the server stops") -> JobRow | None:
-    """Queues a job again that this server starts no more, or stops in the middle in order: that is no attempt.
+    """Queue a job again that this server starts no more, or stops in the middle in order: that is no attempt.
 
     One that is to be cancelled ends instead. Returns it as it is now, None when it is no longer this server's.
     """
@@ -172,7 +172,7 @@ def give_back(connection: Connection, job: JobRow, reason: str = "the server sto
 
 
 def recover(connection: Connection, id: str) -> JobRow:
-    """Settles a running job whose server is gone: cancelled if that was wished, queued again, or failed."""
+    """Settle a running job whose server is gone: cancelled if that was wished, queued again, or failed."""
     job = get(connection, id)
     still = jobs.c.state == State.RUNNING
     if job.cancelling or job.attempts < MAX_ATTEMPTS:
@@ -184,7 +184,7 @@ def recover(connection: Connection, id: str) -> JobRow:
 
 
 def held(job: JobRow) -> tuple[Any, ...]:
-    """The condition that `job`, as this server started it, is still its own."""
+    """Return the condition that `job`, as this server started it, is still its own."""
     return jobs.c.state == State.RUNNING, jobs.c.instance == job.instance, jobs.c.attempts == job.attempts
 
 

@@ -12,14 +12,14 @@ __all__ = ["insert_new", "insert_or_update"]
 
 
 def insert_new(connection: Connection, table: Table, **values: Any) -> bool:
-    """Inserts the row unless one with an equal key is there; says whether it did."""
+    """Insert the row unless one with an equal key is there; return whether it did."""
     statement = _insert(connection)(table).values(**values).on_conflict_do_nothing()
     returned = statement.returning(*table.primary_key.columns)  # rowcount does not tell in PostgreSQL
     return connection.execute(returned).first() is not None
 
 
 def insert_or_update(connection: Connection, table: Table, keys: tuple[str, ...], **values: Any) -> None:
-    """Inserts the row, or gives the one with equal `keys` the other values."""
+    """Insert the row, or give the one with equal `keys` the other values."""
     changed = {name: value for name, value in values.items() if name not in keys}
     statement = _insert(connection)(table).values(**values)
     connection.execute(statement.on_conflict_do_update(index_elements=list(keys), set_=changed))

@@ -39,17 +39,17 @@ class LocalBackend:
         )
 
     def warm(self) -> None:
-        """Starts the workers of both flavours, without waiting for them."""
+        """Start the workers of both flavours, without waiting for them."""
         self.pool.warm(*Flavour)
 
     def stop(self) -> None:
-        """Ends what runs, with an error for who waits for it, and takes nothing more; no process of ours is left."""
+        """End what runs, with an error for who waits for it, and take nothing more; no process of ours is left."""
         self.queue.stop()
         self.pool.close()  # wakes the jobs that wait for a worker's imports
         self.queue.close()
 
     def close(self) -> None:
-        """Stops, and removes the folders. May be called twice."""
+        """Stop, and remove the folders. May be called twice."""
         self.stop()
         self.workspace.close()
 

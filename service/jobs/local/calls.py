@@ -34,10 +34,10 @@ def compile(
     output: Path | str | None = None,
     on_event: Emit | None = None,
 ) -> CompiledArtifact:
-    """Compiles a model file, or the bytes of one, in a child process; equal requests come from the store.
+    """Compile a model file, or the bytes of one, in a child process; equal requests come from the store.
 
     `output` is where the artifact is copied to (a sidecar with weights goes beside it). `on_event` gets the events
-    of docs/stages.md, in this thread. Raises a RelaxcError of any family but `InputError`.
+    of docs/stages.md, in this thread. Raise a RelaxcError of any family but `InputError`.
     """
     if isinstance(model, bytes):
         backend = local_backend()
@@ -55,7 +55,7 @@ def compile(
 def compile_local(
     request: CompileRequest, on_event: Emit | None = None, *, dump_dir: Path | None = None, force: bool = False
 ) -> CompiledArtifact:
-    """The artifact of `request`; with `dump_dir` each stage writes there what it saw.
+    """Return the artifact of `request`; with `dump_dir` each stage writes there what it saw.
 
     With `dump_dir` or `force` it is compiled even if the store has it. Ctrl-C, or an exception of `on_event`, ends
     the compile and every process of it.
@@ -81,7 +81,7 @@ def _make(folder: Path) -> None:
 
 
 def inspect_local(path: Path, format: ModelFormat) -> dict[str, Any]:
-    """`frontend.inspect` in a child, as `ModelInfo.to_dict()`: an importer that crashes takes nobody with it."""
+    """Run `frontend.inspect` in a child, as `ModelInfo.to_dict()`: an importer that crashes takes nobody with it."""
     backend = local_backend()
     workdir = backend.workspace.folder("inspect")
     try:
@@ -112,7 +112,7 @@ def _artifact(entry: Entry, *, cached: bool) -> CompiledArtifact:
 
 
 def local_backend() -> LocalBackend:
-    """This process's own; its workers stay warm until the process ends."""
+    """Return this process's own backend; its workers stay warm until the process ends."""
     return _backend_of(os.getpid())
 
 

@@ -60,10 +60,10 @@ class CompileQueue:
         name: str | None = None,
         force: bool = False,
     ) -> Submitted[Job]:
-        """The job for `request`. With `dump_dir`, for the sake of the dump, or `force` it is compiled in any case.
+        """Return the job for `request`. With `dump_dir`, for the sake of the dump, or `force` it is always compiled.
 
         `release` is called once the model's files are needed no more, also when this raises; `name` is what the
-        user calls the model. Raises Busy when too many wait, and what `key_for` raises.
+        user calls the model. Raise Busy when too many wait, and what `key_for` raises.
         """
         try:
             key = key_for(request)
@@ -84,13 +84,13 @@ class CompileQueue:
         return Submitted(_finished(request, key, release, found), Origin.HIT)
 
     def counts(self) -> tuple[int, int]:
-        """How many jobs run, and how many wait."""
+        """Return how many jobs run, and how many wait."""
         with self._lock:
             states = [job.state for job in self._jobs.values()]
         return states.count(State.RUNNING), states.count(State.QUEUED)
 
     def stop(self) -> None:
-        """Refuses new requests, and ends every job with that reason; `close` waits until none is left."""
+        """Refuse new requests, and end every job with that reason; `close` waits until none is left."""
         with self._lock:
             self._closed = True
             jobs = list(self._jobs.values())
@@ -98,7 +98,7 @@ class CompileQueue:
             job.cancel(ServiceError("the service is shutting down"))
 
     def close(self) -> None:
-        """Stops, and returns when no job is left."""
+        """Stop, and return when no job is left."""
         self.stop()
         self._threads.shutdown(wait=True)
 

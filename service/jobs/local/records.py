@@ -15,13 +15,13 @@ __all__ = ["cover_local", "verify_local"]
 
 
 def cover_local(request: CompileRequest, on_event: Emit) -> list[dict[str, Any]]:
-    """The rows of `Kernel.to_dict`, heaviest first: the stages before the build, in a child. Raises a RelaxcError."""
+    """Return the rows of `Kernel.to_dict`, heaviest first, by the stages before the build. Raise a RelaxcError."""
     found: list[dict[str, Any]] = _run("service.jobs.entries:cover_model", request, {}, on_event)["kernels"]
     return found
 
 
 def verify_local(request: CompileRequest, *, sample: int, seed: int, on_event: Emit) -> dict[str, Any]:
-    """Measures `sample` of the model's records again; the result of `drift.run`. Raises a RelaxcError."""
+    """Measure `sample` of the model's records again, and return what `drift.run` does. Raise a RelaxcError."""
     return _run("service.jobs.entries:verify_records", request, {"sample": sample, "seed": seed}, on_event)
 
 

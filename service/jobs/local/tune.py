@@ -42,20 +42,20 @@ def tune(
     tuning: TuneOptions | None = None,
     on_event: Emit | None = None,
 ) -> TuneResult:
-    """Searches for better parameters of the model's kernels; what wins is added to the folder `records` at once.
+    """Search for better parameters of the model's kernels; what wins is added to the folder `records` at once.
 
     Compiles of the same model take them with `CompileOptions(records=(records,))`. `on_event` gets the events of
-    docs/tuning.md, in this thread. Raises a RelaxcError.
+    docs/tuning.md, in this thread. Raise a RelaxcError.
     """
     tuning = replace(tuning or TuneOptions(), into=str(records))
     return tune_local(prepare(model, target=target, options=options), tuning, on_event)
 
 
 def tune_local(request: CompileRequest, options: TuneOptions, on_event: Emit | None = None) -> TuneResult:
-    """Runs in a child whose every process ends with it, also on Ctrl-C or an exception of `on_event`.
+    """Run in a child whose every process ends with it, also on Ctrl-C or an exception of `on_event`.
 
     `options.into` is made if it is not there; the report and the curve stay beside the run's journal in it.
-    Raises a RelaxcError.
+    Raise a RelaxcError.
     """
     into = Path(options.into).absolute()
     _make(into)
@@ -86,7 +86,7 @@ def _keep(workdir: Path, name: str, folder: Path) -> Path:
 
 
 def list_tasks(request: CompileRequest, options: TuneOptions, on_event: Emit | None = None) -> dict[str, Any]:
-    """`tasks` and `skipped`, as `tuner.run` lists them; nothing is measured but the machine's peak, once."""
+    """Return `tasks` and `skipped`, as `tuner.run` lists them; nothing is measured but the machine's peak, once."""
     backend = local_backend()
     workdir = backend.workspace.folder("tune")
     try:

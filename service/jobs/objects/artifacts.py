@@ -43,7 +43,7 @@ class Artifacts:
     def open(self, owner: Owner, digest: str) -> Opened:
         """Safe from removal until it is closed; fetched back where only the mirror has it.
 
-        Raises ArtifactNotFound, also for what this owner has not had made, and ArtifactCorrupt.
+        Raise ArtifactNotFound, also for what this owner has not had made, and ArtifactCorrupt.
         """
         if not self.has(owner, digest):
             raise ArtifactNotFound(f"there is no artifact {digest}", digest=digest)
@@ -55,7 +55,7 @@ class Artifacts:
             return self._store.open(digest)
 
     def manifest(self, owner: Owner, digest: str) -> bytes:
-        """The JSON of its manifest, from memory where it was asked for lately. Raises what `open` raises."""
+        """Return the JSON of its manifest, from memory where it was asked for lately. Raise what `open` raises."""
         known = self._manifests.get(digest)
         if known is not None and self.has(owner, digest) and self._store.use(digest):
             return known
@@ -65,14 +65,14 @@ class Artifacts:
         return text
 
     def has(self, owner: Owner, digest: str) -> bool:
-        """Whether this owner has had it made."""
+        """Return whether this owner has had it made."""
         if not is_digest(digest):
             return False
         with self._database.read() as connection:
             return artifacts.has(connection, None if owner.admin else owner.id, digest)
 
     def lookup(self, key: Key) -> Entry | None:
-        """The artifact of this key, here or in the mirror; a mirror that does not answer has none."""
+        """Return the artifact of this key, here or in the mirror; a mirror that does not answer has none."""
         entry = self._store.lookup(key)
         if entry is not None or self._blobs.remote is None:
             return entry
@@ -85,7 +85,7 @@ class Artifacts:
             return None
 
     def mirror(self, entry: Entry) -> None:
-        """Puts a finished artifact into the bucket, if there is one. Raises StoreUnwritable."""
+        """Put a finished artifact into the bucket, if there is one. Raise StoreUnwritable."""
         remote = self._blobs.remote
         if remote is None or not entry.keys:
             return

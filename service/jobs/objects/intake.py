@@ -18,9 +18,9 @@ _LIMIT_S = 120.0
 
 
 def refer(pool: Pool, workspace: Workspace, path: Path, sha256: str) -> ModelRef:
-    """The reference to the model at `path`, whose own digest is `sha256`; external data lies beside it.
+    """Return the reference to the model at `path`, whose own digest is `sha256`; external data lies beside it.
 
-    Raises UnknownFormat, ModelMalformed, ModelUnsafe, ModelTooLarge, or CompilerTimeout after two minutes.
+    Raise UnknownFormat, ModelMalformed, ModelUnsafe, ModelTooLarge, or CompilerTimeout after two minutes.
     """
     limits = Limits.of_settings()
     limits = replace(limits, timeout_s=min(limits.timeout_s, _LIMIT_S))

@@ -54,9 +54,9 @@ class Keys:
     def create(
         self, name: str, scopes: Iterable[str], *, expires_s: float | None = None, weight: float = 1.0
     ) -> NewKey:
-        """A new key with a secret of its own; it expires `expires_s` seconds from now, or never.
+        """Return a new key with a secret of its own; it expires `expires_s` seconds from now, or never.
 
-        `weight` is its share of the workers when several keys want them. Raises InvalidOption.
+        `weight` is its share of the workers when several keys want them. Raise InvalidOption.
         """
         wanted = frozenset(scopes)
         if not wanted or not wanted <= set(SCOPES):
@@ -85,12 +85,12 @@ class Keys:
         return NewKey(row, secret)
 
     def list(self) -> list[KeyRow]:
-        """Every key, also revoked ones, the newest first."""
+        """Return every key, also revoked ones, the newest first."""
         with self._database.read() as connection:
             return keys.every(connection)
 
     def revoke(self, id: str) -> KeyRow:
-        """Refuses the key from now on; other servers do within a second. Raises KeyNotFound. May be called twice."""
+        """Refuse the key from now on; other servers do within a second. Raise KeyNotFound. May be called twice."""
         with self._database.begin() as connection:
             keys.revoke(connection, id, time.time())
             row = keys.find(connection, id)
@@ -101,11 +101,11 @@ class Keys:
         return row
 
     def find(self, secret: str) -> KeyRow | None:
-        """The key in force with this secret; asks the database unless it answered within the last second."""
+        """Return the key in force with this secret; ask the database unless it answered within the last second."""
         return self.seen(secret) or self._looked_up(_digest(secret))
 
     def seen(self, secret: str) -> KeyRow | None:
-        """`find` without asking the database: None also for a key that it was not asked about within a second."""
+        """Do as `find` without asking the database: None also for a key that it was not asked about within a second."""
         with self._lock:
             row, time_seen = self._seen.get(_digest(secret), (None, 0.0))
         if row is None or time.monotonic() - time_seen > _FRESH_S or not row.in_force(time.time()):
@@ -113,7 +113,7 @@ class Keys:
         return row
 
     def any_made(self) -> bool:
-        """Whether a key was ever made: then nobody is served without one. Asks as `find` does."""
+        """Return whether a key was ever made: then nobody is served without one. The database is asked as by `find`."""
         made = self.any_made_seen()
         if made is None:
             with self._database.read() as connection:
@@ -123,13 +123,13 @@ class Keys:
         return made
 
     def any_made_seen(self) -> bool | None:
-        """`any_made` without asking the database; None where it was not asked within a second. Yes holds for ever."""
+        """Do as `any_made` without asking the database; None if it was not asked within a second. Yes holds always."""
         with self._lock:
             made, time_seen = self._made
         return made if made or time.monotonic() - time_seen < _FRESH_S else None
 
     def any_usable(self) -> bool:
-        """Whether somebody could be served."""
+        """Return whether somebody could be served."""
         with self._database.read() as connection:
             return keys.any_usable(connection, time.time())
 
@@ -149,7 +149,7 @@ class Keys:
 
 @contextmanager
 def open_keys() -> Iterator[Keys]:
-    """The keys of the database that the settings name. Raises InvalidOption, ServiceError."""
+    """Return the keys of the database that the settings name. Raise InvalidOption, ServiceError."""
     with closing(Database(url_of_settings(settings().cache_dir))) as database:
         yield Keys(database)
 

@@ -39,7 +39,7 @@ class Models:
         self._workspace = workspace
 
     def add(self, owner: Owner, folder: Path, model: Path, sha256: str, *, name: str) -> tuple[ModelRow, bool]:
-        """Keeps the model file `model` of `folder`, whose own SHA-256 is `sha256`, with the external data beside it.
+        """Keep the model file `model` of `folder`, whose own SHA-256 is `sha256`, with the external data beside it.
 
         `folder` stays the caller's, its files may be gone. The bool says whether this owner did not have it. Raises
         what `jobs.intake.refer` raises, and StoreUnwritable.
@@ -81,7 +81,7 @@ class Models:
                     staged.unlink(missing_ok=True)
 
     def get(self, owner: Owner, digest: str) -> ModelRow:
-        """Raises ModelNotFound, also for what another owner has."""
+        """Return the owner's model. Raise ModelNotFound, also for what another owner has."""
         with self._database.read() as connection:
             row = models.find(connection, None if owner.admin else owner.id, digest) if is_digest(digest) else None
         if row is None:
@@ -89,14 +89,14 @@ class Models:
         return row
 
     def list(self, owner: Owner, *, limit: int = 1000) -> list[ModelRow]:
-        """The owner's, the newest first; everybody's for an admin."""
+        """Return the owner's models, the newest first; everybody's for an admin."""
         with self._database.read() as connection:
             return models.owned(connection, None if owner.admin else owner.id, limit)
 
     def remove(self, owner: Owner, digest: str) -> None:
-        """The owner has it no more; jobs that were accepted still run. An admin takes it from everybody.
+        """Take it from the owner, or from everybody for an admin; jobs that were accepted still run.
 
-        Raises ModelNotFound.
+        Raise ModelNotFound.
         """
         with self._database.begin() as connection:
             if not models.remove(connection, None if owner.admin else owner.id, digest):
@@ -104,7 +104,7 @@ class Models:
 
     @contextmanager
     def open(self, digest: str) -> Iterator[ModelRef]:
-        """The model as files that a child may read, whoever owns it. Raises ModelNotFound when its bytes are gone."""
+        """Return the model as files that a child may read, whoever owns it. Raise ModelNotFound when they are gone."""
         with self._database.read() as connection:
             found = models.content(connection, digest)
         if found is None:
@@ -116,7 +116,7 @@ class Models:
         yield ModelRef(format, digest, size_bytes, paths[0])
 
     def sweep(self) -> int:
-        """Removes the bytes of models that nobody has and no job needs; returns how many models."""
+        """Remove the bytes of models that nobody has and no job needs; return how many models."""
         with self._database.read() as connection:
             unused = models.unused(connection)
         for digest in unused:

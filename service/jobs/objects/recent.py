@@ -18,7 +18,7 @@ class Recent:
         self._lock = threading.Lock()
 
     def get(self, digest: str) -> bytes | None:
-        """The text that was put under this digest, if it is still here."""
+        """Return the text that was put under this digest, if it is still here."""
         with self._lock:
             text = self._texts.get(digest)
             if text is not None:
@@ -26,7 +26,7 @@ class Recent:
             return text
 
     def put(self, digest: str, text: bytes) -> None:
-        """Keeps it until others have pushed it out; what is larger than a quarter of the room is not kept."""
+        """Keep it until others have pushed it out; what is larger than a quarter of the room is not kept."""
         if len(text) > self._max_bytes // 4:
             return
         with self._lock:

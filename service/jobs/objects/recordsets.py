@@ -25,7 +25,7 @@ class RecordSets:
         self._blobs = blobs
 
     def add(self, owner: Owner, text: bytes, *, name: str, job: str | None = None) -> tuple[RecordsRow, bool]:
-        """Keeps it; the bool says whether this owner did not have it.
+        """Keep it; return also whether this owner did not have it.
 
         Its digest is that of its canonical text, so that the same records in another order are the same set. Raises
         InvalidRecords for a line that is no record or breaks off and for a set without any, StoreUnwritable.
@@ -42,7 +42,7 @@ class RecordSets:
         return self.get(owner, digest), created
 
     def get(self, owner: Owner, digest: str) -> RecordsRow:
-        """Raises RecordsNotFound, also for another owner's."""
+        """Return the owner's record set. Raise RecordsNotFound, also for another owner's."""
         with self._database.read() as connection:
             row = records.find(connection, None if owner.admin else owner.id, digest) if is_digest(digest) else None
         if row is None:
@@ -50,19 +50,19 @@ class RecordSets:
         return row
 
     def read(self, owner: Owner, digest: str) -> bytes:
-        """Its text. Raises RecordsNotFound."""
+        """Return its text. Raise RecordsNotFound."""
         self.get(owner, digest)
         return self.path(digest).read_bytes()
 
     def path(self, digest: str) -> Path:
-        """The file of a record set, whoever owns it. Raises RecordsNotFound when its bytes are gone."""
+        """Return the file of a record set, whoever owns it. Raise RecordsNotFound when its bytes are gone."""
         path = self._blobs.find(_blob(digest), digest)
         if path is None:
             raise _not_found(digest)
         return path
 
     def list(self, owner: Owner, *, limit: int = 1000) -> list[RecordsRow]:
-        """The owner's, the newest first; everybody's for an admin."""
+        """Return the owner's record sets, the newest first; everybody's for an admin."""
         with self._database.read() as connection:
             return records.owned(connection, None if owner.admin else owner.id, limit)
 

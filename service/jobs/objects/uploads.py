@@ -51,7 +51,7 @@ class Part:
     """An upload held open by one sender: `write` in order, then `close`; what was written stays."""
 
     def __init__(self, path: Path, sha256: str, total: int) -> None:
-        """Opens or makes the file. Raises UploadConflict when somebody else has it open, StoreUnwritable."""
+        """Opens or makes the file. Raise UploadConflict when somebody else has it open, StoreUnwritable."""
         self.path = path
         self._sha256, self._total = sha256, total
         try:
@@ -71,7 +71,7 @@ class Part:
         return UploadState(self._sha256, size, self._total)
 
     def write(self, data: bytes) -> None:
-        """Appends. Raises UploadConflict past the announced total, of which nothing is kept; StoreUnwritable."""
+        """Append. Raise UploadConflict past the announced total, of which nothing is kept; StoreUnwritable."""
         assert self._handle is not None, "the part is closed"
         state = self.state
         if state.offset + len(data) > self._total:
@@ -84,7 +84,7 @@ class Part:
             raise _unwritable(error) from error
 
     def close(self) -> None:
-        """Lets others go on with it. May be called twice."""
+        """Let others go on with it. May be called twice."""
         handle, self._handle = self._handle, None
         if handle is not None:
             fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone leaves it to a fork that has not come to its exec yet
@@ -108,7 +108,7 @@ class Uploads:
         self._workspace = workspace
 
     def state(self, owner: Owner, sha256: str) -> UploadState | None:
-        """How much has come; None when nothing has."""
+        """Return how much has come; None when nothing has."""
         path = self._found(owner, sha256)
         try:
             return None if path is None else UploadState(sha256, path.stat().st_size, _total_of(path))
@@ -116,9 +116,9 @@ class Uploads:
             return None
 
     def open(self, owner: Owner, sha256: str, *, offset: int, total: int) -> Part:
-        """The upload at `offset`, begun where it is 0 and nothing is there.
+        """Return the upload at `offset`, begun where it is 0 and nothing is there.
 
-        Raises UploadConflict, whose field `offset` says where to go on, when `offset` or `total` is not what is there
+        Raise UploadConflict, whose field `offset` says where to go on, when `offset` or `total` is not what is there
         or somebody else sends it now; ModelTooLarge; InvalidOption for what is no digest.
         """
         limit = settings().max_model_bytes
@@ -141,7 +141,7 @@ class Uploads:
         return part
 
     def finish(self, owner: Owner, sha256: str, *, name: str = "model") -> tuple[ModelRow, bool]:
-        """Makes a complete upload a model, as `Models.add`. Raises DigestMismatch, after which nothing of it is left,
+        """Make a complete upload a model, as `Models.add`. Raise DigestMismatch, after which nothing of it is left,
         and UploadConflict while bytes are missing."""
         path = self._found(owner, sha256)
         if path is None:
@@ -174,13 +174,13 @@ class Uploads:
             self._workspace.remove(folder)
 
     def remove(self, owner: Owner, sha256: str) -> None:
-        """Drops what has come; nothing where nothing has."""
+        """Drop what has come; nothing where nothing has."""
         path = self._found(owner, sha256)
         if path is not None:
             path.unlink(missing_ok=True)
 
     def sweep(self, older_than_s: float) -> int:
-        """Drops uploads whose last byte came so many seconds ago and that nobody sends; returns how many."""
+        """Drop uploads whose last byte came so many seconds ago and that nobody sends; return how many."""
         gone = 0
         for path in self._root.glob("*/*.part"):
             with contextlib.suppress(FileNotFoundError, UploadConflict):

@@ -21,7 +21,7 @@ _SHARE_OF_MACHINE = 0.8
 
 
 def estimate(kind: JobKind, model_bytes: int) -> int:
-    """Bytes that a job on a model, or an artifact, of this size is expected to take; never over its hard limit."""
+    """Return the bytes that a job on a model, or an artifact, of this size may take; never over its hard limit."""
     return min(_BASE_BYTES + _TIMES_MODEL[kind] * model_bytes, settings().compile_memory_bytes)
 
 
@@ -39,14 +39,14 @@ class Budget:
         return sum(self._taken.values())
 
     def fits(self, size: int, *, freed: int = 0) -> bool:
-        """Whether a job of this size may start, once `freed` bytes are given back; one over the limit starts alone."""
+        """Return whether a job of this size may start once `freed` bytes are back; one over the limit starts alone."""
         taken = self.taken_bytes - freed
         return taken <= 0 or taken + size <= self.limit_bytes
 
     def take(self, who: Hashable, size: int) -> None:
-        """`who` has this much from now on."""
+        """Give `who` this much from now on."""
         self._taken[who] = size
 
     def release(self, who: Hashable) -> None:
-        """`who` has ended."""
+        """Free what `who` had."""
         self._taken.pop(who, None)

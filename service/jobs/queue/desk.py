@@ -51,9 +51,9 @@ class Jobs:
     def submit(
         self, owner: Owner, request: JobRequest, *, idempotency_key: str | None = None, body_digest: str = ""
     ) -> Submitted[JobRow]:
-        """The job for `request`, on the disk when this returns.
+        """Return the job for `request`, on the disk when this returns.
 
-        `body_digest` is what the idempotency key is bound to. Raises Busy (field `retry_after_s`) when too many wait,
+        `body_digest` is what the idempotency key is bound to. Raise Busy (field `retry_after_s`) when too many wait,
         InvalidOption, InvalidTarget, ModelNotFound, ArtifactNotFound, RecordsNotFound, IdempotencyConflict, and what
         `key_for` raises. Scopes are the caller's to check.
         """
@@ -62,7 +62,7 @@ class Jobs:
         return submitted
 
     def get(self, owner: Owner, id: str) -> JobRow:
-        """Raises JobNotFound, also for another owner's."""
+        """Return the owner's job. Raise JobNotFound, also for another owner's."""
         with self._database.read() as connection:
             row = jobs.find(connection, id, None if owner.admin else owner.id) if "\0" not in id else None
         if row is None:
@@ -79,7 +79,7 @@ class Jobs:
         limit: int = 50,
         cursor: str | None = None,
     ) -> JobPage:
-        """The newest first, at most `limit` (1 to 500). Raises InvalidOption for a cursor that is not ours."""
+        """Return jobs, the newest first, at most `limit` (1 to 500). Raise InvalidOption for a foreign cursor."""
         if not 1 <= limit <= _MAX_PAGE:
             raise InvalidOption(f"limit is 1 to {_MAX_PAGE}, not {limit}", option="limit")
         whose = None if owner.admin else owner.id
@@ -87,7 +87,7 @@ class Jobs:
             return jobs.page(connection, whose, state=state, kind=kind, model=model, limit=limit, cursor=cursor)
 
     def cancel(self, owner: Owner, id: str) -> JobRow:
-        """Ends it, wherever it runs: its processes are gone in under 2 s. Raises JobNotFound, JobEnded."""
+        """End it, wherever it runs: its processes are gone in under 2 s. Raise JobNotFound, JobEnded."""
         job, reason = self.get(owner, id), Cancelled("the job was cancelled")
         with self._database.begin() as connection:
             found = transitions.stop(connection, id, reason)
@@ -101,22 +101,22 @@ class Jobs:
         return self.get(owner, id)
 
     def events(self, owner: Owner, id: str, *, after: int = 0, limit: int = 1000) -> tuple[EventRow, ...]:
-        """The events numbered over `after`, in order. Raises JobNotFound."""
+        """Return the events numbered over `after`, in order. Raise JobNotFound."""
         self.get(owner, id)
         with self._database.read() as connection:
             return events.read(connection, id, after, min(limit, _MAX_EVENTS))
 
     def stream(self, owner: Owner, id: str, *, after: int = 0) -> AsyncGenerator[EventRow, None]:
-        """The events as they come, in order, until the job's last (`EventRow.last`) or the server stops.
+        """Yield the events as they come, in order, until the job's last (`EventRow.last`) or the server stops.
 
-        Raises JobNotFound at once, before the first is asked for. What is past is read page by page; of what comes many
+        Raise JobNotFound at once, before the first is asked for. What is past is read page by page; of what comes many
         may be told, and the database is asked once.
         """
         self.get(owner, id)
         return self._stream(id, after)
 
     async def wait(self, owner: Owner, id: str, timeout_s: float | None = None) -> JobRow:
-        """The job when it has ended, or as it is after `timeout_s`. Raises JobNotFound, ServiceError at a stop."""
+        """Return the ended job, or as it is after `timeout_s`. Raise JobNotFound, or ServiceError at a stop."""
         job = await asyncio.to_thread(self.get, owner, id)
         if not job.ended:
             with contextlib.suppress(TimeoutError):
@@ -165,7 +165,7 @@ class Jobs:
             return events.read(connection, id, after, _PAGE)
 
     def log(self, owner: Owner, id: str) -> BinaryIO | None:
-        """What the child printed, also while it prints, opened; None where there is nothing. Raises JobNotFound."""
+        """Return what the child printed, even while it prints, opened; None if there is nothing. Raise JobNotFound."""
         self.get(owner, id)
         running = self._running(id)
         live = running.log if running is not None else None
@@ -175,7 +175,7 @@ class Jobs:
         return None if kept is None else open_plain(kept)
 
     def file(self, owner: Owner, id: str, name: str) -> Path:
-        """`report.json` or `curve.png` of a finished tuning. Raises JobNotFound."""
+        """Return `report.json` or `curve.png` of a finished tuning. Raise JobNotFound."""
         self.get(owner, id)
         path = self._blobs.find(f"jobs/{id}/{name}") if name in TUNE_FILES else None
         if path is None:

@@ -47,7 +47,7 @@ class EventLog:
         """Whether the job was found to be no longer this server's."""
 
     def take(self, data: dict[str, Any]) -> bool:
-        """Adds an event of the job's process; says whether it was written, with those before it."""
+        """Add an event of the job's process; return whether it was written, with those before it."""
         with self._lock:
             data = finite(data)
             kind = data.get("event")
@@ -58,7 +58,7 @@ class EventLog:
             return self.flush() if kind == "stage" or due or len(self._pending) >= _MAX_PENDING else False
 
     def flush(self) -> bool:
-        """Writes what is pending; False when there is nothing, and while the database does not answer."""
+        """Write what is pending; return False when there is nothing, and while the database does not answer."""
         with self._lock:
             if not self._pending and not self._columns:
                 return False

@@ -32,7 +32,7 @@ class Executor:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Waits no longer for a database that does not answer: the jobs are then recovered as a dead server's."""
+        """Wait no longer for a database that does not answer: the jobs are then recovered as a dead server's."""
         self._closed.set()
 
     def __call__(self, running: Running) -> None:

@@ -47,7 +47,7 @@ class Subscription:
         self._number = hub._enter(job, after, on_change)
 
     def take(self) -> tuple[EventRow, ...]:
-        """The events that have come since the last call, in order."""
+        """Return the events that have come since the last call, in order."""
         found = self._hub._after(self._job, self._after)
         if found:
             self._after = found[-1].seq
@@ -59,7 +59,7 @@ class Subscription:
         return self._hub.stopped
 
     def close(self) -> None:
-        """Listens no more. May be called twice."""
+        """Listen no more. May be called twice."""
         self._hub._leave(self._job, self._number)
 
 
@@ -77,21 +77,21 @@ class Hub:
         self._thread.start()
 
     def notify(self, job: str) -> None:
-        """The job may have new events."""
+        """Wake those who follow the job: it may have new events."""
         with self._condition:
             if job in self._stories:
                 self._changed.add(job)
                 self._condition.notify()
 
     def subscribe(self, job: str, after: int, on_change: Callable[[], None]) -> Subscription:
-        """Calls `on_change`, from a thread of the hub's, whenever `take` may give something, and at the stop.
+        """Call `on_change`, from a thread of the hub's, whenever `take` may give something, and at the stop.
 
         What comes after the event `after` is kept in memory: who wants a long story reads its past from the database.
         """
         return Subscription(self, job, after, on_change)
 
     def close(self) -> None:
-        """Stops; every listener is woken a last time."""
+        """Stop; every listener is woken a last time."""
         with self._condition:
             self.stopped = True
             self._condition.notify()

@@ -35,7 +35,7 @@ class Periodic:
         self._thread.start()
 
     def close(self) -> None:
-        """Returns when it works no more."""
+        """Return when it works no more."""
         self._closed.set()
         self._thread.join()
 
@@ -66,7 +66,7 @@ class Keeper:
             instances.register(connection, self.id, self._place, self._workspace.name)
 
     def beat(self) -> None:
-        """Says that this server lives; one that others have given up comes back, without the jobs it had."""
+        """Say that this server lives; one that others have given up comes back, without the jobs it had."""
         with self._database.begin() as connection:
             alive = instances.beat(connection, self.id)
         if not alive:
@@ -74,7 +74,7 @@ class Keeper:
             self._register()
 
     def recover(self) -> list[str]:
-        """Queues again, fails or cancels the jobs of servers that are gone; returns the jobs' ids."""
+        """Queue again, fail or cancel the jobs of servers that are gone; return the jobs' ids."""
         with self._database.read() as connection:
             if not instances.suspicious(connection, self.id):
                 return []
@@ -99,7 +99,7 @@ class Keeper:
         return True
 
     def close(self) -> None:
-        """This server has ended in order, and runs nothing."""
+        """Note that this server has ended in order, and runs nothing."""
         with self._database.begin() as connection:
             instances.forget(connection, self.id)
 

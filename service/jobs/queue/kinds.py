@@ -144,7 +144,7 @@ class Kinds:
 
 
 def compile_request(job: JobRow, model: ModelRef, records: RecordSets) -> CompileRequest:
-    """The compile that a job's row speaks of, with its records where they are on this host."""
+    """Return the compile that a job's row speaks of, with its records where they are on this host."""
     options = CompileOptions.from_dict(job.options)
     given = job.extras.get("records")
     if given is not None:

@@ -16,7 +16,7 @@ _GRACE_S = 3600.0
 
 
 def remove_orphans(database: Database, blobs: LocalBlobs, *, grace_s: float = _GRACE_S) -> list[str]:
-    """Removes the folders of models, record sets and jobs that are not known; returns their names."""
+    """Remove the folders of models, record sets and jobs that are not known; return their names."""
     removed = []
     for kind in orphans.KINDS:
         root, before = blobs.root / kind, time.time() - grace_s

@@ -16,7 +16,7 @@ __all__ = ["reasons"]
 
 
 def reasons(database: Database, pool: Pool, root: Path) -> Iterator[str]:
-    """Each reason as a phrase for whoever runs the server; none when all is well."""
+    """Return each reason as a phrase for whoever runs the server; none when all is well."""
     if why := database.ping():
         yield why
     elif not is_current(database):

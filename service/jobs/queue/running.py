@@ -64,23 +64,23 @@ class Running:
         return None if self.workdir is None else self.workdir / "log.txt"
 
     def cancel(self, reason: RelaxcError, *, give_back: bool = False) -> None:
-        """Ends its processes; the job ends with `reason`, or is queued again. What was said first holds."""
+        """End its processes; the job ends with `reason`, or is queued again. What was said first holds."""
         if self.reason is None:
             self.reason, self.give_back = reason, give_back
         self.cancellation.cancel()
 
     def take(self, data: dict[str, Any]) -> None:
-        """An event of its process."""
+        """Take an event of its process."""
         self._watch(self.job, data)
         if self.events.take(data):
             self._tell(self.job.id)
 
     def is_in(self, state: State, error: dict[str, Any] | None = None) -> None:
-        """Tells who watches that it has begun to run, that it is queued again, or how it ended."""
+        """Tell who watches that it has begun to run, that it is queued again, or how it ended."""
         self._watch(self.job, {"event": "state", "state": state, "error": error})
 
     def flush(self) -> None:
-        """Writes what it has told."""
+        """Write what it has told."""
         if self.events.flush():
             self._tell(self.job.id)
 
@@ -110,7 +110,7 @@ class Running:
 
 
 def log_name(job: str) -> str:
-    """The blob that holds a job's log."""
+    """Return the blob that holds a job's log."""
     return f"jobs/{job}/log.txt"
 
 

@@ -60,7 +60,7 @@ class Scheduler:
         self._thread = threading.Thread(target=self._work, name="scheduler", daemon=True)
 
     def start(self) -> None:
-        """Begins to start jobs."""
+        """Begin to start jobs."""
         self._thread.start()
 
     def wake(self) -> None:
@@ -70,12 +70,12 @@ class Scheduler:
             self._condition.notify()
 
     def find(self, id: str) -> Running | None:
-        """The job, where it runs here."""
+        """Return the job, where it runs here."""
         with self._condition:
             return next((running for (job, _), (running, _) in self._running.items() if job == id), None)
 
     def stop(self, drain_s: float = 0.0) -> None:
-        """Starts nothing more, gives running jobs `drain_s` seconds, and ends the rest, to be queued again."""
+        """Start nothing more, give running jobs `drain_s` seconds, and end the rest, to be queued again."""
         with self._condition:
             self._stopped = True
             self._condition.notify()
@@ -88,7 +88,7 @@ class Scheduler:
             running.cancel(ServiceError(_STOPPING), give_back=True)
 
     def hurry(self) -> None:
-        """A `stop` that is under way gives running jobs no more time."""
+        """Give running jobs no more time in a `stop` that is under way."""
         self._hurried.set()
 
     def join(self) -> None:

@@ -120,7 +120,7 @@ class Submission:
         return submitted
 
     def _make_room(self, connection: Connection, owner: Owner) -> None:
-        """Raises Busy where too many wait."""
+        """Raise Busy where too many wait."""
         waiting, mine = jobs.waiting(connection, owner.id)
         limit = self._queue_max if owner.id == LOCAL_OWNER.id else min(self._queue_max, self._queue_max_per_key)
         if waiting < self._queue_max and mine < limit:
@@ -191,7 +191,7 @@ def _as_json(target: str) -> Any:
 
 
 def _check_fields(asked: JobRequest, *, needs_model: bool, needs_artifact: bool) -> None:
-    """Raises InvalidOption for what does not belong together."""
+    """Raise InvalidOption for what does not belong together."""
     tunes = asked.kind is JobKind.TUNE
     takes = {
         "model": (asked.model, needs_model, needs_model),

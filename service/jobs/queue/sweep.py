@@ -20,7 +20,7 @@ _DELIVERIES_KEPT_S = 7 * 24 * 3600.0
 
 
 def sweep(database: Database, blobs: Blobs, uploads: Uploads, models: Models) -> None:
-    """Any number of servers may do it at once. Raises ServiceError, StoreUnwritable: the next one goes on."""
+    """Any number of servers may do it at once. Raise ServiceError, StoreUnwritable: the next one goes on."""
     uploads.sweep(settings().upload_expiry_s)
     blobs.local.sweep()
     with database.begin() as connection:

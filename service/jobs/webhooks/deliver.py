@@ -35,7 +35,7 @@ _GONE = 410
 
 
 def check_url(url: str) -> None:
-    """Raises InvalidOption for what no webhook is sent to, as far as the address itself tells."""
+    """Raise InvalidOption for what no webhook is sent to, as far as the address itself tells."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -52,7 +52,7 @@ def check_url(url: str) -> None:
 
 
 def signature(secret: str, time: int, body: str) -> str:
-    """The value of Relaxc-Signature."""
+    """Return the value of Relaxc-Signature."""
     mac = hmac.new(secret.encode(), f"{time}.{body}".encode(), hashlib.sha256)
     return f"t={time},v1={mac.hexdigest()}"
 
@@ -77,12 +77,12 @@ class Webhooks:
             thread.start()
 
     def wake(self) -> None:
-        """A job has ended."""
+        """Look for deliveries at once: a job has ended."""
         with self._condition:
             self._condition.notify()
 
     def close(self) -> None:
-        """Returns when no call is being made."""
+        """Return when no call is being made."""
         with self._condition:
             self._closed = True
             self._condition.notify_all()

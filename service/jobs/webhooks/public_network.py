@@ -25,7 +25,7 @@ class Refused(Exception):
 
 
 def is_public(host: str) -> bool | None:
-    """Whether an IP address, in any form that getaddrinfo reads, is one of the Internet's; None for a name."""
+    """Return whether an IP address, in any form that getaddrinfo reads, is one of the Internet's; None for a name."""
     host = host.removesuffix(".")
     address = _address(host)
     if address is None:
@@ -63,7 +63,7 @@ class PublicNetwork(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
-        """Raises Refused, or httpcore's errors."""
+        """Connect to a public address. Raise Refused, or httpcore's errors."""
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:

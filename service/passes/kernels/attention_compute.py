@@ -40,7 +40,7 @@ class AttentionSpec:
 
 
 def attention(*tensors: te.Tensor, spec: AttentionSpec) -> te.Tensor:
-    """`out = sum over n of softmax over n of logit(sum over d of q[b, m, d] * k[b, n, d]) * v[b, n, e]`"""
+    """Compute `out = sum over n of softmax over n of logit(sum over d of q[b, m, d] * k[b, n, d]) * v[b, n, e]`"""
     batch = spec.batch
     d, n, along, across = (te.reduce_axis((0, size), "k") for size in (spec.depth, spec.keys, spec.keys, spec.keys))
     logits = te.compute(

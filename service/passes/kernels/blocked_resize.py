@@ -12,7 +12,7 @@ __all__ = ["bilinear"]
 
 
 def bilinear(attrs: Any, size: tuple[int, ...], lanes: int) -> Callable[[te.Tensor], te.Tensor] | None:
-    """The tensor expression of R.image.resize2d with `attrs` to `size`; None where it is no plain bilinear one."""
+    """Return the tensor expression of R.image.resize2d with `attrs` to `size`; None for what is not plain bilinear."""
     if attrs.layout != "NCHW" or attrs.method != "linear" or any(float(edge) for edge in attrs.roi):
         return None
     if str(attrs.coordinate_transformation_mode) not in ("half_pixel", "align_corners"):

@@ -48,7 +48,7 @@ class _Axis:
         return self.taps - 1 - self.first, max(0, last - self.size + 1)
 
     def place(self, index: Any) -> tuple[Any, Any]:
-        """The phase of a result, and its place in it."""
+        """Return the phase of a result, and its place in it."""
         moved = index + self.before
         return te.indexmod(moved, self.stride), te.indexdiv(moved, self.stride) - self.first
 
@@ -83,7 +83,7 @@ class Phases:
         )
 
     def weight(self, weight: Array, lanes: int) -> Array:
-        """`IOHW` → `OIHW` of the convolution, whose channels are (phase of h, phase of w, o filled up to lanes)."""
+        """Turn `IOHW` into `OIHW` of the convolution, channels (phase of h, phase of w, o filled up to lanes)."""
         axes = self.height, self.width
         filled = [-weight.shape[1] % lanes, *(a.taps * a.stride - a.kernel for a in axes)]
         inputs, outputs, *_ = (whole := np.pad(weight, [(0, 0), *((0, more) for more in filled)])).shape
@@ -93,7 +93,7 @@ class Phases:
         return np.ascontiguousarray(turned.reshape(-1, inputs, high[0], wide[0]))
 
     def interleave(self, data: te.Tensor) -> te.Tensor:
-        """`C[n, c, h, w, v]`: the phases of `data` in their places."""
+        """Compute `C[n, c, h, w, v]`: the phases of `data` in their places."""
         batch, _, _, _, lanes = data.shape
         blocks = -(-self.channels // int(lanes))
 

@@ -39,7 +39,7 @@ class ChannelsLast:
         self.lanes = cpu.lanes(32)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with these convolutions on NHWC; the same object if there are none."""
+        """Return the module with these convolutions on NHWC; the same object if there are none."""
         rules: dict[str, Rule] = {"nn.conv2d": partial(_depthwise, planner=self.planner, lanes=self.lanes)}
         changed = rewrite_calls(module, rules, rounds=1)
         return module if changed.same_as(module) else rewrite_calls(changed, {**rules, "permute_dims": _permute})

@@ -29,7 +29,7 @@ class ChooseLayout:
         self.report = report
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module in the cheaper layout."""
+        """Return the module in the cheaper layout."""
         if self.report.layout.chosen == "NHWC":
             return module
         before = _moved_elements(module)

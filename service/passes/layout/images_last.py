@@ -48,7 +48,7 @@ class ImagesLast:
         self.report = report
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with convolutions on NHWC, or as it was if it has none that can be."""
+        """Return the module with convolutions on NHWC, or as it was if it has none that can be."""
         gvar = module.get_global_var("main")
         walker = _Walker(module)
         function = walker.visit_expr(module[gvar])

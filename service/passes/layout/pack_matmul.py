@@ -35,7 +35,7 @@ class PackMatmul:
         self.planner = planner or planning.Defaults(cpu)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with packed products; the same object if it has none."""
+        """Return the module with packed products; the same object if it has none."""
         return rewrite_calls(module, {"matmul": partial(_packed, self.planner)})
 
 

@@ -45,10 +45,10 @@ _PROCESSES, _PROCESSES_A_CORE, _FILES = 256, 16, 4096
 
 
 def confine(workdir: Path, allowed: Confinement) -> Sandbox:
-    """Puts this process into every part of a sandbox that can be had, for good; its parent's death signal has to be set
+    """Put this process into every part of a sandbox that can be had, for good; its parent's death signal has to be set
     anew.
 
-    `workdir` is the current folder before and after, and the job's to write. Raises ServiceError where the settings
+    `workdir` is the current folder before and after, and the job's to write. Raise ServiceError where the settings
     require parts that are not to be had.
     """
     sandbox = Sandbox()
@@ -153,7 +153,7 @@ def _lend(path: Path, needed: int) -> None:
 
 
 def take_back(workdir: Path) -> None:
-    """Makes what a job left ours again, once no process of it runs: a later job may get its user id."""
+    """Make what a job left ours again, once no process of it runs: a later job may get its user id."""
     if os.geteuid() == 0:
         for path in _tree(workdir):
             os.chown(path, 0, 0, follow_symlinks=False)

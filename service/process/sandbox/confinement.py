@@ -24,19 +24,19 @@ class Confinement:
     own_user: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values; `from_dict` is its inverse."""
+        """Return it as JSON values; `from_dict` is its inverse."""
         paths = {"reads": [str(path) for path in self.reads], "writes": [str(path) for path in self.writes]}
         return {**paths, "network": self.network, "own_user": self.own_user}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Confinement:
-        """What `to_dict` described."""
+        """Return what `to_dict` described."""
         reads, writes = tuple(map(Path, data["reads"])), tuple(map(Path, data["writes"]))
         return Confinement(reads, writes, bool(data["network"]), bool(data["own_user"]))
 
 
 def folders_of(*paths: Path) -> tuple[Path, ...]:
-    """The folders that these files are in, of a link also the one that the file itself is in."""
+    """Return the folders that these files are in, of a link also the one that the file itself is in."""
     return tuple({folder: None for path in paths for folder in (path.absolute().parent, path.resolve().parent)})
 
 
@@ -63,7 +63,7 @@ class Sandbox:
         return self.network in ("namespace", "filter", "open") and self.files == "landlock"
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
+        """Return it as JSON values."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -28,30 +28,30 @@ def _checked(result: int, what: str) -> int:
 
 
 def call(number: int, *arguments: int | ctypes.c_void_p | None) -> int:
-    """The system call of that number; integers are passed as 64 bits wide."""
+    """Make the system call of that number; integers are passed as 64 bits wide."""
     wide = [ctypes.c_ulong(value) if isinstance(value, int) else value for value in arguments]
     return _checked(_libc().syscall(ctypes.c_long(number), *wide), f"system call {number}")
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """prctl(2); arguments that are not given are 0, as most options demand."""
+    """Call prctl(2); arguments that are not given are 0, as most options demand."""
     wide = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
     _checked(_libc().prctl(option, *wide), f"prctl({option})")
 
 
 def unshare(flags: int) -> None:
-    """This process gets namespaces of its own, of the kinds in `flags` (CLONE_NEW…)."""
+    """Give this process namespaces of its own, of the kinds in `flags` (CLONE_NEW…)."""
     _checked(_libc().unshare(flags), f"unshare({flags:#x})")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
-    """mount(2)."""
+    """Call mount(2)."""
     arguments = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
     _checked(_libc().mount(*arguments), f"mount on {target}")
 
 
 def drop_capabilities(keep: Sequence[int] = ()) -> None:
-    """Gives up every capability of this process but those in `keep` that it has; exec does not bring them back
+    """Give up every capability of this process but those in `keep` that it has; exec does not bring them back
     where `no_new_privs` is set."""
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     held = (ctypes.c_uint32 * 6)()  # effective, permitted, inheritable; twice, for the lower and the upper 32

@@ -39,7 +39,7 @@ _OF_SCOPE = 0b11  # abstract UNIX sockets, signals
 
 
 def version() -> int:
-    """The kernel's version of Landlock's interface, 0 without it."""
+    """Return the kernel's version of Landlock's interface, 0 without it."""
     try:
         return call(_CREATE_RULESET, None, 0, _QUERY_VERSION)
     except OSError:
@@ -50,7 +50,7 @@ def restrict(rules: Iterable[tuple[Path, int]], *, network: bool) -> int:
     """From now on this process and its children reach below each path only what is named beside it.
 
     Paths that do not exist are left out; TCP stays only with `network`. Returns the interface's version, which says
-    what else is held: from 6 on no signal reaches a process outside. Raises OSError without Landlock or
+    what else is held: from 6 on no signal reaches a process outside. Raise OSError without Landlock or
     `no_new_privs`. Not to be undone.
     """
     abi = call(_CREATE_RULESET, None, 0, _QUERY_VERSION)

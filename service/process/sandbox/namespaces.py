@@ -16,7 +16,7 @@ _MS_BIND, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 4096, 16384, 1 << 18, 2,
 
 
 def leave_network() -> None:
-    """From now on this process sees a network without interfaces. Raises OSError where it may not leave its own.
+    """From now on this process sees a network without interfaces. Raise OSError where it may not leave its own.
 
     Who is not root has to become the root of a user namespace for it, where the process then has a count of its own
     for RLIMIT_NPROC; user and group ids stay what they are.
@@ -32,10 +32,10 @@ def leave_network() -> None:
 
 
 def make_reachable(paths: Iterable[Path]) -> None:
-    """Mounts `paths` where they are for this process alone, and opens the way to them, which others than root lack.
+    """Mount `paths` where they are for this process alone, and open the way to them, which others than root lack.
 
     Over the first folder on the way that only its owner may pass, such as /root, an empty one is mounted that all may
-    pass; it has the way to `paths`, and nothing else of what the folder has. Raises OSError where mounts are denied.
+    pass; it has the way to `paths`, and nothing else of what the folder has. Raise OSError where mounts are denied.
     """
     hidden = [(path, top) for path in paths if path.exists() and (top := _first_closed(path)) is not None]
     if not hidden:

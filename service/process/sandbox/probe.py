@@ -22,7 +22,7 @@ _LIMIT_S = 30.0
 
 
 def probe() -> dict[str, Any]:
-    """`Sandbox.to_dict()` of a job without a model; `error` alone where none may run. Forks: no threads, please."""
+    """Return `Sandbox.to_dict()` of a job without a model; `error` alone where none may run. Forks: no threads yet."""
     folder = Path(tempfile.mkdtemp(prefix="relaxc-probe-"))
     reader, writer = os.pipe()
     try:

@@ -70,14 +70,14 @@ Instruction = tuple[int, int, int, int]
 
 
 def available() -> bool:
-    """Whether the filter is written for this machine's architecture."""
+    """Return whether the filter is written for this machine's architecture."""
     return platform.machine() in _ARCHES
 
 
 def filter_calls(*, network: bool) -> None:
     """From now on this process and its children get EPERM for the calls above; sockets stay only with `network`.
 
-    Pairs of connected sockets, which the standard library makes, are always allowed. Raises OSError where the kernel
+    Pairs of connected sockets, which the standard library makes, are always allowed. Raise OSError where the kernel
     has no seccomp or `no_new_privs` is not set, NotImplementedError on other architectures. Not to be undone.
     """
     if not available():

@@ -33,15 +33,15 @@ class Arguments:
     judge: str
 
     def named_outputs(self, arrays: list[Array]) -> dict[str, Array]:
-        """The arrays of the outputs by their position, as `service.runtime.compare` takes them."""
+        """Return the arrays of the outputs by their position, as `service.runtime.compare` takes them."""
         return {str(position): array for position, array in zip(self.outputs, arrays, strict=True)}
 
 
 def arguments_of(func: Any, sizes: Mapping[str, int], *, seed: int, positive: bool) -> Arguments:
-    """Arguments for `func`, the same for equal parameters.
+    """Return arguments for `func`, the same for equal parameters.
 
     Floats are normal, or their absolute values. Integers are below the extent of every axis that they index, and else
-    0 or 1; those that divide are 1. Weights of a plan are packed as it says. Raises ValueError where a symbolic size is
+    0 or 1; those that divide are 1. Weights of a plan are packed as it says. Raise ValueError where a symbolic size is
     not among `sizes`.
     """
     stored = [store.buffer for store in tir.collect(func.body, tirx.BufferStore)]

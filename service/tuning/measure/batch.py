@@ -50,7 +50,7 @@ class Batch:
     outcomes: dict[int, Outcome] = field(default_factory=dict)
 
     def go(self, points: Sequence[Parameters], builds: Sequence[Build]) -> list[Outcome]:
-        """The outcome of every point, in order. Whatever it is left by, no worker is busy with it afterwards."""
+        """Measure every point; return the outcomes in order. However it is left, no worker stays busy with it."""
         self._points, self._builds = points, builds
         self._to_build, self._to_run = deque(range(len(points))), deque[int]()
         self._attempts = [0] * len(points)
@@ -110,7 +110,7 @@ class Batch:
 
 
 def outcome_of(point: Parameters, answer: Ran | Lost, who: str) -> Outcome:
-    """The outcome that an answer means."""
+    """Return the outcome that an answer means."""
     if isinstance(answer, Lost):
         return Outcome(point, answer.kind, detail=f"{who}: {answer.detail}")
     if answer.kind == "unreachable":
@@ -119,7 +119,7 @@ def outcome_of(point: Parameters, answer: Ran | Lost, who: str) -> Outcome:
 
 
 def run_alone(pool: Pool, job: Any, limit_s: float) -> Any:
-    """The answer to one job of a pool that is idle."""
+    """Return the answer to one job of a pool that is idle."""
     pool.submit(None, job, limit_s)
     try:
         return collect(pool)[0][1].answer

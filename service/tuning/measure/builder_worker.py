@@ -30,7 +30,7 @@ _OPT_LEVEL = 2
 
 
 def serve(connection: Connection, config: dict[str, Any]) -> None:
-    """Answers every Build with a Built, until the tuner hangs up."""
+    """Answer every Build with a Built, until the tuner hangs up."""
     spec = TargetSpec.from_dict(config["target"])
     rules = known_rules(spec.kind, tuple(config["rules"]))
     while True:
@@ -42,13 +42,13 @@ def serve(connection: Connection, config: dict[str, Any]) -> None:
 
 
 def known_rules(kind: str, modules: tuple[str, ...]) -> dict[str, Rule]:
-    """The rules for a target kind by name, and those in the RULES of `modules`."""
+    """Return the rules for a target kind by name, and those in the RULES of `modules`."""
     own = "schedules.cuda" if kind == "cuda" else "schedules.cpu"
     return {rule.name: rule for name in (own, *modules) for rule in importlib.import_module(name).RULES}
 
 
 def build(request: Build, spec: TargetSpec, rules: dict[str, Rule]) -> Built:
-    """Writes `request.out`, or says why not; whatever TVM raises is an answer."""
+    """Write `request.out`, or say why not; whatever TVM raises is an answer."""
     try:
         found = _scheduled(_unscheduled(request), request.how, to_tvm(spec), rules)
     except ValueError as error:

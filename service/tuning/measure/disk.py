@@ -18,7 +18,7 @@ _ROOM_BYTES = 16 << 20
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """What fails inside with an OSError is a StoreUnwritable that names `folder`."""
+    """Turn an OSError of the block into a StoreUnwritable that names `folder`."""
     try:
         yield
     except OSError as error:
@@ -30,6 +30,6 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def check_room(folder: Path) -> None:
-    """Raises StoreUnwritable where `folder` takes no candidate any more: its disk or a quota is full."""
+    """Raise StoreUnwritable where `folder` takes no candidate any more: its disk or a quota is full."""
     with writing(folder), tempfile.TemporaryFile(dir=folder) as file:
         os.posix_fallocate(file.fileno(), 0, _ROOM_BYTES)

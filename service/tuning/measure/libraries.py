@@ -31,12 +31,12 @@ class Libraries:
         self._kept: OrderedDict[str, tuple[Outcome, str]] = OrderedDict()
 
     def new(self) -> str:
-        """The path of a library that is yet to be built."""
+        """Return the path of a library that is yet to be built."""
         self._made += 1
         return str(self._folder / f"{self._made}.so")
 
     def keep(self, task: Task, outcome: Outcome, library: str) -> None:
-        """Keeps the library of a point if it was measured, and removes it if not; lets go of the one kept longest."""
+        """Keep the library of a point if it was measured, and remove it if not; let go of the one kept longest."""
         if outcome.kind != "measured":
             _unlink(library)
             return
@@ -48,7 +48,7 @@ class Libraries:
             self._remove(next(iter(self._kept)))
 
     def find(self, task: Task, point: Parameters) -> tuple[Outcome, str] | None:
-        """What was kept of a point: its outcome and its library, which now counts as the newest."""
+        """Return what was kept of a point: its outcome and its library, which now counts as the newest."""
         key = _key(task, point)
         if key in self._kept:
             self._kept.move_to_end(key)

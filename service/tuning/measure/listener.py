@@ -36,7 +36,7 @@ class Listener:
         self._began, self._waited = clock(), 0.0
 
     def listen(self) -> bool:
-        """Whether the machine is loud now."""
+        """Listen, and return whether the machine is loud now."""
         heard = self._hear()
         if heard is not None:
             self._history.append(heard.seconds)
@@ -46,7 +46,7 @@ class Listener:
         return self.noise.loud
 
     def wait_until_quiet(self) -> bool:
-        """Whether it is still loud after the wait."""
+        """Wait for quiet, and return whether it is still loud after that."""
         left = min(self._wait_s, _FIRST_WAIT_S + _SHARE * (self._clock() - self._began) - self._waited)
         while self.listen() and left > 0:
             self._pause(_PAUSE_S)

@@ -58,7 +58,7 @@ class Measurer:
 
         Files are below `folder`, by default one of the cache folder.
 
-        Raises InvalidOption where it or `builders` is under 1, or more threads are timed here than there are cores,
+        Raise InvalidOption where it or `builders` is under 1, or more threads are timed here than there are cores,
         StoreUnwritable where no file can be written, and ServerUnreachable where there is no such server.
         """
         _check_counts(threads, builders, local=rpc is None)
@@ -95,7 +95,7 @@ class Measurer:
         self.close()
 
     def close(self) -> None:
-        """Ends every process and removes every file. May be called twice."""
+        """End every process and remove every file. May be called twice."""
         self._zygote.close()
         self._workspace.close()
 
@@ -107,7 +107,7 @@ class Measurer:
     def measure(
         self, task: Task, points: Sequence[Parameters], ended: Callable[[Outcome], None] = lambda outcome: None
     ) -> list[Outcome]:
-        """The outcome of every point, in order; one that kills, hangs or spoils its worker costs itself alone.
+        """Measure every point; return the outcomes in order. One that kills or spoils its worker costs itself alone.
 
         `ended` hears of each as soon as it is known, in the order of their ends, before the noise after the batch is.
         """
@@ -120,7 +120,7 @@ class Measurer:
         return self._judged(task, self._measured(task, subject, points, ended))
 
     def compare(self, task: Task, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
-        """The outcome of every point, in order, and then of the task's default: each timed once a round, in turns.
+        """Time the points and the task's default in turns, once a round each; return the outcomes in order, its last.
 
         So what slows the machine down slows all of them. A point that does not survive alone is left out. Raises
         InvalidOption where `rounds` is under 1.

@@ -24,7 +24,7 @@ class Placement:
 def place(
     threads: int, cores: frozenset[int] | None = None, siblings: Callable[[int], set[int]] | None = None
 ) -> Placement:
-    """Cores for `threads` timed threads, of those that this process may use.
+    """Return the cores for `threads` timed threads, of those that this process may use.
 
     A hardware thread that shares its core with a timed one builds nothing: it would slow it down.
     """

@@ -66,7 +66,7 @@ class Pool:
         return [seat.worker.pid for seat in self._seats if seat.worker is not None]
 
     def submit(self, ident: Hashable, job: Any, limit_s: float) -> None:
-        """Gives `job` to a free worker; `collect` returns its answer, under `ident`, after `limit_s` at the latest."""
+        """Give `job` to a free worker; `collect` returns its answer, under `ident`, after `limit_s` at the latest."""
         seat = next(seat for seat in self._seats if not seat.busy)
         if seat.worker is not None and seat.worker.connection.poll():  # it ended while it was idle
             self._end(seat)
@@ -77,13 +77,13 @@ class Pool:
             seat.worker.connection.send(job)
 
     def end_idle(self) -> None:
-        """Ends the workers that are not busy; the next job gets a fresh one."""
+        """End the workers that are not busy; the next job gets a fresh one."""
         for seat in self._seats:
             if not seat.busy:
                 self._end(seat)
 
     def drop_busy(self) -> None:
-        """Ends the busy workers, and forgets what they were doing."""
+        """End the busy workers, and forget what they were doing."""
         for seat in self._seats:
             if seat.busy:
                 self._end(seat)
@@ -122,7 +122,7 @@ class Pool:
 
 
 def collect(*pools: Pool) -> list[tuple[Pool, Done]]:
-    """Waits until at least one of the busy workers of `pools` has answered, died or passed its time."""
+    """Wait until at least one of the busy workers of `pools` has answered, died or passed its time."""
     while True:
         connections = [connection for pool in pools for connection in pool._connections()]
         if not connections:

@@ -40,7 +40,7 @@ class Probe:
         self._from, self._to = _zeros(steps * row), _zeros(steps * row)
 
     def flush(self) -> None:
-        """Reads and writes twice the private caches of every core that a candidate runs on.
+        """Read and write twice the private caches of every core that a candidate runs on.
 
         So its operands come from the shared cache or from memory, as in a model; which of the two its weights come
         from is for `WeightCopies` to repeat.
@@ -48,13 +48,13 @@ class Probe:
         self._copy(self._from, self._to)
 
     def spin(self, seconds: float) -> None:
-        """Keeps every core busy with arithmetic for at least so long."""
+        """Keep every core busy with arithmetic for at least so long."""
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
             self._fma(self._scale, self._sums)
 
     def listen(self) -> Timing:
-        """The time of arithmetic and of copying together, which is the same whenever the machine is quiet.
+        """Return the time of arithmetic and of copying together, which is the same whenever the machine is quiet.
 
         The spread is that of the middle half: one interruption is no noisy machine.
         """

@@ -32,7 +32,7 @@ _OVER = "RPCSessionTimeoutError"
 
 
 def serve(connection: Connection, config: dict[str, Any]) -> None:
-    """Answers every request until the tuner hangs up; a Listen by the number of servers, or why it is not known."""
+    """Answer every request until the tuner hangs up; a Listen by the number of servers, or why it is not known."""
     servers = _Servers(RpcOptions(**config["rpc"]), config["threads"])
     trials = Trials(servers, MeasureLimits(**config["limits"]))
     while True:
@@ -72,14 +72,14 @@ class _Servers:
         self._options, self._threads = options, threads
 
     def count(self) -> int:
-        """How many servers the tracker has under the key. Raises OSError where there is no tracker."""
+        """Return how many servers the tracker has under the key. Raise OSError where there is no tracker."""
         socket.create_connection((self._options.host, self._options.port), _REACH_S).close()  # TVM tries for a minute
         with closing(rpc.connect_tracker(self._options.host, self._options.port)) as tracker:
             return self._registered(tracker)
 
     @contextmanager
     def place(self) -> Iterator[_Session]:
-        """A session with the next server that is free."""
+        """Return a session with the next server that is free."""
         with closing(rpc.connect_tracker(self._options.host, self._options.port)) as tracker:
             if not self._registered(tracker):  # a request would wait for one for ever
                 raise RuntimeError(f"no server is registered under the key {self._options.key}")

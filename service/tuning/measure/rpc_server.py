@@ -21,7 +21,7 @@ _PORTS = 100
 
 
 def main() -> None:
-    """Registers at the tracker and serves one session after the other, each in a process of its own, until killed."""
+    """Register at the tracker and serve one session after the other, each in a process of its own, until killed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tracker", required=True, metavar="HOST:PORT", help="where to register")
     parser.add_argument("--key", required=True, help="what tuners ask for")

@@ -25,7 +25,7 @@ __all__ = ["answer", "serve"]
 
 
 def serve(connection: Connection, config: dict[str, Any]) -> None:
-    """Answers every request until the tuner hangs up."""
+    """Answer every request until the tuner hangs up."""
     use_threads(config["threads"])
     place = _Memory(config["threads"])
     trials = Trials(place, MeasureLimits(**config["limits"]))
@@ -39,7 +39,7 @@ def serve(connection: Connection, config: dict[str, Any]) -> None:
 
 
 def answer(trials: Trials, request: Reference | Run | Compare) -> Ran | list[Ran]:
-    """What came of a request; an exception of the candidate's is its crash."""
+    """Return what came of a request; an exception of the candidate's is its crash."""
     try:
         if isinstance(request, Reference):
             return trials.reference(request)

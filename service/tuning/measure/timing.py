@@ -24,7 +24,7 @@ class Timing:
 
 
 def time_until_steady(run: Callable[[], float], limits: MeasureLimits, hopeless_s: float) -> Timing:
-    """Calls `run`, which returns seconds, as often as `limits` say: see MeasureLimits. The first do not count."""
+    """Call `run`, which returns seconds, as often as `limits` say: see MeasureLimits. The first do not count."""
     for _ in range(limits.warm_up_runs):
         run()
     end = time.perf_counter() + limits.measure_s
@@ -39,7 +39,7 @@ def time_until_steady(run: Callable[[], float], limits: MeasureLimits, hopeless_
 
 
 def summary(seconds: Sequence[float], tail: float = 0.1) -> Timing:
-    """What the repeats say; the spread leaves out a share `tail` of them at each end, by the nearest rank."""
+    """Return what the repeats say; the spread leaves out a share `tail` of them at each end, by the nearest rank."""
     ordered = sorted(seconds)
     middle = median(ordered)
     last = len(ordered) - 1

@@ -33,23 +33,23 @@ class Place(Protocol):
     """Where kernels run: a process's own memory, or a session with a remote server."""
 
     def load(self, library: str) -> Callable[..., Any]:
-        """The kernel in a library."""
+        """Load the kernel in a library."""
         ...
 
     def put(self, value: Array | int) -> Any:
-        """The value as an argument of a kernel."""
+        """Put the value where a kernel can take it as an argument."""
         ...
 
     def lists(self, values: Sequence[Array | int], weights: Sequence[int], weight_bytes: int) -> list[list[Any]]:
-        """The values as lists of arguments to time with in turns: see `WeightCopies.lists`."""
+        """Return the values as lists of arguments to time with in turns: see `WeightCopies.lists`."""
         ...
 
     def awaken(self, seconds: float) -> None:
-        """Keeps the cores that kernels run on busy for so long: after idling they are slow at first."""
+        """Keep the cores that kernels run on busy for so long: after idling they are slow at first."""
         ...
 
     def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
-        """The time of one call, after the private caches were emptied."""
+        """Return the seconds of one call, after the private caches were emptied."""
         ...
 
 
@@ -57,7 +57,7 @@ class Device(Protocol):
     """Opens a place for one request; a local one is always the same."""
 
     def place(self) -> AbstractContextManager[Place]:
-        """A place, which is given up afterwards."""
+        """Hold a place, and give it up afterwards."""
         ...
 
 
@@ -76,11 +76,11 @@ class Trials:
         self._turns: dict[str, Iterator[list[Any]]] = {}
 
     def forget(self) -> None:
-        """Lets go of the tensors, and so of the place that they are in."""
+        """Let go of the tensors, and so of the place that they are in."""
         self._place, self._lists, self._turns = None, {}, {}
 
     def reference(self, request: Reference) -> Ran:
-        """Writes what the untuned kernel gives: for normal floats, or for positive ones where it gives NaN else."""
+        """Write what the untuned kernel gives: for normal floats, or for positive ones where it gives NaN else."""
         func = _func_of(request.subject, request.library)
         with self._device.place() as place:
             kernel = place.load(request.library)
@@ -95,7 +95,7 @@ class Trials:
         return Ran("measured")
 
     def run(self, request: Run) -> Ran:
-        """Checks the numbers, times it, and checks the last numbers again: a race shows in one run of several."""
+        """Check the numbers, time it, and check the last numbers again: a race shows in one run of several."""
         with self._device.place() as place:
             (layout,) = self._prepare(request.subject, [request.library], place)
             kernel, tensors = place.load(request.library), self._lists[layout][0]
@@ -111,7 +111,7 @@ class Trials:
         return Ran("measured", timing.seconds, timing.spread, timing.runs, error=timing.error)
 
     def compare(self, request: Compare) -> list[Ran]:
-        """Times those that are right one after the other, in an order drawn anew in each round."""
+        """Time those that are right one after the other, in an order drawn anew in each round."""
         with self._device.place() as place:
             layouts = self._prepare(request.subject, request.libraries, place)
             kernels = [place.load(library) for library in request.libraries]

@@ -30,7 +30,7 @@ class WeightCopies:
         self._pool = mmap.mmap(-1, mmap.PAGESIZE)
 
     def lists(self, values: Sequence[Array | int], weights: Sequence[int], total_bytes: int) -> list[list[Any]]:
-        """Arguments with the weights at the positions `weights` in other places in each list, the rest shared.
+        """Return arguments with the weights at the positions `weights` in other places in each list, the rest shared.
 
         The weights of all lists together take `total_bytes`, `limit_bytes` at most; one list where they take more by
         themselves. What an earlier call returned must not be used any more.

@@ -47,7 +47,7 @@ _LAST_BREATH_S = 1.0
 
 
 def main() -> None:
-    """Preloads, then forks on demand until the tuner is gone."""
+    """Preload, then fork on demand until the tuner is gone."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--control", type=int, required=True)
     parser.add_argument("--parent", type=int, required=True)

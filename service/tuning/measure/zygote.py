@@ -40,7 +40,7 @@ class Worker:
             self._handle = None
 
     def end(self) -> str:
-        """Kills it if it still runs; returns how it ended, for people."""
+        """Kill it if it still runs; return how it ended, for people."""
         if self._handle is not None:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._handle, signal.SIGKILL)
@@ -65,14 +65,14 @@ class TuneZygote:
         self._lock = threading.RLock()
 
     def start(self) -> None:
-        """Starts the process, without waiting for its imports; nothing if it runs."""
+        """Start the process, without waiting for its imports; nothing if it runs."""
         with self._lock:
             if self._zygote is None or not self._zygote.alive:
                 self._stop()
                 self._start()
 
     def spawn(self, role: str, config: dict[str, Any]) -> Worker:
-        """A fresh worker of a role (see `worker`). Raises CompilerCrashed where none can be started."""
+        """Start a worker of a role (see `worker`). Raise CompilerCrashed where none can be started."""
         with self._lock:
             for _ in range(3):
                 self.start()
@@ -83,7 +83,7 @@ class TuneZygote:
             raise CompilerCrashed("no worker can be started for tuning", log_tail=self._tail())
 
     def status_of(self, pid: int, generation: int) -> int | None:
-        """The wait status of a worker that has ended or was killed; None where the zygote that forked it is gone."""
+        """Return the wait status of a worker that has ended; None where the zygote that forked it is gone."""
         with self._lock:
             deadline = time.monotonic() + _END_LIMIT_S
             while pid not in self._ended and time.monotonic() < deadline:
@@ -96,7 +96,7 @@ class TuneZygote:
             return self._ended.pop(pid, None)
 
     def close(self) -> None:
-        """Ends the process and every worker. May be called twice."""
+        """End the process and every worker. May be called twice."""
         with self._lock:
             self._stop()
 

@@ -12,7 +12,7 @@ down_revision = None
 
 
 def upgrade() -> None:
-    """The tables of the first release."""
+    """Make the tables of the first release."""
     live = sa.text("state IN ('queued', 'running')")
     op.create_table(
         "api_keys",
