@@ -1,59 +1,67 @@
-"""`python -m benchmarks.gpu make|run FOLDER`: kernels made here or anywhere, checked and timed on the GPU machine."""
+"""`python -m benchmarks.gpu build|measure|table FOLDER`: made anywhere, measured on a GPU machine, and shown.
+
+`build` needs nvcc and no GPU. `measure` needs a GPU, torch and TVM's runtime libraries; cut off, it goes on where it
+stopped when it is called again with its results.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.gpu.cases import AWKWARD, TIMED, awkward
+from benchmarks.gpu.manifest import read_manifest, read_results
 
 
 def main() -> int:
-    """Makes or runs; status 1 where a number is wrong."""
+    """Build, measure or show; status 1 where a number is wrong."""
     parser = argparse.ArgumentParser(prog="benchmarks.gpu", description=__doc__)
-    parser.add_argument("verb", choices=("make", "run"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--awkward", type=int, help="that many odd shapes and no timed ones")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that make kernels")
-    parser.add_argument("--only-check", action="store_true")
-    parser.add_argument("--json", type=Path)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    built = verbs.add_parser("build", help="compile models and kernels for sm_90a into FOLDER")
+    built.add_argument("folder", type=Path)
+    built.add_argument("--suite", action="append", default=[], help="model, attention, conv, gemm or rows; all without")
+    built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
+    built.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile kernels")
+    measured = verbs.add_parser("measure", help="check and time what FOLDER's results lack, the most important first")
+    measured.add_argument("folder", type=Path)
+    measured.add_argument("--out", type=Path, help="where results.jsonl goes; FOLDER without")
+    measured.add_argument("--budget", type=float, default=560.0, help="seconds in all")
+    measured.add_argument("--workers", type=int, default=4, help="children that prepare at a time")
+    measured.add_argument("--only", default="", help="the beginning of an entry's id: model/resnet50, attention")
+    measured.add_argument("--retry", action="store_true", help="also what failed before")
+    shown = verbs.add_parser("table", help="print the tables of docs/benchmarks.md")
+    shown.add_argument("folder", type=Path)
+    shown.add_argument("--out", type=Path, help="where results.jsonl is; FOLDER without")
     args = parser.parse_args()
-    if args.verb == "make":
-        from benchmarks.gpu.make import make
-
-        cases = awkward(args.awkward, args.seed) if args.awkward else [*TIMED, *AWKWARD]
-        make(cases, args.folder, jobs=args.jobs)
-        return 0
-    from benchmarks.gpu.run import run
-
-    rows = run(args.folder, only_check=args.only_check)
-    print(_device(), *(_line(row) for row in rows), sep="\n")
-    if args.json:
-        args.json.write_text(json.dumps({"device": _device(), "rows": rows}))
-    return int(any(not row.get("right") for row in rows))
+    return {"build": _build, "measure": _measure, "table": _table}[args.verb](args)
 
 
-def _line(row: dict[str, object]) -> str:
-    shape = f"{row['batch']}x({row['m']}, {row['n']}, {row['k']})"
-    what = f"{shape} {row['dtype']} {row['epilogue']} B {'kn' if row['n_major'] else 'nk'}"
-    if not row.get("right"):
-        return f"WRONG {what} {row['parameters']}: {row.get('failed') or row.get('error')}"
-    if "us" not in row:
-        return f"right {what}"
-    return f"{row['ratio']:.3f} {row['tflops']:.0f} TFLOP/s {what} {row['us']} {row['parameters']}"
+def _build(args: argparse.Namespace) -> int:
+    from benchmarks.gpu.build import build
+
+    entries = build(args.folder, suites=args.suite, models=args.model, jobs=args.jobs)
+    size = sum(path.stat().st_size for path in args.folder.rglob("*") if path.is_file())
+    print(f"{len(entries)} entries, {size / (1 << 20):.1f} MiB")
+    return 0
 
 
-def _device() -> str:
-    import torch
+def _measure(args: argparse.Namespace) -> int:
+    from benchmarks.gpu.measure import measure
 
-    driver = Path("/proc/driver/nvidia/version")
-    words = driver.read_text().split("\n")[0] if driver.exists() else "no driver version"
-    return f"{torch.cuda.get_device_name()}; {words}; torch {torch.__version__}; {datetime.now(UTC):%Y-%m-%d}"
+    out = args.out or args.folder
+    rows = measure(
+        args.folder, out, budget_s=args.budget, workers=args.workers, only=args.only, retry=args.retry
+    )  # fmt: skip
+    return int(any(row["status"] == "failed" or not row.get("right", True) for row in rows))
+
+
+def _table(args: argparse.Namespace) -> int:
+    from benchmarks.gpu.table import tables
+
+    _, entries = read_manifest(args.folder)
+    print(tables(entries, read_results(*dict.fromkeys((args.folder, args.out or args.folder)))))
+    return 0
 
 
 if __name__ == "__main__":

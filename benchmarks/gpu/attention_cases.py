@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["AttentionCase", "awkward", "prim_func"]
+__all__ = ["DECODING", "TIMED", "AttentionCase", "awkward", "prim_func"]
 
 LAYOUTS = ("bshd", "bhsd", "merged", "flat")
 MASKS = ("none", "keys", "full", "low", "where")
@@ -172,3 +172,29 @@ def awkward(count: int, seed: int) -> list[AttentionCase]:
             )
         )  # fmt: skip
     return found
+
+
+def _timed() -> list[AttentionCase]:
+    long, wide = AttentionCase(1, 16, 4096, 4096, 64), AttentionCase(4, 32, 2048, 2048, 128)
+    bert = AttentionCase(32, 12, 128, 128, 64, layout="merged")
+    vit = AttentionCase(32, 12, 197, 197, 64, layout="merged")
+    gpt2 = AttentionCase(32, 12, 512, 512, 64, layout="merged", causal=0)
+    return [
+        long, replace(long, causal=0), wide, replace(wide, causal=0),
+        *(replace(each, batch=batch) for each in (bert, vit, gpt2) for batch in (1, 32)),
+        replace(bert, mask="keys"), replace(bert, mask="where"),
+        AttentionCase(2, 32, 2048, 2048, 64, shared=8, causal=0), AttentionCase(2, 16, 2048, 2048, 96),
+        AttentionCase(2, 16, 1024, 1024, 256), AttentionCase(1, 8, 4096, 77, 64),
+        AttentionCase(1, 16, 16384, 16384, 128, causal=0),
+    ]  # fmt: skip
+
+
+_STEPS = (
+    AttentionCase(1, 32, 1, 4096, 128, shared=8), AttentionCase(32, 32, 1, 4096, 128, shared=8),
+    AttentionCase(1, 12, 1, 512, 64), AttentionCase(32, 12, 1, 512, 64), AttentionCase(1, 16, 1, 16384, 128, shared=8),
+    AttentionCase(4, 16, 1, 4096, 64), AttentionCase(1, 8, 16, 8192, 128, shared=8),
+)  # fmt: skip
+DECODING: tuple[AttentionCase, ...] = tuple(replace(case, layout="bhsd", timed=True) for case in _STEPS)
+"""Few queries to the many keys of a cache, which lies by heads."""
+
+TIMED: tuple[AttentionCase, ...] = tuple(replace(case, timed=True) for case in (*DECODING, *_timed()))

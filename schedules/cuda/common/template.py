@@ -26,7 +26,10 @@ class HopperTemplate(ABC, Generic[Form]):
         if isinstance(found, Declined):
             return found
         gpu = gpu_of(target)
-        parameters = self.default_of(found, gpu) if parameters is None else parameters
+        if parameters is None:
+            if reason := self.unconfirmed(found):
+                return Declined(reason)
+            parameters = self.default_of(found, gpu)
         check(parameters, self.choices_of(found, gpu))
         made = self.kernel_of(found, parameters, gpu)
         return made if isinstance(made, Declined) else Schedule(made.prim_func(func), parameters)
@@ -36,6 +39,11 @@ class HopperTemplate(ABC, Generic[Form]):
         found = self._matched(func, target)
         return found if isinstance(found, Declined) else self.choices_of(found, gpu_of(target))
 
+    def proposed(self, func: Any, target: Any) -> Parameters | Declined:
+        """Return the parameters that are estimated to be fastest, of what is declined as unconfirmed too."""
+        found = self._matched(func, target)
+        return found if isinstance(found, Declined) else self.default_of(found, gpu_of(target))
+
     def _matched(self, func: Any, target: Any) -> Form | Declined:
         if str(target.attrs["arch"]) != "sm_90a":
             return Declined("the device is not sm_90a")
@@ -44,6 +52,10 @@ class HopperTemplate(ABC, Generic[Form]):
     @abstractmethod
     def match(self, func: Any) -> Form | Declined:
         """Return what `func` computes, or why it is not for this template."""
+
+    def unconfirmed(self, form: Form) -> str:
+        """Return why `form` is only taken at a point that is asked for: no GPU has run it yet; '' where one has."""
+        return ""
 
     @abstractmethod
     def choices_of(self, form: Form, gpu: Gpu) -> Choices:

@@ -21,7 +21,10 @@ _MOST_ELEMENTS = 1 << 31
 
 @dataclass(frozen=True)
 class Rows:
-    """`out[r, c] = result(x[r, c], sums[r, :], c)`; `text` has Operands, and a `term` for each sum, and `result`."""
+    """`out[r, c] = result(x[r, c], sums[r, :], c)`; `text` has Operands, and a `term` for each sum, and `result`.
+
+    `summed` of the operands are read by terms.
+    """
 
     x: Any
     out: Any
@@ -30,6 +33,7 @@ class Rows:
     sums: int
     text: str
     operands: tuple[Any, ...]
+    summed: int
 
 
 def match(func: Any) -> Rows | Declined:
@@ -94,12 +98,7 @@ class _Reader:
         rows, columns = int(tir.product(self.shape[:-1])), self.shape[-1]
         if columns % 8:
             raise Unsupported("its rows are not in multiples of 8 elements")
-        # Neither has run on a GPU yet, and nothing verifies there what is compiled elsewhere.
-        if summed:
-            raise Unsupported("more than the row goes into its sums")
-        if str(self.x.dtype) != "float32":
-            raise Unsupported("its rows are not of fp32")
-        return Rows(self.x, self.out, rows, columns, len(self.sums), text, tuple(self.operands))
+        return Rows(self.x, self.out, rows, columns, len(self.sums), text, tuple(self.operands), summed)
 
     def _term(self, at: int, block: Any) -> str:
         """The functions `term` and `start` of a reduction."""

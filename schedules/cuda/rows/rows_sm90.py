@@ -36,6 +36,12 @@ class RowsSm90(HopperTemplate[Rows]):
             return Declined("its rows are longer than a block holds")
         return found
 
+    def unconfirmed(self, form: Rows) -> str:
+        """See `HopperTemplate`: nothing verifies on a GPU what is compiled elsewhere."""
+        if form.summed:
+            return "more than the row goes into its sums"
+        return "" if str(form.x.dtype) == "float32" else "its rows are not of fp32"
+
     def choices_of(self, form: Rows, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
         return _choices(form)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import re
 import shutil
 import subprocess
@@ -14,8 +13,7 @@ from pathlib import Path
 import pytest
 import tvm_ffi
 
-from benchmarks.gpu.cases import EPILOGUES, Case, awkward
-from benchmarks.gpu.make import make, prim_func
+from benchmarks.gpu.gemm_cases import EPILOGUES, Case, prim_func
 from schedules.cuda.common.kernel import TEXT_KERNEL
 from schedules.cuda.gemm.form import match
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
@@ -135,10 +133,11 @@ def test_the_machine_code_multiplies_on_tensor_cores(dtype, tmp_path, monkeypatc
 
 @needs_gpu
 def test_numbers_on_the_gpu(tmp_path: Path):
-    """Odd shapes with parameters from all over the space, against fp32; equal bits on repetition."""
-    from benchmarks.gpu.run import run
+    """Odd shapes with parameters from all over the space, against fp64; equal bits on repetition."""
+    from benchmarks.gpu.build import build
+    from benchmarks.gpu.measure import measure
 
-    make(awkward(24, 1), tmp_path)
-    rows = run(tmp_path, only_check=True)
-    assert len(rows) == len(json.loads((tmp_path / "cases.json").read_text()))
-    assert not [row for row in rows if not row.get("right")]
+    entries = build(tmp_path, suites=["gemm"])
+    rows = {row["id"]: row for row in measure(tmp_path, tmp_path, only="gemm") if row["status"] == "done"}
+    kernels = [entry for entry in entries if entry.suite == "gemm"]
+    assert not [entry.id for entry in kernels if not rows.get(entry.id, {}).get("right")]

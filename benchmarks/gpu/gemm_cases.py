@@ -1,4 +1,4 @@
-"""The products that are checked and timed: of models and of odd shapes, each with what is fused with it."""
+"""The products that are checked and timed: of models and of odd shapes, and the PrimFunc of each."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-__all__ = ["AWKWARD", "EPILOGUES", "TIMED", "Case", "awkward"]
+__all__ = ["AWKWARD", "EPILOGUES", "TIMED", "Case", "awkward", "prim_func"]
 
 EPILOGUES = ("none", "scale", "relu", "bias", "bias_gelu", "bias_tanh_gelu", "bias_silu", "bias_residual", "low")
 
@@ -88,3 +89,64 @@ def awkward(count: int, seed: int) -> list[Case]:
 # What went wrong once: columns of a split tile that are not in fours.
 _SPLIT_192 = {"rows": 64, "columns": 192, "atoms": 1, "splits": 4, "cluster": 1, "group": 8}
 AWKWARD: tuple[Case, ...] = (*awkward(40, 0), Case(2, 64, 136, 1032, epilogue="bias_silu", parameters=_SPLIT_192))
+
+
+def prim_func(case: Case) -> Any:
+    """The PrimFunc of `case` as the graph passes make it: the product, and what is fused with it."""
+    import tvm
+    from tvm import relax
+
+    shapes = [(case.batch, case.m, case.k), (case.batch, *((case.k, case.n) if case.n_major else (case.n, case.k)))]
+    dtypes = [case.dtype, case.dtype]
+    bias_dtype = case.dtype if case.epilogue == "low" else "float32"
+    if case.epilogue.startswith("bias") or case.epilogue == "low":
+        shapes, dtypes = [*shapes, (case.n,)], [*dtypes, bias_dtype]
+    if case.epilogue in ("bias_residual", "low"):
+        shapes, dtypes = [*shapes, (case.batch, case.m, case.n)], [*dtypes, case.dtype]
+    inputs = [relax.Var(f"x{i}", relax.TensorType(s, d)) for i, (s, d) in enumerate(zip(shapes, dtypes, strict=True))]
+    block = relax.BlockBuilder()
+    with block.function("main", inputs):
+        with block.dataflow():
+            result = block.emit_output(block.normalize(_expression(case, block, inputs)))
+        block.emit_func_output(result)
+    passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
+    passes += [relax.transform.FuseOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
+    module = tvm.ir.transform.Sequential(passes)(block.get())
+    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
+    return func
+
+
+def _by_columns(a: Any, b: Any, dtype: str) -> Any:
+    """The product with a right operand that is stored by columns."""
+    from tvm import te, tirx
+
+    k = te.reduce_axis((0, a.shape[2]), "k")
+    return te.compute(
+        (a.shape[0], a.shape[1], b.shape[1]),
+        lambda i, m, n: te.sum(tirx.Cast(dtype, a[i, m, k]) * tirx.Cast(dtype, b[i, n, k]), axis=k),
+        name="matmul",
+    )
+
+
+def _expression(case: Case, block: Any, inputs: list[Any]) -> Any:
+    from tvm import relax
+    from tvm.relax import op
+
+    a, b, *rest = inputs
+    sums = case.dtype if case.epilogue == "low" else "float32"
+    value = op.matmul(a, b, out_dtype=sums) if case.n_major else block.emit_te(_by_columns, a, b, sums)
+    if case.epilogue == "scale":
+        value = op.multiply(value, relax.const(0.125, "float32"))
+    if case.epilogue == "relu":
+        value = op.nn.relu(value)
+    if rest:
+        value = op.add(value, rest[0])
+    if case.epilogue == "bias_gelu":
+        value = op.nn.gelu(value)
+    if case.epilogue == "bias_tanh_gelu":
+        value = op.nn.gelu_tanh(value)
+    if case.epilogue == "bias_silu":
+        value = op.nn.silu(value)
+    if case.epilogue in ("bias_residual", "low"):
+        value = op.add(value, rest[1] if case.epilogue == "low" else op.astype(rest[1], "float32"))
+    return value if case.out == sums else op.astype(value, case.out)

@@ -1,0 +1,153 @@
+"""The build half: models and kernels compiled for sm_90a where no GPU need be, into a folder that is carried to one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, replace
+from functools import partial
+from importlib import metadata
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.manifest import MANIFEST, Entry, read_manifest, write_manifest
+from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries
+
+__all__ = ["build", "build_kernel_of"]
+
+
+def build(folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), jobs: int = 1) -> list[Entry]:
+    """Compile what the folder lacks, write its manifest, and return the entries.
+
+    `suites` and `models` choose some; what an earlier build made stays in the manifest. What fails is named on stderr
+    and left out: a bundle of the rest is worth its minutes.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = set(suites)
+    kept = {entry.id: entry for entry in read_manifest(folder)[1]} if (folder / MANIFEST).exists() else {}
+    if not wanted or "model" in wanted:
+        _models(folder, models, kept)
+    chosen = [(entry, case) for entry, case in kernel_entries() if not wanted or entry.suite in wanted]
+    if chosen:
+        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+            for entry in pool.map(partial(build_kernel_of, folder=folder), chosen):
+                if entry is not None:
+                    kept[entry.id] = entry
+    kernels = [entry for entry in kept.values() if entry.suite not in ("model", "sanitizer")]
+    checks = {entry.id: entry for entry in sanitizer_entries(kernels) if entry.case["ids"]}
+    entries = [entry for entry in kept.values() if entry.suite != "sanitizer"] + list(checks.values())
+    write_manifest(folder, entries, _about())
+    return entries
+
+
+def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry]) -> None:
+    """A process a model: each takes gigabytes, and one that fails takes no other with it."""
+    for entry in model_entries(only):
+        stem = folder / entry.files[0].removesuffix(".so")
+        said = stem.with_suffix(".made")
+        if not said.exists():
+            arguments = [str(folder), entry.case["model"], str(entry.case["batch"])]
+            command = [sys.executable, "-m", "benchmarks.gpu.build", *arguments]
+            if subprocess.run(command, check=False).returncode:
+                print(f"{entry.id} is left out", file=sys.stderr)
+                continue
+        kept[entry.id] = replace(entry, made=json.loads(said.read_text()))
+
+
+def build_kernel_of(work: tuple[Entry, Any], folder: Path) -> Entry | None:
+    """Compile one kernel with its case's parameters, or those nearest in its space; None where no template takes it."""
+    from schedules.template import Declined
+    from service.lowering.apply import finish
+    from service.lowering.build import build_kernel
+    from service.lowering.target import resolve
+
+    entry, case = work
+    spec = resolve("cuda-sm90")
+    func = _prim_func(entry.suite, case)
+    made = _schedule(entry, case, func)
+    if isinstance(made, Declined):
+        print(f"{entry.id} is left out: {made.reason}: {case}", file=sys.stderr)
+        return None
+    rule, scheduled = made
+    library = f"{entry.id.replace('/', '_')}.so"
+    if not (folder / library).exists():
+        build_kernel(finish(scheduled.func, spec, 2), spec, folder / library)
+    names = [str(buffer.name) for buffer in func.params]
+    said = {"rule": rule, "parameters": dict(scheduled.parameters), "operands": names}
+    return replace(entry, case=_as_json(entry, case), files=[library], made=said)
+
+
+def _prim_func(suite: str, case: Any) -> Any:
+    from benchmarks.gpu.plan import CASES
+
+    return CASES[suite].prim_func(case)
+
+
+def _schedule(entry: Entry, case: Any, func: Any) -> Any:
+    """(the rule's name, what it made) of the rule that is meant, at a point where one is asked for, or Declined."""
+    from schedules.cuda import RULES
+    from schedules.template import Declined
+    from service.lowering.target import resolve, to_tvm
+
+    target = to_tvm(resolve("cuda-sm90"))
+    result: Any = Declined("no rule takes it")
+    for rule in RULES:
+        if getattr(case, "rule", "") not in ("", rule.name):
+            continue
+        choices = getattr(rule, "choices", None)
+        space = Declined("it has no space") if choices is None else choices(func, target)
+        point = None if isinstance(space, Declined) else _point(entry, case, rule, func, target, space)
+        result = rule.apply(func, target, point)
+        if isinstance(result, Declined) and point is not None and entry.case["kind_of_case"] == "odd":
+            result = rule.apply(func, target)  # the tile does not fit
+        if not isinstance(result, Declined):
+            return rule.name, result
+    return result
+
+
+def _point(entry: Entry, case: Any, rule: Any, func: Any, target: Any, space: Any) -> dict[str, int] | None:
+    """The parameters that the case asks for, or that an unconfirmed kernel would have by default."""
+    if case.parameters is None:
+        return rule.proposed(func, target) if entry.case["kind_of_case"] == "unconfirmed" else None
+    proposed = rule.proposed(func, target)
+    return {name: _nearest(case.parameters.get(name, proposed[name]), values) for name, values in space.items()}
+
+
+def _nearest(value: int, choices: Iterable[int]) -> int:
+    """The largest choice up to `value`, else the smallest."""
+    choices = sorted(choices)
+    return max((each for each in choices if each <= value), default=choices[0])
+
+
+def _as_json(entry: Entry, case: Any) -> dict[str, Any]:
+    """The case with what its methods say, for the device's half, which has no class for it."""
+    said: dict[str, Any] = {**asdict(case), "kind_of_case": entry.case["kind_of_case"]}
+    if entry.suite == "attention":
+        said |= {"shapes": case.shapes(), "result": case.result()}
+    if entry.suite == "conv":
+        said |= {"size": case.size, "weight": case.weight}
+    return said
+
+
+def _about() -> dict[str, Any]:
+    """What the bundle is of: the commit, and the compilers' versions."""
+    done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
+    versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "torch")}
+    return {"commit": done.stdout.strip(), "versions": versions}
+
+
+def _one_model(folder: Path, name: str, batch: int) -> None:
+    """What a process of `_models` does."""
+    from benchmarks.gpu.build_model import build_model
+
+    stem = f"{name}_b{batch}"
+    made = build_model(name, batch, folder, stem)
+    (folder / f"{stem}.made").write_text(json.dumps(made))
+
+
+if __name__ == "__main__":
+    _one_model(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -1,0 +1,56 @@
+"""Compile one model for a GPU that this machine need not have: a library without weights, and how to make those."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.models import fingerprint, model_of
+from benchmarks.gpu.weights import explain
+
+__all__ = ["build_model"]
+
+
+def build_model(name: str, batch: int, folder: Path, stem: str, layers: int | None = None) -> dict[str, Any]:
+    """Write `stem`.so, .npz and .json into the folder; return what the manifest says of it."""
+    import torch
+
+    from service import lowering, passes
+    from service.compiler import Stages, load_and_schedule, prepare
+    from service.dump import no_dump
+    from service.lowering.target import to_tvm
+
+    module, inputs = model_of(name, batch, layers)
+    with TemporaryDirectory() as scratch:
+        exported = Path(scratch) / "model.pt2"
+        with torch.no_grad():
+            torch.export.save(torch.export.export(module, inputs, strict=False), exported)
+        start = time.perf_counter()
+        request = prepare(exported, target="cuda-sm90")
+        front = load_and_schedule(request, Stages(lambda event: None), no_dump)
+        target = to_tvm(request.target)
+        lowered, memory = passes.finalize(front.scheduled.module, target, bounds=front.imported.signature.bounds)
+        lowering.build(lowered, request.target, folder / f"{stem}.so")
+    seconds = time.perf_counter() - start
+    recipes, carried = explain(front.optimized.weights, module)
+    np.savez_compressed(folder / f"{stem}.npz", **carried)
+    rules = [[row["function"], row["rule"], row["parameters"]] for row in front.scheduled.report]
+    made = {"weights": [each.to_dict() for each in recipes], "fingerprint": fingerprint(module), "rules": rules}
+    made["memory"] = memory.to_dict()
+    (folder / f"{stem}.json").write_text(json.dumps(made))
+    return {"compile_s": round(seconds, 1), "dlight": _dlight(front.scheduled.report)}
+
+
+def _dlight(report: list[dict[str, Any]]) -> list[list[Any]]:
+    """The kernels that no template of ours took: rule, function, shapes, and why ours declined."""
+    ours = "_sm90"
+    return [
+        [row["rule"], row["function"], row["shapes"], [pair for pair in row["declined"] if ours in pair[0]][-1:]]
+        for row in report
+        if ours not in row["rule"] and row["rule"] != "given"
+    ]

@@ -1,0 +1,108 @@
+"""A kernel on the device: checked against the reference, then timed in turns with its peers."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu.child import over, turn
+from benchmarks.gpu.manifest import Entry
+from benchmarks.gpu.timing import copies_for, in_turns
+
+__all__ = ["check_kernel", "measure_kernel"]
+
+_REPEATS = 8
+_WORST = 8
+"""A single element may be off by so many times what the norm of all may, relative to the largest."""
+
+
+def measure_kernel(folder: Path, entry: Entry) -> dict[str, Any]:
+    """Return its error, whether repetition gave equal bits, and where it is to be timed and right, its times."""
+    found, kernel = check_kernel(folder, entry, _REPEATS)
+    if not (entry.case["timed"] and found["right"]):
+        return found
+    calls = _calls(entry, kernel)
+    turn(entry, **found)
+    microseconds = in_turns(calls)
+    over(entry)
+    flops, size = _device(entry).work(entry.case)
+    ours = microseconds["ours"]
+    peers = {name: us for name, us in microseconds.items() if name != "ours"}
+    ratio = round(min(peers.values()) / ours, 3) if peers else None
+    rates = {"tflops": round(flops / ours / 1e6, 1), "gb_per_s": round(size / ours / 1e3, 1)}
+    return {**found, "us": microseconds, "ratio": ratio, **rates}
+
+
+def check_kernel(folder: Path, entry: Entry, repeats: int) -> tuple[dict[str, Any], Any]:
+    """Return how far the kernel's numbers are off, and the kernel. Results are poisoned before each run."""
+    import torch
+    import tvm_ffi
+
+    device, case = _device(entry), entry.case
+    kernel = tvm_ffi.load_module(str(folder / entry.files[0]))["kernel"]
+    given = device.inputs(case, 1)
+    out = _result(entry)
+    kernel(*given, out)
+    torch.cuda.synchronize()
+    first, equal = out.clone(), True
+    for _ in range(repeats):
+        out.fill_(float("nan"))
+        kernel(*given, out)
+        torch.cuda.synchronize()
+        equal = equal and bool(torch.equal(torch.nan_to_num(first, 7.0), torch.nan_to_num(out, 7.0)))
+    want = device.reference(case, given)
+    return _compared(first, want, device.tolerance(case), equal), kernel
+
+
+def _compared(first: Any, want: Any, tolerance: float, equal: bool) -> dict[str, Any]:
+    import torch
+
+    missing = bool(torch.equal(torch.isnan(want), torch.isnan(first)))
+    got, want = torch.nan_to_num(first.to(want.dtype), 0.0), torch.nan_to_num(want, 0.0)
+    off = (got - want).abs()
+    error = float(off.norm() / want.norm().clamp_min(1e-30))
+    worst = float(off.max() / want.abs().max().clamp_min(1e-30))
+    right = equal and missing and error <= tolerance and worst <= _WORST * tolerance
+    found = {"right": right, "error": error, "worst": worst, "equal_bits": equal, "same_nan": missing}
+    if not right:
+        places = (off > tolerance * want.abs().max()).nonzero()
+        found |= {
+            "wrong": f"{len(places)} of {off.numel()}",
+            "first": places[:3].tolist(),
+            "last": places[-3:].tolist(),
+        }
+    return found
+
+
+def _device(entry: Entry) -> Any:
+    return importlib.import_module(f"benchmarks.gpu.{entry.suite}_device")
+
+
+def _result(entry: Entry) -> Any:
+    import torch
+
+    shape, dtype = _device(entry).result(entry.case)
+    return torch.full(shape, float("nan"), device="cuda", dtype=getattr(torch, dtype))
+
+
+def _calls(entry: Entry, kernel: Any) -> dict[str, list[Callable[[], Any]]]:
+    """Ours and each peer that runs, over sets of inputs that the cache does not hold together."""
+    import torch
+
+    device, case = _device(entry), entry.case
+    sets = [device.inputs(case, seed) for seed in range(copies_for(device.work(case)[1]))]
+    outs = [_result(entry) for _ in sets]
+    calls: dict[str, list[Callable[[], Any]]] = {
+        "ours": [lambda x=x, o=o: kernel(*x, o) for x, o in zip(sets, outs, strict=True)]  # type: ignore[misc]
+    }
+    theirs = [device.peers(case, each, out) for each, out in zip(sets, outs, strict=True)]
+    for name in theirs[0]:
+        try:
+            theirs[0][name]()
+            torch.cuda.synchronize()
+        except RuntimeError:
+            continue  # a backend that does not take this case
+        calls[name] = [each[name] for each in theirs]
+    return calls

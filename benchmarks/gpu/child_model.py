@@ -1,0 +1,147 @@
+"""A model on the device: its weights made, its numbers against fp32, its times in turns with torch."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.gpu.child import over, turn
+from benchmarks.gpu.manifest import Entry
+from benchmarks.gpu.models import fingerprint, model_of, other_inputs
+from benchmarks.gpu.timing import milliseconds_in_turns
+from benchmarks.gpu.weights import follow
+
+__all__ = ["measure_model"]
+
+_CHECKS = 3
+_SAME = 1e-3
+"""What sums of a tensor's elements may differ by: two processors draw normal numbers in slightly other ways."""
+
+
+def measure_model(folder: Path, entry: Entry) -> dict[str, Any]:
+    """Return errors relative to fp32, milliseconds and kernels. Raises ValueError where the weights are others."""
+    import torch
+
+    case = entry.case
+    library, stored, described = (folder / name for name in entry.files)
+    said = json.loads(described.read_text())
+    module, inputs = model_of(case["model"], case["batch"])
+    _require_same(said["fingerprint"], fingerprint(module))
+    module = module.cuda()
+    weights = follow(said["weights"], np.load(stored), module)
+    inputs = tuple(each.cuda() for each in inputs)
+    ours, first = _load(library, weights, inputs)
+    with torch.no_grad():
+        found: dict[str, Any] = {"first_result_s": first, **_errors(case, module, ours)}
+        first_mode = case["mode"] == "reduce-overhead"
+        if first_mode:
+            turn(entry, **found)
+            found["alone"] = milliseconds_in_turns({"ours": lambda: ours(*inputs)})["ms"]["ours"]
+            found["kernels"] = _kernels(lambda: ours(*inputs))
+            over(entry)
+        start = time.perf_counter()
+        if case["model"] in ("resnet50", "mobilenet_v2", "unet_block"):
+            module = module.to(memory_format=torch.channels_last)
+        compiled = torch.compile(module, mode=case["mode"])
+        for _ in range(4):
+            compiled(*inputs)
+        torch.cuda.synchronize()
+        found["torch_compile_s"] = round(time.perf_counter() - start, 1)
+        calls: dict[str, Callable[[], Any]] = {"ours": lambda: ours(*inputs)}
+        calls[case["mode"]] = lambda: compiled(*inputs)
+        calls |= {"eager": lambda: module(*inputs)} if first_mode else {}
+        turn(entry, **found)
+        found |= milliseconds_in_turns(calls)
+        found["theirs"] = _kernels(calls[case["mode"]])
+        over(entry)
+    return {**found, "ratio": round(found["ms"]["ours"] / found["ms"][case["mode"]], 3)}
+
+
+def _require_same(wanted: dict[str, float], got: dict[str, float]) -> None:
+    other = [name for name in wanted if abs(wanted[name] - got.get(name, 0.0)) > _SAME * max(1.0, abs(wanted[name]))]
+    if other or set(wanted) != set(got):
+        raise ValueError(f"this machine draws other weights: {(other or sorted(set(wanted) ^ set(got)))[:3]}")
+
+
+def _load(library: Path, weights: list[Any], inputs: tuple[Any, ...]) -> tuple[Callable[..., Any], float]:
+    """The compiled model as a function of torch tensors, and the seconds from loading it to its first result."""
+    import torch
+    import tvm_ffi
+
+    given = tvm_ffi.convert([tvm_ffi.from_dlpack(each) for each in weights])
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    machine = tvm_ffi.load_module(str(library))["vm_load_executable"]()
+    machine["vm_initialization"](2, 0, 2, 1, 0, 2)  # the GPU, then the CPU, each with a pooled allocator
+    main = machine["main"]
+
+    def call(*tensors: Any) -> Any:
+        return main(*tensors, given)
+
+    call(*inputs)
+    torch.cuda.synchronize()
+    return call, round(time.perf_counter() - start, 3)
+
+
+def _results(value: Any) -> list[Any]:
+    """The results as torch tensors of their own."""
+    import torch
+
+    several = [value] if hasattr(value, "shape") else list(value)
+    found = [torch.from_dlpack(each).clone() for each in several]
+    torch.cuda.synchronize()
+    return found
+
+
+def _errors(case: dict[str, Any], module: Any, ours: Callable[..., Any]) -> dict[str, Any]:
+    """The worst error of several inputs, relative to fp32 in norm, of ours and of eager fp16; calls in turns."""
+    import torch
+
+    given = [tuple(each.cuda() for each in other_inputs(case["model"], case["batch"], seed)) for seed in range(_CHECKS)]
+    got = [_results(ours(*each)) for each in given]
+    again = [_results(ours(*each)) for each in given]
+    equal = all(torch.equal(a, b) for x, y in zip(got, again, strict=True) for a, b in zip(x, y, strict=True))
+    mine, eager = [], []
+    for inputs, found in zip(given, got, strict=True):
+        low = _tensors(module(*inputs))
+        module.float()
+        want = _tensors(module(*(x.float() if x.is_floating_point() else x for x in inputs)))
+        module.half()
+        seen = inputs[1][..., None] if case["model"] == "bert" else 1.0  # what padding gives is not asked for
+        mine.append(_relative(found, want, seen))
+        eager.append(_relative(low, want, seen))
+    return {"error": max(mine), "eager_error": max(eager), "equal_bits": equal, "right": equal and max(mine) < 5e-3}
+
+
+def _tensors(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, tuple | list) else [value]
+
+
+def _relative(got: list[Any], want: list[Any], seen: Any) -> float:
+    pairs = zip(got, want, strict=True)
+    return max(float(((g.float() - w) * seen).norm() / (w * seen).norm().clamp_min(1e-20)) for g, w in pairs)
+
+
+def _kernels(call: Callable[[], Any], calls: int = 5) -> list[tuple[str, float, float]]:
+    """Each kernel's name, launches a call and microseconds a call, the longest first."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+    launches: Counter[str] = Counter()
+    microseconds: Counter[str] = Counter()
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            launches[event.name] += 1
+            microseconds[event.name] += event.device_time
+    longest = microseconds.most_common(24)
+    return [(name[:80], round(launches[name] / calls, 1), round(us / calls, 2)) for name, us in longest]

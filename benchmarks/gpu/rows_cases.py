@@ -1,0 +1,132 @@
+"""Norms, softmaxes, elementwise functions and transpositions: what memory's speed bounds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+__all__ = ["TIMED", "UNCONFIRMED", "RowsCase", "awkward", "prim_func"]
+
+KINDS = ("layer_norm", "rms_norm", "softmax", "gelu", "add", "transpose")
+
+
+@dataclass(frozen=True)
+class RowsCase:
+    """`kind` over the last axis of `shape`, from `dtype` to `out`.
+
+    `before` is what goes into the sums besides the row: `none`, a `residual` of 16 bits, or a `scale` for each column.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    out: str = "float16"
+    before: str = "none"
+    parameters: Mapping[str, int] | None = field(default=None, hash=False)
+    timed: bool = False
+
+    @property
+    def rule(self) -> str:
+        """The template that is meant; '' for the first that takes it."""
+        return "cuda.rows_sm90" if self.kind in ("layer_norm", "rms_norm", "softmax") else ""
+
+
+def prim_func(case: RowsCase) -> Any:
+    """One PrimFunc of all that `case` computes."""
+    import tvm
+    from tvm import relax
+
+    from service.passes.legalize.legalize_norms import NORMS
+
+    block = relax.BlockBuilder()
+    inner = _variables(case)
+    with block.function("fused", list(inner.values()), attrs={"Primitive": True}, private=True):
+        with block.dataflow():
+            result = block.emit_output(block.normalize(_value(case, inner)))
+        block.emit_func_output(result)
+    outer = list(_variables(case).values())
+    with block.function("main", outer):
+        with block.dataflow():
+            result = block.emit_output(relax.Call(block.get().get_global_var("fused"), outer))
+        block.emit_func_output(result)
+    passes = [relax.transform.LegalizeOps(NORMS), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
+    module = tvm.ir.transform.Sequential(passes)(block.get())
+    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
+    return func
+
+
+def _variables(case: RowsCase) -> dict[str, Any]:
+    """The operands by name: the rows, another tensor of their shape, and vectors for the columns."""
+    from tvm import relax
+
+    found = {"x": relax.Var("x", relax.TensorType(case.shape, case.dtype))}
+    if case.before == "residual" or case.kind == "add":
+        found["r"] = relax.Var("r", relax.TensorType(case.shape, "float16"))
+    vectors: tuple[str, ...] = {"layer_norm": ("gamma", "beta"), "rms_norm": ("gamma",)}.get(case.kind, ())
+    vectors += ("scale",) if case.before == "scale" else ()
+    return found | {name: relax.Var(name, relax.TensorType(case.shape[-1:], "float32")) for name in vectors}
+
+
+def _value(case: RowsCase, given: Mapping[str, Any]) -> Any:
+    from tvm.relax import op
+
+    x = given["x"]
+    if case.kind == "transpose":
+        axes = list(range(len(case.shape)))
+        return op.permute_dims(x, [*axes[:-2], axes[-1], axes[-2]])
+    value = x if case.dtype == "float32" else op.astype(x, "float32")
+    value = op.add(value, op.astype(given["r"], "float32")) if "r" in given else value
+    value = op.multiply(value, given["scale"]) if "scale" in given else value
+    if case.kind == "layer_norm":
+        value = op.nn.layer_norm(value, given["gamma"], given["beta"], axes=[-1], epsilon=1e-5)
+    elif case.kind == "rms_norm":
+        value = op.nn.rms_norm(value, given["gamma"], axes=[-1], epsilon=1e-5)
+    elif case.kind == "softmax":
+        value = op.nn.softmax(value, -1)
+    elif case.kind == "gelu":
+        value = op.nn.gelu(value)
+    return value if case.out == "float32" else op.astype(value, case.out)
+
+
+_NORMED = (
+    *(RowsCase("layer_norm", (batch, rows, 768)) for batch, rows in ((1, 128), (32, 128), (32, 197), (1, 512))),
+    RowsCase("rms_norm", (1, 512, 2048)), RowsCase("rms_norm", (32, 512, 2048)),
+    RowsCase("softmax", (32, 12, 128, 128)), RowsCase("softmax", (4, 12, 512, 512)),
+)  # fmt: skip
+_MOVED = tuple(
+    RowsCase(kind, shape, "float16")
+    for kind, shape in (
+        ("gelu", (4096, 3072)), ("add", (4096, 3072)), ("transpose", (4096, 4096)), ("transpose", (32, 12, 128, 64)),
+        ("gelu", (128, 3072)),
+    )
+)  # fmt: skip
+TIMED: tuple[RowsCase, ...] = tuple(replace(case, timed=True) for case in (*_NORMED, *_MOVED))
+
+_LARGE = ("layer_norm", "rms_norm", "softmax")
+UNCONFIRMED: tuple[RowsCase, ...] = (
+    *(RowsCase(kind, (32, 128, 768), "float16", timed=True) for kind in _LARGE),
+    RowsCase("rms_norm", (32, 512, 2048), "bfloat16", "bfloat16", timed=True),
+    *(RowsCase(kind, (32, 128, 768), before=before, timed=True) for kind in _LARGE for before in ("residual", "scale")),
+    *(RowsCase(kind, (5, 7, 264), "float16", "float32", before) for kind in _LARGE for before in ("none", "residual")),
+    *(RowsCase(kind, (3, 4096), "bfloat16", before="scale", parameters={"threads": 96}) for kind in _LARGE),
+)
+"""What `cuda.rows_sm90` declines unless it is asked for a point: 16-bit rows, and operands before the sums."""
+
+
+_VECTORS = (1, 3, 5, 16, 33, 96, 125, 256, 1000)
+
+
+def awkward(count: int, seed: int) -> list[RowsCase]:
+    """Rows of odd sizes, with parameters all over the space; the same for the same seed."""
+    draw = random.Random(seed)
+    return [
+        RowsCase(
+            draw.choice(_LARGE),
+            (draw.choice((1, 2, 3)), draw.choice((1, 5, 37, 133)), 8 * draw.choice(_VECTORS)),
+            out=draw.choice(("float16", "bfloat16", "float32")),
+            parameters={"threads": draw.choice((32, 64, 96, 128, 192, 256, 384, 512, 768, 1024))},
+        )
+        for _ in range(count)
+    ]  # fmt: skip
