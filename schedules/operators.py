@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
-__all__ = ["Conv2d", "Depthwise2d", "Matmul", "Operator", "Pool2d", "operator_from"]
+__all__ = ["Attention", "Conv2d", "Depthwise2d", "Matmul", "Operator", "Pool2d", "operator_from"]
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
@@ -188,9 +188,39 @@ class Pool2d(_Windowed):
         return f"{self.image} {window} {self.steps}{_behind(self.epilogue)}"
 
 
-Operator = Matmul | Conv2d | Depthwise2d | Pool2d
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention(_Described):
+    """`C[b, m, h, e] = sum over n of softmax over n of logit(A[b, m, h, :] · B[b, n, h, :]) * V[b, n, h, e]`.
 
-_KINDS: dict[str, type[Operator]] = {each.kind: each for each in (Matmul, Conv2d, Depthwise2d, Pool2d)}
+    `depth` and `width` are the columns of a head in A and B, and in V; `batch` has all axes before the heads. A size
+    that is not known before the model runs is 0. `logit` names what is done to a score, in order: `add.bmn` adds a mask
+    that has the axes b, m and n, `where.n` lets one choose that is the same for all queries, `multiply` takes a number.
+    `masked`: what a row without a softmax gets, `nan`, `zero` or `never_nan`.
+    """
+
+    kind: ClassVar[str] = "attention"
+
+    operands: tuple[str, ...] = ("float32", "float32", "float32")
+    batch: int
+    heads: int
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    logit: tuple[str, ...] = ()
+    masked: str = "nan"
+
+    @property
+    def shapes(self) -> str:
+        """Return the operands for people: `1x12x128x64 128x64 add.mn`."""
+        steps = "".join(f" {step}" for step in self.logit)
+        left = f"{self.batch}x{self.heads}x{self.queries}x{self.depth}"
+        return f"{left} {self.keys}x{self.width}{steps}{_behind(self.epilogue)}"
+
+
+Operator = Matmul | Conv2d | Depthwise2d | Pool2d | Attention
+
+_KINDS: dict[str, type[Operator]] = {each.kind: each for each in (Matmul, Conv2d, Depthwise2d, Pool2d, Attention)}
 
 
 def operator_from(key: Mapping[str, Any]) -> Operator:

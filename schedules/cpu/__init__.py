@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from schedules.cpu.attention.attention import Attention
+from schedules.cpu.attention.attention import TiledAttention
 from schedules.cpu.conv.conv2d import Conv2d
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
 from schedules.cpu.conv.depthwise import Depthwise
@@ -28,7 +28,7 @@ RULES: tuple[Rule, ...] = (
     Pooling(),
     PoolingImage(),
     Winograd(),
-    Attention(),
+    TiledAttention(),
     # Sums of products in any layout
     Matmul(),
     Conv2d(),

@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from schedules.cpu.attention import attention_plan
+from schedules.cpu.attention.attention import TiledAttention
 from schedules.cpu.conv import (
     blocked_compute,
     blocked_plan,
@@ -28,7 +30,7 @@ from schedules.cpu.pooling.pooling import Pooling
 from schedules.cpu.pooling.pooling_image import PoolingImage
 from schedules.hardware import Cpu
 from schedules.ir import tir
-from schedules.operators import Conv2d, Depthwise2d, Matmul, Operator, Pool2d
+from schedules.operators import Attention, Conv2d, Depthwise2d, Matmul, Operator, Pool2d
 from schedules.plan import DEFAULT, Plan
 from schedules.planned import Planned
 
@@ -55,8 +57,8 @@ __all__ = [
 Array = np.ndarray[Any, Any]
 
 MATMUL, DIRECT, WINOGRAD = MatmulPacked(), Conv2dBlocked(), Winograd()
-DEPTHWISE, WINDOWS, IMAGE = DepthwiseBlocked(), Pooling(), PoolingImage()
-_ALL: tuple[Planned[Any], ...] = (MATMUL, DIRECT, WINOGRAD, DEPTHWISE, WINDOWS, IMAGE)
+DEPTHWISE, WINDOWS, IMAGE, ATTENTION = DepthwiseBlocked(), Pooling(), PoolingImage(), TiledAttention()
+_ALL: tuple[Planned[Any], ...] = (MATMUL, DIRECT, WINOGRAD, DEPTHWISE, WINDOWS, IMAGE, ATTENTION)
 TEMPLATES = {rule.name: rule for rule in _ALL}
 
 MOST_POINTS, MOST_OF_LAYOUT = 128, 8
@@ -96,6 +98,8 @@ def default(op: Operator, cpu: Cpu) -> Plan:
         return plan_conv2d(bare, cpu)
     if isinstance(bare, Depthwise2d):
         return planned(bare, DEPTHWISE.name, depthwise_blocked.default(bare, cpu), cpu)
+    if isinstance(bare, Attention):
+        return planned(bare, ATTENTION.name, attention_plan.default(bare, cpu), cpu)
     if bare.whole:
         return planned(bare, IMAGE.name, pooling_image.default(bare, cpu), cpu)
     return planned(bare, WINDOWS.name, pooling.default(bare, cpu), cpu)
@@ -139,7 +143,10 @@ def space(op: Operator, cpu: Cpu) -> list[Plan]:
 
 
 def computation(plan: Plan) -> Callable[..., Any]:
-    """Return the operator as a tensor expression of image or rows, packed weights, and a gate if there is one."""
+    """Return the operator as a tensor expression of image or rows, packed weights, and a gate if there is one.
+
+    Not of attention: where its operands are, the pass that finds it knows.
+    """
     if plan.template == MATMUL.name:
         return packed_compute.computation(plan)
     computations: dict[str, Callable[..., Any]] = {
@@ -159,7 +166,12 @@ def kernel_name(plan: Plan) -> str:
         return f"{op.reduce}_image" if op.whole else f"{op.reduce}_pool2d"
     if isinstance(op, Depthwise2d):
         return "depthwise_conv2d_nhwc" if op.channels_last else "depthwise_conv2d"
-    names = {MATMUL.name: "matmul", DIRECT.name: "conv2d", WINOGRAD.name: "winograd_conv2d"}
+    names = {
+        MATMUL.name: "matmul",
+        DIRECT.name: "conv2d",
+        WINOGRAD.name: "winograd_conv2d",
+        ATTENTION.name: "attention",
+    }
     return names[plan.template]
 
 

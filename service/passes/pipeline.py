@@ -197,7 +197,7 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         PointwiseFirst(),
         BlockChannels(job.report, cpu, job.planner),
         MergeParallelMatmuls(),
-        RecognizeAttention(cpu),
+        RecognizeAttention(cpu, job.planner),
         FoldConstants(),
         MergeEqualCalls(),
         PackMatmul(cpu, job.planner),

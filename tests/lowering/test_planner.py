@@ -9,7 +9,7 @@ import pytest
 
 from schedules.cpu import planning
 from schedules.hardware import cpu_of
-from schedules.operators import Depthwise2d, Operator, Pool2d, operator_from
+from schedules.operators import Attention, Depthwise2d, Operator, Pool2d, operator_from
 from service.lowering.planner import RecordPlanner, workload_of_operator
 from service.lowering.target import resolve, to_tvm
 from service.request import TargetSpec
@@ -26,7 +26,10 @@ OPERATORS: dict[str, Operator] = {
     "channels last": Depthwise2d(batch=1, channels=64, height=14, width=14, kernel=(7, 7), channels_last=True),
     "pool": Pool2d(batch=1, channels=64, height=28, width=28, kernel=(2, 2), strides=(2, 2), reduce="max"),
     "image": Pool2d(batch=1, channels=64, height=14, width=7, kernel=(14, 7), whole=True, reduce="avg"),
+    "attention": Attention(batch=1, heads=2, queries=50, keys=60, depth=20, width=24, logit=("add.mn",)),
+    "attention of any length": Attention(batch=0, heads=2, queries=0, keys=0, depth=8, width=8, masked="zero"),
 }
+WRONG = {"attention": {"tiles": 9}, "attention of any length": {"tiles": 9}}
 SHIPPED_OPERATORS: dict[str, Operator] = {
     "max pool of ResNet": Pool2d(
         batch=1,
@@ -42,6 +45,15 @@ SHIPPED_OPERATORS: dict[str, Operator] = {
         batch=1, channels=96, height=56, width=56, kernel=(7, 7), padding=(3, 3, 3, 3), channels_last=True
     ),
     "mean of ResNet-50": Pool2d(batch=1, channels=2048, height=7, width=7, kernel=(7, 7), whole=True, reduce="avg"),
+    **{
+        f"attention of {name}": Attention(heads=12, depth=64, width=64, masked="never_nan", **sizes)
+        for name, sizes in {
+            "BERT": {"batch": 1, "queries": 128, "keys": 128, "logit": ("add.mn",)},
+            "BERT, batch 8": {"batch": 8, "queries": 128, "keys": 128, "logit": ("add.bmn",)},
+            "GPT-2": {"batch": 1, "queries": 64, "keys": 64, "logit": ("add.mn",)},
+            "ViT": {"batch": 1, "queries": 197, "keys": 197},
+        }.items()
+    },
 }
 
 
@@ -70,10 +82,11 @@ def test_a_record_decides_and_one_that_is_refused_is_passed_over(name: str) -> N
     asked = planner(operator, rule.name, rule.version, others[0].parameters)
     found = asked.plan(operator)
     assert found.parameters == others[0].parameters and found.origin != "default"
-    wrong = planner(operator, rule.name, rule.version, {**default.parameters, "strips": 5})
+    changed = WRONG.get(name, {"strips": 5})
+    wrong = planner(operator, rule.name, rule.version, {**default.parameters, **changed})
     assert wrong.plan(operator) == planning.default(operator, cpu)
     [(_, reason)] = wrong.passed_over[operator.digest]
-    assert "strips" in reason
+    assert next(iter(changed)) in reason
 
 
 @pytest.mark.parametrize("name", OPERATORS)

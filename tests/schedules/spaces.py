@@ -13,9 +13,12 @@ import tvm
 from tvm import relax, te, tirx
 
 from schedules import cpu
+from schedules.cpu import planning
 from schedules.cpu.attention.form import MASKED
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
+from schedules.hardware import cpu_of
 from schedules.ir import tir
+from schedules.operators import Attention
 from schedules.planned import space_of
 from schedules.template import Declined, Rule, Schedule
 from service.lowering import pipeline
@@ -125,8 +128,12 @@ def _attention(queries: int, keys: int, depth: int, width: int) -> Callable[[str
     """One batch and two heads, `[heads, rows, columns]`, summed in fp32 where the operands have 16 bits."""
 
     def make(dtype: str, target: str) -> list[Any]:
-        del target
         summed = dtype if dtype == "float64" else "float32"
+        operator = Attention(
+            batch=1, heads=2, queries=queries, keys=keys, depth=depth, width=width,
+            operands=(dtype,) * 3, accumulate=summed, out=summed,
+        )  # fmt: skip
+        plan = planning.default(operator, cpu_of(to_tvm(resolve(target))))
         shapes = ((2, queries, depth), (2, keys, depth), (2, keys, width))
         tensors = [te.placeholder(shape, dtype, name) for shape, name in zip(shapes, "qkv", strict=True)]
 
@@ -135,7 +142,7 @@ def _attention(queries: int, keys: int, depth: int, width: int) -> Callable[[str
 
         spec = AttentionSpec(
             (2,), queries, keys, depth, width, "nan",
-            load(0), load(1), load(2), None, (2, queries, width), lambda h, m, e: ([h], m, e),
+            load(0), load(1), load(2), None, (2, queries, width), lambda h, m, e: ([h], m, e), plan=plan,
         )  # fmt: skip
         return [te.create_prim_func([*tensors, attention(*tensors, spec=spec)]).with_attr(MASKED, "nan")]
 

@@ -13,7 +13,7 @@ from schedules.hardware import Cpu
 from schedules.ir import analysis, tir
 from schedules.template import Declined
 
-__all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "attention_of"]
+__all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "attention_of", "mask_room"]
 
 MASKED = "relaxc.masked_rows"
 """The PrimFunc's attribute that says what a row without a softmax gets: see `Attention.masked`."""
@@ -105,6 +105,11 @@ def attention_of(func: Any, cpu: Cpu) -> Attention | Declined:
     )
 
 
+def mask_room(queries: int | None, lanes: int) -> int:
+    """Return how many elements must be behind a mask's last query, so that vectors of `lanes` queries may be read."""
+    return MOST_VECTORS * lanes - 1 if queries is None else -queries % lanes
+
+
 @dataclass(frozen=True)
 class _Axis:
     var: Any
@@ -174,8 +179,8 @@ def _covers(load: Any, row: Any, queries: Any, lanes: int) -> bool:
         return False
     known, width = tir.as_int(queries), tir.as_int(load.source.shape[-1])
     if known is not None and width is not None:
-        return width >= -(-known // lanes) * lanes
-    return _at_least(load.source.shape[-1], queries + (MOST_VECTORS * lanes - 1))
+        return width >= known + mask_room(known, lanes)
+    return _at_least(load.source.shape[-1], queries + mask_room(None, lanes))
 
 
 def _at_least(width: Any, needed: Any) -> bool:

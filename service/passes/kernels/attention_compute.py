@@ -9,6 +9,8 @@ from typing import Any
 import tvm
 from tvm import te, tirx
 
+from schedules.plan import PLAN, Plan
+
 __all__ = ["AttentionSpec", "attention"]
 
 Element = Callable[..., Any]
@@ -37,6 +39,8 @@ class AttentionSpec:
     place: Callable[..., tuple[Sequence[Any], Any, Any]]
     dtype: str | None = None
     """In which the result is stored; None for that of the sums."""
+    plan: Plan | None = None
+    """How it is to be computed; None for a GPU, whose templates follow no plans."""
 
 
 def attention(*tensors: te.Tensor, spec: AttentionSpec) -> te.Tensor:
@@ -49,6 +53,7 @@ def attention(*tensors: te.Tensor, spec: AttentionSpec) -> te.Tensor:
             spec.query(tensors, at[:-2], at[-2], d.var) * spec.key(tensors, at[:-2], at[-1], d.var), axis=d
         ),
         name="attention_scores",
+        attrs={} if spec.plan is None else {PLAN: spec.plan.to_json()},
     )
     if spec.logit is not None:
         scores, logit = logits, spec.logit

@@ -38,6 +38,8 @@ class Step:
     """What the mask says of a score that stays, and the number in the others' place, if the step is a choice."""
     adds: bool = False
     """Whether the step adds a mask."""
+    name: str = ""
+    """What the step is called: `add`, `where`."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +116,7 @@ def _binary(call: relax.Call, view: View, scope: Scope) -> tuple[Step, relax.Exp
         if mask is None or not _keeps_shape(scores, call) or not _leads_to_product(scores, scope):
             continue
         ordered = operator if position == 0 else _swapped(operator)
-        return Step(ordered, (mask,), _factor(name, mask, position), adds=name == "add"), scores
+        return Step(ordered, (mask,), _factor(name, mask, position), adds=name == "add", name=name), scores
     return None
 
 
@@ -140,7 +142,7 @@ def _where(call: relax.Call, view: View, scope: Scope) -> tuple[Step, relax.Expr
         value = scalar_of(scope, other)
         if value is None or not _keeps_shape(scores, call) or not _leads_to_product(scores, scope):
             continue
-        return Step(choose(position == 1, value), (test,), chooses=(position == 1, value)), scores
+        return Step(choose(position == 1, value), (test,), chooses=(position == 1, value), name="where"), scores
     return None
 
 

@@ -10,13 +10,16 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax, tirx
 
-from schedules.cpu.attention.form import MASKED
+from schedules.cpu import planning
+from schedules.cpu.attention.form import MASKED, mask_room
 from schedules.hardware import Cpu
 from schedules.ir import tir
+from schedules.operators import Attention
+from schedules.plan import Planner
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls
 from service.passes.common.views import View, broadcast, look_through
 from service.passes.kernels.attention_compute import AttentionSpec, attention
-from service.passes.recognize.attention_logits import Logits, logits_of
+from service.passes.recognize.attention_logits import Logits, Step, logits_of
 from service.passes.recognize.attention_operands import Axes, Tensors, keeps_columns, operand, place
 from service.passes.simplify.simplify_shapes import shape_of
 
@@ -35,6 +38,7 @@ class RecognizeAttention:
 
     - The scale may stand on either side of the product, or on both; masks are added, or choose between a score and a
       number (`where`); the softmax may have a guard, `where(isnan(p), 0, p)`, or be a `safe_softmax`.
+    - How it is computed, `planner` says, which is asked for the operator; the call carries the plan.
     - Heads are split before and merged behind by `reshape` and `permute_dims`, cut out of a merged product by
       `strided_slice`, shared by `broadcast_to`: the kernel reads and writes where the values are, `[B, S, H * D]`.
     - Masks with a row for each query are transposed, with room for a whole vector behind the last: once for all
@@ -43,21 +47,21 @@ class RecognizeAttention:
     Left alone: scores that anything else reads, heads of a symbolic size, fewer than four queries.
     """
 
-    def __init__(self, cpu: Cpu) -> None:
-        self.cpu = cpu
+    def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
+        self.cpu, self.planner = cpu, planner or planning.Defaults(cpu)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
         names = {str(gvar.name_hint) for gvar in module.get_global_vars()}
         safe = {name for name in names if name.startswith("safe_softmax")}
-        rule = partial(_attention, self.cpu, safe)
+        rule = partial(_attention, self.cpu, self.planner, safe)
         # From the outermost movement inwards: the result is written where the last of them puts it.
         for name in ("reshape", "permute_dims", "matmul"):
             module = rewrite_calls(module, {name: rule})
         return module
 
 
-def _attention(cpu: Cpu, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
+def _attention(cpu: Cpu, planner: Planner, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
     sizes = shape_of(call)
     if sizes is None or (op_name(call) == "relax.reshape" and scope.call(call.args[0], "relax.permute_dims") is None):
         return None
@@ -76,7 +80,7 @@ def _attention(cpu: Cpu, safe: Collection[str], call: relax.Call, scope: Scope) 
     logits = logits_of(weights, scope, axes.bounds, safe)
     if logits is None:
         return None
-    return _emit(cpu, product, logits, axes, result, outer, scope)
+    return _emit(cpu, planner, product, logits, axes, result, outer, scope)
 
 
 def _is_batched_product(call: relax.Expr) -> bool:
@@ -92,7 +96,14 @@ def _is_batched_product(call: relax.Expr) -> bool:
 
 
 def _emit(
-    cpu: Cpu, product: relax.Call, logits: Logits, axes: Axes, result: View, outer: dict[Any, Any], scope: Scope
+    cpu: Cpu,
+    planner: Planner,
+    product: relax.Call,
+    logits: Logits,
+    axes: Axes,
+    result: View,
+    outer: dict[Any, Any],
+    scope: Scope,
 ) -> relax.Expr | None:
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
@@ -101,13 +112,14 @@ def _emit(
     if not heads_known or not tir.same_var(m, axes.m) or not tir.same_var(n, axes.n):
         return None
     axes = axes.with_depth(depth)
-    steps, scale = list(logits.steps), 1.0
+    steps, scale = [_seen_through(step, axes, scope) for step in logits.steps], 1.0
     while steps and steps[0].scale is not None:
         scale *= steps.pop(0).scale  # type: ignore[operator]
     query = operand(scores.args[0], (*where, axes.m, axes.d), axes, (axes.m, axes.d), scope, scales=True)
     key = operand(scores.args[1], (*where, axes.d, axes.n), axes, (axes.n, axes.d), scope, scales=True)
     value = operand(product.args[1], (*axes.batch, axes.n, axes.e), axes, (axes.n, axes.e), scope)
     query, key = replace(query, scale=query.scale * key.scale * scale), replace(key, scale=1.0)
+    plan = planner.plan(_operator(steps, (query, key, value), product, logits.masked, axes))
     tensors = Tensors(axes)
     spec = AttentionSpec(
         batch=tuple(axes.bounds[each] for each in axes.batch),
@@ -122,10 +134,49 @@ def _emit(
         logit=_logit(cpu, steps, axes, tensors, scope) if steps else None,
         shape=tuple(outer.values()),
         place=lambda *at: place(result, dict(zip(outer, at, strict=True))),
+        plan=plan,
     )
     compute = partial(attention, spec=spec)
     attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
-    return scope.emit_te(compute, *tensors.found, name="attention", attrs=attrs)
+    return scope.emit_te(compute, *tensors.found, name=planning.kernel_name(plan), attrs=attrs)
+
+
+def _seen_through(step: Step, axes: Axes, scope: Scope) -> Step:
+    """The step with its masks as they are where they come from."""
+    masks = (look_through(mask, scope, axes.bounds) if isinstance(mask, View) else mask for mask in step.masks)
+    return replace(step, masks=tuple(masks))
+
+
+def _operator(
+    steps: Sequence[Step], operands: Sequence[View], product: relax.Call, masked: str, axes: Axes
+) -> Attention:
+    *batch, heads = (axes.bounds[var] for var in axes.batch)
+    dtype = str(product.ty.dtype)
+    return Attention(
+        batch=_known(tir.product(batch)),
+        heads=_known(heads),
+        queries=_known(axes.bounds[axes.m]),
+        keys=_known(axes.bounds[axes.n]),
+        depth=_known(axes.bounds[axes.d]),
+        width=_known(axes.bounds[axes.e]),
+        logit=tuple(_named(step, axes) for step in steps),
+        masked=masked,
+        operands=tuple(str(operand.source.ty.dtype) for operand in operands),
+        accumulate=dtype,
+        out=dtype,
+    )
+
+
+def _known(size: Any) -> int:
+    return tir.as_int(size) or 0
+
+
+def _named(step: Step, axes: Axes) -> str:
+    """`add.bmn` for a mask with these axes; for one that is a number, and where all are alike, `add`."""
+    letters = [*((var, "b") for var in axes.batch[:-1]), (axes.batch[-1], "h"), (axes.m, "m"), (axes.n, "n")]
+    indices = [at for mask in step.masks if isinstance(mask, View) for at in mask.index]
+    used = dict.fromkeys(letter for var, letter in letters if tir.uses(indices, [var]))
+    return f"{step.name}.{''.join(used)}" if used else step.name
 
 
 def _logit(cpu: Cpu, steps: Sequence[Any], axes: Axes, tensors: Tensors, scope: Scope) -> Callable[..., Any]:
@@ -147,15 +198,12 @@ def _logit(cpu: Cpu, steps: Sequence[Any], axes: Axes, tensors: Tensors, scope: 
 
 def _transposed(cpu: Cpu, mask: View, axes: Axes, scope: Scope) -> View:
     """A mask with its queries along memory, and room behind the last for the vector that it is in."""
-    mask = look_through(mask, scope, axes.bounds)
     rows = [i for i, at in enumerate(mask.index) if tir.uses(at, [axes.m])]
     if len(rows) != 1 or not tir.same_var(mask.index[rows[0]], axes.m):
         return mask
     order = [axis for axis in range(len(mask.index)) if axis not in rows] + rows
     source = mask.source if order == sorted(order) else scope.emit(relax.op.permute_dims(mask.source, order))
-    lanes, queries = cpu.lanes(32), tir.as_int(axes.bounds[axes.m])
-    room = 4 * lanes - 1 if queries is None else -queries % lanes
-    if room:
+    if room := mask_room(tir.as_int(axes.bounds[axes.m]), cpu.lanes("float32")):
         widths = [0] * (2 * len(order) - 1) + [room]
         source = scope.emit(relax.op.nn.pad(source, widths))
     return replace(mask, source=source, index=tuple(mask.index[axis] for axis in order))

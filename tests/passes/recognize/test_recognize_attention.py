@@ -10,7 +10,10 @@ import pytest
 import tvm
 from tvm import relax
 
+from schedules.cpu import planning
 from schedules.hardware import cpu_of
+from schedules.operators import Attention, Operator
+from schedules.plan import Plan, plan_of
 from service.passes.recognize.recognize_attention import RecognizeAttention
 from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random, weights
@@ -189,6 +192,58 @@ def test_symbolic_batch_and_lengths() -> None:
         arrays = [random(batch, length, columns, seed=i) for i in range(3)]
         arrays.append(random(batch, 1, length, length, seed=5))
         becomes(module, ["permute_dims", "nn.pad", "attention"], *arrays)
+
+
+class Asked:
+    """A planner that remembers what it was asked, and plans one block of queries a task."""
+
+    def __init__(self) -> None:
+        self.operators: list[Operator] = []
+
+    def plan(self, operator: Operator) -> Plan:
+        """See `schedules.plan.Planner`."""
+        self.operators.append(operator)
+        found = planning.default(operator, CPU)
+        return planning.planned(
+            operator, found.template, {**found.parameters, "tiles": 1, "copies": 0}, CPU, "a record"
+        )
+
+
+MASKS = {
+    "": ((), ()),
+    "for every query": ((2, 1, 9, 11), ("add.bmn",)),
+    "for every head": ((1, HEADS, 9, 11), ("add.hmn",)),
+    "of keys": ((2, 1, 1, 11), ("add.bn",)),
+    "of keys, the same for the batch": ((11,), ("add.n",)),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_the_planner_is_asked_for_the_operator_and_the_call_carries_its_plan(name: str) -> None:
+    shape, logit = MASKS[name]
+
+    def net(q: relax.Expr, k: relax.Expr, v: relax.Expr, *mask: relax.Expr) -> relax.Expr:
+        scores = R.multiply(R.matmul(split(q), split(k, axes=(0, 2, 3, 1))), number(0.5))
+        return merge(attended(R.add(scores, mask[0]) if mask else scores, split(v)))
+
+    asked = Asked()
+    module = graph(net, **QKV, **({"mask": shape} if shape else {}))
+    with TARGET:
+        changed = RecognizeAttention(CPU, asked)(module)
+    sizes = {"batch": 2, "heads": HEADS, "queries": 9, "keys": 11, "depth": SIZE, "width": SIZE}
+    assert asked.operators == [Attention(**sizes, logit=logit)]
+    [plan] = [plan for func in changed.functions.values() if (plan := plan_of(func)) is not None]
+    assert plan == asked.plan(asked.operators[0])
+
+
+def test_sizes_that_are_not_known_are_zero_in_the_operator() -> None:
+    def net(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
+        return merge(attended(R.matmul(split(q), split(k, axes=(0, 2, 3, 1))), split(v)))
+
+    asked = Asked()
+    with TARGET:
+        RecognizeAttention(CPU, asked)(graph(net, **dict.fromkeys("qkv", ("b", "s", HEADS * SIZE))))
+    assert asked.operators == [Attention(batch=0, heads=HEADS, queries=0, keys=0, depth=SIZE, width=SIZE)]
 
 
 def test_layers_share_one_mask() -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,16 @@ import pytest
 import tvm
 from tvm import te, tirx
 
-from schedules.cpu.attention.attention import Attention
+from schedules.cpu import planning
+from schedules.cpu.attention.attention import TiledAttention
 from schedules.cpu.attention.form import MASKED
 from schedules.cpu.common.transposed_tile import transposed
+from schedules.hardware import cpu_of
 from schedules.ir import tir
 from schedules.ir.statements import block, ramp, store, unrolled, vectorized
+from schedules.operators import Attention
+from schedules.plan import Plan
+from schedules.planned import space_of
 from schedules.template import Declined, Schedule
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
@@ -49,7 +53,28 @@ class Case:
     symbolic: bool = False
 
 
-def function(case: Case) -> Any:
+def operator(case: Case) -> Attention:
+    """What the case computes; symbolic sizes are 0."""
+    batch, queries, keys = (0, 0, 0) if case.symbolic else (case.batch, case.queries, case.keys)
+    mask = {"": (), "add": ("add.hmn",), "where": ("where.hmn",), "keys": ("add.hn",)}[case.mask]
+    return Attention(
+        batch=batch,
+        heads=case.heads,
+        queries=queries,
+        keys=keys,
+        depth=case.depth,
+        width=case.width,
+        logit=mask,
+        masked=case.masked,
+    )
+
+
+def planned(case: Case, name: str = "auto") -> Plan:
+    """The default plan of a case."""
+    return planning.default(operator(case), cpu_of(to_tvm(resolve(name))))
+
+
+def function(case: Case, name: str = "auto") -> Any:
     """The PrimFunc that the pass emits for a case: q, k and v `[B, S, H * D]`, the mask `[1, H, N, M padded]`."""
     batch, queries, keys = case.batch, case.queries, case.keys
     if case.symbolic:
@@ -89,6 +114,7 @@ def function(case: Case) -> Any:
         logit=logit if case.mask else None,
         shape=(batch, queries, case.heads * case.width),
         place=lambda b, m, x: ([b, x // case.width], m, x % case.width),
+        plan=planned(case, name),
     )
     func = te.create_prim_func([*tensors, attention(*tensors, spec=spec)])
     return func.with_attr({MASKED: case.masked, "global_symbol": "main"})
@@ -136,7 +162,7 @@ def expected(case: Case, q: Array, k: Array, v: Array, *mask: Array) -> Array:
 
 def scheduled(func: Any, name: str, parameters: Any = None) -> Any:
     """The PrimFunc with the template applied."""
-    found = Attention().apply(func, to_tvm(resolve(name)), parameters)
+    found = TiledAttention().apply(func, to_tvm(resolve(name)), parameters)
     assert isinstance(found, Schedule), found
     return found.func.with_attr({"tirx.is_scheduled": True, VECTOR_MATH: True})
 
@@ -151,7 +177,7 @@ def run(func: Any, name: str, arrays: list[Array]) -> Array:
 
 def agree(case: Case, name: str = "auto", parameters: Any = None) -> None:
     """The template takes the case and computes what numpy does."""
-    func = function(case)
+    func = function(case, name)
     arrays = inputs(case, func)
     got = run(scheduled(func, name, parameters), name, arrays)
     np.testing.assert_allclose(got, expected(case, *arrays[:-1]), rtol=1e-4, atol=1e-5)
@@ -178,7 +204,7 @@ def test_masks_and_merged_operands(mask: str, merged: bool) -> None:
 @pytest.mark.sampled("257")
 @pytest.mark.parametrize("keys", [257, 700, 1000])
 def test_more_keys_than_a_softmax_step_takes(keys: int) -> None:
-    case = Case(queries=50, keys=keys, depth=8, mask="add")
+    case = Case(queries=130, keys=keys, depth=8, mask="add")
     agree(case)
     agree(case, parameters=point(case, block=64, tiles=2, copies=1))
 
@@ -223,24 +249,53 @@ def test_one_operand_that_is_not_a_number_stays_in_its_rows() -> None:
 
 def point(case: Case, **values: int) -> dict[str, int]:
     """The default parameters with some others."""
-    found = Attention().apply(function(case), to_tvm(resolve("auto")))
-    assert isinstance(found, Schedule)
-    return {**found.parameters, **values}
+    return {**planned(case).parameters, **values}
 
 
 @pytest.mark.slow
 def test_any_choice_is_right() -> None:
     case = Case(batch=2, queries=83, keys=75, heads=2, depth=12, width=32, mask="add", merged=True)
-    choices = Attention().choices(function(case), to_tvm(resolve("auto")))
-    assert not isinstance(choices, Declined)
-    points = [dict(zip(choices, values, strict=True)) for values in itertools.product(*choices.values())]
-    for each in random.Random(0).sample(points, 12):
+    points = space_of(TiledAttention(), function(case), to_tvm(resolve("auto")))
+    assert not isinstance(points, Declined)
+    for each in random.Random(0).sample(points.listed, 12):
         agree(case, parameters=each)
 
 
-def test_the_choices_are_refused_outside_the_space() -> None:
-    with pytest.raises(ValueError, match="vectors"):
-        scheduled(function(Case()), "auto", point(Case(), vectors=9))
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"vectors": 9}, "vectors"),
+        ({"keys": 11}, "keys"),
+        ({"rows": 7}, "do not divide"),
+        ({"vectors": 2, "rows": 8, "columns": 4}, "do not fit the registers"),
+        ({"block": 128}, "no more than there are"),
+        ({"tiles": 8}, "blocks of queries"),
+        ({"copies": 2}, "copies"),
+        ({"unroll": 1}, "the template's parameters are"),
+    ],
+)
+def test_parameters_that_are_no_point_are_refused(changed: dict[str, int], reason: str) -> None:
+    case = Case(queries=50, keys=40, width=64)
+    given = {**planned(case, "x86-64-v4").parameters, **changed}
+    assert reason in planning.refusal(operator(case), "cpu.attention", given, cpu_of(to_tvm(resolve("x86-64-v4"))))
+
+
+def test_sizes_that_are_not_known_have_no_copies_of_values() -> None:
+    case = Case(symbolic=True)
+    with pytest.raises(ValueError, match="copies"):
+        scheduled(function(case), "auto", {**planned(case).parameters, "copies": 1})
+
+
+@pytest.mark.parametrize("name", [*TARGETS, "x86-64-v4", "aarch64"])
+@pytest.mark.parametrize("sizes", [(1, 12, 128, 64), (8, 12, 197, 64), (2, 3, 17, 24), (0, 4, 0, 8), (1, 2, 4096, 128)])
+def test_a_space_has_the_default_and_no_point_twice(name: str, sizes: tuple[int, int, int, int]) -> None:
+    batch, heads, rows, width = sizes
+    given = Attention(batch=batch, heads=heads, queries=rows, keys=rows, depth=width, width=width)
+    cpu = cpu_of(to_tvm(resolve(name)))
+    points = [tuple(sorted(point.items())) for point in TiledAttention().space(given, cpu)]
+    assert tuple(planning.default(given, cpu).parameters.items()) in points
+    assert len(set(points)) == len(points) and 10 < len(points) < 500
+    assert not any(planning.refusal(given, "cpu.attention", dict(point), cpu) for point in points)
 
 
 def test_no_scores_in_memory_and_one_parallel_loop() -> None:
@@ -263,34 +318,42 @@ def test_a_few_operations_are_not_parallel() -> None:
 
 def test_the_default_fits_the_registers() -> None:
     for name, registers in (("x86-64-v2", 16), ("x86-64-v3", 16), ("x86-64-v4", 32), ("aarch64", 32)):
-        found = Attention().apply(function(Case(queries=197, keys=197, depth=64, width=64)), to_tvm(resolve(name)))
-        assert isinstance(found, Schedule)
-        p = found.parameters
+        p = planned(Case(queries=197, keys=197, depth=64, width=64), name).parameters
         assert p["keys"] * p["vectors"] + p["vectors"] + 1 <= registers
         assert p["rows"] * p["columns"] + p["columns"] + 1 <= registers
 
 
 @pytest.mark.parametrize("name", ["x86-64-v4", "aarch64"])
 def test_machine_code_for_other_targets(name: str) -> None:
-    func = scheduled(function(Case(queries=50, keys=50, depth=20, mask="where", masked="never_nan")), name)
+    func = scheduled(function(Case(queries=50, keys=50, depth=20, mask="where", masked="never_nan"), name), name)
     tirx.build(tvm.IRModule({"main": func}), to_tvm(resolve(name)), pipeline=pipeline.NAME)
 
 
 def test_what_it_declines() -> None:
     data = te.placeholder((8, 8), name="a")
     plain = te.create_prim_func([data, te.compute((8, 8), lambda i, j: data[i, j] + 1.0)])
-    assert isinstance(Attention().apply(plain, to_tvm(resolve("x86-64-v3"))), Declined)
-    assert isinstance(Attention().apply(_across(), to_tvm(resolve("x86-64-v3"))), Declined)
+    target = to_tvm(resolve("x86-64-v3"))
+    sizes = Attention(batch=1, heads=1, queries=8, keys=8, depth=4, width=4)
+    for func, reason in (
+        (plain, "carries no plan"),
+        (_across(None), "carries no plan"),
+        (_across(sizes), "not contiguous"),
+        (_across(replace(sizes, keys=9), along=True), "other sizes"),
+    ):
+        found = TiledAttention().apply(func, target)
+        assert isinstance(found, Declined) and reason in found.reason
 
 
-def _across() -> Any:
-    """Attention whose values are not contiguous in a head."""
+def _across(planned_for: Attention | None, *, along: bool = False) -> Any:
+    """Attention whose values are not contiguous in a head, unless `along`, with a plan for this operator."""
     q, k = (te.placeholder((8, 4), "float32", name) for name in "qk")
-    v = te.placeholder((4, 8), "float32", "v")
+    v = te.placeholder((8, 4) if along else (4, 8), "float32", "v")
+    plan = None if planned_for is None else planning.default(planned_for, cpu_of(to_tvm(resolve("x86-64-v3"))))
     spec = AttentionSpec(
         (1,), 8, 8, 4, 4, "nan",
-        lambda t, b, m, d: t[0][m, d], lambda t, b, n, d: t[1][n, d], lambda t, b, n, e: t[2][e, n],
-        None, (1, 8, 4), lambda b, m, e: ([b], m, e),
+        lambda t, b, m, d: t[0][m, d], lambda t, b, n, d: t[1][n, d],
+        lambda t, b, n, e: t[2][n, e] if along else t[2][e, n],
+        None, (1, 8, 4), lambda b, m, e: ([b], m, e), plan=plan,
     )  # fmt: skip
     return te.create_prim_func([q, k, v, attention(q, k, v, spec=spec)]).with_attr(MASKED, "nan")
 
