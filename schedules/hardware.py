@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from schedules.dots import MMA_SM80, MMA_SM90, WGMMA_SM90, Dot, accumulator_of, bits_of, cpu_dots, reference
+from schedules.ir.types import Target
 
 __all__ = ["CPUS", "GPUS", "Costs", "Cpu", "Dot", "Gpu", "cpu_of", "gpu_of"]
 
@@ -242,7 +242,7 @@ GPUS: dict[str, Gpu] = {
 }
 
 
-def cpu_of(target: Any) -> Cpu:
+def cpu_of(target: Target) -> Cpu:
     """Return the row of a `tvm.target.Target` for a CPU, with the target's own vector width, cores and caches.
 
     The row is the one that `model` names, else `mcpu`, else that of the level which the features make.
@@ -260,7 +260,7 @@ def cpu_of(target: Any) -> Cpu:
     return replace(row, cores=int(attrs.get("num-cores", row.cores)), features=enabled)
 
 
-def _level(target: Any, features: set[str]) -> str:
+def _level(target: Target, features: set[str]) -> str:
     """The level of a target whose `mcpu` has no row, by the features that LLVM gives it."""
     if str(target.attrs.get("mtriple", "")).startswith("aarch64"):
         return "aarch64"
@@ -291,7 +291,7 @@ def _with_caches(row: Cpu, l1: int, l2: int, l3: int) -> Cpu:
     return replace(row, l1_bytes=l1, l2_bytes=l2, l3_bytes=max(l2, l3)) if l1 < l2 else row
 
 
-def gpu_of(target: Any) -> Gpu:
+def gpu_of(target: Target) -> Gpu:
     """Return the row of a `tvm.target.Target` for a CUDA device; a later minor version takes its family's row."""
     arch = str(target.attrs["arch"]).removesuffix("a")
     at_or_below = [name for name in GPUS if int(name[3:]) <= int(arch[3:])]

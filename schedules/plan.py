@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import tvm_ffi
 from tvm import s_tir
 
 from schedules.ir import tir
+from schedules.ir.types import PrimFunc, SBlock
 from schedules.operators import Operator, operator_from
 
 __all__ = ["DEFAULT", "PLAN", "Plan", "Planner", "plan_of", "without_plan"]
@@ -61,7 +62,7 @@ class Planner(Protocol):
         ...
 
 
-def plan_of(func: Any) -> Plan | None:
+def plan_of(func: PrimFunc) -> Plan | None:
     """Return the plan that a PrimFunc carries, if one of its blocks does."""
     for realize in tir.block_realizes(func):
         text = realize.block.annotations.get(PLAN)
@@ -70,10 +71,10 @@ def plan_of(func: Any) -> Plan | None:
     return None
 
 
-def without_plan(func: Any) -> Any:
+def without_plan(func: PrimFunc) -> PrimFunc:
     """Return the PrimFunc without its plan: what it computes, however that is to be done."""
 
-    def bare(block: Any) -> Any:
+    def bare(block: SBlock) -> SBlock:
         if PLAN not in block.annotations:
             return block
         kept = {name: value for name, value in block.annotations.items() if name != PLAN}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from schedules.hardware import Cpu, cpu_of
+from schedules.ir.types import PrimFunc, Target
 from schedules.operators import Operator
 from schedules.plan import Plan, plan_of
 from schedules.template import Declined, Free, Parameters, Points, Rule, Schedule
@@ -27,7 +28,7 @@ class Planned(Generic[Op]):
     layout: tuple[str, ...]
     computes: type[Op]
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         plan = self._plan(func)
         if isinstance(plan, Declined):
@@ -39,7 +40,7 @@ class Planned(Generic[Op]):
         made = self.emit(func, plan.operator, chosen, cpu)  # type: ignore[arg-type]  # `_plan` has seen what it is of
         return made if isinstance(made, Declined) else Schedule(made, chosen)
 
-    def points(self, func: Any, target: Any) -> Points | Declined:
+    def points(self, func: PrimFunc, target: Target) -> Points | Declined:
         """Return the points of the PrimFunc's layout, that of its plan first."""
         plan = self._plan(func)
         if isinstance(plan, Declined):
@@ -60,11 +61,11 @@ class Planned(Generic[Op]):
         """Return the cycles of a point."""
         raise NotImplementedError
 
-    def emit(self, func: Any, operator: Op, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def emit(self, func: PrimFunc, operator: Op, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """Return `func` scheduled."""
         raise NotImplementedError
 
-    def _plan(self, func: Any) -> Plan | Declined:
+    def _plan(self, func: PrimFunc) -> Plan | Declined:
         plan = plan_of(func)
         if plan is None or plan.template != self.name:
             return Declined("it carries no plan of this template")
@@ -77,7 +78,7 @@ class Planned(Generic[Op]):
         return reason or (f"the PrimFunc has another {other[0]}" if other else "")
 
 
-def space_of(rule: Rule, func: Any, target: Any) -> Points | Declined:
+def space_of(rule: Rule, func: PrimFunc, target: Target) -> Points | Declined:
     """Return what a search may try for `func`."""
     if isinstance(rule, Planned):
         return rule.points(func, target)

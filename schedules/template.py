@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
+
+from schedules.ir.types import PrimFunc, Target
 
 __all__ = ["Choices", "Declined", "Free", "Parameters", "Points", "Rule", "Schedule", "check"]
 
@@ -20,7 +22,7 @@ Choices = Mapping[str, tuple[int, ...]]
 class Schedule:
     """A scheduled PrimFunc and the parameters that made it: applying the rule with them gives it again."""
 
-    func: Any
+    func: PrimFunc
     parameters: Parameters = field(default_factory=dict)
 
 
@@ -61,7 +63,7 @@ class Rule(Protocol):
     name: str
     version: int
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """Return `func` scheduled for `target` with `parameters`, or with those that the hardware row gives.
 
         The result computes what `func` computes, for every value of its symbolic sizes. A reduction may be
@@ -75,7 +77,7 @@ class Rule(Protocol):
 class Free(Rule, Protocol):
     """A template whose parameters may be combined freely; `schedules.planned.Planned` is the other kind of rule."""
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """Return the values of each parameter for `func`: every combination gives a right schedule."""
         ...
 

@@ -9,6 +9,7 @@ from tvm import IRModule, relax, tirx
 
 from schedules.cpu import planning
 from schedules.ir import tir
+from schedules.ir.types import PrimFunc, SBlock
 from schedules.operators import Conv2d, Matmul, Operator
 from schedules.plan import PLAN, Plan, plan_of
 
@@ -37,7 +38,7 @@ def group_of(unfused: IRModule, name: str) -> IRModule | None:
     return _again(unfused, found[0], None)
 
 
-def emitted(group: IRModule, plan: Plan) -> Any:
+def emitted(group: IRModule, plan: Plan) -> PrimFunc:
     """Return the PrimFunc of a group with its kernel as `plan` has it. Raise ValueError where it is not one kernel."""
     module = _again(group, group["main"], plan)
     passes = [relax.transform.AnnotateTIROpPattern(), relax.transform.FuseOps(), relax.transform.FuseTIR()]
@@ -49,7 +50,7 @@ def emitted(group: IRModule, plan: Plan) -> Any:
     return made[0]
 
 
-def weight_position(func: Any) -> int | None:
+def weight_position(func: PrimFunc) -> int | None:
     """Return which parameter of a PrimFunc with a plan is weights in a layout of the plan's; None if there are none."""
     if not _has_layouts(func):
         return None
@@ -68,12 +69,12 @@ def weight_shape(operator: Operator) -> tuple[int, ...]:
     return operator.filters, operator.channels // operator.groups, *operator.kernel
 
 
-def _has_layouts(func: Any) -> bool:
+def _has_layouts(func: PrimFunc) -> bool:
     plan = plan_of(func)
     return plan is not None and planning.has_layouts(plan)
 
 
-def _position(func: Any, block: Any) -> int | None:
+def _position(func: PrimFunc, block: SBlock) -> int | None:
     sources = [load.source for load in tir.loads(block.body.value) if not load.source.same_as(block.body.buffer)]
     params = list(func.params)
     direct = [i for i, param in enumerate(params) if param.same_as(sources[-1])]
@@ -91,7 +92,7 @@ def _calls(function: Any) -> list[tuple[Any, Any]]:
     return [(var, value) for var, value in bindings if not isinstance(value, relax.Var)]
 
 
-def _alone(func: Any, name: str) -> IRModule:
+def _alone(func: PrimFunc, name: str) -> IRModule:
     """One call of a PrimFunc."""
     types = [relax.TensorType([tir.as_int(d) for d in param.shape], str(param.dtype)) for param in func.params]
     params = [relax.Var(f"p{i}", ty) for i, ty in enumerate(types[:-1])]

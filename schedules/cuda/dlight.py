@@ -10,6 +10,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
 from schedules.ir import analysis
+from schedules.ir.types import Node, PrimFunc, Stmt, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Dlight"]
@@ -25,7 +26,7 @@ class Dlight:
         self.reason = reason
         self.needs_reduction = needs_reduction
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         check(parameters or {}, {})
         if self.needs_reduction and not analysis.has_reduction(func):
@@ -42,24 +43,24 @@ class Dlight:
             return Declined("it would leave loops to the CPU, which cannot read the device's memory")
         return Schedule(made)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """There is one point: nothing is chosen."""
         return {}
 
 
-def _parts(func: Any) -> list[Any]:
+def _parts(func: PrimFunc) -> list[Stmt]:
     """The statements that run one after the other, each a kernel or code of the host."""
     body = func.body.block.body if isinstance(func.body, SBlockRealize) else func.body
     return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
 
 
-def _launches(part: Any) -> bool:
-    found: list[Any] = []
+def _launches(part: Stmt) -> bool:
+    found: list[Stmt] = []
 
-    def loop(node: Any) -> None:
+    def loop(node: Node) -> None:
         found.extend([node] if node.kind == tirx.ForKind.THREAD_BINDING else [])
 
-    def attribute(node: Any) -> None:
+    def attribute(node: Node) -> None:
         found.extend([node] if node.attr_key == "thread_extent" else [])
 
     tvm_ffi.structural_walk(part, [(tirx.For, loop), (tirx.AttrStmt, attribute)], order="post")

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import ir, s_tir, tirx
 
 from schedules.ir import tir
+from schedules.ir.types import Buffer, Expr, For, IterVar, LoopRV, Node, PrimFunc, SBlock, Size, Stmt, TirSchedule, Var
 
 __all__ = [
     "Nest",
@@ -41,38 +42,38 @@ _CHEAP_CALLS = frozenset({"prim.if_then_else", "prim.likely", "tirx.fabs", "tirx
 class Nest:
     """A block alone in perfectly nested loops, one loop an axis, in the order of the axes; or in no loops at all."""
 
-    loops: tuple[Any, ...]
-    block: Any
+    loops: tuple[For, ...]
+    block: SBlock
 
     @property
-    def extents(self) -> list[Any]:
+    def extents(self) -> list[Size]:
         """The extents of the axes: ints, or expressions where symbolic."""
         return [tir.product([iv.dom.extent]) for iv in self.block.iter_vars]
 
-    def spatial_loops(self, sch: Any, name: str) -> list[Any]:
+    def spatial_loops(self, sch: TirSchedule, name: str) -> list[LoopRV]:
         """Return the schedule's loops over the parallel axes."""
         return self._loops(sch, name, tirx.IterVar.DataPar)
 
-    def reduction_loops(self, sch: Any, name: str) -> list[Any]:
+    def reduction_loops(self, sch: TirSchedule, name: str) -> list[LoopRV]:
         """Return the schedule's loops over the reduced axes."""
         return self._loops(sch, name, tirx.IterVar.CommReduce)
 
-    def _loops(self, sch: Any, name: str, kind: int) -> list[Any]:
+    def _loops(self, sch: TirSchedule, name: str, kind: int) -> list[LoopRV]:
         pairs = zip(sch.get_loops(name), self.block.iter_vars, strict=True)
         return [loop for loop, iv in pairs if iv.iter_type == kind]
 
 
-def nests(func: Any) -> list[Nest | None]:
+def nests(func: PrimFunc) -> list[Nest | None]:
     """Return the statements of `func` in order: None for what is not one block in its own plain loops."""
     return [_nest(statement) for statement in tir.statements(func.body.block.body)]
 
 
-def nest_of(func: Any, name: str) -> Nest | None:
+def nest_of(func: PrimFunc, name: str) -> Nest | None:
     """Return the nest of the block `name`, if it is one."""
     return next((nest for nest in nests(func) if nest is not None and nest.block.name_hint == name), None)
 
 
-def _nest(statement: Any) -> Nest | None:
+def _nest(statement: Stmt) -> Nest | None:
     loops = []
     while isinstance(statement, tirx.For) and statement.kind == tirx.ForKind.SERIAL and not statement.annotations:
         loops.append(statement)
@@ -88,7 +89,7 @@ def _nest(statement: Any) -> Nest | None:
     return Nest(tuple(loops), statement.block) if plain else None
 
 
-def is_contiguous_over(block: Any, axes: Sequence[Any]) -> bool:
+def is_contiguous_over(block: SBlock, axes: Sequence[Var]) -> bool:
     """Return whether each access moves through memory by 1 with the row-major position in `axes`, or does not move.
 
     At least one access must move. Conditions do not count: where they hold for a whole vector is tested later.
@@ -120,7 +121,7 @@ def worth_parallel(work: int | None) -> bool:
     return work is None or work >= PARALLEL_MIN_WORK
 
 
-def is_injective(block: Any) -> bool:
+def is_injective(block: SBlock) -> bool:
     """Return whether each iteration of `block` writes an element of its own, at its plain axes, and reduces nothing."""
     if block.init is not None or not isinstance(block.body, tirx.BufferStore) or block.match_buffers:
         return False
@@ -129,10 +130,10 @@ def is_injective(block: Any) -> bool:
     return writes_at_axes(block)
 
 
-def writes_at_axes(block: Any) -> bool:
+def writes_at_axes(block: SBlock) -> bool:
     """Return whether the store's indices are the block's spatial axes, each once, or constants, and none is missing."""
     own = [iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
-    seen: list[Any] = []
+    seen: list[Var] = []
     for index in block.body.indices:
         if tir.as_int(index) is not None:
             continue
@@ -143,7 +144,7 @@ def writes_at_axes(block: Any) -> bool:
     return all(tir.as_int(iv.dom.extent) == 1 for iv in missing)
 
 
-def is_reduction(block: Any) -> bool:
+def is_reduction(block: SBlock) -> bool:
     """Return whether `block` reduces into the elements at its plain axes, from an initial value."""
     kinds = {iv.iter_type for iv in block.iter_vars}
     return (
@@ -154,17 +155,17 @@ def is_reduction(block: Any) -> bool:
     )
 
 
-def has_reduction(func: Any) -> bool:
+def has_reduction(func: PrimFunc) -> bool:
     """Return whether a block of `func` reduces."""
     return any(realize.block.init is not None for realize in tir.block_realizes(func))
 
 
-def reduces(iter_var: Any) -> bool:
+def reduces(iter_var: IterVar) -> bool:
     """Return whether an axis of a block is reduced over."""
     return bool(iter_var.iter_type == tirx.IterVar.CommReduce)
 
 
-def readers(func: Any, buffer: Any) -> list[Any]:
+def readers(func: PrimFunc, buffer: Buffer) -> list[SBlock]:
     """Return the blocks that load from `buffer` and do not store to it."""
     blocks = [realize.block for realize in tir.block_realizes(func)]
     return [
@@ -175,19 +176,19 @@ def readers(func: Any, buffer: Any) -> list[Any]:
     ]
 
 
-def expression_size(node: Any) -> int:
+def expression_size(node: Node) -> int:
     """Return the number of operators, calls and loads in `node`."""
     return len(tir.collect(node, (*_ARITHMETIC, ir.Call, ir.TensorLoad, tirx.Cast, tirx.Select)))
 
 
-def is_expensive(node: Any) -> bool:
+def is_expensive(node: Node) -> bool:
     """Return whether `node` calls a function, such as exp, or divides floats: more than a few cycles."""
     if any(getattr(call.op, "name", "") not in _CHEAP_CALLS for call in tir.collect(node, ir.Call)):
         return True
     return any(str(div.ty.dtype).startswith("float") for div in tir.collect(node, tirx.Div))
 
 
-def iterations(block: Any) -> Any:
+def iterations(block: SBlock) -> Any:
     """Return how often the body of `block` runs: an int, or an expression where an extent is symbolic."""
     return tir.product([iv.dom.extent for iv in block.iter_vars])
 
@@ -195,7 +196,7 @@ def iterations(block: Any) -> Any:
 class Work:
     """The floating-point operations and bytes of a PrimFunc: ints, or text in its symbolic sizes."""
 
-    def __init__(self, flops: Any, size_bytes: Any, written_bytes: Any) -> None:
+    def __init__(self, flops: Size, size_bytes: Size, written_bytes: Size) -> None:
         self.flops = flops
         self.size_bytes = size_bytes
         self.written_bytes = written_bytes
@@ -214,14 +215,14 @@ class Work:
         }
 
 
-def work_of(func: Any) -> Work:
+def work_of(func: PrimFunc) -> Work:
     """Return what `func` computes and moves.
 
     FLOPs: each arithmetic operator and call of a stored value, on floats or integers, counts 1 an iteration.
     Bytes: each parameter once, as if every intermediate stayed in the cache; of one that is only gathered from, such
     as the table of an embedding, the elements that are loaded.
     """
-    flops: Any = 0
+    flops: Size = 0
     for realize in tir.block_realizes(func):
         block = realize.block
         operations = sum(_operations(store.value) for store in tir.collect(block.body, tirx.BufferStore))
@@ -232,7 +233,7 @@ def work_of(func: Any) -> Work:
     return Work(_folded(flops), _folded(sum(size for _, size in moved)), _folded(written))
 
 
-def _bytes_moved(func: Any, buffer: Any) -> Any:
+def _bytes_moved(func: PrimFunc, buffer: Buffer) -> Size:
     """The bytes of `buffer`, or of its elements that plain blocks load where these are fewer."""
     whole, loaded = _bytes(buffer), 0
     for realize in tir.block_realizes(func):
@@ -246,7 +247,7 @@ def _bytes_moved(func: Any, buffer: Any) -> Any:
     return min(whole, loaded * tir.dtype_bytes(str(buffer.dtype))) if isinstance(whole, int) and loaded else whole
 
 
-def _operations(value: Any) -> int:
+def _operations(value: Expr) -> int:
     """Operators outside of index expressions; of a Select by an index, such as of a matrix's row, the longer branch."""
     count = _written_operations(value)
     chosen = [select for select in tir.collect(value, tirx.Select) if not tir.loads(select.condition)]
@@ -259,25 +260,25 @@ def _operations(value: Any) -> int:
     return count
 
 
-def _written_operations(value: Any) -> int:
+def _written_operations(value: Expr) -> int:
     inside = sum(_all_operations(index) for load in tir.loads(value) for index in load.indices)
     return max(0, _all_operations(value) - inside)
 
 
-def _all_operations(node: Any) -> int:
+def _all_operations(node: Node) -> int:
     calls = [c for c in tir.collect(node, ir.Call) if getattr(c.op, "name", "") not in _CHEAP_CALLS]
     return len(tir.collect(node, _ARITHMETIC)) + len(calls)
 
 
-def _buffers(params: Iterable[Any]) -> list[Any]:
+def _buffers(params: Iterable[Var]) -> list[Buffer]:
     return [param for param in params if tirx.is_buffer_var(param)]
 
 
-def _bytes(buffer: Any) -> Any:
+def _bytes(buffer: Buffer) -> Size:
     return tir.product(list(buffer.shape)) * tir.dtype_bytes(str(buffer.dtype))
 
 
-def _folded(value: Any) -> Any:
+def _folded(value: Expr) -> Size:
     if isinstance(value, int):
         return value
     simple = tir.simplify(value)
@@ -285,11 +286,11 @@ def _folded(value: Any) -> Any:
     return simple if known is None else known
 
 
-def _json(value: Any) -> int | str:
+def _json(value: Size) -> int | str:
     return value if isinstance(value, int) else str(value).replace("T.int64(", "(")
 
 
-def common_rows(blocks: list[Any]) -> int | None:
+def common_rows(blocks: list[SBlock]) -> int | None:
     """Return how many leading axes every stage has in common; every reduction comes after them."""
     kept = [[iv for iv in block.iter_vars if not reduces(iv)] for block in blocks]
     rows = min(len(axes) for axes, block in zip(kept, blocks, strict=True) if is_reduction(block))

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import tirx
 
 from schedules.ir import tir
+from schedules.ir.types import Expr, IterVar, PrimFunc, SBlock, Size, Var
 from schedules.template import Declined
 
 __all__ = ["Contraction", "accumulation_dtype", "find"]
@@ -26,30 +27,30 @@ class Contraction:
     is `group * channels + channel`.
     """
 
-    block: Any
-    b: tuple[Any, ...]
-    m: tuple[Any, ...]
-    n: tuple[Any, ...]
-    k: tuple[Any, ...]
-    extents: dict[Any, Any]
-    origin: dict[Any, Any]
-    left: Any
-    right: Any
+    block: SBlock
+    b: tuple[Var, ...]
+    m: tuple[Var, ...]
+    n: tuple[Var, ...]
+    k: tuple[Var, ...]
+    extents: dict[Var, Size]
+    origin: dict[Var, Expr]
+    left: Expr
+    right: Expr
     operands: tuple[str, str]
     dtype: str
 
     @property
-    def reduced(self) -> list[Any]:
+    def reduced(self) -> list[Var]:
         """The reduction axes of the block, those of extent 1 included."""
         return [iv.var for iv in self.block.iter_vars if iv.iter_type == tirx.IterVar.CommReduce]
 
-    def size(self, axes: Sequence[Any]) -> Any:
+    def size(self, axes: Sequence[Var]) -> Any:
         """Return the size of a group of axes: an int, or an expression where it is symbolic."""
         return tir.product([self.extents[axis] for axis in axes])
 
-    def at(self, expr: Any, **positions: Any) -> Any:
+    def at(self, expr: Expr, **positions: Expr) -> Expr:
         """Return `expr` with the flattened positions of some groups (`b`, `m`, `n`, `k`) put in."""
-        values: dict[Any, Any] = {}
+        values: dict[Var, Expr] = {}
         for group, position in positions.items():
             axes = getattr(self, group)
             indices = tir.unflatten(position, [self.extents[axis] for axis in axes])
@@ -57,7 +58,7 @@ class Contraction:
         return tir.substitute(expr, values)
 
 
-def find(func: Any) -> Contraction | Declined:
+def find(func: PrimFunc) -> Contraction | Declined:
     """Find the one contraction of `func`, whose producers must be inlined already."""
     reductions = [r.block for r in tir.block_realizes(func) if r.block.init is not None]
     if len(reductions) != 1:
@@ -74,14 +75,14 @@ def accumulation_dtype(result: str) -> str:
     return "float32" if result in _SHORT_FLOATS else result
 
 
-def _stored_dtype(operand: Any) -> str:
+def _stored_dtype(operand: Expr) -> str:
     """The type of an operand before it is cast to that of the sum."""
     while isinstance(operand, tirx.Cast):
         operand = operand.value
     return str(operand.ty.dtype)
 
 
-def _operands(block: Any) -> tuple[Any, Any] | Declined:
+def _operands(block: SBlock) -> tuple[Expr, Expr] | Declined:
     """left and right of `C[i] = C[i] + left * right`, the init being zero."""
     value, init = block.body.value, block.init.value
     if float(getattr(init, "value", 1)) != 0:
@@ -97,7 +98,7 @@ def _operands(block: Any) -> tuple[Any, Any] | Declined:
     return (term.a, term.b) if exact else Declined("the product is cast before it is summed")
 
 
-def _classify(block: Any, a: Any, b: Any) -> Contraction | Declined:
+def _classify(block: SBlock, a: Expr, b: Expr) -> Contraction | Declined:
     extents = {iv.var: _extent(iv) for iv in block.iter_vars}
     spatial = [iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
     k = [iv.var for iv in block.iter_vars if iv.iter_type == tirx.IterVar.CommReduce]
@@ -108,7 +109,7 @@ def _classify(block: Any, a: Any, b: Any) -> Contraction | Declined:
         return ordered
     if not ordered or set(spatial) != set(ordered):
         return Declined("the result has no axes, or not all of them")
-    origin: dict[Any, Any] = {var: var for var in spatial}
+    origin: dict[Var, Expr] = {var: var for var in spatial}
     for var in [*spatial, *k]:
         if extents[var] == 1:
             zero = {var: tir.zero(var)}
@@ -136,7 +137,7 @@ def _classify(block: Any, a: Any, b: Any) -> Contraction | Declined:
     return Contraction(block, batch, m, n, real_k, extents, origin, left, right, operands, dtype)
 
 
-def _static_suffix(axes: tuple[Any, ...], extents: dict[Any, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def _static_suffix(axes: tuple[Var, ...], extents: dict[Var, Size]) -> tuple[tuple[Var, ...], tuple[Var, ...]]:
     """Outer and inner part of a group: of several axes, a symbolic one is flattened with no other.
 
     TVM cannot prove that blocks of 4 cover n * 7 rows; it can for n, and for 7.
@@ -148,9 +149,9 @@ def _static_suffix(axes: tuple[Any, ...], extents: dict[Any, Any]) -> tuple[tupl
     return axes[:split], axes[split:]
 
 
-def _axes_written(indices: Sequence[Any], spatial: Sequence[Any]) -> list[Any] | Declined:
+def _axes_written(indices: Sequence[Expr], spatial: Sequence[Var]) -> list[Var] | Declined:
     """The spatial variables in the order of the result's dims; a dim may be a constant."""
-    found: list[Any] = []
+    found: list[Var] = []
     for index in indices:
         if tir.as_int(index) is not None:
             continue
@@ -161,10 +162,10 @@ def _axes_written(indices: Sequence[Any], spatial: Sequence[Any]) -> list[Any] |
 
 
 def _split_groups(
-    ordered: list[Any], a: Any, b: Any, extents: dict[Any, Any], origin: dict[Any, Any]
-) -> tuple[list[Any], Any, Any]:
+    ordered: list[Var], a: Expr, b: Expr, extents: dict[Var, Size], origin: dict[Var, Expr]
+) -> tuple[list[Var], Expr, Expr]:
     """Splits a channel axis that one operand uses as `c // size` only into group and channel."""
-    split: list[Any] = []
+    split: list[Var] = []
     for var in ordered:
         sizes = {s for operand in (a, b) for s in [_group_size(operand, var)] if s is not None}
         extent = extents[var]
@@ -180,7 +181,7 @@ def _split_groups(
     return split, a, b
 
 
-def _group_size(expr: Any, var: Any) -> int | None:
+def _group_size(expr: Expr, var: Var) -> int | None:
     """`size` where every use of `var` in `expr` is `var // size`, size > 1."""
     divisions = [d for d in tir.collect(expr, tirx.FloorDiv) if isinstance(d.a, tirx.Var) and d.a.same_as(var)]
     occurrences = [v for v in tir.collect(expr, tirx.Var) if v.same_as(var)]
@@ -190,6 +191,6 @@ def _group_size(expr: Any, var: Any) -> int | None:
     return next(iter(sizes))
 
 
-def _extent(iter_var: Any) -> Any:
+def _extent(iter_var: IterVar) -> Size:
     known = tir.as_int(iter_var.dom.extent)
     return iter_var.dom.extent if known is None else known

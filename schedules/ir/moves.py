@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import s_tir
 
 from schedules.ir import analysis, tir
+from schedules.ir.types import LoopRV, SBlock, TirSchedule, Var
 from schedules.strict import made_up_for
 
 __all__ = [
@@ -32,7 +32,7 @@ MAX_INLINED_NODES = 400
 """Expression nodes over which a producer stays a stage of its own: its uses multiply when it is inlined."""
 
 
-def inline_producers(sch: Any, *, keep: Callable[[Any], bool] = lambda block: False) -> None:
+def inline_producers(sch: TirSchedule, *, keep: Callable[[SBlock], bool] = lambda block: False) -> None:
     """Elementwise stages go into the stages that read them, in program order.
 
         t[i] = f(a[i]);  c[i] = g(t[i])   →   c[i] = g(f(a[i]))
@@ -56,7 +56,7 @@ def inline_producers(sch: Any, *, keep: Callable[[Any], bool] = lambda block: Fa
             continue
 
 
-def _worth_inlining(block: Any, readers: Sequence[Any]) -> bool:
+def _worth_inlining(block: SBlock, readers: Sequence[SBlock]) -> bool:
     buffer = block.body.buffer
     uses = [sum(load.source.same_as(buffer) for load in tir.loads(reader)) for reader in readers]
     nodes = analysis.expression_size(block.body.value)
@@ -68,12 +68,12 @@ def _worth_inlining(block: Any, readers: Sequence[Any]) -> bool:
     return len(readers) == 1 and analysis.iterations(readers[0]) == analysis.iterations(block)
 
 
-def fuse_all(sch: Any, loops: Sequence[Any]) -> Any:
+def fuse_all(sch: TirSchedule, loops: Sequence[LoopRV]) -> LoopRV:
     """Fuse `loops` into one; one loop is itself."""
     return loops[0] if len(loops) == 1 else sch.fuse(*loops)
 
 
-def parallelize(sch: Any, loops: Sequence[Any], work: int | None, cores: int) -> Any | None:
+def parallelize(sch: TirSchedule, loops: Sequence[LoopRV], work: int | None, cores: int) -> LoopRV | None:
     """Run the outer `loops` as one parallel loop, if `work` (scalar operations, None for unknown) is worth it."""
     if not loops:
         return None
@@ -83,7 +83,7 @@ def parallelize(sch: Any, loops: Sequence[Any], work: int | None, cores: int) ->
     return fused
 
 
-def loop_of(sch: Any, name: str, axis: Any) -> Any:
+def loop_of(sch: TirSchedule, name: str, axis: Var) -> LoopRV:
     """Return the innermost loop around the block `name` that its `axis` is bound to. Raise ValueError without one."""
     realize = next(r for r in tir.block_realizes(sch.mod["main"]) if r.block.name_hint == name)
     value = next(v for iv, v in zip(realize.block.iter_vars, realize.iter_values, strict=True) if iv.var.same_as(axis))
@@ -93,7 +93,7 @@ def loop_of(sch: Any, name: str, axis: Any) -> Any:
     raise ValueError(f"axis {axis} of block {name} is bound to no loop")
 
 
-def vectorize_inner(sch: Any, loop: Any, lanes: int) -> list[Any]:
+def vectorize_inner(sch: TirSchedule, loop: LoopRV, lanes: int) -> list[LoopRV]:
     """Run `loop` in vectors of `lanes`, with a scalar tail where these do not divide it.
 
         for i in n   →   for i0 in ceil(n / lanes): for i1 in vectorized(lanes)
@@ -110,7 +110,7 @@ def vectorize_inner(sch: Any, loop: Any, lanes: int) -> list[Any]:
     return [outer, inner]
 
 
-def prefetch_ahead(sch: Any, tiles: Any, ahead: int, elements: int) -> None:
+def prefetch_ahead(sch: TirSchedule, tiles: LoopRV, ahead: int, elements: int) -> None:
     """Have the loop over `tiles`, each of which reads the same `elements`, fetch those that are `ahead` into L2.
 
     for tile in T: use P[base .. base + elements)   also fetches   P[base + ahead .. base + ahead + elements)
@@ -123,6 +123,6 @@ def prefetch_ahead(sch: Any, tiles: Any, ahead: int, elements: int) -> None:
     sch.annotate(tiles, PREFETCH_AHEAD, [ahead, elements])
 
 
-def accumulate_locally(sch: Any, loop: Any) -> None:
+def accumulate_locally(sch: TirSchedule, loop: LoopRV) -> None:
     """Have the reduction `loop` hold what it adds to in registers, from before its first to after its last step."""
     sch.annotate(loop, ACCUMULATE_LOCALLY, 1)

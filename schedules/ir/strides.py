@@ -11,6 +11,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from schedules.ir import tir
+from schedules.ir.types import Buffer, BufferStore, Expr, IterVar, SBlock, Size, Var
 
 __all__ = ["Access", "Axis", "Strided", "strided"]
 
@@ -19,15 +20,15 @@ __all__ = ["Access", "Axis", "Strided", "strided"]
 class Axis:
     """Adjacent axes of a block as one, of `extent`; a symbolic one stands alone."""
 
-    vars: tuple[Any, ...]
-    sizes: tuple[Any, ...]
+    vars: tuple[Var, ...]
+    sizes: tuple[Size, ...]
 
     @property
     def extent(self) -> Any:
         """Its length: an int, or an expression."""
         return tir.product(list(self.sizes))
 
-    def indices(self, position: Any) -> dict[Any, Any]:
+    def indices(self, position: Expr) -> dict[Var, Expr]:
         """Return the block's variables at a position along it."""
         return dict(zip(self.vars, tir.unflatten(position, [tir.size(size) for size in self.sizes]), strict=True))
 
@@ -36,11 +37,11 @@ class Axis:
 class Access:
     """A load, or the store: `node` has its indices; `strides`, in elements, along the axes, None where not constant."""
 
-    node: Any
-    buffer: Any
+    node: TensorLoad | BufferStore
+    buffer: Buffer
     strides: tuple[int | None, ...]
 
-    def offset(self, axes: Sequence[Axis], positions: Sequence[Any], fixed: dict[Any, Any]) -> Any:
+    def offset(self, axes: Sequence[Axis], positions: Sequence[Expr], fixed: dict[Var, Expr]) -> Expr:
         """Return the element, counted from the buffer's first, at `positions` along the axes."""
         values, total = dict(fixed), tir.index_const(0)
         for axis, position, stride in zip(axes, positions, self.strides, strict=True):
@@ -52,12 +53,12 @@ class Access:
         start = tir.flatten(self.node.indices, self.buffer.shape)
         return tir.simplify(tir.substitute(start, values)) + total
 
-    def element(self, axes: Sequence[Axis], positions: Sequence[Any], fixed: dict[Any, Any]) -> Any:
+    def element(self, axes: Sequence[Axis], positions: Sequence[Expr], fixed: dict[Var, Expr]) -> Expr:
         """Return a load at `positions` along the axes."""
         indices = self.at(self.offset(axes, positions, fixed))
         return self.buffer[tuple(indices)] if indices else tirx.BufferLoad(self.buffer, [])
 
-    def at(self, offset: Any) -> list[Any]:
+    def at(self, offset: Expr) -> list[Expr]:
         """Return the indices of the element at `offset`: all in the last, which lowering adds up to the same address.
 
         Indices of each dim are divisions and remainders of the offset, which TVM's simplifier does not always put
@@ -74,17 +75,17 @@ class Strided:
     `ones` are the axes of length 1. `block` is as it was.
     """
 
-    block: Any
-    body: Any
+    block: SBlock
+    body: BufferStore
     axes: tuple[Axis, ...]
-    ones: dict[Any, Any]
+    ones: dict[Var, Expr]
     store: Access
     loads: tuple[Access, ...]
 
-    def value(self, positions: Sequence[Any], replaced: Mapping[int, Any] | None = None) -> Any:
+    def value(self, positions: Sequence[Expr], replaced: Mapping[int, Expr] | None = None) -> Expr:
         """Return what is stored at `positions` along the axes, with these values for the loads in `replaced`."""
 
-        def loaded(load: Any) -> Any:
+        def loaded(load: TensorLoad) -> Expr:
             index = next(i for i, access in enumerate(self.loads) if tir.same(access.node, load))
             if replaced is not None and index in replaced:
                 return replaced[index]
@@ -97,7 +98,7 @@ class Strided:
         return tir.substitute(tvm_ffi.structural_map(self.body.value, (TensorLoad, loaded)), values)
 
 
-def strided(block: Any, params: Sequence[Any]) -> Strided | None:
+def strided(block: SBlock, params: Sequence[Buffer]) -> Strided | None:
     """Return an elementwise `block` between buffers of `params`, with its axes coalesced; None for gathers or in place.
 
     Neighbours become one axis where every access goes on from the end of the inner one in the step that it has along
@@ -120,9 +121,9 @@ def strided(block: Any, params: Sequence[Any]) -> Strided | None:
     return Strided(block, store, tuple(axes), ones, accesses[0], tuple(accesses[1:]))
 
 
-def _split(block: Any, ones: dict[Any, Any]) -> tuple[Any, list[Axis]]:
+def _split(block: SBlock, ones: dict[Var, Expr]) -> tuple[BufferStore, list[Axis]]:
     """The store over the axes longer than 1, each cut where an index divides it, as `x[j // 64, i, j % 64]` does."""
-    values: dict[Any, Any] = dict(ones)
+    values: dict[Var, Expr] = dict(ones)
     axes: list[Axis] = []
     for iv in block.iter_vars:
         if iv.var in ones:
@@ -134,7 +135,7 @@ def _split(block: Any, ones: dict[Any, Any]) -> tuple[Any, list[Axis]]:
         axes += [Axis((part,), (size,)) for part, size in zip(parts, sizes, strict=True)]
     extents = {axis.vars[0]: axis.sizes[0] for axis in axes}
 
-    def simpler(load: Any) -> Any:
+    def simpler(load: TensorLoad) -> Expr:
         return load.source[tuple(tir.simplify(index, extents) for index in load.indices)] if load.indices else load
 
     store = tir.substitute(block.body, values)
@@ -142,7 +143,7 @@ def _split(block: Any, ones: dict[Any, Any]) -> tuple[Any, list[Axis]]:
     return tirx.BufferStore(store.buffer, value, [tir.simplify(index, extents) for index in store.indices]), axes
 
 
-def _cut(iv: Any, block: Any) -> list[Any]:
+def _cut(iv: IterVar, block: SBlock) -> list[Size]:
     """The sizes that the axis falls into, by the divisors of the quotients and remainders that indices take of it."""
     extent = tir.as_int(iv.dom.extent)
     if extent is None:
@@ -154,7 +155,7 @@ def _cut(iv: Any, block: Any) -> list[Any]:
             step = _stride(node.a, iv.var, {iv.var: iv.dom.extent})
             if divisor and step and divisor % step == 0 and extent % (divisor // step) == 0:
                 found.add(divisor // step)
-    sizes: list[Any] = []
+    sizes: list[Size] = []
     inner = 1
     for divisor in sorted(found):
         if inner < divisor < extent and divisor % inner == 0:
@@ -163,21 +164,21 @@ def _cut(iv: Any, block: Any) -> list[Any]:
     return [extent // inner, *sizes]
 
 
-def _distinct(loads: list[Any]) -> list[Any]:
-    found: list[Any] = []
+def _distinct(loads: list[TensorLoad]) -> list[TensorLoad]:
+    found: list[TensorLoad] = []
     for load in loads:
         if not any(tir.same(load, other) for other in found):
             found.append(load)
     return found
 
 
-def _access(node: Any, buffer: Any, axes: list[Axis]) -> Access:
+def _access(node: TensorLoad | BufferStore, buffer: Buffer, axes: list[Axis]) -> Access:
     start = tir.flatten(node.indices, buffer.shape)
     extents = {axis.vars[0]: axis.sizes[0] for axis in axes}
     return Access(node, buffer, tuple(_stride(start, axis.vars[0], extents) for axis in axes))
 
 
-def _stride(position: Any, var: Any, extents: dict[Any, Any]) -> int | None:
+def _stride(position: Expr, var: Var, extents: dict[Var, Size]) -> int | None:
     """How far `position` goes with each step of `var`, if that is always as far."""
     if not tir.uses(position, [var]):
         return 0
@@ -185,12 +186,12 @@ def _stride(position: Any, var: Any, extents: dict[Any, Any]) -> int | None:
     return tir.as_int(tir.simplify(next_position - position, extents | {var: extents[var] - 1}))
 
 
-def _used_bare(value: Any) -> list[Any]:
+def _used_bare(value: Expr) -> list[Var]:
     """The variables that `value` uses outside of the indices of its loads."""
     return tir.variables(tvm_ffi.structural_map(value, (TensorLoad, lambda load: tirx.const(0, str(load.ty.dtype)))))
 
 
-def _coalesced(axes: list[Axis], accesses: list[Access], bare: list[Any]) -> tuple[list[Axis], list[Access]]:
+def _coalesced(axes: list[Axis], accesses: list[Access], bare: list[Var]) -> tuple[list[Axis], list[Access]]:
     at = len(axes) - 2
     while at >= 0:
         outer, inner = axes[at], axes[at + 1]

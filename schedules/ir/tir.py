@@ -11,6 +11,20 @@ from tvm import s_tir, tirx
 from tvm.ir import Call, Range, TensorLoad
 from tvm.sym import Analyzer
 
+from schedules.ir.types import (
+    Buffer,
+    BufferRegion,
+    BufferStore,
+    Expr,
+    Node,
+    PrimFunc,
+    SBlock,
+    SBlockRealize,
+    Size,
+    Stmt,
+    Var,
+)
+
 __all__ = [
     "access_regions",
     "as_int",
@@ -57,11 +71,11 @@ _FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 _ON = tvm_ffi.structural.WalkResult.ADVANCE
 
 
-def collect(root: Any, kinds: type | tuple[type, ...]) -> list[Any]:
+def collect(root: Node, kinds: type | tuple[type, ...]) -> list[Any]:
     """Return every node of one of `kinds` below `root`, once for each place it occurs at, children first."""
     found: list[Any] = []
 
-    def visit(node: Any) -> Any:
+    def visit(node: Node) -> Any:
         found.append(node)
         return _ON
 
@@ -69,32 +83,32 @@ def collect(root: Any, kinds: type | tuple[type, ...]) -> list[Any]:
     return found
 
 
-def variables(expr: Any) -> list[Any]:
+def variables(expr: Node) -> list[Var]:
     """Return the index variables that `expr` uses, without buffers, each once."""
-    found: list[Any] = []
+    found: list[Var] = []
     for var in collect(expr, tirx.Var):
         if not tirx.is_buffer_var(var) and not any(var.same_as(other) for other in found):
             found.append(var)
     return found
 
 
-def uses(expr: Any, candidates: Iterable[Any]) -> list[Any]:
+def uses(expr: Node, candidates: Iterable[Var]) -> list[Var]:
     """Those of `candidates` (variables) that `expr` uses, in their order."""
     used = variables(expr)
     return [var for var in candidates if any(var.same_as(other) for other in used)]
 
 
-def loads(expr: Any) -> list[Any]:
+def loads(expr: Node) -> list[TensorLoad]:
     """Return every load from a buffer in `expr`: nodes with `.source` and `.indices`."""
     return collect(expr, TensorLoad)
 
 
-def substitute(node: Any, values: Mapping[Any, Any]) -> Any:
+def substitute(node: Node, values: Mapping[Var, Expr]) -> Any:
     """Return `node` with each variable (or buffer) replaced by its value."""
     return tvm_ffi.structural_map(node, (tirx.Var, lambda var: values.get(var, var)))
 
 
-def simplify(expr: Any, extents: Mapping[Any, Any] | None = None) -> Any:
+def simplify(expr: Expr, extents: Mapping[Var, Size] | None = None) -> Expr:
     """Return `expr` simplified, given that each variable of `extents` runs from 0 up to its extent."""
     analyzer = Analyzer()
     for var, extent in (extents or {}).items():
@@ -102,7 +116,7 @@ def simplify(expr: Any, extents: Mapping[Any, Any] | None = None) -> Any:
     return analyzer.simplify(expr)
 
 
-def as_int(expr: Any) -> int | None:
+def as_int(expr: Size) -> int | None:
     """Return the value of a constant, or None for a symbolic size."""
     if isinstance(expr, int):
         return expr
@@ -110,28 +124,28 @@ def as_int(expr: Any) -> int | None:
     return int(value) if isinstance(expr, tirx.IntImm) and value is not None else None
 
 
-def product(extents: Sequence[Any]) -> Any:
+def product(extents: Sequence[Size]) -> Any:
     """Return the product of sizes: an int where all are constant, else an int64 expression."""
     known = [as_int(extent) for extent in extents]
     if all(value is not None for value in known):
         return prod(value for value in known if value is not None)
-    total: Any = index_const(1)
+    total: Expr = index_const(1)
     for extent in extents:
         total = total * extent
     return simplify(total)
 
 
-def index_const(value: int) -> Any:
+def index_const(value: int) -> Expr:
     """Return the constant `value` in the type of indices."""
     return tirx.const(value, INDEX)
 
 
-def size(extent: Any) -> Any:
+def size(extent: Size) -> Expr:
     """Return `extent` as an expression in the type of indices."""
     return index_const(extent) if isinstance(extent, int) else extent.astype(INDEX)
 
 
-def flatten(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
+def flatten(indices: Sequence[Expr], extents: Sequence[Size]) -> Expr:
     """Return the row-major position of `indices` in a space of `extents`: `(i, j) in (m, n) → i * n + j`."""
     if not indices:
         return index_const(0)
@@ -141,12 +155,12 @@ def flatten(indices: Sequence[Any], extents: Sequence[Any]) -> Any:
     return position
 
 
-def unflatten(position: Any, extents: Sequence[Any]) -> list[Any]:
+def unflatten(position: Expr, extents: Sequence[Size]) -> list[Expr]:
     """Return the indices of a row-major `position` in a space of `extents`; the inverse of `flatten`.
 
     The outermost index takes no modulo, so a position beyond the end runs off in that dim only.
     """
-    indices: list[Any] = []
+    indices: list[Expr] = []
     for extent in reversed(list(extents)[1:]):
         extent = size(extent) if isinstance(extent, int) else extent
         indices.append(tirx.floormod(position, extent))
@@ -154,7 +168,7 @@ def unflatten(position: Any, extents: Sequence[Any]) -> list[Any]:
     return [*reversed([*indices, position])][: len(extents)]
 
 
-def block_realizes(func: Any) -> list[Any]:
+def block_realizes(func: PrimFunc) -> list[SBlockRealize]:
     """Return every block of `func` but the root, in program order; blocks inside opaque blocks too."""
     root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
     return [r for r in collect(func.body, s_tir.SBlockRealize) if root is None or not r.block.same_as(root)]
@@ -162,9 +176,9 @@ def block_realizes(func: Any) -> list[Any]:
 
 def loop_nest(
     name: str,
-    extents: Sequence[tuple[str, Any, bool]],
-    body: Callable[[list[Any]], tuple[Any, Any | None]],
-) -> Any:
+    extents: Sequence[tuple[str, Size, bool]],
+    body: Callable[[list[Var]], tuple[Stmt, Stmt | None]],
+) -> Stmt:
     """Return a block named `name` in a loop nest of its own; `extents` has (name, extent, is reduction).
 
     `body` takes the block's variables and gives its statement, and its initial statement or None.
@@ -180,13 +194,13 @@ def loop_nest(
     touched = access_regions(draft)
     block = s_tir.SBlock(iters, touched[0], touched[1], name, statement, init)
     loops = [tirx.Var(label, INDEX) for label, _, _ in extents]
-    nest: Any = s_tir.SBlockRealize(loops, True, block)
+    nest: Stmt = s_tir.SBlockRealize(loops, True, block)
     for var, (_, extent, _) in reversed(list(zip(loops, extents, strict=True))):
         nest = tirx.For(var, index_const(0), size(extent), tirx.ForKind.SERIAL, nest)
     return nest
 
 
-def access_regions(block: Any) -> tuple[list[Any], list[Any]]:
+def access_regions(block: SBlock) -> tuple[list[BufferRegion], list[BufferRegion]]:
     """Return the buffer regions that a block reads and writes, from its body."""
     stores = {store.buffer for store in collect(block.body, tirx.BufferStore)}
     buffers = {load.source: load.source for load in loads(block.body)} | {store: store for store in stores}
@@ -194,28 +208,28 @@ def access_regions(block: Any) -> tuple[list[Any], list[Any]]:
     return [*reads, *opaque], [*writes, *opaque]
 
 
-def same(a: Any, b: Any) -> bool:
+def same(a: Node, b: Node) -> bool:
     """Return whether two expressions are the same tree."""
     return bool(tvm_ffi.structural_equal(a, b))
 
 
-def replace_loads(node: Any, buffer: Any, value: Callable[[Any], Any]) -> Any:
+def replace_loads(node: Node, buffer: Buffer, value: Callable[[TensorLoad], Expr]) -> Any:
     """Return `node` with each load from `buffer` replaced by what `value` gives for it."""
     return tvm_ffi.structural_map(node, (TensorLoad, lambda load: value(load) if load.source.same_as(buffer) else load))
 
 
-def simplify_store(store: Any) -> Any:
+def simplify_store(store: BufferStore) -> BufferStore:
     """Return a store with its value's and its own indices simplified."""
     analyzer = Analyzer()
     return tirx.BufferStore(store.buffer, analyzer.simplify(store.value), [analyzer.simplify(i) for i in store.indices])
 
 
-def statements(stmt: Any) -> list[Any]:
+def statements(stmt: Stmt) -> list[Stmt]:
     """Return the statements of a sequence; one statement is a sequence of one."""
     return list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt]
 
 
-def zero(expr: Any) -> Any:
+def zero(expr: Expr) -> Expr:
     """Return the constant 0 of the type of `expr`."""
     return tirx.const(0, str(expr.ty.dtype))
 
@@ -241,23 +255,23 @@ def is_float(dtype: str) -> bool:
     return dtype.startswith(("float", "bfloat"))
 
 
-def fresh(name: str) -> Any:
+def fresh(name: str) -> Var:
     """Return a new variable in the type of indices."""
     return tirx.Var(name, INDEX)
 
 
-def conditions(expr: Any) -> list[Any]:
+def conditions(expr: Node) -> list[Expr]:
     """Return every select and if_then_else in `expr`."""
     calls = [c for c in collect(expr, Call) if is_if_then_else(c)]
     return [*calls, *collect(expr, tirx.Select)]
 
 
-def is_if_then_else(node: Any) -> bool:
+def is_if_then_else(node: Node) -> bool:
     """Return whether `node` is an if_then_else of an expression, which TVM 0.27 has in its dialect `prim`."""
     return isinstance(node, Call) and getattr(node.op, "name", "") == "prim.if_then_else"
 
 
-def is_nan(value: Any) -> Any:
+def is_nan(value: Expr) -> Expr:
     """Return whether a float is NaN, by its bits: fast-math code assumes that no comparison of floats sees one."""
     dtype = str(value.ty.dtype)
     bits = dtype_bits(dtype)
@@ -266,36 +280,36 @@ def is_nan(value: Any) -> Any:
     return magnitude > tirx.const(sign - (1 << _FRACTION_BITS[dtype]), f"int{bits}")
 
 
-def same_var(a: Any, b: Any) -> bool:
+def same_var(a: Expr, b: Expr) -> bool:
     """Return whether both are the same variable."""
     return isinstance(a, tirx.Var) and bool(a.same_as(b))
 
 
-def steps_by_one(position: Any, var: Any, bounds: Mapping[Any, Any]) -> bool:
+def steps_by_one(position: Expr, var: Var, bounds: Mapping[Var, Size]) -> bool:
     """Return whether `position` is `var` plus something that does not use it, while variables stay in `bounds`."""
     rest = simplify(position - var, bounds)
     return not uses(rest, [var])
 
 
-def same_size(a: Any, b: Any) -> bool:
+def same_size(a: Expr, b: Expr) -> bool:
     """Return whether two sizes are provably equal."""
     return as_int(simplify(size(a) - size(b))) == 0
 
 
-def loads_what_it_stores(expr: Any, store: Any) -> bool:
+def loads_what_it_stores(expr: Expr, store: BufferStore) -> bool:
     """Return whether `expr` is a load of the element that `store` writes."""
     if not isinstance(expr, TensorLoad) or not expr.source.same_as(store.buffer):
         return False
     return bool(tvm_ffi.structural_equal(expr.indices, store.indices))
 
 
-def ceil_div(extent: Any, divisor: int) -> Any:
+def ceil_div(extent: Size, divisor: int) -> Any:
     """Return `extent / divisor` rounded up: an int where `extent` is one."""
     if isinstance(extent, int):
         return -(-extent // divisor)
     return simplify(tirx.floordiv(extent + (divisor - 1), divisor))
 
 
-def block_names(func: Any) -> set[str]:
+def block_names(func: PrimFunc) -> set[str]:
     """Return the names of the blocks of `func`."""
     return {str(realize.block.name_hint) for realize in block_realizes(func)}

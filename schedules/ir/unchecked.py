@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import s_tir
+
+from schedules.ir.types import PrimFunc, TirSchedule
 
 __all__ = ["UNCHECKED", "unchecked_schedule"]
 
@@ -15,7 +15,7 @@ UNCHECKED = {
 """Template → what TVM refuses although it is right. A test holds that no other schedule is unchecked."""
 
 
-def unchecked_schedule(func: Any, template: str) -> Any:
+def unchecked_schedule(func: PrimFunc, template: str) -> TirSchedule:
     """Return a schedule of `func` whose steps are not checked. Raise KeyError where the template has no reason."""
     UNCHECKED[template]
     return s_tir.Schedule(func, enable_check=False)

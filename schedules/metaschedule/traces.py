@@ -12,6 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.schedule import Trace
 
+from schedules.ir.types import PrimFunc, Target
 from schedules.metaschedule.trace_check import parse
 from schedules.template import Declined, Schedule
 
@@ -29,7 +30,7 @@ class Traced:
     name: str = "metaschedule"
     version: int = 1
 
-    def replay(self, func: Any, trace: str) -> Schedule | Declined:
+    def replay(self, func: PrimFunc, trace: str) -> Schedule | Declined:
         """Return `func` scheduled as `trace` says (JSON, of whoever wrote it), or why it cannot be; do nothing else."""
         try:
             steps = parse(trace)
@@ -46,7 +47,7 @@ class Traced:
 METASCHEDULE = Traced()
 
 
-def sample(func: Any, target: Any, *, seed: int, count: int) -> tuple[str, ...]:
+def sample(func: PrimFunc, target: Target, *, seed: int, count: int) -> tuple[str, ...]:
     """At most `count` different traces of the space for a CPU, as JSON; equal arguments give equal traces.
 
     None where MetaSchedule has nothing to choose for `func`, or cannot schedule it. `seed` is between 1 and 2**31 - 1.
@@ -62,7 +63,7 @@ def sample(func: Any, target: Any, *, seed: int, count: int) -> tuple[str, ...]:
     return tuple(text for text in texts if isinstance(METASCHEDULE.replay(func, text), Schedule))
 
 
-def _context(func: Any, target: Any, seed: int) -> Any:
+def _context(func: PrimFunc, target: Target, seed: int) -> Any:
     """A TuneContext, but not by its constructor: that compiles the tensor intrinsics of all GPUs, for 15 seconds."""
     context = ms.TuneContext.__new__(ms.TuneContext)
     context.__init_handle_by_constructor__(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import ir, s_tir
 
 from schedules.cpu.rows.partial_sums import PARTIAL, row_form
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves, tir
+from schedules.ir.types import LoopRV, PrimFunc, SBlock, Size, TirSchedule
 from schedules.strict import made_up_for
 
 __all__ = [
@@ -33,7 +32,7 @@ _NARROWEST_BITS = 16
 """Bits of an element under which vectors get no more lanes: bytes are computed in wider types, a register each."""
 
 
-def schedule_nests(func: Any, cpu: Cpu, *, careful: bool = False) -> Any:
+def schedule_nests(func: PrimFunc, cpu: Cpu, *, careful: bool = False) -> PrimFunc:
     """Return `func` with each of its loop nests scheduled on its own, and what is no plain nest left as it is.
 
     With `careful`, a nest that TVM refuses a step on stays as it was; else its ScheduleError goes up.
@@ -57,7 +56,7 @@ def schedule_nests(func: Any, cpu: Cpu, *, careful: bool = False) -> Any:
     return sch.mod["main"]
 
 
-def _schedule_nest(sch: Any, nest: analysis.Nest, cpu: Cpu) -> None:
+def _schedule_nest(sch: TirSchedule, nest: analysis.Nest, cpu: Cpu) -> None:
     name = nest.block.name_hint
     if analysis.is_injective(nest.block):
         _spatial(sch, name, nest, cpu)
@@ -68,7 +67,7 @@ def _schedule_nest(sch: Any, nest: analysis.Nest, cpu: Cpu) -> None:
             _columns(sch, name, nest, cpu)
 
 
-def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
+def _spatial(sch: TirSchedule, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     """for outer in parallel: for i: for l in vectorized: out[outer, i, l] = f(…)"""
     loops = sch.get_loops(name)
     suffix, contiguous = contiguous_suffix(nest.block)
@@ -91,7 +90,7 @@ def _spatial(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
         moves.vectorize_inner(sch, inner, lanes)
 
 
-def _axis_read_along(block: Any) -> int | None:
+def _axis_read_along(block: SBlock) -> int | None:
     """The axis, not the last, along which a load walks through memory: the block transposes. None if there is none."""
     extents = {iv.var: iv.dom.extent for iv in block.iter_vars}
     for load in tir.loads(block.body.value):
@@ -105,12 +104,12 @@ def _axis_read_along(block: Any) -> int | None:
     return None
 
 
-def _transposed_block(block: Any) -> int:
+def _transposed_block(block: SBlock) -> int:
     """Elements of the result in a cache line."""
     return LINE_BYTES // tir.dtype_bytes(str(block.body.buffer.dtype))
 
 
-def _transposed(sch: Any, loops: list[Any], across: int, block: Any, cpu: Cpu) -> None:
+def _transposed(sch: TirSchedule, loops: list[LoopRV], across: int, block: SBlock, cpu: Cpu) -> None:
     """for blocks in parallel: for a, l in a line: out[a, l] = x[l, a]; a block's cache lines are used whole"""
     line = _transposed_block(block)
     tile, a = sch.split(loops[across], [None, line])
@@ -129,12 +128,12 @@ def _chunk(total: int, lanes: int, parts: int) -> int:
     return even
 
 
-def _few(extents: list[Any], cpu: Cpu) -> bool:
+def _few(extents: list[Size], cpu: Cpu) -> bool:
     total = tir.product(extents)
     return isinstance(total, int) and total < TASKS_PER_CORE * cpu.cores
 
 
-def _rows(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
+def _rows(sch: TirSchedule, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     """for row in parallel: s[row] = reduce over k of x[row, k], the lanes of `row_form` in one vector"""
     spatial = nest.spatial_loops(sch, name)
     partial = name + PARTIAL if name + PARTIAL in tir.block_names(sch.mod["main"]) else None
@@ -147,7 +146,7 @@ def _rows(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     finish_reduction(sch, name)
 
 
-def vectorize_partial(sch: Any, partial: str) -> None:
+def vectorize_partial(sch: TirSchedule, partial: str) -> None:
     """Keep the partial results of `row_form` in one vector register; they are its result's last dim."""
     block = sch.get(sch.get_sblock(partial))
     lane_axis, (step_axis,) = block.body.indices[-1], [iv.var for iv in block.iter_vars if analysis.reduces(iv)]
@@ -157,7 +156,7 @@ def vectorize_partial(sch: Any, partial: str) -> None:
     sch.decompose_reduction(partial, step)
 
 
-def finish_reduction(sch: Any, name: str) -> None:
+def finish_reduction(sch: TirSchedule, name: str) -> None:
     """Move the initial value of a reduction before its outermost reduction loop."""
     axes = [iv.var for iv in sch.get(sch.get_sblock(name)).iter_vars if analysis.reduces(iv)]
     loops = [moves.loop_of(sch, name, axis) for axis in axes]
@@ -166,7 +165,7 @@ def finish_reduction(sch: Any, name: str) -> None:
     sch.decompose_reduction(name, first)
 
 
-def _columns(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
+def _columns(sch: TirSchedule, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     """for outer, column block in parallel: for k: for vectors v: acc[v, l] += x[k, v, l]; out = acc"""
     spatial, reduction = nest.spatial_loops(sch, name), nest.reduction_loops(sch, name)
     if not spatial:
@@ -200,26 +199,26 @@ def _columns(sch: Any, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
         sch.decompose_reduction(name, reduction[0])
 
 
-def _vectors_of_columns(extent: int, lanes: int, outer: Any, cpu: Cpu) -> int:
+def _vectors_of_columns(extent: int, lanes: int, outer: Size, cpu: Cpu) -> int:
     """Vectors of a block of columns: as many cache lines in a row, so that memory is not read a line a page."""
     tasks = extent * outer // (lanes * TASKS_PER_CORE * cpu.cores) if isinstance(outer, int) else 8
     fitting = [count for count in (8, 4, 2) if extent % (count * lanes) == 0 and count <= tasks]
     return fitting[0] if fitting else 1
 
 
-def work_of_nest(block: Any) -> int | None:
+def work_of_nest(block: SBlock) -> int | None:
     count = analysis.iterations(block)
     return count * max(1, analysis.expression_size(block.body)) if isinstance(count, int) else None
 
 
-def lanes_of(block: Any, cpu: Cpu) -> int:
+def lanes_of(block: SBlock, cpu: Cpu) -> int:
     """Return lanes such that the widest element that the block loads or stores fills one vector."""
     buffers = [block.body.buffer, *(load.source for load in tir.loads(block.body.value))]
     bits = max(tir.dtype_bits(str(buffer.dtype)) for buffer in buffers)
     return cpu.lanes(max(bits, _NARROWEST_BITS))
 
 
-def rows_are_contiguous(block: Any) -> bool:
+def rows_are_contiguous(block: SBlock) -> bool:
     """Return whether the innermost reduction axis, and not the last axis of the result, walks through memory."""
     reduction = [iv.var for iv in block.iter_vars if analysis.reduces(iv)]
     spatial = [iv.var for iv in block.iter_vars if not analysis.reduces(iv) and tir.as_int(iv.dom.extent) != 1]
@@ -228,7 +227,7 @@ def rows_are_contiguous(block: Any) -> bool:
     return analysis.is_contiguous_over(block, reduction[-1:])
 
 
-def contiguous_suffix(block: Any, first: int = 0) -> tuple[int, bool]:
+def contiguous_suffix(block: SBlock, first: int = 0) -> tuple[int, bool]:
     """Return how many of the last axes (but those before `first`) can be one flat loop, and whether it is unit-stride.
 
     At least 1: where no access is unit-stride, the last axis with False.
@@ -242,6 +241,6 @@ def contiguous_suffix(block: Any, first: int = 0) -> tuple[int, bool]:
     return (best, True) if best else (1, _computes_enough(block))
 
 
-def _computes_enough(block: Any) -> bool:
+def _computes_enough(block: SBlock) -> bool:
     """Vectors pay in spite of gathers where functions are evaluated."""
     return len(tir.collect(block.body.value, ir.Call)) > 2 and analysis.is_expensive(block.body.value)

@@ -7,10 +7,9 @@ epilogue reads it from there.
 
 from __future__ import annotations
 
-from typing import Any
-
 from schedules.hardware import Cpu
 from schedules.ir import analysis, tir
+from schedules.ir.types import PrimFunc, SBlock
 from schedules.template import Declined
 
 __all__ = [
@@ -59,7 +58,7 @@ def unrolled_steps(extent: int) -> int:
     return divisors(extent, UNROLLED)[-1]
 
 
-def blocks_around(func: Any, name: str) -> tuple[list[Any], Any, list[Any]] | Declined:
+def blocks_around(func: PrimFunc, name: str) -> tuple[list[SBlock], SBlock, list[SBlock]] | Declined:
     """Return the blocks before the one called `name`, that block, and those after it, which must be elementwise."""
     blocks = [realize.block for realize in tir.block_realizes(func)]
     at = [i for i, block in enumerate(blocks) if block.name_hint == name]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from tvm import tirx
 
 from schedules.ir.statements import buffer, ramp, sequence, store
+from schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = ["is_square_of_two", "transposed"]
 
@@ -18,8 +18,8 @@ def is_square_of_two(lanes: int) -> bool:
 
 
 def transposed(
-    lanes: int, fill: Callable[[Any], Any], write: Callable[[int, Any], Any], *, dtype: str
-) -> tuple[Any, list[Any]]:
+    lanes: int, fill: Callable[[Buffer], Stmt], write: Callable[[int, Expr], Stmt], *, dtype: str
+) -> tuple[Stmt, list[Buffer]]:
     """Transpose a tile of `lanes` vectors, `x[i, j] → write(j, vector of x[:, j])`; return also its buffers.
 
     `fill(tile)` is a statement that writes row i to `tile[i * lanes : (i + 1) * lanes]`.
@@ -38,7 +38,7 @@ def transposed(
     return sequence(*statements), tiles
 
 
-def _exchanged(tile: Any, row: int, width: int, lanes: int) -> Any:
+def _exchanged(tile: Buffer, row: int, width: int, lanes: int) -> Expr:
     """Row `row` after the blocks of `width` have changed places with those of its partner, `width` rows away."""
     partner = row ^ width
     upper, lower = min(row, partner), max(row, partner)
@@ -46,7 +46,7 @@ def _exchanged(tile: Any, row: int, width: int, lanes: int) -> Any:
     return tirx.Shuffle(vectors, _order(row == upper, width, lanes))
 
 
-def _row(tile: Any, row: int, lanes: int) -> Any:
+def _row(tile: Buffer, row: int, lanes: int) -> Expr:
     return tirx.BufferLoad(tile, [ramp(row * lanes, lanes)])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import tvm_ffi
 from tvm import s_tir, tirx
@@ -13,12 +12,13 @@ from schedules.cpu.common.register_tile import blocks_around
 from schedules.cpu.common.window_plan import AS_NEEDED, MOST_TAPS, STAGED, Window
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves, tir
+from schedules.ir.types import Expr, For, LoopRV, PrimFunc, SBlock, Stmt, TirSchedule, Var
 from schedules.template import Declined, Parameters
 
 __all__ = ["schedule", "unfit"]
 
 
-def unfit(func: Any, window: Window) -> Declined | None:
+def unfit(func: PrimFunc, window: Window) -> Declined | None:
     """Return why `func` has no such window with elementwise stages before and behind it; None if it has."""
     found = blocks_around(func, window.name)
     if isinstance(found, Declined):
@@ -31,7 +31,7 @@ def unfit(func: Any, window: Window) -> Declined | None:
     return None
 
 
-def schedule(func: Any, window: Window, chosen: Parameters, cpu: Cpu) -> Any:
+def schedule(func: PrimFunc, window: Window, chosen: Parameters, cpu: Cpu) -> PrimFunc:
     """Return a PrimFunc that is not `unfit` as in the docstring of the templates that call this."""
     sch = s_tir.Schedule(func)
     before, block, after = blocks_around(func, window.name)  # type: ignore[misc]  # it is not unfit
@@ -60,7 +60,7 @@ def schedule(func: Any, window: Window, chosen: Parameters, cpu: Cpu) -> Any:
     return _skip_rows_outside(sch.mod["main"], f"{window.name}_update", block.init.value)
 
 
-def _stage(sch: Any, name: str, last: str, tile: Any) -> None:
+def _stage(sch: TirSchedule, name: str, last: str, tile: LoopRV) -> None:
     """The epilogue reads the accumulators from memory, in a loop: a function's code is there once, not per column."""
     accumulator = sch.get(sch.get_sblock(name)).writes[0].source
     reads = [region.source for region in sch.get(sch.get_sblock(last)).reads]
@@ -72,7 +72,7 @@ def _stage(sch: Any, name: str, last: str, tile: Any) -> None:
     sch.vectorize(lane)
 
 
-def _accumulate(sch: Any, window: Window) -> None:
+def _accumulate(sch: TirSchedule, window: Window) -> None:
     *_, column, lane, r, q = sch.get_loops(window.name)
     if window.op.kernel[1] <= MOST_TAPS:
         sch.reorder(r, column, q, lane)
@@ -84,7 +84,7 @@ def _accumulate(sch: Any, window: Window) -> None:
     sch.decompose_reduction(window.name, r)
 
 
-def _skip_rows_outside(func: Any, name: str, identity: Any) -> Any:
+def _skip_rows_outside(func: PrimFunc, name: str, identity: Expr) -> PrimFunc:
     """Rows of padding are skipped where they would add the `identity`.
 
     for r: acc += if_then_else(row(r) and column(w), A, 0) * W   →   for r: if row(r): acc += if_then_else(column(w), …)
@@ -92,9 +92,9 @@ def _skip_rows_outside(func: Any, name: str, identity: Any) -> Any:
     realize = next(r for r in tir.block_realizes(func) if r.block.name_hint == name)
     values = {iv.var: value for iv, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     h, r = (realize.block.iter_vars[axis].var for axis in (-5, -2))
-    found: list[Any] = []
+    found: list[Expr] = []
 
-    def inner(call: Any) -> Any:
+    def inner(call: Expr) -> Expr:
         return (
             _without_rows(call, [h, r], found)
             if tir.is_if_then_else(call) and tir.same(call.args[2], identity)
@@ -107,16 +107,16 @@ def _skip_rows_outside(func: Any, name: str, identity: Any) -> Any:
     condition = tir.substitute(tirx.all(*found), values)
     (window_row,) = tir.variables(values[r])
 
-    def block_of(block: Any) -> Any:
+    def block_of(block: SBlock) -> SBlock:
         return _with_body(block, body) if block.name_hint == name else block
 
-    def loop_of(loop: Any) -> Any:
+    def loop_of(loop: For) -> For:
         return _with_guard(loop, condition) if loop.loop_var.same_as(window_row) else loop
 
     return tvm_ffi.structural_map(func, [(s_tir.SBlock, block_of), (tirx.For, loop_of)])
 
 
-def _without_rows(call: Any, rows: Sequence[Any], found: list[Any]) -> Any:
+def _without_rows(call: Expr, rows: Sequence[Var], found: list[Expr]) -> Expr:
     """An if_then_else without the conditions that use nothing but `rows`, which go to `found`."""
     conditions = _conjuncts(call.args[0])
     others = [each for each in conditions if len(tir.uses(each, rows)) < len(tir.variables(each))]
@@ -124,15 +124,15 @@ def _without_rows(call: Any, rows: Sequence[Any], found: list[Any]) -> Any:
     return tirx.if_then_else(tirx.all(*others), *call.args[1:]) if others else call.args[1]
 
 
-def _conjuncts(condition: Any) -> list[Any]:
+def _conjuncts(condition: Expr) -> list[Expr]:
     return [*_conjuncts(condition.a), *_conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]
 
 
-def _with_body(block: Any, body: Any) -> Any:
+def _with_body(block: SBlock, body: Stmt) -> SBlock:
     axes, reads, writes = block.iter_vars, block.reads, block.writes
     return s_tir.SBlock(axes, reads, writes, block.name_hint, body, annotations=block.annotations)
 
 
-def _with_guard(loop: Any, condition: Any) -> Any:
+def _with_guard(loop: For, condition: Expr) -> For:
     body = tirx.IfThenElse(condition, loop.body, None)
     return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations)

@@ -8,6 +8,7 @@ import numpy as np
 import tvm
 from tvm import te
 
+from schedules.ir.types import Expr
 from schedules.operators import Conv2d
 from schedules.plan import PLAN, Plan
 
@@ -36,7 +37,7 @@ def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:
     batch, channels, height, width = data.shape
     blocks = -(-int(channels) // lanes)
 
-    def element(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+    def element(n: Expr, c: Expr, h: Expr, w: Expr, v: Expr) -> Expr:
         channel = c * lanes + v
         if int(channels) % lanes == 0:
             return data[n, channel, h, w]
@@ -63,7 +64,7 @@ def pad(data: te.Tensor, padding: tuple[int, int, int, int]) -> te.Tensor:
     batch, channels, height, width, *rest = data.shape
     shape = (batch, channels, height + top + bottom, width + left + right, *rest)
 
-    def element(n: Any, c: Any, h: Any, w: Any, *v: Any) -> Any:
+    def element(n: Expr, c: Expr, h: Expr, w: Expr, *v: Expr) -> Expr:
         inside = te.all(h >= top, h < height + top, w >= left, w < width + left)
         return te.if_then_else(inside, data[(n, c, h - top, w - left, *v)], tvm.tirx.const(0, data.dtype))
 
@@ -96,7 +97,7 @@ def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *,
     q = te.reduce_axis((0, kernel_w), name="q")
     iv = te.reduce_axis((0, in_lanes), name="iv")
 
-    def product(n: Any, o: Any, h: Any, w: Any, ov: Any) -> Any:
+    def product(n: Expr, o: Expr, h: Expr, w: Expr, ov: Expr) -> Expr:
         w = w if columns == padded else te.min(w, columns - 1)
         y, x = (w // out_w, w % out_w) if flat else (h, w)
         y, x = y * stride_h + r * dilation_h, x * stride_w + q * dilation_w
@@ -107,7 +108,7 @@ def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *,
 
     tiles = te.compute((batch, blocks, rows, padded, lanes), product, name="conv2d", attrs={PLAN: plan.to_json()})
 
-    def crop(n: Any, o: Any, h: Any, w: Any, ov: Any) -> Any:
+    def crop(n: Expr, o: Expr, h: Expr, w: Expr, ov: Expr) -> Expr:
         return tiles[n, o, 0, h * out_w + w, ov] if flat else tiles[n, o, h, w, ov]
 
     return te.compute((batch, blocks, out_h, out_w, lanes), crop, name="crop")
@@ -120,7 +121,7 @@ def _gated_data(data: te.Tensor, gate: te.Tensor) -> te.Tensor:
 def _gated_weight(weight: te.Tensor, gate: te.Tensor) -> te.Tensor:
     """`G[n, o, i, r, q, iv, ov] = W[o, i, r, q, iv, ov] * gate[n, i, 0, 0, iv]`, for convolutions of one group."""
 
-    def element(n: Any, o: Any, i: Any, r: Any, q: Any, iv: Any, ov: Any) -> Any:
+    def element(n: Expr, o: Expr, i: Expr, r: Expr, q: Expr, iv: Expr, ov: Expr) -> Expr:
         return weight[o, i, r, q, iv, ov] * gate[n, i, 0, 0, iv]
 
     return te.compute((gate.shape[0], *weight.shape), element, name="gated")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from tvm import s_tir
 
@@ -12,6 +11,7 @@ from schedules.cpu.conv import blocked_plan
 from schedules.cpu.conv.blocked_plan import Layout
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
+from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from schedules.operators import Conv2d
 from schedules.planned import Planned
 from schedules.template import Declined, Parameters
@@ -54,7 +54,7 @@ class Conv2dBlocked(Planned[Conv2d]):
         """See `Planned`."""
         return blocked_plan.estimate(operator, parameters, cpu)
 
-    def emit(self, func: Any, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def emit(self, func: PrimFunc, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         found = blocks_around(func, BLOCK)
         if isinstance(found, Declined):
@@ -64,7 +64,7 @@ class Conv2dBlocked(Planned[Conv2d]):
         return _schedule(func, Layout.of(operator, parameters), parameters)
 
 
-def _schedule(func: Any, shape: Layout, chosen: Parameters) -> Any:
+def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters) -> PrimFunc:
     sch = s_tir.Schedule(func)
     before, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
     last = after[-1].name_hint
@@ -100,7 +100,7 @@ def _schedule(func: Any, shape: Layout, chosen: Parameters) -> Any:
     return sch.mod["main"]
 
 
-def _prologue(sch: Any, names: list[str], task: Any) -> None:
+def _prologue(sch: TirSchedule, names: list[str], task: LoopRV) -> None:
     """What pads or scales by a gate, for each task, into a buffer that stays in the cache; what is before it inside."""
     kept = [name for name in names if name in ("pad", "gated")]
     for name in names:
@@ -111,7 +111,7 @@ def _prologue(sch: Any, names: list[str], task: Any) -> None:
         sch.vectorize(sch.get_loops(name)[-1])
 
 
-def _accumulate(sch: Any, steps: int) -> None:
+def _accumulate(sch: TirSchedule, steps: int) -> None:
     *_, channels, _, columns, lane, i, r, q, iv = sch.get_loops(BLOCK)
     iv, unrolled = sch.split(iv, [None, steps])
     sch.reorder(i, r, q, iv, unrolled, columns, channels, lane)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import s_tir
 
 from schedules.cpu.common.nest import lanes_of, schedule_nests
 from schedules.hardware import cpu_of
 from schedules.ir import analysis, moves, tir
 from schedules.ir.contraction import Contraction, find
+from schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Depthwise"]
@@ -29,7 +28,7 @@ class Depthwise:
     name = "cpu.depthwise"
     version = 2
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         cpu = cpu_of(target)
         found = self._match(func)
@@ -42,7 +41,7 @@ class Depthwise:
         sch = self._schedule(func, found, p["lanes"], analysis.work_of(func).known_flops, cpu.cores)
         return sch if isinstance(sch, Declined) else Schedule(schedule_nests(sch.mod["main"], cpu), p)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """See `schedules.template.Rule`."""
         found = self._match(func)
         return found if isinstance(found, Declined) else self._choices(lanes_of(found.block, cpu_of(target)))
@@ -52,7 +51,7 @@ class Depthwise:
         """From a quarter of a vector, where columns are few, to two vectors."""
         return {"lanes": tuple(n for n in (lanes // 4, lanes // 2, lanes, 2 * lanes) if n > 1 or n == lanes)}
 
-    def _match(self, func: Any) -> Contraction | Declined:
+    def _match(self, func: PrimFunc) -> Contraction | Declined:
         sch = s_tir.Schedule(func)
         moves.inline_producers(sch)
         merged = find(sch.mod["main"])
@@ -62,7 +61,9 @@ class Depthwise:
             return Declined("not one output channel a group")
         return merged
 
-    def _schedule(self, func: Any, c: Contraction, lanes: int, work: int | None, cores: int) -> Any | Declined:
+    def _schedule(
+        self, func: PrimFunc, c: Contraction, lanes: int, work: int | None, cores: int
+    ) -> TirSchedule | Declined:
         sch = s_tir.Schedule(func)
         name = c.block.name_hint
         producer = _padding(func, name)
@@ -95,7 +96,7 @@ class Depthwise:
         return sch
 
     @staticmethod
-    def _column_block(sch: Any, column: Any, lanes: int) -> tuple[list[Any], Any]:
+    def _column_block(sch: TirSchedule, column: LoopRV, lanes: int) -> tuple[list[LoopRV], LoopRV]:
         extent = tir.as_int(sch.get(column).extent)
         if extent is not None and extent <= lanes:
             return [], column
@@ -112,7 +113,7 @@ def _axes_of_a_plane(nest: analysis.Nest, c: Contraction) -> int:
     return count
 
 
-def _padding(func: Any, name: str) -> str | None:
+def _padding(func: PrimFunc, name: str) -> str | None:
     """The stage that pads the input of the block `name`."""
     nest = analysis.nest_of(func, name)
     sources = [] if nest is None else [load.source for load in tir.loads(nest.block.body.value)]
@@ -124,7 +125,7 @@ def _padding(func: Any, name: str) -> str | None:
     return None
 
 
-def _epilogue(func: Any, block: Any) -> str | None:
+def _epilogue(func: PrimFunc, block: SBlock) -> str | None:
     """The one elementwise stage that reads the block's result at the stage's own axes."""
     readers = analysis.readers(func, block.body.buffer)
     if len(readers) != 1 or not analysis.is_injective(readers[0]):

@@ -8,6 +8,7 @@ import numpy as np
 from tvm import te, topi
 
 from schedules.cpu.conv.blocked_compute import fill, pad
+from schedules.ir.types import Expr
 from schedules.operators import Depthwise2d
 from schedules.plan import PLAN, Plan
 
@@ -37,14 +38,14 @@ def depthwise_conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Te
     (stride_h, stride_w), (dilation_h, dilation_w) = op.strides, op.dilation
     r, q = (te.reduce_axis((0, size), name=name) for size, name in zip(op.kernel, "rq", strict=True))
 
-    def term(h: Any, w: Any, before: tuple[Any, ...], block: tuple[Any, ...], v: Any) -> Any:
+    def term(h: Expr, w: Expr, before: tuple[Expr, ...], block: tuple[Expr, ...], v: Expr) -> Expr:
         taken = source[(*before, h * stride_h + r * dilation_h, w * stride_w + q * dilation_w, v)]
         return te.sum(taken.astype(op.accumulate) * weight[(*block, r, q, v)].astype(op.accumulate), axis=[r, q])
 
-    def in_blocks(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+    def in_blocks(n: Expr, c: Expr, h: Expr, w: Expr, v: Expr) -> Expr:
         return term(h, w, (n, c), (c,), v)
 
-    def channels_last(n: Any, h: Any, w: Any, c: Any) -> Any:
+    def channels_last(n: Expr, h: Expr, w: Expr, c: Expr) -> Expr:
         return term(h, w, (n,), (), c)
 
     rows, columns = op.result

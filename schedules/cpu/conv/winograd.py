@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from schedules.cpu.common.register_tile import blocks_around, divisors, unrolled_steps
 from schedules.cpu.conv import winograd_plan
 from schedules.cpu.conv.winograd_plan import Problem
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves
+from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from schedules.ir.unchecked import unchecked_schedule
 from schedules.operators import Conv2d
 from schedules.planned import Planned
@@ -68,7 +68,7 @@ class Winograd(Planned[Conv2d]):
         """See `Planned`."""
         return winograd_plan.estimate(operator, parameters, cpu)
 
-    def emit(self, func: Any, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def emit(self, func: PrimFunc, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         found = blocks_around(func, BLOCK)
         if isinstance(found, Declined):
@@ -81,7 +81,7 @@ class Winograd(Planned[Conv2d]):
         return _schedule(func, _Shape(problem, parameters["padded"], parameters["vectors"]), parameters)
 
 
-def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
+def _schedule(func: PrimFunc, shape: _Shape, chosen: Parameters) -> PrimFunc:
     work = analysis.work_of(func).known_flops
     sch = unchecked_schedule(func, Winograd.name)
     _, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
@@ -108,7 +108,7 @@ def _schedule(func: Any, shape: _Shape, chosen: Parameters) -> Any:
     return sch.mod["main"]
 
 
-def _transform_back(sch: Any, vector: Any) -> None:
+def _transform_back(sch: TirSchedule, vector: LoopRV) -> None:
     """One vector's tile in registers, as far as they go, and on the stack."""
     for name in (TILES, COLUMNS):
         sch.compute_at(name, vector, preserve_unit_loops=True)
@@ -121,7 +121,7 @@ def _transform_back(sch: Any, vector: Any) -> None:
         sch.vectorize(lane)
 
 
-def _multiply(sch: Any, panel: Any, rows: int, shape: _Shape) -> None:
+def _multiply(sch: TirSchedule, panel: LoopRV, rows: int, shape: _Shape) -> None:
     """M of a panel, in register tiles of `rows` tiles."""
     sch.compute_at(PRODUCTS, panel, preserve_unit_loops=True)
     *_, tile, vector, lane = sch.get_loops(PRODUCTS)
@@ -142,7 +142,7 @@ def _multiply(sch: Any, panel: Any, rows: int, shape: _Shape) -> None:
     sch.decompose_reduction(BLOCK, i)
 
 
-def _transform(sch: Any, task: Any) -> None:
+def _transform(sch: TirSchedule, task: LoopRV) -> None:
     """V of a task, for one vector of channels of a tile after the other."""
     sch.compute_at(DATA, task, preserve_unit_loops=True)
     *_, i, a, b, tile, lane = sch.get_loops(DATA)

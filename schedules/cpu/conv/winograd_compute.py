@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from schedules.ir.types import Expr
 from schedules.operators import Conv2d
 from schedules.plan import PLAN, Plan
 
@@ -104,7 +105,7 @@ def conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Tensor:
     tiles = batch * down * across
     result, _, transform = matrices(size)
 
-    def pixel(p: Any, i: Any, y: Any, x: Any, v: Any) -> Any:
+    def pixel(p: Expr, i: Expr, y: Expr, x: Expr, v: Expr) -> Expr:
         p = p if padded == tiles else te.min(p, tiles - 1)
         h, w = p // across % down * size + (y - top), p % across * size + (x - left)
         inside = te.all(h >= 0, h < height, w >= 0, w < width)
@@ -122,7 +123,7 @@ def conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Tensor:
     )
     i, iv = te.reduce_axis((0, in_blocks), name="i"), te.reduce_axis((0, lanes), name="iv")
 
-    def product(a: Any, b: Any, p: Any, o: Any, v: Any) -> Any:
+    def product(a: Expr, b: Expr, p: Expr, o: Expr, v: Expr) -> Expr:
         factor = weight[o // vectors, a, b, i * lanes + iv, o % vectors * lanes + v]
         return te.sum(image[i, a, b, p, iv] * factor, axis=[i, iv])
 
@@ -140,13 +141,13 @@ def conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Tensor:
         name="winograd_tiles",
     )
 
-    def crop(n: Any, o: Any, h: Any, w: Any, v: Any) -> Any:
+    def crop(n: Expr, o: Expr, h: Expr, w: Expr, v: Expr) -> Expr:
         return outputs[(n * down + h // size) * across + w // size, o, h % size, w % size, v]
 
     return te.compute((batch, panels * vectors, out_h, out_w, lanes), crop, name="crop")
 
 
-def _row(matrix: Matrix, index: Any, values: Sequence[Any]) -> Any:
+def _row(matrix: Matrix, index: Expr, values: Sequence[Expr]) -> Expr:
     """`sum over k of matrix[index, k] * values[k]`, written so that equal parts of rows are equal expressions."""
     split = _even_and_odd if len(matrix) == len(values) else _pairs
     rows = [split(row, values) for row in matrix]
@@ -156,7 +157,7 @@ def _row(matrix: Matrix, index: Any, values: Sequence[Any]) -> Any:
     return chosen
 
 
-def _even_and_odd(row: Sequence[Fraction], values: Sequence[Any]) -> Any:
+def _even_and_odd(row: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
     """A row of B^T: those of the points p and -p are the sum and the difference of an even and an odd part."""
     nonzero = [k for k in reversed(range(len(row))) if row[k]]
     even, odd = [k for k in nonzero if k % 2 == 0], [k for k in nonzero if k % 2]
@@ -167,7 +168,7 @@ def _even_and_odd(row: Sequence[Fraction], values: Sequence[Any]) -> Any:
     return parts[0] + parts[1] if sign > 0 else parts[0] - parts[1]
 
 
-def _pairs(row: Sequence[Fraction], values: Sequence[Any]) -> Any:
+def _pairs(row: Sequence[Fraction], values: Sequence[Expr]) -> Expr:
     """A row of A^T: it takes the products at p and -p (neighbours) by their sum or by their difference."""
     terms = [_times(row[0], values[0])] if row[0] else []
     for k in range(1, len(row) - 1, 2):
@@ -178,12 +179,12 @@ def _pairs(row: Sequence[Fraction], values: Sequence[Any]) -> Any:
     return _sum(terms)
 
 
-def _sum(terms: Sequence[Any]) -> Any:
+def _sum(terms: Sequence[Expr]) -> Expr:
     total = terms[0]
     for term in terms[1:]:
         total = total + term
     return total
 
 
-def _times(factor: Fraction, value: Any) -> Any:
+def _times(factor: Fraction, value: Expr) -> Expr:
     return value if factor == 1 else value * float(factor)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import tvm_ffi
 from tvm import tirx
@@ -12,11 +11,12 @@ from tvm.ir import Call
 
 from schedules.ir import tir
 from schedules.ir.strides import Strided
+from schedules.ir.types import Expr, Node, Stmt, Var
 
 __all__ = ["by_case", "case_depth"]
 
 
-def by_case(found: Strided, outer: Sequence[Any], loops: Callable[[Strided], Any]) -> Any:
+def by_case(found: Strided, outer: Sequence[Expr], loops: Callable[[Strided], Stmt]) -> Stmt:
     """Return `loops(case)` for the block's value in each case of its chain of if_then_else, at positions `outer`.
 
         for i: out[i] = f(p ? a[i] : q ? b[i] : c[i])   →   if p: for i: out[i] = f(a[i])  else: if q: …
@@ -32,7 +32,7 @@ def by_case(found: Strided, outer: Sequence[Any], loops: Callable[[Strided], Any
     for axis, position in zip(found.axes, outer, strict=False):
         places |= axis.indices(position)
 
-    def cases(value: Any) -> Any:
+    def cases(value: Expr) -> Stmt:
         if not _is_case(value, inner):
             store = found.body
             of_case = tirx.BufferStore(store.buffer, _put(store.value, chain, value), store.indices)
@@ -52,7 +52,7 @@ def case_depth(found: Strided) -> int:
     return max((i + 1 for i, axis in enumerate(found.axes) if any(tir.uses(c, axis.vars) for c in used)), default=0)
 
 
-def _chain(found: Strided, inner: list[Any]) -> Any | None:
+def _chain(found: Strided, inner: list[Var]) -> Expr | None:
     """The outermost if_then_else whose condition uses none of `inner`, if all others like it are within it."""
     value = found.body.value
     inside = [node for node in tir.conditions(value) if _is_case(node, inner)]
@@ -62,10 +62,10 @@ def _chain(found: Strided, inner: list[Any]) -> Any | None:
     return None if any(_is_case(node, inner) for node in tir.conditions(rest)) else inside[-1]
 
 
-def _is_case(node: Any, inner: list[Any]) -> bool:
+def _is_case(node: Node, inner: list[Var]) -> bool:
     return tir.is_if_then_else(node) and not tir.uses(node.args[0], inner) and not tir.loads(node.args[0])
 
 
-def _put(value: Any, old: Any, new: Any) -> Any:
+def _put(value: Expr, old: Expr, new: Expr) -> Expr:
     """`value` with `new` in all places of `old`."""
     return tvm_ffi.structural_map(value, (Call, lambda call: new if tir.same(call, old) else call))

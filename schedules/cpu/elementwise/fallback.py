@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from schedules.cpu.common.nest import schedule_nests
 from schedules.cpu.gemm.matmul import inlined
 from schedules.hardware import cpu_of
+from schedules.ir.types import PrimFunc, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Fallback"]
@@ -21,11 +20,11 @@ class Fallback:
     name = "cpu.fallback"
     version = 2
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`; never declines."""
         check(parameters or {}, {})
         return Schedule(schedule_nests(inlined(func), cpu_of(target), careful=True))
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """There is one point: nothing is chosen."""
         return {}

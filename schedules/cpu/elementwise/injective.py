@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from schedules.cpu.common.nest import schedule_nests
 from schedules.cpu.elementwise.stream import stream_program
 from schedules.cpu.gemm.matmul import inlined
 from schedules.hardware import cpu_of
 from schedules.ir import analysis
+from schedules.ir.types import PrimFunc, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Injective"]
@@ -25,7 +24,7 @@ class Injective:
     name = "cpu.injective"
     version = 3
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         reason = _refusal(func)
         if reason is not None:
@@ -34,13 +33,13 @@ class Injective:
         cpu, func = cpu_of(target), inlined(func)
         return Schedule(stream_program(func, cpu) or schedule_nests(func, cpu))
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """There is one point: nothing is chosen."""
         reason = _refusal(func)
         return {} if reason is None else Declined(reason)
 
 
-def _refusal(func: Any) -> str | None:
+def _refusal(func: PrimFunc) -> str | None:
     for nest in analysis.nests(func):
         if nest is None:
             return "a statement is no plain loop nest"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from tvm import s_tir, tirx
 
@@ -15,14 +14,16 @@ from schedules.ir import analysis, tir
 from schedules.ir.statements import call, with_code
 from schedules.ir.strides import Strided, strided
 from schedules.ir.transpose_code import transpose_code, transpose_name
+from schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt
 
 __all__ = ["stream_program"]
 
-_Body = Callable[[list[Any], Any], Any]
-_Loops = Callable[[_Body], Any]
+_Body = Callable[[list[Expr], Expr], Stmt]
+_Loops = Callable[[_Body], Stmt]
+_Element = Callable[[Expr, Expr], Stmt]
 
 
-def stream_program(func: Any, cpu: Cpu) -> Any | None:
+def stream_program(func: PrimFunc, cpu: Cpu) -> PrimFunc | None:
     """Return `func`, whose statements are elementwise nests, with each as a loop over memory; None where one cannot be.
 
     Where every access is contiguous along the last axis, or stays where it is:
@@ -37,7 +38,7 @@ def stream_program(func: Any, cpu: Cpu) -> Any | None:
     What is left of an axis is done by a vector or a square that overlaps the one before. Conditions that hold for a
     whole row, as those of a concatenation of blocks of channels, choose among loops (see `by_case`).
     """
-    statements: list[Any] = []
+    statements: list[Stmt] = []
     program = _Program(cpu)
     for nest in analysis.nests(func):
         found = None if nest is None else strided(nest.block, list(func.params))
@@ -57,10 +58,10 @@ class _Program:
 
     def __init__(self, cpu: Cpu) -> None:
         self.cpu = cpu
-        self.buffers: list[Any] = []
+        self.buffers: list[Buffer] = []
         self.code: dict[str, str] = {}
 
-    def statement(self, found: Strided) -> Any | None:
+    def statement(self, found: Strided) -> Stmt | None:
         """Return the loops for one block; None where its accesses are neither contiguous nor transposed."""
         if not found.axes or not isinstance(found.axes[-1].extent, int) or found.store.strides[-1] != 1:
             return None
@@ -75,7 +76,7 @@ class _Program:
         parallel = self.cpu.cores > 1 and analysis.worth_parallel(work_of_nest(found.block))
         return TASKS_PER_CORE * self.cpu.cores if parallel else 1
 
-    def _contiguous(self, found: Strided, lanes: int) -> Any:
+    def _contiguous(self, found: Strided, lanes: int) -> Stmt:
         tasks, extents = self._tasks(found), [axis.extent for axis in found.axes[:-1]]
         length = found.axes[-1].extent
         leading = max(_leading(extents, tasks), case_depth(found))
@@ -85,17 +86,17 @@ class _Program:
             chunk = min(length, _chunk(length, lanes, -(-tasks // rows)))
         parts = -(-length // chunk)
 
-        def body(case: Strided, outer: list[Any], part: Any) -> Any:
+        def body(case: Strided, outer: list[Expr], part: Expr) -> Stmt:
             start = _start(part, chunk, length)
             return _vectors(chunk, lanes, lambda at, lane: _stored(case, [*outer, start + at + lane]))
 
-        def task(first: list[Any], loops: _Loops) -> Any:
+        def task(first: list[Expr], loops: _Loops) -> Stmt:
             outer = first[: len(extents)]
             return by_case(found, outer, lambda case: loops(partial(body, case)))
 
         return _nest([*extents, parts], leading if parts == 1 else len(extents) + 1, tasks > 1, task)
 
-    def _transposed(self, found: Strided, across: int, lanes: int) -> Any:
+    def _transposed(self, found: Strided, across: int, lanes: int) -> Stmt:
         tasks, axes = self._tasks(found), found.axes
         length, height = axes[-1].extent, axes[across].extent
         extents = [axis.extent for axis in axes[:-1]]
@@ -104,14 +105,14 @@ class _Program:
         rows = tir.product(extents)
         leading = len(extents) + (isinstance(rows, int) and rows < tasks)
 
-        def body(outer: list[Any], part: Any) -> Any:
+        def body(outer: list[Expr], part: Expr) -> Stmt:
             top = _start(outer[across], lanes, height)
             corner = [*outer[:across], top, *outer[across + 1 :], _start(part, lanes, length)]
             return self._square(found, across, lanes, corner)
 
         return _nest([*extents, blocks], leading, tasks > 1, lambda _first, loops: loops(body))
 
-    def _square(self, found: Strided, across: int, lanes: int, corner: list[Any]) -> Any:
+    def _square(self, found: Strided, across: int, lanes: int, corner: list[Expr]) -> Stmt:
         """One square of the result, whose first element is at `corner`."""
         turned = [i for i, load in enumerate(found.loads) if load.strides[-1] not in (0, 1)]
         if tir.same(found.body.value, found.loads[turned[0]].node):
@@ -120,7 +121,7 @@ class _Program:
         calls = [self._turn(found, i, corner, lanes, tile, lanes) for i, tile in tiles.items()]
         row = tir.fresh("row")
 
-        def element(at: Any, lane: Any) -> Any:
+        def element(at: Expr, lane: Expr) -> Stmt:
             place = [*corner[:-1], corner[-1] + at + lane]
             place[across] = place[across] + row
             return _stored(found, place, {i: tile[row * lanes + lane] for i, tile in tiles.items()})
@@ -128,11 +129,13 @@ class _Program:
         rows = tirx.For(row, tir.index_const(0), tir.size(lanes), tirx.ForKind.SERIAL, _vectors(lanes, lanes, element))
         return tirx.stmt_seq(*calls, rows)
 
-    def _tile(self, source: Any, lanes: int) -> Any:
+    def _tile(self, source: Buffer, lanes: int) -> Buffer:
         self.buffers.append(tirx.decl_buffer([lanes * lanes], str(source.dtype), "tile", scope="local"))
         return self.buffers[-1]
 
-    def _turn(self, found: Strided, index: int, corner: list[Any], lanes: int, target: Any, step: int | None) -> Any:
+    def _turn(
+        self, found: Strided, index: int, corner: list[Expr], lanes: int, target: Buffer, step: int | None
+    ) -> Stmt:
         """The call that transposes the square of one load at `corner` into `target`, whose rows are `step` apart."""
         load = found.loads[index]
         source = load.element(found.axes, corner, found.ones)
@@ -145,7 +148,7 @@ class _Program:
         return call(name, tirx.address_of(source), tirx.address_of(into))
 
 
-def _stored(found: Strided, positions: list[Any], replaced: dict[int, Any] | None = None) -> Any:
+def _stored(found: Strided, positions: list[Expr], replaced: dict[int, Expr] | None = None) -> Stmt:
     offset = found.store.offset(found.axes, positions, found.ones)
     return tirx.BufferStore(found.store.buffer, found.value(positions, replaced), found.store.at(offset))
 
@@ -170,7 +173,7 @@ def _across(found: Strided, lanes: int) -> int | None:
     return None
 
 
-def _leading(extents: Sequence[Any], tasks: int) -> int:
+def _leading(extents: Sequence[Size], tasks: int) -> int:
     """How many of the outer axes give `tasks` tasks together, or all of them."""
     for count in range(1, len(extents)):
         total = tir.product(list(extents[:count]))
@@ -188,12 +191,12 @@ def _chunk(length: int, lanes: int, parts: int) -> int:
     return even
 
 
-def _start(part: Any, size: int, length: int) -> Any:
+def _start(part: Expr, size: int, length: int) -> Expr:
     """Where a part of `size` begins: the last one ends with the axis."""
     return part * size if length % size == 0 else tirx.min(part * size, tir.index_const(length - size))
 
 
-def _vectors(length: int, lanes: int, body: Any) -> Any:
+def _vectors(length: int, lanes: int, body: _Element) -> Stmt:
     """`body(at, lane)` for `length` elements in vectors, of which the last overlaps the one before it."""
     zero = tir.index_const(0)
     if length <= lanes:
@@ -206,14 +209,14 @@ def _vectors(length: int, lanes: int, body: Any) -> Any:
     return tirx.stmt_seq(loop, _vector(lanes, tir.index_const(length - lanes), body))
 
 
-def _vector(lanes: int, at: Any, body: Any) -> Any:
+def _vector(lanes: int, at: Expr, body: _Element) -> Stmt:
     if lanes == 1:
         return body(at, tir.index_const(0))
     lane = tir.fresh("lane")
     return tirx.For(lane, tir.index_const(0), tir.size(lanes), tirx.ForKind.VECTORIZED, body(at, lane))
 
 
-def _nest(extents: list[Any], leading: int, parallel: bool, task: Callable[[list[Any], _Loops], Any]) -> Any:
+def _nest(extents: list[Size], leading: int, parallel: bool, task: Callable[[list[Expr], _Loops], Stmt]) -> Stmt:
     """Loops over `extents`, the `leading` ones as one parallel loop of tasks.
 
     `task` takes the indices of the leading axes, and what makes the loops over the others around a body, which takes
@@ -222,7 +225,7 @@ def _nest(extents: list[Any], leading: int, parallel: bool, task: Callable[[list
     at = tir.fresh("task")
     first = tir.unflatten(at, [tir.size(e) for e in extents[:leading]])
 
-    def loops(body: _Body) -> Any:
+    def loops(body: _Body) -> Stmt:
         inner = [tir.fresh("outer") for _ in extents[leading:]]
         positions = [*first, *inner]
         nest = body(positions[:-1], positions[-1])

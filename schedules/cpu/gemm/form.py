@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import s_tir, tirx
 
 from schedules.ir import tir
 from schedules.ir.contraction import Contraction
+from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Stmt, Var
 
 __all__ = ["Tile", "gemm_form"]
 
@@ -26,7 +27,11 @@ class Tile:
     packed: bool
 
 
-def gemm_form(func: Any, c: Contraction, tile: Tile) -> Any:
+_Right = Callable[[Expr, Expr, Expr], Expr]
+"""The right operand's element at (b, k, column)."""
+
+
+def gemm_form(func: PrimFunc, c: Contraction, tile: Tile) -> PrimFunc:
     """Return `func` with its contraction `c` as `panel`, `core` and `out`; what else it has stays behind them.
 
     `core[b, m, n] += left(b, min(m, M - 1), k) * panel[b, k, n]` and `out` writes `core` through the one
@@ -49,14 +54,14 @@ def gemm_form(func: Any, c: Contraction, tile: Tile) -> Any:
     return _with_nests(func, c, consumer, nests, buffers)
 
 
-def _round_up(extent: Any, multiple: int) -> Any:
+def _round_up(extent: Size, multiple: int) -> Size:
     if isinstance(extent, int):
         return -(-extent // multiple) * multiple
     return tir.simplify(tirx.floordiv(extent + (multiple - 1), multiple) * multiple)
 
 
-def _right(c: Contraction, n: Any, padded_n: Any) -> Any:
-    def value(b: Any, k: Any, column: Any) -> Any:
+def _right(c: Contraction, n: Size, padded_n: Size) -> _Right:
+    def value(b: Expr, k: Expr, column: Expr) -> Expr:
         element = tir.simplify(c.at(c.right, b=b, k=k, n=column))
         if isinstance(n, int) and n == padded_n:
             return element
@@ -65,15 +70,15 @@ def _right(c: Contraction, n: Any, padded_n: Any) -> Any:
     return value
 
 
-def _panel(c: Contraction, panel: Any, right: Any, batch: Any, padded_n: Any) -> Any:
+def _panel(c: Contraction, panel: Buffer, right: _Right, batch: Size, padded_n: Size) -> Stmt:
     extents = [("b", batch, False), ("k", c.size(c.k), False), ("n", padded_n, False)]
     return tir.loop_nest("panel", extents, lambda v: (tirx.BufferStore(panel, right(*v), v), None))
 
 
-def _core(c: Contraction, core: Any, right: Any, batch: Any, m: Any, padded_m: Any, padded_n: Any) -> Any:
+def _core(c: Contraction, core: Buffer, right: _Right, batch: Size, m: Size, padded_m: Size, padded_n: Size) -> Stmt:
     exact = isinstance(m, int) and m == padded_m
 
-    def body(v: list[Any]) -> tuple[Any, Any]:
+    def body(v: list[Var]) -> tuple[Stmt, Stmt]:
         b, row, column, k = v
         inside = row if exact else tirx.min(row, tir.size(m) - 1)
         left = tir.simplify(c.at(c.left, b=b, m=inside, k=k))
@@ -85,7 +90,7 @@ def _core(c: Contraction, core: Any, right: Any, batch: Any, m: Any, padded_m: A
     return tir.loop_nest("core", sizes, body)
 
 
-def _consumer(func: Any, c: Contraction) -> Any | None:
+def _consumer(func: PrimFunc, c: Contraction) -> SBlock | None:
     """The block that alone reads the result, element by element; None where there is none such."""
     result = c.block.body.buffer
     if any(result.same_as(param) for param in func.params):
@@ -97,9 +102,9 @@ def _consumer(func: Any, c: Contraction) -> Any | None:
     return readers[0] if _reader_values(readers[0], c) is not None else None
 
 
-def _reader_values(block: Any, c: Contraction) -> dict[Any, Any] | None:
+def _reader_values(block: SBlock, c: Contraction) -> dict[Var, Expr] | None:
     """Each variable of a reader from the axes of `c`; None if it does not go element by element."""
-    values: dict[Any, Any] = {}
+    values: dict[Var, Expr] = {}
     written = c.block.body.indices
     for load in tir.loads(block.body):
         if not load.source.same_as(c.block.body.buffer):
@@ -124,7 +129,7 @@ def _reader_values(block: Any, c: Contraction) -> dict[Any, Any] | None:
     return values if _one_to_one(block, c, values) else None
 
 
-def _one_to_one(block: Any, c: Contraction, values: dict[Any, Any]) -> bool:
+def _one_to_one(block: SBlock, c: Contraction, values: dict[Var, Expr]) -> bool:
     """Whether the reader's variables run over exactly the elements of the result."""
     spatial = [iv for iv in c.block.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
     real = [iv for iv in spatial if tir.as_int(iv.dom.extent) != 1]
@@ -138,11 +143,11 @@ def _one_to_one(block: Any, c: Contraction, values: dict[Any, Any]) -> bool:
     return True
 
 
-def _out(c: Contraction, core: Any, consumer: Any | None, batch: Any, m: Any, n: Any) -> Any:
+def _out(c: Contraction, core: Buffer, consumer: SBlock | None, batch: Size, m: Size, n: Size) -> Stmt:
     store = c.block.body
     reader = {} if consumer is None else _reader_values(consumer, c)
 
-    def body(v: list[Any]) -> tuple[Any, None]:
+    def body(v: list[Var]) -> tuple[Stmt, None]:
         element = core[v[0], v[1], v[2]].astype(str(store.buffer.dtype))
         place = {"b": v[0], "m": v[1], "n": v[2]}
         if consumer is None:
@@ -155,11 +160,13 @@ def _out(c: Contraction, core: Any, consumer: Any | None, batch: Any, m: Any, n:
     return tir.loop_nest("out", [("b", batch, False), ("m", m, False), ("n", n, False)], body)
 
 
-def _with_nests(func: Any, c: Contraction, consumer: Any | None, nests: list[Any], buffers: list[Any]) -> Any:
+def _with_nests(
+    func: PrimFunc, c: Contraction, consumer: SBlock | None, nests: list[Stmt], buffers: list[Buffer]
+) -> PrimFunc:
     """`func` with the nest of the last of `c` and its consumer replaced by `nests`, and that of the first removed."""
     root = func.body.block
     gone = [c.block] if consumer is None else [c.block, consumer]
-    body: list[Any] = []
+    body: list[Stmt] = []
     for nest in tir.statements(root.body):
         inside = [r.block for r in tir.collect(nest, s_tir.SBlockRealize)]
         if any(block.same_as(gone[-1]) for block in inside):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import s_tir
 
 from schedules.cpu.common.nest import rows_are_contiguous, schedule_nests
@@ -11,6 +9,7 @@ from schedules.cpu.gemm import register_blocked as gemm
 from schedules.hardware import Cpu, cpu_of
 from schedules.ir import analysis, moves
 from schedules.ir.contraction import Contraction, find
+from schedules.ir.types import PrimFunc, Target
 from schedules.template import Choices, Declined, Parameters, Schedule
 
 __all__ = ["Matmul", "inlined", "schedule_contraction"]
@@ -28,18 +27,18 @@ class Matmul:
     name = "cpu.matmul"
     version = 1
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         cpu, func = cpu_of(target), inlined(func)
         found = self._match(func)
         return found if isinstance(found, Declined) else schedule_contraction(func, found, cpu, parameters)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """See `schedules.template.Rule`."""
         found = self._match(inlined(func))
         return found if isinstance(found, Declined) else gemm.choices(found, cpu_of(target))
 
-    def _match(self, func: Any) -> Contraction | Declined:
+    def _match(self, func: PrimFunc) -> Contraction | Declined:
         found = find(func)
         if isinstance(found, Declined):
             return found
@@ -51,14 +50,14 @@ class Matmul:
         return found
 
 
-def inlined(func: Any) -> Any:
+def inlined(func: PrimFunc) -> PrimFunc:
     """Return `func` with its elementwise stages inlined into their readers."""
     sch = s_tir.Schedule(func)
     moves.inline_producers(sch)
     return sch.mod["main"]
 
 
-def schedule_contraction(func: Any, c: Contraction, cpu: Cpu, parameters: Parameters | None) -> Schedule:
+def schedule_contraction(func: PrimFunc, c: Contraction, cpu: Cpu, parameters: Parameters | None) -> Schedule:
     """Apply the GEMM template to `c`, and schedule each further nest of `func` on its own."""
     blocking = gemm.default(c, cpu) if parameters is None else gemm.from_parameters(parameters, gemm.choices(c, cpu))
     sch = gemm.schedule(func, c, blocking, analysis.work_of(func).known_flops, cpu.cores)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import gcd
-from typing import Any
 
 from tvm import s_tir, tirx
 
@@ -13,6 +12,7 @@ from schedules.cpu.gemm import packed_plan
 from schedules.cpu.gemm.packed_plan import Layout
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves, tir
+from schedules.ir.types import Expr, LoopRV, PrimFunc, SBlock, TirSchedule, Var
 from schedules.operators import Matmul
 from schedules.planned import Planned
 from schedules.template import Declined, Parameters
@@ -73,7 +73,7 @@ class MatmulPacked(Planned[Matmul]):
         """See `Planned`."""
         return packed_plan.estimate(operator, parameters, cpu)
 
-    def emit(self, func: Any, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def emit(self, func: PrimFunc, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         found = blocks_around(func, BLOCK)
         if isinstance(found, Declined):
@@ -86,7 +86,7 @@ class MatmulPacked(Planned[Matmul]):
         return _schedule(func, Layout.of(operator, parameters), cpu, parameters)
 
 
-def _schedule(func: Any, shape: Layout, cpu: Cpu, chosen: Parameters) -> Any:
+def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> PrimFunc:
     sch = s_tir.Schedule(func)
     before, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
     last = after[-1].name_hint
@@ -101,7 +101,7 @@ def _schedule(func: Any, shape: Layout, cpu: Cpu, chosen: Parameters) -> Any:
     return sch.mod["main"]
 
 
-def _one_pass(sch: Any, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:
+def _one_pass(sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:
     """Sums of full depth in registers, and the epilogue from there."""
     row, column = sch.get_loops(last)
     row, rows = sch.split(row, [None, chosen["rows"]])
@@ -125,7 +125,7 @@ def _one_pass(sch: Any, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, 
     sch.decompose_reduction(BLOCK, k)
 
 
-def _in_parts(sch: Any, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:
+def _in_parts(sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:
     """Sums of a part of the depth in registers, of the whole in the cache, then the epilogue."""
     row, column = sch.get_loops(last)
     task, column = sch.split(column, [None, chosen["panels"] * shape.width])
@@ -147,20 +147,20 @@ def _in_parts(sch: Any, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, 
     moves.prefetch_ahead(sch, tile, shape.op.k * shape.width, chosen["depth"] * shape.width)
 
 
-def _unroll(sch: Any, loops: Sequence[Any], lanes: Sequence[Any]) -> None:
+def _unroll(sch: TirSchedule, loops: Sequence[LoopRV], lanes: Sequence[LoopRV]) -> None:
     for loop in loops:
         sch.unroll(loop)
     for loop in lanes:
         sch.vectorize(loop)
 
 
-def _flatten_rows(sch: Any, name: str, block: Any) -> None:
+def _flatten_rows(sch: TirSchedule, name: str, block: SBlock) -> None:
     """The axes of the epilogue's rows as one."""
     sizes = [iv.dom.extent for iv in block.iter_vars]
     if len(sizes) == 2:
         return
 
-    def flat(*axes: Any) -> tuple[Any, Any]:
+    def flat(*axes: Var) -> tuple[Expr, Expr]:
         row = axes[0]
         for axis, size in zip(axes[1:-1], sizes[1:-1], strict=True):
             row = row * size + axis

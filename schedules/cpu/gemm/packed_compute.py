@@ -10,6 +10,7 @@ import numpy as np
 from tvm import te
 
 from schedules.ir import tir
+from schedules.ir.types import Expr
 from schedules.plan import PLAN, Plan
 
 __all__ = ["computation", "pack"]
@@ -39,7 +40,7 @@ def computation(plan: Plan) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
         rows = prod(int(extent) for extent in leading)
         k = te.reduce_axis((0, depth), name="k")
 
-        def product(m: Any, n: Any) -> Any:
+        def product(m: Expr, n: Expr) -> Expr:
             row = tir.unflatten(m if rows == padded else te.min(m, rows - 1), leading)
             return te.sum(data[(*row, k)].astype(dtype) * weight[n // tile, k, n % tile].astype(dtype), axis=k)
 

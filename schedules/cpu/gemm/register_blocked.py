@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from math import gcd
-from typing import Any
 
 from tvm import s_tir
 
@@ -13,6 +12,7 @@ from schedules.cpu.gemm.form import Tile, gemm_form
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
 from schedules.ir.contraction import Contraction
+from schedules.ir.types import PrimFunc, TirSchedule
 from schedules.template import Choices, Parameters, check
 
 __all__ = ["Blocking", "choices", "default", "from_parameters", "schedule"]
@@ -160,7 +160,7 @@ def _panel_lanes(c: Contraction, lanes: int) -> int:
     return gcd(width, lanes) if isinstance(width, int) else 1
 
 
-def schedule(func: Any, c: Contraction, p: Blocking, work: int | None, cores: int) -> Any:
+def schedule(func: PrimFunc, c: Contraction, p: Blocking, work: int | None, cores: int) -> TirSchedule:
     """Return `func` with its contraction blocked by `p`, as a `tvm.s_tir.Schedule`.
 
     for task in parallel(b, n / columns, row_tasks):

@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import te, topi
 
+from schedules.ir.types import Expr
 from schedules.operators import Pool2d
 from schedules.plan import PLAN, Plan
 
@@ -26,7 +27,7 @@ def pool_windows(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     taps = [te.reduce_axis((0, size), name=name) for size, name in zip(kernel, "rq", strict=True)]
     reduce: Any = te.max if kind == "max" else te.sum
 
-    def element(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+    def element(n: Expr, c: Expr, h: Expr, w: Expr, v: Expr) -> Expr:
         y, x = (o * s + t * d for o, s, t, d in zip((h, w), strides, taps, dilation, strict=True))
         return reduce(source[n, c, y, x, v], axis=taps)
 
@@ -35,7 +36,7 @@ def pool_windows(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     if kind == "max":
         return te.compute(shape, lambda *index: found[index], name="written")
 
-    def mean(n: Any, c: Any, h: Any, w: Any, v: Any) -> Any:
+    def mean(n: Expr, c: Expr, h: Expr, w: Expr, v: Expr) -> Expr:
         sides = [(h, 0, int(height)), (w, 1, int(width))]
         counts = [_taps_inside(o, size, kernel[a], strides[a], dilation[a], padding[a]) for o, a, size in sides]
         if op.counts_padding or not any(padding):
@@ -45,14 +46,14 @@ def pool_windows(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     return te.compute(shape, mean, name="mean")
 
 
-def _padded(data: te.Tensor, padding: tuple[int, int, int, int], value: Any) -> te.Tensor:
+def _padded(data: te.Tensor, padding: tuple[int, int, int, int], value: float) -> te.Tensor:
     if not any(padding):
         return data
     top, left, bottom, right = padding
     return topi.nn.pad(data, (0, 0, top, left, 0), (0, 0, bottom, right, 0), value, name="pad")
 
 
-def _taps_inside(out: Any, size: int, kernel: int, stride: int, dilation: int, before: int) -> Any:
+def _taps_inside(out: Expr, size: int, kernel: int, stride: int, dilation: int, before: int) -> Expr:
     """How many taps of the window of element `out` are in the image, along one axis; at least one."""
     first = out * stride - before
     skipped = te.max((dilation - 1 - first) // dilation, 0)
@@ -69,7 +70,7 @@ def pool_image(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     high = int(height) // strips
     s, y, w = (te.reduce_axis((0, size), name=name) for size, name in ((strips, "s"), (high, "y"), (width, "w")))
 
-    def row(n: Any, c: Any, strip: Any, y: Any, v: Any) -> Any:
+    def row(n: Expr, c: Expr, strip: Expr, y: Expr, v: Expr) -> Expr:
         return reduce(data[n, c, strip * high + y, w, v], axis=w)
 
     shape = (batch, blocks, strips, high, lanes)

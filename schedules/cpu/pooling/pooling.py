@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from schedules.cpu.common import window_blocked, window_plan
 from schedules.cpu.common.window_plan import Window
 from schedules.hardware import Cpu
+from schedules.ir.types import PrimFunc
 from schedules.operators import Pool2d
 from schedules.planned import Planned
 from schedules.template import Declined
@@ -42,7 +42,7 @@ class Pooling(Planned[Pool2d]):
         """See `Planned`."""
         return window_plan.estimate(_window(operator, cpu), parameters, cpu)
 
-    def emit(self, func: Any, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def emit(self, func: PrimFunc, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         window = _window(operator, cpu)
         return window_blocked.unfit(func, window) or window_blocked.schedule(func, window, parameters, cpu)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from tvm import s_tir
 
 from schedules.cpu.common.register_tile import divisors
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves, tir
+from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from schedules.operators import Pool2d
 from schedules.planned import Planned
 from schedules.template import Declined
@@ -66,7 +66,7 @@ class PoolingImage(Planned[Pool2d]):
         step = max(rows / cpu.loads_per_cycle, cpu.fma_latency)
         return -(-tasks // cpu.cores) * (operator.height // strips // rows) * (operator.width * step + rows)
 
-    def emit(self, func: Any, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def emit(self, func: PrimFunc, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         del operator
         names = [realize.block.name_hint for realize in tir.block_realizes(func)]
@@ -83,7 +83,7 @@ def default(op: Pool2d, cpu: Cpu) -> dict[str, int]:
     return {"block": cpu.lanes(op.sum_bits), "strips": strips, "rows": rows}
 
 
-def _image(func: Any, last: str, chosen: Mapping[str, int], cpu: Cpu) -> Any:
+def _image(func: PrimFunc, last: str, chosen: Mapping[str, int], cpu: Cpu) -> PrimFunc:
     sch, work, strips = s_tir.Schedule(func), analysis.work_of(func).known_flops, chosen["strips"]
     task, *_, lane = sch.get_loops(last)[1:]
     if strips == 1:
@@ -108,7 +108,7 @@ def _image(func: Any, last: str, chosen: Mapping[str, int], cpu: Cpu) -> Any:
     return sch.mod["main"]
 
 
-def _keep_lanes_inside(sch: Any, name: str) -> Any:
+def _keep_lanes_inside(sch: TirSchedule, name: str) -> LoopRV:
     """for a: for lane: for reduced: x   →   for reduced: for a: for lane in a vector: x, in registers. Returns a."""
     *_, around, lane, reduced = sch.get_loops(name)
     sch.set_scope(name, 0, "local")

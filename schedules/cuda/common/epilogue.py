@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 
 from schedules.cuda.common.expression import LOW, Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
+from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, TensorLoad, Var
 
 __all__ = ["Axes", "Epilogue", "epilogue_of"]
 
@@ -21,11 +21,11 @@ class Axes:
     `extents` has the size of each; `origin` gives each spatial variable of the block from the axes.
     """
 
-    b: tuple[Any, ...]
-    m: tuple[Any, ...]
-    n: tuple[Any, ...]
-    extents: Mapping[Any, Any]
-    origin: Mapping[Any, Any]
+    b: tuple[Var, ...]
+    m: tuple[Var, ...]
+    n: tuple[Var, ...]
+    extents: Mapping[Var, Size]
+    origin: Mapping[Var, Expr]
 
 
 @dataclass(frozen=True)
@@ -36,12 +36,12 @@ class Epilogue:
     """
 
     text: str
-    out: Any
-    operands: tuple[Any, ...]
+    out: Buffer
+    operands: tuple[Buffer, ...]
     expensive: bool
 
 
-def epilogue_of(func: Any, block: Any, axes: Axes) -> Epilogue:
+def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes) -> Epilogue:
     """Return what `func` does with the sums of `block`. Raise Unsupported."""
     blocks = [realize.block for realize in tir.block_realizes(func)]
     others = [other for other in blocks if not other.same_as(block)]
@@ -55,7 +55,7 @@ def epilogue_of(func: Any, block: Any, axes: Axes) -> Epilogue:
     return _written(block, axes, outputs[0], stores)
 
 
-def _written(block: Any, axes: Axes, out: Any, stores: dict[Any, Any]) -> Epilogue:
+def _written(block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock]) -> Epilogue:
     sums, column = block.body.buffer, axes.n[-1]
     if len(axes.n) > 1 and int(axes.extents[column]) != int(tir.product([axes.extents[axis] for axis in axes.n])):
         raise Unsupported("its columns are several axes")
@@ -72,11 +72,11 @@ def _written(block: Any, axes: Axes, out: Any, stores: dict[Any, Any]) -> Epilog
         column: Pair("n", "(n + 1)"),
     }
 
-    def inner(load: Any) -> Any:
+    def inner(load: TensorLoad) -> Expr | None:
         other = stores.get(load.source)
         return _value_at(other, load.indices) if other is not None else None
 
-    def is_sum(load: Any) -> bool:
+    def is_sum(load: TensorLoad) -> bool:
         if not load.source.same_as(sums):
             return False
         if not all(tir.same(tir.simplify(x), tir.simplify(y)) for x, y in zip(load.indices, indices, strict=True)):
@@ -103,10 +103,10 @@ def _place_text(axes: Axes) -> Pair:
     return Pair(f"{text})", f"{text} + 1)")
 
 
-def _value_at(block: Any, indices: Sequence[Any]) -> Any:
+def _value_at(block: SBlock, indices: Sequence[Expr]) -> Expr:
     """What `block` stores at `indices`; it must write at its own axes."""
     store = block.body
-    values: dict[Any, Any] = {}
+    values: dict[Var, Expr] = {}
     for index, wanted in zip(store.indices, indices, strict=True):
         if isinstance(index, tirx.Var):
             values[index] = wanted
@@ -115,9 +115,9 @@ def _value_at(block: Any, indices: Sequence[Any]) -> Any:
     return tir.substitute(store.value, values)
 
 
-def _unflattened(name: str, axes: Sequence[Any], extents: Mapping[Any, Any]) -> dict[Any, Pair]:
+def _unflattened(name: str, axes: Sequence[Var], extents: Mapping[Var, Size]) -> dict[Var, Pair]:
     """The text of each axis of a group from the group's position `name`."""
-    found: dict[Any, Pair] = {}
+    found: dict[Var, Pair] = {}
     stride = 1
     for axis in reversed(axes):
         extent = int(extents[axis])

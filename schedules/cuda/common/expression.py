@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, isnan
-from typing import Any
 
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
 from schedules.ir import tir
+from schedules.ir.types import Buffer, Expr, Size, Var
 
 __all__ = ["C_TYPES", "LOW", "Pair", "Unsupported", "Writer"]
 
@@ -19,7 +19,7 @@ C_TYPES = {
     "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool", "int8": "signed char",
     "uint8": "unsigned char", "int32": "int", "int64": "long long",
 }  # fmt: skip
-_INFIX: dict[Any, str] = {
+_INFIX: dict[type, str] = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=",
     tirx.EQ: "==", tirx.NE: "!=", tirx.And: "&&", tirx.Or: "||",
 }  # fmt: skip
@@ -56,17 +56,17 @@ class Writer:
 
     def __init__(
         self,
-        index: Mapping[Any, Pair],
-        column: Any,
-        inner: Callable[[Any], Any],
-        is_sum: Callable[[Any], bool],
+        index: Mapping[Var, Pair],
+        column: Var,
+        inner: Callable[[TensorLoad], Expr | None],
+        is_sum: Callable[[TensorLoad], bool],
         *,
         fast: bool,
-        places: Sequence[tuple[Any, Mapping[Any, Any], Pair]] = (),
+        places: Sequence[tuple[Expr, Mapping[Var, Size], Pair]] = (),
         pairs: bool = True,
     ) -> None:
         self.statements: list[str] = []
-        self.operands: list[Any] = []
+        self.operands: list[Buffer] = []
         self.expensive = False
         self._index = index
         self._column = column
@@ -75,21 +75,21 @@ class Writer:
         self._places = places
         self._calls = {**_EXACT, **_FAST} if fast else _EXACT
         self._pairs = pairs
-        self._done: list[tuple[Any, list[Any], Pair]] = []
+        self._done: list[tuple[Buffer, list[Expr], Pair]] = []
 
-    def write(self, expr: Any) -> Pair:
+    def write(self, expr: Expr) -> Pair:
         """Return the text of `expr`. Raise Unsupported."""
         if isinstance(expr, TensorLoad):
             return self._load(expr)
         return Pair(self._text(expr, lambda pair: pair.x), self._text(expr, lambda pair: pair.y))
 
-    def function(self, signature: str, expr: Any) -> str:
+    def function(self, signature: str, expr: Expr) -> str:
         """Return the text of a function of this signature that gives `expr`; the writer's first. Raise Unsupported."""
         result = self.write(expr)
         body = "".join(f"  {line}\n" for line in self.statements)
         return f"{signature} {{\n{body}  return make_float2({result.x}, {result.y});\n}}\n"
 
-    def _text(self, expr: Any, side: Callable[[Pair], str]) -> str:
+    def _text(self, expr: Expr, side: Callable[[Pair], str]) -> str:
         if isinstance(expr, TensorLoad):
             return side(self._load(expr))
         if isinstance(expr, tirx.Var):
@@ -102,7 +102,7 @@ class Writer:
             return self._cast(expr, side)
         return _rounded(self._operation(expr, side), str(expr.ty.dtype))
 
-    def _operation(self, expr: Any, side: Callable[[Pair], str]) -> str:
+    def _operation(self, expr: Expr, side: Callable[[Pair], str]) -> str:
         kind = type(expr)
         if kind in _INFIX:
             return f"({self._text(expr.a, side)} {_INFIX[kind]} {self._text(expr.b, side)})"
@@ -130,7 +130,7 @@ class Writer:
             return f"{self._calls[name]}({', '.join(self._text(arg, side) for arg in expr.args)})"
         raise Unsupported(f"its epilogue has {name or kind.__name__}")
 
-    def _cast(self, expr: Any, side: Callable[[Pair], str]) -> str:
+    def _cast(self, expr: Expr, side: Callable[[Pair], str]) -> str:
         to, source = str(expr.ty.dtype), str(expr.value.ty.dtype)
         value = self._text(expr.value, side)
         if to not in C_TYPES or source not in C_TYPES:
@@ -143,7 +143,7 @@ class Writer:
             return _rounded(f"(float)({value})", to)
         return f"({C_TYPES[to]})({value})"
 
-    def _load(self, load: Any) -> Pair:
+    def _load(self, load: TensorLoad) -> Pair:
         indices = [tir.simplify(index) for index in load.indices]
         for buffer, others, pair in self._done:
             if buffer.same_as(load.source) and all(map(tir.same, others, indices)):
@@ -152,7 +152,7 @@ class Writer:
         self._done.append((load.source, indices, pair))
         return pair
 
-    def _load_new(self, load: Any) -> Pair:
+    def _load_new(self, load: TensorLoad) -> Pair:
         buffer = load.source
         if self._is_sum(load):
             return Pair(_rounded("sums.x", str(buffer.dtype)), _rounded("sums.y", str(buffer.dtype)))
@@ -166,7 +166,7 @@ class Writer:
             return Pair(f"{name}x", f"{name}y")
         return self._operand(load, name)
 
-    def _operand(self, load: Any, name: str) -> Pair:
+    def _operand(self, load: TensorLoad, name: str) -> Pair:
         """A load from memory: of two neighbours at once where they are, once where both columns read the same."""
         buffer, dtype = load.source, str(load.source.dtype)
         if dtype not in C_TYPES:
@@ -190,18 +190,18 @@ class Writer:
         )
         return Pair(f"{name}x", f"{name}y")
 
-    def _place(self, at: Any) -> Pair | None:
+    def _place(self, at: Expr) -> Pair | None:
         for place, extents, text in self._places:
             if tir.as_int(tir.simplify(at - place, extents)) == 0:
                 return text
         return None
 
-    def _is_even(self, at: Any) -> bool:
+    def _is_even(self, at: Expr) -> bool:
         """Whether `at` is the column, which is even, plus an even number."""
         rest = tir.simplify(at - self._column)
         return not tir.uses(rest, [self._column]) and tir.as_int(tir.simplify(tirx.floormod(rest, 2))) == 0
 
-    def _pointer(self, buffer: Any) -> str:
+    def _pointer(self, buffer: Buffer) -> str:
         found = [i for i, other in enumerate(self.operands) if other.same_as(buffer)]
         if not found:
             self.operands.append(buffer)
@@ -226,7 +226,7 @@ def _rounded(text: str, dtype: str) -> str:
     return f"rounded<{C_TYPES[dtype]}>({text})" if dtype in LOW else text
 
 
-def _constant(expr: Any) -> str:
+def _constant(expr: Expr) -> str:
     value, dtype = expr.value, str(expr.ty.dtype)
     if dtype == "bool":
         return "true" if value else "false"
@@ -240,7 +240,7 @@ def _constant(expr: Any) -> str:
     return f"({value.hex()}f)"
 
 
-def operands_text(buffers: Sequence[Any]) -> str:
+def operands_text(buffers: Sequence[Buffer]) -> str:
     """Return the struct that takes the pointers of the operands to the device function."""
     fields = "".join(f"  const void* p{i};\n" for i in range(len(buffers)))
     return f"struct Operands {{\n{fields}}};\n"

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib import resources
 from math import prod
-from typing import Any
+
+from schedules.ir.types import Buffer, PrimFunc
 
 __all__ = ["TEXT_KERNEL", "ImageMap", "TensorMap", "TextKernel", "text_of"]
 
@@ -30,7 +31,7 @@ class TensorMap:
     contiguous. What lies outside reads as zero.
     """
 
-    buffer: Any
+    buffer: Buffer
     dims: tuple[int, ...]
     rows: int
     strides: tuple[int, ...] = ()
@@ -55,7 +56,7 @@ class ImageMap:
     has `box` elements of the last three dims, `steps` apart. What lies outside reads as zero.
     """
 
-    buffer: Any
+    buffer: Buffer
     dims: tuple[int, int, int, int]
     strides: tuple[int, int, int]
     box: tuple[int, int, int]
@@ -81,7 +82,7 @@ class TextKernel:
 
     source: str
     maps: Sequence[TensorMap | ImageMap]
-    pointers: Sequence[Any]
+    pointers: Sequence[Buffer]
     grid: int
     cluster: int
     threads: int
@@ -89,7 +90,7 @@ class TextKernel:
     per_sm: int = 1
     """CTAs that shall be on an SM at a time: what bounds the registers of a thread."""
 
-    def prim_func(self, func: Any) -> Any:
+    def prim_func(self, func: PrimFunc) -> PrimFunc:
         """Return the PrimFunc that launches it, with the parameters of `func`."""
         import tvm
         from tvm.script import tirx
@@ -111,7 +112,7 @@ class TextKernel:
             "tirx.use_dyn_shared_memory",
         ]  # fmt: skip
 
-    def _script(self, func: Any, name: str) -> str:
+    def _script(self, func: PrimFunc, name: str) -> str:
         buffers = list(func.params)
         names = {buffer: f"b{index}" for index, buffer in enumerate(buffers)}
         parameters = ", ".join(f"p{index}: T.handle" for index in range(len(buffers)))

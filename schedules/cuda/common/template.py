@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from schedules.cuda.common.kernel import TextKernel
 from schedules.hardware import Gpu, gpu_of
+from schedules.ir.types import PrimFunc, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["HopperTemplate"]
@@ -20,7 +21,7 @@ class HopperTemplate(ABC, Generic[Form]):
     name: str
     version: int
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         found = self._matched(func, target)
         if isinstance(found, Declined):
@@ -34,23 +35,23 @@ class HopperTemplate(ABC, Generic[Form]):
         made = self.kernel_of(found, parameters, gpu)
         return made if isinstance(made, Declined) else Schedule(made.prim_func(func), parameters)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """See `schedules.template.Rule`."""
         found = self._matched(func, target)
         return found if isinstance(found, Declined) else self.choices_of(found, gpu_of(target))
 
-    def proposed(self, func: Any, target: Any) -> Parameters | Declined:
+    def proposed(self, func: PrimFunc, target: Target) -> Parameters | Declined:
         """Return the parameters that are estimated to be fastest, of what is declined as unconfirmed too."""
         found = self._matched(func, target)
         return found if isinstance(found, Declined) else self.default_of(found, gpu_of(target))
 
-    def _matched(self, func: Any, target: Any) -> Form | Declined:
+    def _matched(self, func: PrimFunc, target: Target) -> Form | Declined:
         if str(target.attrs["arch"]) != "sm_90a":
             return Declined("the device is not sm_90a")
         return self.match(func)
 
     @abstractmethod
-    def match(self, func: Any) -> Form | Declined:
+    def match(self, func: PrimFunc) -> Form | Declined:
         """Return what `func` computes, or why it is not for this template."""
 
     def unconfirmed(self, form: Form) -> str:

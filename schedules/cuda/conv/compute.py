@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from tvm import te, tirx
+
+from schedules.ir.types import Expr, IterVar, SBlock, Tensor
 
 __all__ = [
     "LEFT", "VECTOR", "WINDOWS", "Windows", "conv2d", "depthwise_conv2d", "mixed_sum", "pixels", "pointwise", "pool",
@@ -40,7 +41,7 @@ class Windows:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def of(block: Any) -> Windows | None:
+    def of(block: SBlock) -> Windows | None:
         """Return those that a block is annotated with, if it is."""
         text = block.annotations.get(WINDOWS)
         if text is None:
@@ -51,8 +52,14 @@ class Windows:
 
 
 def _at(
-    image: Any, windows: Windows, n: Any, place: tuple[Any, Any], tap: tuple[Any, Any], c: Any, outside: Any
-) -> Any:
+    image: Tensor,
+    windows: Windows,
+    n: Expr,
+    place: tuple[Expr, Expr],
+    tap: tuple[IterVar, IterVar],
+    c: Expr | IterVar,
+    outside: Expr,
+) -> Expr:
     """The element of the image under a tap of a window, in fp32; `outside` beyond the edges."""
     strides, padding, dilation = windows.strides, windows.padding, windows.dilation
     y, x = (place[i] * strides[i] + tap[i] * dilation[i] - padding[i] for i in (0, 1))
@@ -60,11 +67,11 @@ def _at(
     return tirx.if_then_else(inside, image[n, y, x, c].astype("float32"), outside)
 
 
-def _taps(windows: Windows) -> tuple[Any, Any]:
+def _taps(windows: Windows) -> tuple[IterVar, IterVar]:
     return te.reduce_axis((0, windows.kernel[0]), name="r"), te.reduce_axis((0, windows.kernel[1]), name="s")
 
 
-def _zero() -> Any:
+def _zero() -> Expr:
     return tirx.const(0.0, "float32")
 
 

@@ -8,7 +8,6 @@ So the image is read as it is, and nothing is written besides the result (implic
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from schedules.cuda.common.expression import LOW
 from schedules.cuda.common.kernel import ImageMap, TensorMap, TextKernel, text_of
@@ -17,6 +16,7 @@ from schedules.cuda.conv.form import Conv2d, match
 from schedules.cuda.gemm.gemm_sm90 import source
 from schedules.cuda.gemm.tile import Tile, choices, default
 from schedules.hardware import Gpu
+from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["Conv2dSm90"]
@@ -31,7 +31,7 @@ class Conv2dSm90(HopperTemplate[Conv2d]):
     name = "cuda.conv2d_sm90"
     version = 2
 
-    def match(self, func: Any) -> Conv2d | Declined:
+    def match(self, func: PrimFunc) -> Conv2d | Declined:
         """See `HopperTemplate`."""
         return match(func)
 

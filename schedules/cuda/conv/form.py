@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 from math import ceil
-from typing import Any
 
 from tvm import tirx
 
@@ -14,6 +13,7 @@ from schedules.cuda.common.expression import LOW, Unsupported
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.gemm.form import Gemm
 from schedules.ir import tir
+from schedules.ir.types import Buffer, PrimFunc, SBlock
 from schedules.template import Declined
 
 __all__ = ["Conv2d", "box_of", "image_of", "match", "pixel_axes", "reduction_with_windows"]
@@ -80,7 +80,7 @@ def box_of(sizes: tuple[int, int, int], steps: tuple[int, int], rows: int) -> tu
     return found
 
 
-def reduction_with_windows(func: Any) -> tuple[Any, Windows] | Declined:
+def reduction_with_windows(func: PrimFunc) -> tuple[SBlock, Windows] | Declined:
     """Return the one reduction of `func`, annotated with windows, and these; sizes are known."""
     parameters = [param for param in func.params if tirx.is_buffer_var(param)]
     if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
@@ -92,10 +92,10 @@ def reduction_with_windows(func: Any) -> tuple[Any, Windows] | Declined:
     return blocks[0], windows
 
 
-def image_of(func: Any, block: Any) -> tuple[Any, Any | None] | Declined:
+def image_of(func: PrimFunc, block: SBlock) -> tuple[Buffer, Buffer | None] | Declined:
     """Return the buffers of the image and of the weight, if there is one: both of 16-bit floats, both parameters."""
     loaded = [load.source for load in tir.loads(block.body.value) if not load.source.same_as(block.body.buffer)]
-    buffers: list[Any] = []
+    buffers: list[Buffer] = []
     for source in loaded:
         if not any(source.same_as(other) for other in buffers):
             buffers.append(source)
@@ -108,7 +108,7 @@ def image_of(func: Any, block: Any) -> tuple[Any, Any | None] | Declined:
     return buffers[0], buffers[1] if len(buffers) > 1 else None
 
 
-def pixel_axes(block: Any) -> Axes:
+def pixel_axes(block: SBlock) -> Axes:
     """Return the axes of a result `[images, lines, pixels, channels]`: all pixels are rows."""
     spatial = [iv for iv in block.iter_vars if iv.iter_type == tirx.IterVar.DataPar]
     axes = [iv.var for iv in spatial]
@@ -117,7 +117,7 @@ def pixel_axes(block: Any) -> Axes:
     return Axes((), tuple(axes[:3]), tuple(axes[3:]), extents, origin)
 
 
-def match(func: Any) -> Conv2d | Declined:
+def match(func: PrimFunc) -> Conv2d | Declined:
     """Return the convolution in `func`, or why it is none that the copy engine can feed."""
     found = reduction_with_windows(func)
     if isinstance(found, Declined):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from tvm import tirx
 
@@ -14,6 +13,7 @@ from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.conv.compute import LEFT, VECTOR
 from schedules.hardware import Gpu
 from schedules.ir import tir
+from schedules.ir.types import Buffer, PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["SpreadSm90"]
@@ -26,8 +26,8 @@ _MAX_ELEMENTS = 1 << 31
 class _Form:
     """The image, the result, and how many zeros stand left of each line."""
 
-    image: Any
-    out: Any
+    image: Buffer
+    out: Buffer
     left: int
 
 
@@ -37,7 +37,7 @@ class SpreadSm90(HopperTemplate[_Form]):
     name = "cuda.spread_sm90"
     version = 1
 
-    def match(self, func: Any) -> _Form | Declined:
+    def match(self, func: PrimFunc) -> _Form | Declined:
         """See `HopperTemplate`."""
         return _matched(func)
 
@@ -54,7 +54,7 @@ class SpreadSm90(HopperTemplate[_Form]):
         return _kernel(form.image, form.out, form.left)
 
 
-def _matched(func: Any) -> _Form | Declined:
+def _matched(func: PrimFunc) -> _Form | Declined:
     blocks = [realize.block for realize in tir.block_realizes(func)]
     if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
         return Declined("it does not spread the channels of an image alone")
@@ -70,7 +70,7 @@ def _matched(func: Any) -> _Form | Declined:
     return _Form(image, out, int(blocks[0].annotations[LEFT]))
 
 
-def _kernel(image: Any, out: Any, left: int) -> TextKernel:
+def _kernel(image: Buffer, out: Buffer, left: int) -> TextKernel:
     batch, channels, lines, width = (int(dim) for dim in image.shape)
     numbers = {
         "IMAGES": batch, "CHANNELS": channels, "LINES": lines, "IN_W": width, "OUT_W": int(out.shape[2]), "LEFT": left,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
 
 from tvm import tirx
 from tvm.ir import TensorLoad
@@ -14,6 +13,7 @@ from schedules.cuda.common.epilogue import Axes, epilogue_of
 from schedules.cuda.common.expression import LOW, Unsupported
 from schedules.ir import contraction, tir
 from schedules.ir.contraction import Contraction
+from schedules.ir.types import Buffer, Expr, PrimFunc, Var
 from schedules.template import Declined
 
 __all__ = ["Gemm", "match"]
@@ -36,11 +36,11 @@ class Gemm:
     n: int
     k: int
     n_major: bool
-    a: Any
-    b: Any
-    out: Any
+    a: Buffer
+    b: Buffer
+    out: Buffer
     epilogue: str
-    operands: tuple[Any, ...]
+    operands: tuple[Buffer, ...]
     expensive: bool
 
     @property
@@ -53,7 +53,7 @@ class Gemm:
         return ceil(self.m / rows)
 
 
-def match(func: Any) -> Gemm | Declined:
+def match(func: PrimFunc) -> Gemm | Declined:
     """Return the product in `func`, or why it is none that the tensor cores take."""
     parameters = [param for param in func.params if tirx.is_buffer_var(param)]
     if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
@@ -90,14 +90,14 @@ def match(func: Any) -> Gemm | Declined:
     )  # fmt: skip
 
 
-def _operand(value: Any) -> Any | None:
+def _operand(value: Expr) -> TensorLoad | None:
     """The load behind `cast(load)`, of a 16-bit float."""
     while isinstance(value, tirx.Cast):
         value = value.value
     return value if isinstance(value, TensorLoad) and str(value.source.dtype) in LOW else None
 
 
-def _is_row_major(load: Any, c: Contraction, axes: Sequence[Any]) -> bool:
+def _is_row_major(load: TensorLoad, c: Contraction, axes: Sequence[Var]) -> bool:
     """Whether the load's position in its buffer is that of `axes`, row-major, and it has no other element."""
     extents = [c.extents[axis] for axis in axes]
     at = tir.flatten(list(load.indices), list(load.source.shape))

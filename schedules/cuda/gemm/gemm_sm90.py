@@ -8,7 +8,6 @@ on them in registers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from schedules.cuda.common.expression import C_TYPES, LOW
 from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
@@ -16,6 +15,7 @@ from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.gemm.form import Gemm, match
 from schedules.cuda.gemm.tile import Tile, choices, default
 from schedules.hardware import Gpu
+from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["GemmSm90", "source"]
@@ -31,7 +31,7 @@ class GemmSm90(HopperTemplate[Gemm]):
     name = "cuda.gemm_sm90"
     version = 3
 
-    def match(self, func: Any) -> Gemm | Declined:
+    def match(self, func: PrimFunc) -> Gemm | Declined:
         """See `HopperTemplate`."""
         return match(func)
 

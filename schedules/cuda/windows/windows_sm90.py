@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, prod
-from typing import Any
 
 from schedules.cuda.common.epilogue import Epilogue, epilogue_of
 from schedules.cuda.common.expression import C_TYPES, Unsupported
@@ -13,6 +12,7 @@ from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.conv.form import image_of, pixel_axes, reduction_with_windows
 from schedules.hardware import Gpu
+from schedules.ir.types import Buffer, PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["WindowsSm90"]
@@ -30,8 +30,8 @@ _MOST_TAPS = 64
 @dataclass(frozen=True)
 class _Form:
     windows: Windows
-    image: Any
-    weight: Any | None
+    image: Buffer
+    weight: Buffer | None
     sizes: tuple[int, int, int, int]
     result: tuple[int, int]
     epilogue: Epilogue
@@ -46,7 +46,7 @@ class WindowsSm90(HopperTemplate[_Form]):
     name = "cuda.windows_sm90"
     version = 2
 
-    def match(self, func: Any) -> _Form | Declined:
+    def match(self, func: PrimFunc) -> _Form | Declined:
         """See `HopperTemplate`."""
         return _matched(func)
 
@@ -63,7 +63,7 @@ class WindowsSm90(HopperTemplate[_Form]):
         return _image_sums(form) if form.windows.kind == "pixels" else _windows(form, parameters["strip"], gpu)
 
 
-def _matched(func: Any) -> _Form | Declined:
+def _matched(func: PrimFunc) -> _Form | Declined:
     found = reduction_with_windows(func)
     if isinstance(found, Declined):
         return found
