@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.gpu.manifest import MANIFEST, Entry, read_manifest, write_manifest
 from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries
 
-__all__ = ["build", "build_kernel_of"]
+__all__ = ["build", "build_kernel_of", "described"]
 
 
 def build(folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), jobs: int = 1) -> list[Entry]:
@@ -78,7 +78,7 @@ def build_kernel_of(work: tuple[Entry, Any], folder: Path) -> Entry | None:
         build_kernel(finish(scheduled.func, spec, 2), spec, folder / library)
     names = [str(buffer.name) for buffer in func.params]
     said = {"rule": rule, "parameters": dict(scheduled.parameters), "operands": names}
-    return replace(entry, case=_as_json(entry, case), files=[library], made=said)
+    return replace(entry, case=described(entry, case), files=[library], made=said)
 
 
 def _prim_func(suite: str, case: Any) -> Any:
@@ -123,8 +123,8 @@ def _nearest(value: int, choices: Iterable[int]) -> int:
     return max((each for each in choices if each <= value), default=choices[0])
 
 
-def _as_json(entry: Entry, case: Any) -> dict[str, Any]:
-    """The case with what its methods say, for the device's half, which has no class for it."""
+def described(entry: Entry, case: Any) -> dict[str, Any]:
+    """Return the case with what its methods say, for the device's half, which has no class for it."""
     said: dict[str, Any] = {**asdict(case), "kind_of_case": entry.case["kind_of_case"]}
     if entry.suite == "attention":
         said |= {"shapes": case.shapes(), "result": case.result()}

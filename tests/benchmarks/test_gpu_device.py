@@ -1,0 +1,121 @@
+"""The device's half of the GPU benchmark on the CPU: its references are what the PrimFuncs compute."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.gpu import child_model, models
+from benchmarks.gpu.attention_cases import AttentionCase
+from benchmarks.gpu.build import described
+from benchmarks.gpu.child_kernel import check_kernel
+from benchmarks.gpu.conv_cases import ConvCase
+from benchmarks.gpu.gemm_cases import Case
+from benchmarks.gpu.manifest import Entry
+from benchmarks.gpu.plan import CASES
+from benchmarks.gpu.rows_cases import RowsCase
+from benchmarks.gpu.timing import milliseconds_in_turns
+from benchmarks.gpu.weights import explain
+from tests.benchmarks.on_cpu import computed, on_cpu
+
+AROUND = (1, 1, 0, 1)
+ATTENTION = AttentionCase(2, 4, 5, 7, 8)
+PRODUCT = Case(2, 3, 16, 24, out="float32")
+SQUARE = ConvCase("taps", (2, 6, 7, 8), 16, (3, 3), (1, 2), AROUND, (1, 1), epilogue="bias_residual_relu")
+SMALL = [
+    *(("attention", replace(ATTENTION, layout=layout, keys=5)) for layout in ("bhsd", "merged", "flat")),
+    *(("attention", replace(ATTENTION, mask=mask, causal=2)) for mask in ("keys", "full", "low", "where")),
+    ("attention", replace(ATTENTION, shared=2, causal=-3, masked="zero")),
+    *(("gemm", replace(PRODUCT, epilogue=each)) for each in ("scale", "bias_gelu", "bias_residual", "low")),
+    ("gemm", replace(PRODUCT, epilogue="bias_silu", n_major=False)),
+    ("conv", SQUARE),
+    ("conv", replace(SQUARE, kind="rows", epilogue="bias_clip")),
+    ("conv", replace(SQUARE, kind="depthwise", filters=8, epilogue="none")),
+    ("conv", ConvCase("pointwise", (1, 3, 3, 8), 16, epilogue="bias")),
+    ("conv", ConvCase("max", (1, 6, 7, 8), 8, (3, 2), (2, 2), AROUND, epilogue="none")),
+    ("conv", ConvCase("pixels", (2, 3, 4, 8), 8, epilogue="none")),
+    *(("rows", RowsCase(kind, (3, 5, 16))) for kind in ("layer_norm", "rms_norm", "softmax", "gelu")),
+    *(("rows", RowsCase(kind, (3, 5, 16), "float16", "float32", "residual")) for kind in ("layer_norm", "softmax")),
+    *(("rows", RowsCase(kind, (3, 5, 16), before="scale")) for kind in ("layer_norm", "rms_norm")),
+    *(("rows", RowsCase(kind, (2, 3, 8), "float16")) for kind in ("transpose", "add")),
+]
+
+
+def entry_of(suite, case) -> Entry:
+    entry = Entry("one", suite, {"kind_of_case": "odd"}, ["one.so"])
+    return replace(entry, case=described(entry, case))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("suite", "case"), SMALL)
+def test_the_reference_is_what_the_prim_func_computes(suite, case, monkeypatch):
+    kernel = computed(CASES[suite].prim_func(case))
+    with on_cpu(monkeypatch, kernel):
+        found, _ = check_kernel(Path(), entry_of(suite, case), repeats=1)
+    assert found["right"], found
+
+
+def test_a_wrong_kernel_is_found(monkeypatch):
+    case, calls = RowsCase("softmax", (3, 5, 16)), itertools.count()
+
+    def kernel(x, out):
+        out.copy_(torch.softmax(x, -1))
+
+    def unsteady(*tensors):
+        kernel(*tensors)
+        if next(calls):
+            tensors[-1][0, 0, 0] += 1
+
+    def leaves_one(*tensors):
+        kernel(*tensors)
+        tensors[-1][2, 4, 15] = float("nan")
+
+    with on_cpu(monkeypatch, kernel):
+        assert check_kernel(Path(), entry_of("rows", case), repeats=2)[0]["right"]
+    for wrong in (unsteady, leaves_one, lambda *tensors: tensors[-1].fill_(0.0625)):
+        with on_cpu(monkeypatch, wrong):
+            assert not check_kernel(Path(), entry_of("rows", case), repeats=2)[0]["right"]
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_a_model_is_checked_and_timed(mode, tmp_path, monkeypatch):
+    """All of a model's child but the artifact and CUDA: the weights that it makes are those that were explained."""
+    monkeypatch.setitem(models.MODELS, "tiny", lambda layers: nn.Conv2d(3, 8, 32, stride=32))
+    module, _ = models.model_of("tiny", 2)
+    recipes, carried = explain({"w": module.weight.detach().permute(2, 3, 0, 1)}, module)
+    np.savez_compressed(tmp_path / "tiny.npz", **carried)
+    said = {"weights": [each.to_dict() for each in recipes], "fingerprint": models.fingerprint(module)}
+    (tmp_path / "tiny.json").write_text(json.dumps(said))
+
+    def load(library, weights, inputs):
+        def call(image):
+            weight = weights[0].permute(2, 3, 0, 1)
+            return [nn.functional.conv2d(image, weight, module.bias, 32)]
+
+        return call, 0.1
+
+    monkeypatch.setattr(child_model, "_load", load)
+    monkeypatch.setattr(child_model, "milliseconds_in_turns", partial(milliseconds_in_turns, rounds=1))
+    monkeypatch.setattr(child_model, "_kernels", lambda call: [])
+    monkeypatch.setattr(child_model, "turn", lambda entry, **found: None)
+    monkeypatch.setattr(torch, "compile", lambda module, mode: module)
+    for kind in (torch.Tensor, nn.Module):
+        monkeypatch.setattr(kind, "cuda", lambda self: self)
+    case = {"model": "tiny", "batch": 2, "mode": mode}
+    with on_cpu(monkeypatch):
+        row = child_model.measure_model(tmp_path, Entry("one", "model", case, ["tiny.so", "tiny.npz", "tiny.json"]))
+    assert row["right"] and row["error"] < 2e-3
+    assert set(row["ms"]) == {"ours", mode} | ({"eager"} if mode == "reduce-overhead" else set())
+    assert ("alone" in row) == (mode == "reduce-overhead") and row["ratio"] > 0
+    said["fingerprint"]["weight"] *= 1.1
+    (tmp_path / "tiny.json").write_text(json.dumps(said))
+    with on_cpu(monkeypatch), pytest.raises(ValueError, match="draws other weights"):
+        child_model.measure_model(tmp_path, Entry("one", "model", case, ["tiny.so", "tiny.npz", "tiny.json"]))
