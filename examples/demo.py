@@ -24,7 +24,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from service.runtime.bench import BenchReport
-    from service.runtime.compare import Verification
+    from service.runtime.verification import Verification
 
 ROOT = Path(__file__).parent.parent
 START_S = 60.0

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from service.frontend.model import ImportedModel, Reference
     from service.lowering import RecordPlanner, Scheduled
     from service.passes import Optimized
-    from service.runtime.compare import Verification
     from service.runtime.session import Session
+    from service.runtime.verification import Verification
 
 __all__ = ["STAGES", "Front", "Stages", "cover", "load_and_schedule", "places_read", "prepare", "run", "verify"]
 
@@ -231,10 +231,11 @@ def verify(
     """
     from service import frontend
     from service.lowering.target import missing_features
-    from service.runtime.compare import Verification, compare, judging_dtypes
+    from service.runtime.compare import compare, judging_dtypes
     from service.runtime.inputs import choose_sizes, random_inputs
     from service.runtime.moved import moved_outputs
     from service.runtime.ties import ties_of
+    from service.runtime.verification import Verification
 
     if lacking := missing_features(request.target):
         return f"this machine cannot run it: {'; '.join(lacking)}"

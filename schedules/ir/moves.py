@@ -8,6 +8,7 @@ from tvm import s_tir
 
 from schedules.ir import analysis, tir
 from schedules.ir.types import LoopRV, SBlock, TirSchedule, Var
+from schedules.ir.work import expression_size, is_expensive, iterations, worth_parallel
 from schedules.strict import made_up_for
 
 __all__ = [
@@ -59,13 +60,13 @@ def inline_producers(sch: TirSchedule, *, keep: Callable[[SBlock], bool] = lambd
 def _worth_inlining(block: SBlock, readers: Sequence[SBlock]) -> bool:
     buffer = block.body.buffer
     uses = [sum(load.source.same_as(buffer) for load in tir.loads(reader)) for reader in readers]
-    nodes = analysis.expression_size(block.body.value)
-    sizes = [nodes * use + analysis.expression_size(r.body) for use, r in zip(uses, readers, strict=True)]
+    nodes = expression_size(block.body.value)
+    sizes = [nodes * use + expression_size(r.body) for use, r in zip(uses, readers, strict=True)]
     if max(sizes) > MAX_INLINED_NODES:
         return False
-    if not analysis.is_expensive(block.body.value):
+    if not is_expensive(block.body.value):
         return True
-    return len(readers) == 1 and analysis.iterations(readers[0]) == analysis.iterations(block)
+    return len(readers) == 1 and iterations(readers[0]) == iterations(block)
 
 
 def fuse_all(sch: TirSchedule, loops: Sequence[LoopRV]) -> LoopRV:
@@ -78,7 +79,7 @@ def parallelize(sch: TirSchedule, loops: Sequence[LoopRV], work: int | None, cor
     if not loops:
         return None
     fused = fuse_all(sch, loops)
-    if cores > 1 and analysis.worth_parallel(work):
+    if cores > 1 and worth_parallel(work):
         sch.parallel(fused)
     return fused
 

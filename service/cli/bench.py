@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from service.frontend import Reference
     from service.runtime import Session
     from service.runtime.bench import BenchReport
-    from service.runtime.compare import Verification
+    from service.runtime.verification import Verification
 
 __all__ = ["bench"]
 

@@ -109,7 +109,7 @@ class _Scheduler:
         """Return the scheduled PrimFunc and its row, those of an equal one where there was one."""
         import tvm_ffi
 
-        from schedules.ir.analysis import work_of
+        from schedules.ir.work import work_of
         from service.tuning.workload import describe
 
         plan = self._plan(name, func)

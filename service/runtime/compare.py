@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import ml_dtypes
@@ -30,9 +30,10 @@ import numpy as np
 
 from service.request import Precision
 from service.runtime.measure import Measured, measure
+from service.runtime.verification import OutputReport, Verification
 from service.signature import Signature, TensorSpec
 
-__all__ = ["TOLERANCES", "Moved", "OutputReport", "Tolerance", "Verification", "compare", "judging_dtypes"]
+__all__ = ["TOLERANCES", "Moved", "Tolerance", "compare", "judging_dtypes"]
 
 Array = np.ndarray[Any, Any]
 
@@ -76,73 +77,6 @@ TOLERANCES = {
     "bfloat16": Tolerance(1e-1, 1 - 1e-3),
 }
 _COARSENESS = ("float64", "float32", "float16", "bfloat16")
-
-
-@dataclass(frozen=True, slots=True)
-class OutputReport:
-    """One output: how far off it is, and whether that passes.
-
-    Errors are the largest over all finite elements, to three digits; None where there is nothing to measure.
-    `scaled_error` is what `tolerance` bounds and `passing_tolerance` is the least one that would pass, None where
-    none would. `nonfinite_mismatches` counts NaN and infinities that only one side has; `first_mismatch` is the
-    index of the first element that fails; `ties` counts integers that differ where rounding decides. `reason` is empty
-    where it passed.
-    """
-
-    name: str
-    dtype: str
-    shape: list[int]
-    passed: bool
-    reason: str
-    compared: int
-    max_abs_error: float | None = None
-    max_rel_error: float | None = None
-    scaled_error: float | None = None
-    cosine: float | None = None
-    nonfinite: int = 0
-    nonfinite_mismatches: int = 0
-    first_mismatch: list[int] | None = None
-    tolerance: float = 0.0
-    passing_tolerance: float | None = None
-    ties: int = 0
-    moved: bool = False
-    """Whether it passed by what the reference itself moves, as quantized models do, and not by its dtype."""
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """The comparison of all outputs; `reason` says what failed, and is empty where all passed."""
-
-    passed: bool
-    reason: str
-    outputs: tuple[OutputReport, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the report as JSON values, the same on every run; `from_dict` is its inverse."""
-        rows = [asdict(row) for row in self.outputs]
-        rows = [row if row["moved"] else {k: v for k, v in row.items() if k != "moved"} for row in rows]
-        return {"passed": self.passed, "reason": self.reason, "outputs": rows}
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Verification:
-        """Return the report that `to_dict` described."""
-        return Verification(data["passed"], data["reason"], tuple(OutputReport(**row) for row in data["outputs"]))
-
-    @staticmethod
-    def worst(several: Iterable[Verification]) -> Verification:
-        """Return one report for several runs: each output's run that failed, or else that had the largest scaled
-        error.
-        """
-        runs = list(several)
-        if not runs:
-            return Verification(False, "nothing was compared", ())
-        rows = [max(same, key=_badness) for same in zip(*(run.outputs for run in runs), strict=True)]
-        failed = next((run for run in runs if not run.passed), None)
-        return Verification(failed is None, failed.reason if failed else "", tuple(rows))
-
-
-def _badness(row: OutputReport) -> tuple[bool, float]:
-    return not row.passed, math.inf if row.scaled_error is None and row.compared else row.scaled_error or 0.0
 
 
 def judging_dtypes(

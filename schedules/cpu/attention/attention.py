@@ -10,7 +10,8 @@ from schedules.cpu.attention.form import Attention as Form
 from schedules.cpu.attention.form import Blocking, attention_of
 from schedules.cpu.attention.loops import attention_loops
 from schedules.hardware import Cpu
-from schedules.ir import analysis, tir
+from schedules.ir import tir
+from schedules.ir.work import work_of, worth_parallel
 from schedules.operators import Attention
 from schedules.planned import Planned
 from schedules.template import Declined
@@ -57,7 +58,7 @@ class TiledAttention(Planned[Attention]):
             return form
         if _sizes(form) != (operator.queries, operator.keys, operator.depth, operator.width, operator.accumulate):
             return Declined("its plan is of other sizes")
-        parallel = cpu.cores > 1 and analysis.worth_parallel(analysis.work_of(func).known_flops)
+        parallel = cpu.cores > 1 and worth_parallel(work_of(func).known_flops)
         sizes = {name: value for name, value in parameters.items() if name != "copies"}
         blocking = Blocking(
             lanes=attention_plan.lanes_of(operator, cpu),

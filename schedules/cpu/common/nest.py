@@ -8,6 +8,7 @@ from schedules.cpu.rows.partial_sums import PARTIAL, row_form
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves, tir
 from schedules.ir.types import LoopRV, PrimFunc, SBlock, Size, TirSchedule
+from schedules.ir.work import expression_size, is_expensive, iterations, worth_parallel
 from schedules.strict import made_up_for
 
 __all__ = [
@@ -79,7 +80,7 @@ def _spatial(sch: TirSchedule, name: str, nest: analysis.Nest, cpu: Cpu) -> None
     outer = list(loops[: len(loops) - suffix])
     lanes = lanes_of(nest.block, cpu)
     work = work_of_nest(nest.block)
-    if _few(nest.extents[: len(loops) - suffix], cpu) and analysis.worth_parallel(work):
+    if _few(nest.extents[: len(loops) - suffix], cpu) and worth_parallel(work):
         total = tir.as_int(sch.get(inner).extent)
         chunk = _CHUNK_VECTORS * lanes if total is None else _chunk(total, lanes, TASKS_PER_CORE * cpu.cores)
         if total is None or chunk < total:
@@ -207,8 +208,8 @@ def _vectors_of_columns(extent: int, lanes: int, outer: Size, cpu: Cpu) -> int:
 
 
 def work_of_nest(block: SBlock) -> int | None:
-    count = analysis.iterations(block)
-    return count * max(1, analysis.expression_size(block.body)) if isinstance(count, int) else None
+    count = iterations(block)
+    return count * max(1, expression_size(block.body)) if isinstance(count, int) else None
 
 
 def lanes_of(block: SBlock, cpu: Cpu) -> int:
@@ -243,4 +244,4 @@ def contiguous_suffix(block: SBlock, first: int = 0) -> tuple[int, bool]:
 
 def _computes_enough(block: SBlock) -> bool:
     """Vectors pay in spite of gathers where functions are evaluated."""
-    return len(tir.collect(block.body.value, ir.Call)) > 2 and analysis.is_expensive(block.body.value)
+    return len(tir.collect(block.body.value, ir.Call)) > 2 and is_expensive(block.body.value)

@@ -11,8 +11,9 @@ from tvm.ir import Call
 from schedules.cpu.common.register_tile import blocks_around
 from schedules.cpu.common.window_plan import AS_NEEDED, MOST_TAPS, STAGED, Window
 from schedules.hardware import Cpu
-from schedules.ir import analysis, moves, tir
+from schedules.ir import moves, tir
 from schedules.ir.types import Expr, For, LoopRV, PrimFunc, SBlock, Stmt, TirSchedule, Var
+from schedules.ir.work import is_expensive, work_of
 from schedules.template import Declined, Parameters
 
 __all__ = ["schedule", "unfit"]
@@ -35,7 +36,7 @@ def schedule(func: PrimFunc, window: Window, chosen: Parameters, cpu: Cpu) -> Pr
     """Return a PrimFunc that is not `unfit` as in the docstring of the templates that call this."""
     sch = s_tir.Schedule(func)
     before, block, after = blocks_around(func, window.name)  # type: ignore[misc]  # it is not unfit
-    expensive = any(analysis.is_expensive(stage.body.value) for stage in after)
+    expensive = any(is_expensive(stage.body.value) for stage in after)
     for stage in [*before, *after[:-1]]:
         sch.compute_inline(stage.name_hint)
     last = after[-1].name_hint
@@ -54,7 +55,7 @@ def schedule(func: PrimFunc, window: Window, chosen: Parameters, cpu: Cpu) -> Pr
     sch.vectorize(lane)
     sch.compute_at(window.name, tile, preserve_unit_loops=True)
     sch.set_scope(window.name, 0, "local")
-    moves.parallelize(sch, [strip, batch, channel, row], analysis.work_of(func).known_flops, cpu.cores)
+    moves.parallelize(sch, [strip, batch, channel, row], work_of(func).known_flops, cpu.cores)
     _accumulate(sch, window)
     sch.annotate(tile, "pragma_loop_partition_hint", True)
     return _skip_rows_outside(sch.mod["main"], f"{window.name}_update", block.init.value)

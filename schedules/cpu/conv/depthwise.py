@@ -9,6 +9,7 @@ from schedules.hardware import cpu_of
 from schedules.ir import analysis, moves, tir
 from schedules.ir.contraction import Contraction, find
 from schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
+from schedules.ir.work import work_of
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Depthwise"]
@@ -38,7 +39,7 @@ class Depthwise:
         if parameters is not None:
             check(parameters, self._choices(p["lanes"]))
             p = dict(parameters)
-        sch = self._schedule(func, found, p["lanes"], analysis.work_of(func).known_flops, cpu.cores)
+        sch = self._schedule(func, found, p["lanes"], work_of(func).known_flops, cpu.cores)
         return sch if isinstance(sch, Declined) else Schedule(schedule_nests(sch.mod["main"], cpu), p)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:

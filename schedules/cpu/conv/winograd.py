@@ -9,9 +9,10 @@ from schedules.cpu.common.register_tile import blocks_around, divisors, unrolled
 from schedules.cpu.conv import winograd_plan
 from schedules.cpu.conv.winograd_plan import Problem
 from schedules.hardware import Cpu
-from schedules.ir import analysis, moves
+from schedules.ir import moves
 from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from schedules.ir.unchecked import unchecked_schedule
+from schedules.ir.work import is_expensive, work_of, worth_parallel
 from schedules.operators import Conv2d
 from schedules.planned import Planned
 from schedules.template import Declined, Parameters
@@ -82,7 +83,7 @@ class Winograd(Planned[Conv2d]):
 
 
 def _schedule(func: PrimFunc, shape: _Shape, chosen: Parameters) -> PrimFunc:
-    work = analysis.work_of(func).known_flops
+    work = work_of(func).known_flops
     sch = unchecked_schedule(func, Winograd.name)
     _, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
     last = after[-1].name_hint
@@ -98,12 +99,12 @@ def _schedule(func: PrimFunc, shape: _Shape, chosen: Parameters) -> PrimFunc:
     sch.reorder(chunk, task, panel, tile, vector, y, x, lane)
     task = sch.fuse(chunk, task)
     sch.vectorize(lane)
-    if not analysis.is_expensive(after[-1].body.value):
+    if not is_expensive(after[-1].body.value):
         sch.unroll(x)
     _transform_back(sch, vector)
     _multiply(sch, panel, divisors(tiles, chosen["rows"])[-1], shape)
     _transform(sch, task)
-    if analysis.worth_parallel(work):
+    if worth_parallel(work):
         sch.parallel(task)
     return sch.mod["main"]
 

@@ -15,6 +15,7 @@ from schedules.ir.statements import call, with_code
 from schedules.ir.strides import Strided, strided
 from schedules.ir.transpose_code import transpose_code, transpose_name
 from schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt
+from schedules.ir.work import worth_parallel
 
 __all__ = ["stream_program"]
 
@@ -73,7 +74,7 @@ class _Program:
 
     def _tasks(self, found: Strided) -> int:
         """Parts that the work is split into at least; 1 where it is not worth waking the other threads."""
-        parallel = self.cpu.cores > 1 and analysis.worth_parallel(work_of_nest(found.block))
+        parallel = self.cpu.cores > 1 and worth_parallel(work_of_nest(found.block))
         return TASKS_PER_CORE * self.cpu.cores if parallel else 1
 
     def _contiguous(self, found: Strided, lanes: int) -> Stmt:

@@ -7,9 +7,10 @@ from tvm import s_tir
 from schedules.cpu.common.nest import rows_are_contiguous, schedule_nests
 from schedules.cpu.gemm import register_blocked as gemm
 from schedules.hardware import Cpu, cpu_of
-from schedules.ir import analysis, moves
+from schedules.ir import moves
 from schedules.ir.contraction import Contraction, find
 from schedules.ir.types import PrimFunc, Target
+from schedules.ir.work import work_of
 from schedules.template import Choices, Declined, Parameters, Schedule
 
 __all__ = ["Matmul", "inlined", "schedule_contraction"]
@@ -60,5 +61,5 @@ def inlined(func: PrimFunc) -> PrimFunc:
 def schedule_contraction(func: PrimFunc, c: Contraction, cpu: Cpu, parameters: Parameters | None) -> Schedule:
     """Apply the GEMM template to `c`, and schedule each further nest of `func` on its own."""
     blocking = gemm.default(c, cpu) if parameters is None else gemm.from_parameters(parameters, gemm.choices(c, cpu))
-    sch = gemm.schedule(func, c, blocking, analysis.work_of(func).known_flops, cpu.cores)
+    sch = gemm.schedule(func, c, blocking, work_of(func).known_flops, cpu.cores)
     return Schedule(schedule_nests(sch.mod["main"], cpu), blocking.to_dict())

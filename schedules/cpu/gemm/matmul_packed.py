@@ -11,8 +11,9 @@ from schedules.cpu.common.register_tile import blocks_around
 from schedules.cpu.gemm import packed_plan
 from schedules.cpu.gemm.packed_plan import Layout
 from schedules.hardware import Cpu
-from schedules.ir import analysis, moves, tir
+from schedules.ir import moves, tir
 from schedules.ir.types import Expr, LoopRV, PrimFunc, SBlock, TirSchedule, Var
+from schedules.ir.work import work_of, worth_parallel
 from schedules.operators import Matmul
 from schedules.planned import Planned
 from schedules.template import Declined, Parameters
@@ -93,7 +94,7 @@ def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> Pr
     for block in (*before, *after[:-1]):  # what stands before is of the epilogue too
         sch.compute_inline(block.name_hint)
     _flatten_rows(sch, last, after[-1])
-    parallel = analysis.worth_parallel(analysis.work_of(func).known_flops)
+    parallel = worth_parallel(work_of(func).known_flops)
     if chosen["depth"] == shape.op.k:
         _one_pass(sch, last, shape, cpu, chosen, parallel)
     else:

@@ -8,8 +8,9 @@ from tvm import s_tir
 
 from schedules.cpu.common.register_tile import divisors
 from schedules.hardware import Cpu
-from schedules.ir import analysis, moves, tir
+from schedules.ir import moves, tir
 from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
+from schedules.ir.work import work_of
 from schedules.operators import Pool2d
 from schedules.planned import Planned
 from schedules.template import Declined
@@ -84,7 +85,7 @@ def default(op: Pool2d, cpu: Cpu) -> dict[str, int]:
 
 
 def _image(func: PrimFunc, last: str, chosen: Mapping[str, int], cpu: Cpu) -> PrimFunc:
-    sch, work, strips = s_tir.Schedule(func), analysis.work_of(func).known_flops, chosen["strips"]
+    sch, work, strips = s_tir.Schedule(func), work_of(func).known_flops, chosen["strips"]
     task, *_, lane = sch.get_loops(last)[1:]
     if strips == 1:
         task = moves.parallelize(sch, sch.get_loops(last)[:2], work, cpu.cores)

@@ -12,6 +12,7 @@ from schedules.cpu.gemm.matmul import inlined
 from schedules.cpu.rows.partial_sums import PARTIAL, row_form
 from schedules.hardware import Cpu, cpu_of
 from schedules.ir import analysis, moves
+from schedules.ir.work import work_of
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Reduction"]
@@ -92,7 +93,7 @@ def _stages(func: Any) -> _Stages | Declined:
 
 
 def _schedule(func: Any, stages: _Stages, lanes: int, cpu: Cpu) -> Any:
-    work = analysis.work_of(func).known_flops
+    work = work_of(func).known_flops
     partials = {}
     for name in stages.reductions:
         split = row_form(func, name, lanes)

@@ -9,7 +9,7 @@ from schedules.cpu.gemm.matmul import inlined
 from schedules.cpu.rows.program import row_program
 from schedules.cpu.rows.stages import RowFunction, row_function
 from schedules.hardware import Cpu, cpu_of
-from schedules.ir import analysis
+from schedules.ir.work import work_of, worth_parallel
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Rows"]
@@ -38,8 +38,8 @@ class Rows:
             return found
         chosen = _default(found, cpu) if parameters is None else dict(parameters)
         check(chosen, _choices(found, cpu))
-        work = analysis.work_of(func).known_flops
-        parallel = cpu.cores > 1 and analysis.worth_parallel(work)
+        work = work_of(func).known_flops
+        parallel = cpu.cores > 1 and worth_parallel(work)
         return Schedule(row_program(func, found, parallel=parallel, ahead=_leaves_l2(func, cpu), **chosen), chosen)
 
     def choices(self, func: Any, target: Any) -> Choices | Declined:
@@ -50,7 +50,7 @@ class Rows:
 
 def _leaves_l2(func: Any, cpu: Cpu) -> bool:
     """Whether what it reads and writes comes from beyond L2; a symbolic number of rows counts as many."""
-    size = analysis.work_of(func).size_bytes
+    size = work_of(func).size_bytes
     return not isinstance(size, int) or size > cpu.l2_bytes * cpu.cores
 
 

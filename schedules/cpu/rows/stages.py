@@ -9,6 +9,7 @@ from tvm import ir, tirx
 
 from schedules.cpu.rows.partial_sums import operator_of
 from schedules.ir import analysis, tir
+from schedules.ir.work import is_expensive
 from schedules.template import Declined
 
 __all__ = ["RowFunction", "Stage", "row_function"]
@@ -49,7 +50,7 @@ class Stage:
     @property
     def evaluates(self) -> bool:
         """Whether it calls a function or divides for each element, and not once a row."""
-        nodes = [call for call in tir.collect(self.value, (ir.Call, tirx.Div)) if analysis.is_expensive(call)]
+        nodes = [call for call in tir.collect(self.value, (ir.Call, tirx.Div)) if is_expensive(call)]
         return any(tir.uses(node, (*self.outer, *self.flat)) for node in nodes)
 
     @property

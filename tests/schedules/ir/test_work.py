@@ -1,4 +1,4 @@
-"""What is known of a PrimFunc before it is scheduled."""
+"""What a PrimFunc is counted to compute."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from tvm import te, tirx
 
-from schedules.ir.analysis import work_of
+from schedules.ir.work import work_of
 
 
 def flops(result: te.Tensor, *operands: te.Tensor) -> Any:
