@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["DECODING", "TIMED", "AttentionCase", "awkward", "prim_func"]
+__all__ = ["DECODING", "TIMED", "UNCONFIRMED", "AttentionCase", "awkward", "prim_func"]
 
 LAYOUTS = ("bshd", "bhsd", "merged", "flat")
 MASKS = ("none", "keys", "full", "low", "where")
@@ -38,6 +38,8 @@ class AttentionCase:
     scale: float = 0.0
     parameters: Mapping[str, int] | None = field(default=None, hash=False)
     timed: bool = False
+    rule: str = ""
+    """The template that is meant; '' for the first that takes it."""
 
     @property
     def kv_heads(self) -> int:
@@ -198,3 +200,34 @@ DECODING: tuple[AttentionCase, ...] = tuple(replace(case, layout="bhsd", timed=T
 """Few queries to the many keys of a cache, which lies by heads."""
 
 TIMED: tuple[AttentionCase, ...] = tuple(replace(case, timed=True) for case in (*DECODING, *_timed()))
+
+
+def _odd_steps(count: int, seed: int) -> list[AttentionCase]:
+    """Few queries and odd numbers of keys, with every kind of mask, at points all over the space."""
+    draw = random.Random(seed)
+    found = []
+    for _ in range(count):
+        queries, keys = draw.choice((1, 1, 3, 16, 40, 64)), draw.choice((256, 257, 511, 777, 1000, 2049, 4096))
+        dtype = draw.choice(("float16", "bfloat16"))
+        found.append(
+            AttentionCase(
+                batch=draw.choice((1, 2, 3)), heads=8, shared=draw.choice((1, 2, 8)), queries=queries, keys=keys,
+                head=draw.choice((8, 40, 64, 96, 128, 128, 256)), dtype=dtype,
+                out=draw.choice((dtype, "float32")), layout=draw.choice(("bshd", "bhsd")), mask=draw.choice(MASKS),
+                causal=draw.choice((None, None, keys - queries, keys // 3)), masked=draw.choice(("nan", "zero")),
+                parameters={"splits": draw.choice((2, 4, 8)), "block": draw.choice((64, 128))},
+            )
+        )  # fmt: skip
+    return found
+
+
+_POINTS = ({"splits": 4, "block": 128}, {"splits": 8, "block": 64}, {"splits": 8, "block": 128})
+UNCONFIRMED: tuple[AttentionCase, ...] = tuple(
+    replace(case, rule="cuda.decoding_sm90")
+    for case in (
+        *DECODING,
+        *(replace(case, parameters=point) for case in DECODING[:4] for point in _POINTS),
+        *_odd_steps(24, 0),
+    )
+)
+"""What `cuda.decoding_sm90` declines unless it is asked for a point."""

@@ -94,27 +94,32 @@ def _schedule(entry: Entry, case: Any, func: Any) -> Any:
     from service.lowering.target import resolve, to_tvm
 
     target = to_tvm(resolve("cuda-sm90"))
+    meant = getattr(case, "rule", "")
     result: Any = Declined("no rule takes it")
     for rule in RULES:
-        if getattr(case, "rule", "") not in ("", rule.name):
+        if meant not in ("", rule.name):
             continue
-        choices = getattr(rule, "choices", None)
-        space = Declined("it has no space") if choices is None else choices(func, target)
-        point = None if isinstance(space, Declined) else _point(entry, case, rule, func, target, space)
-        result = rule.apply(func, target, point)
-        if isinstance(result, Declined) and point is not None and entry.case["kind_of_case"] == "odd":
-            result = rule.apply(func, target)  # the tile does not fit
+        result = rule.apply(func, target)
+        if isinstance(result, Declined) and not meant:
+            continue  # what is unconfirmed is only built where it is meant
+        for point in _points(entry, case, rule, func, target):
+            made = rule.apply(func, target, point)
+            if not isinstance(made, Declined):
+                return rule.name, made  # else the tile does not fit, and the next one is nearer to the default
         if not isinstance(result, Declined):
             return rule.name, result
     return result
 
 
-def _point(entry: Entry, case: Any, rule: Any, func: Any, target: Any, space: Any) -> dict[str, int] | None:
-    """The parameters that the case asks for, or that an unconfirmed kernel would have by default."""
-    if case.parameters is None:
-        return rule.proposed(func, target) if entry.case["kind_of_case"] == "unconfirmed" else None
-    proposed = rule.proposed(func, target)
-    return {name: _nearest(case.parameters.get(name, proposed[name]), values) for name, values in space.items()}
+def _points(entry: Entry, case: Any, rule: Any, func: Any, target: Any) -> list[dict[str, int]]:
+    """What the case asks for, as near as the space has it; then what is proposed where the template has no default."""
+    from schedules.template import Declined
+
+    if not hasattr(rule, "proposed") or isinstance(proposed := rule.proposed(func, target), Declined):
+        return []
+    space, wanted = rule.choices(func, target), case.parameters
+    given = [] if wanted is None else [{n: _nearest(wanted.get(n, proposed[n]), c) for n, c in space.items()}]
+    return [*given, proposed] if entry.case["kind_of_case"] == "unconfirmed" else given
 
 
 def _nearest(value: int, choices: Iterable[int]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tvm.s_tir.dlight import gpu
 
 from schedules.cuda.attention.attention_sm90 import AttentionSm90
+from schedules.cuda.attention.decoding_sm90 import DecodingSm90
 from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
 from schedules.cuda.conv.spread_sm90 import SpreadSm90
 from schedules.cuda.dlight import Dlight
@@ -16,6 +17,7 @@ from schedules.template import Rule
 __all__ = ["RULES"]
 
 RULES: tuple[Rule, ...] = (
+    DecodingSm90(),
     AttentionSm90(),
     GemmSm90(),
     Conv2dSm90(),

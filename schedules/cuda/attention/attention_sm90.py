@@ -12,17 +12,15 @@ from typing import Any
 import numpy as np
 
 from schedules.cuda.attention.form import Attention, match
-from schedules.cuda.attention.strides import Heads
+from schedules.cuda.attention.text import EMPTY, NO_LOGIT, entry, multiply, tensor_map
 from schedules.cuda.attention.tile import Tile, choices, default, order
 from schedules.cuda.common.expression import C_TYPES
-from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
+from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.hardware import Gpu
 from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["AttentionSm90"]
-
-_EMPTY = {"nan": "NAN_", "zero": "ZERO", "never_nan": "NEVER_NAN"}
 
 
 class AttentionSm90(HopperTemplate[Attention]):
@@ -58,9 +56,9 @@ def kernel(attention: Attention, tile: Tile, gpu: Gpu) -> TextKernel:
     return TextKernel(
         source=_source(attention, tile, gpu),
         maps=[
-            _map(attention, attention.q, attention.queries, attention.heads, tile.rows),
-            _map(attention, attention.k, attention.keys, shared, tile.block),
-            _map(attention, attention.v, attention.keys, shared, tile.block),
+            tensor_map(attention, attention.q, attention.queries, attention.heads, tile.rows),
+            tensor_map(attention, attention.k, attention.keys, shared, tile.block),
+            tensor_map(attention, attention.v, attention.keys, shared, tile.block),
         ],
         pointers=(attention.out.buffer, *attention.logit.operands),
         grid=tile.grid(attention, gpu),
@@ -69,11 +67,6 @@ def kernel(attention: Attention, tile: Tile, gpu: Gpu) -> TextKernel:
         shared_bytes=tile.shared_bytes(attention),
         per_sm=tile.per_sm,
     )
-
-
-def _map(attention: Attention, at: Heads, rows: int, heads: int, box: int) -> TensorMap:
-    dims = (attention.head, at.row_at + rows, at.head_at + heads, attention.batch)
-    return TensorMap(at.buffer, dims, box, (at.rows, at.heads, at.batches))
 
 
 def _source(attention: Attention, tile: Tile, gpu: Gpu) -> str:
@@ -93,21 +86,15 @@ def _source(attention: Attention, tile: Tile, gpu: Gpu) -> str:
     }  # fmt: skip
     lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
     lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
-    lines.append(f"constexpr int EMPTY = {_EMPTY[at.masked]};\n")
+    lines.append(f"constexpr int EMPTY = {EMPTY[at.masked]};\n")
     scale = log2e if at.logit.text else at.logit.scale * log2e
     lines.append(f"constexpr float LOG2_SCALE = {float(np.float32(scale)).hex()}f;\n")
     lines.append(f"typedef {C_TYPES[at.dtype]} Low;\ntypedef {C_TYPES[str(at.out.buffer.dtype)]} Out;\n")
     lines.append("using namespace hopper;\n")
-    parts = [*lines, at.logit.text or _NO_LOGIT, _tiles(at, tile, gpu), *_multiply(tile.block, at.head, at.dtype)]
+    parts = [*lines, at.logit.text or NO_LOGIT, _tiles(at, tile, gpu), *multiply(tile.block, at.head, at.dtype)]
     parts.append(text_of("schedules.cuda.attention", "kernel.cuh"))
     instructions = text_of("schedules.cuda.common", "hopper.cuh")
-    return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{_entry(at)}"
-
-
-_NO_LOGIT = (
-    "struct Operands {};\n"
-    "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands) { return sums; }\n"
-)
+    return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'attention')}"
 
 
 def _tiles(attention: Attention, tile: Tile, gpu: Gpu) -> str:
@@ -125,43 +112,4 @@ def _tiles(attention: Attention, tile: Tile, gpu: Gpu) -> str:
         f"__device__ const unsigned short TILE_STARTS[] = {{{starts}}};\n"
         "DEV int first_tile(int cta) { return TILE_STARTS[cta]; }\n"
         "DEV int tile_at(int it) { return TILE_ORDER[it]; }\n"
-    )
-
-
-def _multiply(block: int, head: int, dtype: str) -> tuple[str, str]:
-    """A wgmma: `S[64, block] (+)= q[64, 16] * k[block, 16]ᵀ`, and `sums[64, head] (+)= p[64, 16] * v[16, head]`."""
-    return _wgmma("multiply_keys", block, dtype, False), _wgmma("multiply_values", head, dtype, True)
-
-
-def _wgmma(name: str, columns: int, dtype: str, from_registers: bool) -> str:
-    """A wgmma with its sums named register by register; the left operand in registers, the right one by rows then."""
-    count = columns // 2
-    kind = "bf16" if dtype == "bfloat16" else "f16"
-    registers = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
-    a = [f"%{count + i}" for i in range(4 if from_registers else 1)]
-    left = f"{{{', '.join(a)}}}" if from_registers else a[0]
-    names = [f"a{i}" for i in range(len(a))]
-    kinds = "uint32_t" if from_registers else "uint64_t"
-    inputs = ", ".join(f'"{"r" if from_registers else "l"}"({each})' for each in names)
-    switches = "p, 1, 1, 1" if from_registers else "p, 1, 1, 0, 0"
-    operands = ", ".join(f"{kinds} {each}" for each in names)
-    return (
-        f"DEV void {name}(float (&d)[{count}], {operands}, uint64_t b, int adds) {{\n"
-        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + len(a) + 1}, 0;\\n"\n'
-        f'    "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{registers}}}, "\n'
-        f'    "{left}, %{count + len(a)}, {switches};\\n}}\\n"\n'
-        f'    : {outputs} : {inputs}, "l"(b), "r"(adds));\n}}\n'
-    )
-
-
-def _entry(attention: Attention) -> str:
-    """The function that the PrimFunc calls."""
-    pointers = [f"const void* p{i}" for i in range(len(attention.logit.operands))]
-    maps = [f"unsigned long long {name}" for name in "qkv"]
-    operands = ", ".join(f"p{i}" for i in range(len(pointers)))
-    given = ", ".join(f"(const hopper::TensorMap*){name}" for name in "qkv")
-    return (
-        f"__device__ __forceinline__ void NAME({', '.join(['void* shared', *maps, 'void* out', *pointers])}) {{\n"
-        f"  NAME_::attention((uint8_t*)shared, {given}, (NAME_::Out*)out, NAME_::Operands{{{operands}}});\n}}\n"
     )

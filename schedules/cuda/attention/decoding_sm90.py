@@ -1,0 +1,167 @@
+"""Template `cuda.decoding_sm90`: attention of few queries to many keys, which the CTAs of a cluster share.
+
+After "Flash-Decoding" (Dao et al., 2023); the algorithm is `decoding.cuh`. One query of each of the heads that share
+keys makes one tile of them all, so that keys and values are read once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from schedules.cuda.attention.form import Attention, match
+from schedules.cuda.attention.logit import Logit
+from schedules.cuda.attention.strides import Heads
+from schedules.cuda.attention.text import EMPTY, NO_LOGIT, entry, multiply, tensor_map
+from schedules.cuda.common.expression import C_TYPES
+from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.common.template import HopperTemplate
+from schedules.hardware import Gpu
+from schedules.template import Choices, Declined, Parameters
+
+__all__ = ["DecodingSm90", "packed"]
+
+_ROWS = 64
+"""Queries of a tile."""
+_LEAST_KEYS = 256
+_SPLITS = (2, 4, 8)
+"""CTAs of a cluster; more than eight is not portable."""
+_BLOCKS = (64, 128)
+_MOST_STAGES = 4
+_THREADS = 160
+_SPARE_REGISTERS = 64
+
+
+@dataclass(frozen=True)
+class _Tile:
+    """`splits` CTAs share the keys, `block` of them a step."""
+
+    splits: int
+    block: int
+
+    def stages(self, attention: Attention, gpu: Gpu) -> int:
+        """Blocks of keys, and of values, in shared memory at a time: as many as fit, up to four."""
+        room = gpu.shared_bytes_per_block - self._beside(attention)
+        return min(_MOST_STAGES, room // (2 * self.block * _row_bytes(attention)))
+
+    def shared_bytes(self, attention: Attention, gpu: Gpu) -> int:
+        """Shared memory of a CTA: the queries, the rings, barriers, and room to align them."""
+        ring = 2 * self.stages(attention, gpu) * self.block * _row_bytes(attention)
+        return self._beside(attention) + ring
+
+    def _beside(self, attention: Attention) -> int:
+        return 1024 + _ROWS * _row_bytes(attention) + 8 + 4 * _MOST_STAGES * 8
+
+    def fits(self, attention: Attention, gpu: Gpu) -> bool:
+        """Whether an SM holds it without spilling, and every CTA has keys."""
+        registers = self.block // 2 + self.block // 4 + attention.head // 2 + _SPARE_REGISTERS
+        return (
+            registers <= 255 and self.stages(attention, gpu) >= 2 and ceil(attention.keys / self.block) >= self.splits
+        )
+
+
+def _row_bytes(attention: Attention) -> int:
+    return ceil(attention.head / 64) * 128
+
+
+class DecodingSm90(HopperTemplate[Attention]):
+    """`out[b, h, m, :] = sum over n of softmax over n of logit(q[b, h, m, :] · k[b, h / group, n, :]) * v[…, n, :]`.
+
+    Parameters: `splits`, CTAs that share the keys; `block` keys a step.
+    """
+
+    name = "cuda.decoding_sm90"
+    version = 1
+
+    def match(self, func: Any) -> Attention | Declined:
+        """See `HopperTemplate`."""
+        found = match(func)
+        if isinstance(found, Declined):
+            return found
+        found = packed(found)
+        if found.queries > _ROWS or found.keys < _LEAST_KEYS:
+            return Declined(f"it is not of up to {_ROWS} queries and at least {_LEAST_KEYS} keys")
+        return found
+
+    def unconfirmed(self, form: Attention) -> str:
+        """See `HopperTemplate`."""
+        return "no GPU has run it yet"
+
+    def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`; a point that does not fit is refused."""
+        return {"splits": _SPLITS, "block": _BLOCKS}
+
+    def default_of(self, form: Attention, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`: CTAs up to what the device has, and keys that fill a step."""
+        fitting = [each for s in _SPLITS for b in _BLOCKS if (each := _Tile(s, b)).fits(form, gpu)]
+        filling = [each for each in fitting if form.batch * form.heads * each.splits <= gpu.sms]
+        best = max(filling or fitting[:1] or [_Tile(2, 64)], key=lambda each: (each.splits, each.block))
+        return {"splits": best.splits, "block": best.block}
+
+    def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
+        tile = _Tile(parameters["splits"], parameters["block"])
+        return _kernel(form, tile, gpu) if tile.fits(form, gpu) else Declined("an SM does not hold that tile")
+
+
+def packed(attention: Attention) -> Attention:
+    """Return heads that share keys as queries of one head, where each has one query: they lie in rows all the same.
+
+    Those whose logits are code of their own stay, since that asks which head it is for.
+    """
+    at, group = attention, attention.group
+    seen = at.logit.causal is None or at.logit.causal >= at.keys - 1
+    whole = all(each.row_at == 0 and each.head_at % group == 0 for each in (at.q, at.out))
+    if at.queries != 1 or group == 1 or at.logit.text or not seen or not whole:
+        return at
+    q, out = (_by_groups(each, group) for each in (at.q, at.out))
+    logit = Logit(scale=at.logit.scale)
+    return replace(at, heads=at.heads // group, group=1, queries=group, q=q, out=out, logit=logit)
+
+
+def _by_groups(at: Heads, group: int) -> Heads:
+    return replace(at, rows=at.heads, heads=at.heads * group, head_at=at.head_at // group)
+
+
+def _kernel(attention: Attention, tile: _Tile, gpu: Gpu) -> TextKernel:
+    at, shared = attention, attention.heads // attention.group
+    return TextKernel(
+        source=_source(at, tile, gpu),
+        maps=[
+            tensor_map(at, at.q, at.queries, at.heads, _ROWS),
+            tensor_map(at, at.k, at.keys, shared, tile.block),
+            tensor_map(at, at.v, at.keys, shared, tile.block),
+        ],
+        pointers=(at.out.buffer, *at.logit.operands),
+        grid=at.batch * at.heads * tile.splits,
+        cluster=tile.splits,
+        threads=_THREADS,
+        shared_bytes=tile.shared_bytes(at, gpu),
+    )
+
+
+def _source(attention: Attention, tile: _Tile, gpu: Gpu) -> str:
+    at = attention
+    numbers = {
+        "SPLITS": tile.splits, "BLOCK": tile.block, "STAGES": tile.stages(at, gpu), "HEADS": at.heads,
+        "GROUP": at.group, "QUERIES": at.queries, "KEYS": at.keys, "HEAD": at.head, "OFFSET": at.logit.causal or 0,
+        "LAST_PAIR": at.keys - 2 if at.keys % 2 == 0 else at.keys - 1, "Q_ROW": at.q.row_at, "Q_HEAD": at.q.head_at,
+        "K_ROW": at.k.row_at, "K_HEAD": at.k.head_at, "V_ROW": at.v.row_at, "V_HEAD": at.v.head_at,
+        "O_ROW": at.out.rows, "O_HEAD": at.out.heads, "O_BATCH": at.out.batches, "NAN_": 0, "ZERO": 1, "NEVER_NAN": 2,
+    }  # fmt: skip
+    switches = {"CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text)}
+    lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
+    lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
+    lines.append(f"constexpr int EMPTY = {EMPTY[at.masked]};\n")
+    scale = math.log2(math.e) * (1.0 if at.logit.text else at.logit.scale)
+    lines.append(f"constexpr float LOG2_SCALE = {float(np.float32(scale)).hex()}f;\n")
+    lines.append(f"typedef {C_TYPES[at.dtype]} Low;\ntypedef {C_TYPES[str(at.out.buffer.dtype)]} Out;\n")
+    lines.append("using namespace hopper;\n")
+    parts = [*lines, at.logit.text or NO_LOGIT, *multiply(tile.block, at.head, at.dtype)]
+    parts += [text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "decoding.cuh")]
+    instructions = text_of("schedules.cuda.common", "hopper.cuh")
+    return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'decoding')}"

@@ -1,0 +1,62 @@
+"""What the texts of attention kernels share: tensor maps, wgmma with named registers, and the way in."""
+
+from __future__ import annotations
+
+from schedules.cuda.attention.form import Attention
+from schedules.cuda.attention.strides import Heads
+from schedules.cuda.common.kernel import TensorMap
+
+__all__ = ["EMPTY", "NO_LOGIT", "entry", "multiply", "tensor_map"]
+
+EMPTY = {"nan": "NAN_", "zero": "ZERO", "never_nan": "NEVER_NAN"}
+"""What a row without a softmax gets, by `Attention.masked`."""
+
+NO_LOGIT = (
+    "struct Operands {};\n"
+    "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands) { return sums; }\n"
+)
+
+
+def tensor_map(attention: Attention, at: Heads, rows: int, heads: int, box: int) -> TensorMap:
+    """Return the map of one operand, in boxes of `box` rows of a head."""
+    dims = (attention.head, at.row_at + rows, at.head_at + heads, attention.batch)
+    return TensorMap(at.buffer, dims, box, (at.rows, at.heads, at.batches))
+
+
+def multiply(block: int, head: int, dtype: str) -> tuple[str, str]:
+    """Return wgmmas: `S[64, block] (+)= q[64, 16] * k[block, 16]ᵀ`, `sums[64, head] (+)= p[64, 16] * v[16, head]`."""
+    return _wgmma("multiply_keys", block, dtype, False), _wgmma("multiply_values", head, dtype, True)
+
+
+def _wgmma(name: str, columns: int, dtype: str, from_registers: bool) -> str:
+    """A wgmma with its sums named register by register; the left operand in registers, the right one by rows then."""
+    count = columns // 2
+    kind = "bf16" if dtype == "bfloat16" else "f16"
+    registers = ", ".join(f"%{i}" for i in range(count))
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    a = [f"%{count + i}" for i in range(4 if from_registers else 1)]
+    left = f"{{{', '.join(a)}}}" if from_registers else a[0]
+    names = [f"a{i}" for i in range(len(a))]
+    kinds = "uint32_t" if from_registers else "uint64_t"
+    inputs = ", ".join(f'"{"r" if from_registers else "l"}"({each})' for each in names)
+    switches = "p, 1, 1, 1" if from_registers else "p, 1, 1, 0, 0"
+    operands = ", ".join(f"{kinds} {each}" for each in names)
+    return (
+        f"DEV void {name}(float (&d)[{count}], {operands}, uint64_t b, int adds) {{\n"
+        f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + len(a) + 1}, 0;\\n"\n'
+        f'    "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{registers}}}, "\n'
+        f'    "{left}, %{count + len(a)}, {switches};\\n}}\\n"\n'
+        f'    : {outputs} : {inputs}, "l"(b), "r"(adds));\n}}\n'
+    )
+
+
+def entry(attention: Attention, function: str) -> str:
+    """Return the function that the PrimFunc calls, around `function` of the namespace."""
+    pointers = [f"const void* p{i}" for i in range(len(attention.logit.operands))]
+    maps = [f"unsigned long long {name}" for name in "qkv"]
+    operands = ", ".join(f"p{i}" for i in range(len(pointers)))
+    given = ", ".join(f"(const hopper::TensorMap*){name}" for name in "qkv")
+    return (
+        f"__device__ __forceinline__ void NAME({', '.join(['void* shared', *maps, 'void* out', *pointers])}) {{\n"
+        f"  NAME_::{function}((uint8_t*)shared, {given}, (NAME_::Out*)out, NAME_::Operands{{{operands}}});\n}}\n"
+    )

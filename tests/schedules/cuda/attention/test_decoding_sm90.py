@@ -1,0 +1,177 @@
+"""`cuda.decoding_sm90`: what it takes when it is asked for a point, and its arithmetic. Its kernels need a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import math
+import shutil
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tvm_ffi
+
+from benchmarks.gpu.attention_cases import AttentionCase, prim_func
+from schedules.cuda import RULES
+from schedules.cuda.attention.decoding_sm90 import DecodingSm90, packed
+from schedules.cuda.attention.form import match
+from schedules.cuda.common.kernel import TEXT_KERNEL, text_of
+from schedules.hardware import gpu_of
+from schedules.template import Declined, Schedule
+from service.lowering.apply import finish
+from service.lowering.build import build_kernel
+from service.lowering.target import resolve, to_tvm
+
+SPEC = resolve("cuda-sm90")
+TARGET = to_tvm(SPEC)
+RULE = DecodingSm90()
+STEP = AttentionCase(2, 8, 1, 1000, 64, shared=2, layout="bhsd")
+POINT = {"splits": 4, "block": 64}
+
+
+def test_what_no_gpu_has_run_is_declined_unless_a_point_is_asked_for():
+    func = prim_func(STEP)
+    declined = RULE.apply(func, TARGET)
+    assert isinstance(declined, Declined) and "no GPU" in declined.reason
+    made = RULE.apply(func, TARGET, POINT)
+    assert isinstance(made, Schedule) and TEXT_KERNEL in made.func.attrs
+    assert tvm_ffi.structural_equal(made.func, RULE.apply(func, TARGET, POINT).func)
+    first = next(rule for rule in RULES if not isinstance(rule.apply(func, TARGET), Declined))
+    assert first.name == "cuda.attention_sm90"
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (replace(STEP, queries=65), "64 queries"),
+        (replace(STEP, keys=255), "256 keys"),
+        (replace(STEP, head=60), "multiple of 8"),
+    ],
+)
+def test_it_declines(case, reason):
+    result = RULE.apply(prim_func(case), TARGET, POINT)
+    assert isinstance(result, Declined) and reason in result.reason
+
+
+def test_every_cta_of_a_cluster_has_keys():
+    func = prim_func(replace(STEP, keys=260))
+    assert isinstance(RULE.apply(func, TARGET, {"splits": 4, "block": 64}), Schedule)
+    assert isinstance(RULE.apply(func, TARGET, {"splits": 8, "block": 64}), Declined)
+
+
+def test_heads_that_share_keys_are_queries_of_one_tile():
+    found = match(prim_func(STEP))
+    rows = packed(found)
+    assert (found.heads, found.group, found.queries) == (16, 4, 1)  # both batches'
+    assert (rows.heads, rows.group, rows.queries) == (4, 1, 4)
+    assert (rows.q.rows, rows.q.heads, rows.out.rows, rows.out.heads) == (64, 256, 64, 256)
+    assert rows.q.batches == found.q.batches and rows.k == found.k
+
+
+@pytest.mark.parametrize("case", [replace(STEP, mask="low"), replace(STEP, queries=2), replace(STEP, causal=5)])
+def test_heads_stay_where_their_logits_or_queries_differ(case):
+    found = match(prim_func(case))
+    assert packed(found) == found
+
+
+@pytest.mark.parametrize("head", [8, 64, 128, 256])
+@pytest.mark.parametrize("keys", [256, 513, 16384])
+def test_the_proposed_point_is_in_the_space_and_fits(head, keys):
+    func = prim_func(replace(STEP, head=head, keys=keys))
+    point, space = RULE.proposed(func, TARGET), RULE.choices(func, TARGET)
+    assert all(value in space[name] for name, value in point.items())
+    made = RULE.apply(func, TARGET, point)
+    assert isinstance(made, Schedule)
+    found = packed(match(func))
+    assert RULE.kernel_of(found, point, gpu_of(TARGET)).shared_bytes <= gpu_of(TARGET).shared_bytes_per_block
+
+
+@pytest.fixture(scope="module")
+def merge(tmp_path_factory):
+    """`merge.cuh` as the host's compiler makes it, for four parts: (tops, totals) → the whole sum, and the weights."""
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    folder = tmp_path_factory.mktemp("merge")
+    source = (
+        "#include <cmath>\n#define DEV static inline\nconstexpr float LOG2_SCALE = 1.44269504f * 0.125f;\n"
+        "DEV float exp2_fast(float x) { return exp2f(x); }\n"
+        "using std::fmaxf; using std::fmaf;\n" + text_of("schedules.cuda.attention", "merge.cuh") + 'extern "C" float '
+        "merge4(const float (&tops)[4], const float (&totals)[4], float (&weights)[4]) "
+        "{ return merge(tops, totals, weights); }\n"
+    )
+    (folder / "merge.cpp").write_text(source)
+    command = [
+        "g++",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-Wno-unknown-pragmas",
+        "-o",
+        folder / "merge.so",
+        folder / "merge.cpp",
+    ]
+    subprocess.run(command, check=True)
+    function = ctypes.CDLL(str(folder / "merge.so")).merge4
+    function.restype = ctypes.c_float
+
+    def call(tops, totals):
+        weights = np.full(4, np.nan, np.float32)
+        given = [np.ascontiguousarray(each, np.float32) for each in (tops, totals)]
+        pointers = [each.ctypes.data_as(ctypes.c_void_p) for each in (*given, weights)]
+        return function(*pointers), weights
+
+    return call
+
+
+def softmax_of_parts(scores, values, merge, bounds):
+    """The kernel's arithmetic for one row: a softmax of each part in fp32, relative to its own largest logit."""
+    scale = np.float32(math.log2(math.e) * 0.125)
+    tops, totals, sums = [], [], []
+    for first, last in bounds:
+        part = scores[first:last]
+        top = part.max(initial=-np.inf)
+        powers = np.exp2((part - (0 if top == -np.inf else top)) * scale).astype(np.float32)
+        tops.append(top)
+        totals.append(powers.sum())
+        sums.append(powers @ values[first:last])
+    whole, weights = merge(tops, totals)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return sum(weight * each for weight, each in zip(weights, sums, strict=True)) * (np.float32(1) / whole)
+
+
+@pytest.mark.parametrize("hidden", ["none", "a part", "all but one", "least float", "all"])
+def test_the_parts_add_up_to_the_softmax_of_all(hidden, merge):
+    draw = np.random.default_rng(0)
+    keys, blocks, splits = 1000, 16, 4
+    scores, values = (draw.standard_normal(shape).astype(np.float32) for shape in (keys, (keys, 8)))
+    scores *= 40
+    if hidden in ("a part", "all but one", "all"):
+        scores[: {"a part": 300, "all but one": 999, "all": 1000}[hidden]] = -np.inf
+    if hidden == "least float":
+        scores[100:] = np.finfo(np.float32).min
+    firsts = [min(rank * blocks // splits * 64, keys) for rank in range(splits + 1)]
+    got = softmax_of_parts(scores, values, merge, list(itertools.pairwise(firsts)))
+    if hidden == "all":
+        assert np.isnan(got).all()
+        return
+    exact = scores.astype(np.float64) * 0.125
+    powers = np.exp(exact - exact.max())
+    np.testing.assert_allclose(got, powers @ values / powers.sum(), rtol=2e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize(
+    "case",
+    [
+        STEP,
+        replace(STEP, mask="keys", queries=16, causal=984),
+        replace(STEP, head=256, dtype="bfloat16", out="float32", masked="zero"),
+    ],
+)
+def test_it_becomes_machine_code(case, tmp_path):
+    made = RULE.apply(prim_func(case), TARGET, {"splits": 2, "block": 64})
+    build_kernel(finish(made.func, SPEC, 2), SPEC, tmp_path / "kernel.so")
+    assert (tmp_path / "kernel.so").stat().st_size < 120_000
