@@ -72,7 +72,6 @@ class _Child:
             stdout=subprocess.PIPE,
             stderr=self.errors,
             text=True,
-            start_new_session=True,
         )
         self.rows: queue.Queue[dict[str, Any] | None] = queue.Queue()
         self.reader = threading.Thread(target=self._read, daemon=True)

@@ -59,12 +59,12 @@ def _models(entries: Sequence[Entry], rows: dict[str, dict[str, Any]]) -> str:
         best = max(measured) if measured else None
         lines.append(
             [entry.case["model"], entry.case["batch"], ours, *theirs, best, times[0].get("eager"), error,
-             first.get("eager_error"), first.get("first_result_s"), entry.made.get("compile_s")]
+             first.get("eager_error"), first.get("first_result_s")]
         )  # fmt: skip
     if not lines:
         return ""
     head = ["model", "batch", "relaxc, ms", *modes, "ratio of times", "eager", "error", "error, eager"]
-    text = _table([*head, "first result, s", "compile, s"], lines)
+    text = _table([*head, "first result, s"], lines)
     many = f"\n\nGeometric mean of the ratios {_mean(ratios):.2f}, the largest {max(ratios):.2f}." if ratios else ""
     return f"### Models\n{text}{many}"
 
