@@ -40,6 +40,10 @@ class Axes:
         """Return the same with an extent of `d` too."""
         return replace(self, bounds=self.bounds | {self.d: depth})
 
+    def is_at(self, index: Any, axis: Any) -> bool:
+        """Return whether `index` is `axis`; along an axis of one element it is written as 0."""
+        return tir.same_var(index, axis) or (tir.as_int(self.bounds[axis]) == 1 and tir.as_int(index) == 0)
+
 
 @dataclass
 class Tensors:

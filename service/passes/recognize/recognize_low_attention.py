@@ -107,7 +107,7 @@ def _emit(
 ) -> relax.Expr | None:
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
-    if not _is_batched_product(scores) or not tir.same_var(m, axes.m) or not tir.same_var(n, axes.n):
+    if not _is_batched_product(scores) or not axes.is_at(m, axes.m) or not axes.is_at(n, axes.n):
         return None
     axes = axes.with_depth(shape_of(scores.args[0])[-1])  # type: ignore[index]
     stored: dict[Any, relax.Var] = {}

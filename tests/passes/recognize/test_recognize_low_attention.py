@@ -159,3 +159,22 @@ def test_symbolic_sizes_and_fp32_stay() -> None:
         return attended(scores_of(q, k), split(v))
 
     assert_unchanged(graph(net, **dict.fromkeys("qkv", (LOW, ("b", 9, 16)))), RecognizeLowAttention(match))
+
+
+def test_one_query_reads_a_cache() -> None:
+    """An axis of one element is written as 0, not as the axis."""
+
+    def net(q: relax.Expr, k: relax.Expr, v: relax.Expr, new: relax.Expr) -> relax.Expr:
+        query = R.reshape(q, [2, HEADS, 1, SIZE])
+        keys, values = (R.concat([each, new], axis=2) for each in (k, v))
+        scores = R.multiply(R.matmul(query, R.permute_dims(keys, [0, 1, 3, 2]), out_dtype="float32"), number(0.35))
+        mask = relax.const(np.ones((1, 1, 1, 9), bool))
+        weights = R.nn.softmax(R.where(mask, scores, INF), -1)
+        return R.reshape(low(R.matmul(low(weights), values, out_dtype="float32")), [2, 1, HEADS * SIZE])
+
+    cache = (LOW, (2, HEADS, 8, SIZE))
+    module = graph(net, q=(LOW, (2, 1, HEADS * SIZE)), k=cache, v=cache, new=(LOW, (2, HEADS, 1, SIZE)))
+    func = next(f for var, f in recognized(module).functions_items() if str(var.name_hint) == "attention")
+    found = match(func)
+    assert not isinstance(found, Declined)
+    assert (found.queries, found.keys, found.heads, found.logit.text) == (1, 9, 4, "")
