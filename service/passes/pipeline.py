@@ -21,6 +21,7 @@ from service.passes.layout.choose_layout import ChooseLayout
 from service.passes.layout.images_last import ImagesLast
 from service.passes.layout.pack_matmul import PackMatmul
 from service.passes.legalize.legalize import Legalize
+from service.passes.legalize.name_blocks import NameBlocks
 from service.passes.phase import Phase
 from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.precision.cancel_casts import CancelCasts
@@ -229,6 +230,7 @@ def _legalize(job: Job) -> list[Any]:
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
         Legalize(job.raised),
+        NameBlocks(),
         relax.transform.DeadCodeElimination(),
     ]
 

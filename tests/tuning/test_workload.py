@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from tvm import relax, te, tirx
 
@@ -13,8 +15,11 @@ from service.lowering import schedule
 from service.lowering.target import resolve, to_tvm
 from service.passes import optimize
 from service.request import CompileOptions
+from service.tuning.record_files import read
+from service.tuning.records import Workload
+from service.tuning.sources import SHIPPED
 from service.tuning.workload import describe, workload_of
-from tests.passes.graphs import graph
+from tests.passes.graphs import graph, weights
 from tests.test_layers import ROOT
 
 
@@ -98,3 +103,44 @@ def test_two_models_share_the_workload_of_an_equal_operator() -> None:
     shared = set(one) & set(other)
     assert len(one) == 1 and shared == set(one)
     assert "matmul" in one[shared.pop()]
+
+
+def _rows_network(x: Any) -> Any:
+    """A convolution in blocks of channels, as wide as vectors, and rows of it: means and a norm."""
+    op, emit = relax.op, relax.BlockBuilder.current().emit
+    image = emit(op.nn.relu(op.nn.conv2d(x, weights(24, 3, 3, 3))))
+    mean = emit(op.mean(image, [2, 3]))
+    norm = op.nn.layer_norm(emit(op.permute_dims(image, [0, 2, 3, 1])), weights(24), weights(24, seed=1), axes=[-1])
+    return mean, norm
+
+
+def test_rows_have_the_same_workloads_for_every_width_of_vectors() -> None:
+    """What layout passes do before them is not in their names: docs/decisions/023."""
+
+    def rows(name: str) -> set[tuple[str, str]]:
+        spec = resolve(name)
+        module = optimize(graph(_rows_network, x=(1, 3, 8, 8)), to_tvm(spec), CompileOptions()).module
+        return {(row["workload"], row["shapes"]) for row in schedule(module, spec).report if row["rule"] == "cpu.rows"}
+
+    narrow, wide = rows("x86-64-v2"), rows("x86-64-v4")
+    assert len(narrow) == 2 and narrow == wide
+
+
+def _norm(epsilon: float, *x: Any) -> Any:
+    return relax.op.nn.layer_norm(*x, axes=[-1], epsilon=epsilon)
+
+
+SHIPPED_ROWS = {
+    "mean of ConvNeXt": (lambda image: relax.op.mean(image, [2, 3]), {"image": (1, 768, 7, 7)}),
+    "layer norm of BERT": (partial(_norm, 1e-12), {"x": (1, 128, 768), "gamma": (768,), "beta": (768,)}),
+    "the same in ONNX": (partial(_norm, float(np.float32(1e-12))), {"x": (1, 128, 768), "g": (768,), "b": (768,)}),
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED_ROWS)
+def test_records_of_rows_that_come_with_relaxc_are_found(name: str) -> None:
+    """What names a kernel may not change without its records."""
+    build, shapes = SHIPPED_ROWS[name]
+    optimized = optimize(graph(build, **shapes), to_tvm(resolve("x86-64-v4")), CompileOptions()).module
+    [func] = [func for func in optimized.functions.values() if isinstance(func, tirx.PrimFunc)]
+    assert describe(func) in {Workload(one.workload, one.dtype, one.shapes) for one in read(SHIPPED)}

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
 __all__ = ["NORMS"]
@@ -33,6 +34,7 @@ def _normalize(
     acc = _accumulator(str(data.dtype))
     shape = list(data.shape)
     kept = [i for i in range(len(shape)) if i not in axes]
+    rounded = tirx.const(float(np.dtype(acc).type(epsilon)), acc)  # as every format has it, so that kernels are equal
     count = math.prod((shape[i] for i in axes), start=tirx.const(1, "int64")).astype(acc)
 
     def reduce(term: Callable[[Sequence[Any], Sequence[Any]], Any], label: str) -> te.Tensor:
@@ -53,7 +55,7 @@ def _normalize(
 
     def output(*at: Any) -> Any:
         group = [at[i] for i in kept]
-        scaled = centered(at, group) * tirx.rsqrt(squares(*group) / count + tirx.const(epsilon, acc))
+        scaled = centered(at, group) * tirx.rsqrt(squares(*group) / count + rounded)
         return affine(at, scaled).astype(str(data.dtype))
 
     return te.compute(shape, output, name=name)
