@@ -59,8 +59,9 @@ def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry]) -> None:
 
 
 def build_kernel_of(work: tuple[Entry, Any], folder: Path) -> Entry | None:
-    """Compile one kernel with its case's parameters, or those nearest in its space; None where no template takes it."""
+    """Compile one kernel with its case's parameters, or those nearest in its space; None where that fails."""
     from schedules.template import Declined
+    from service.errors import CompileFailed
     from service.lowering.apply import finish
     from service.lowering.build import build_kernel
     from service.lowering.target import resolve
@@ -74,8 +75,12 @@ def build_kernel_of(work: tuple[Entry, Any], folder: Path) -> Entry | None:
         return None
     rule, scheduled = made
     library = f"{entry.id.replace('/', '_')}.so"
-    if not (folder / library).exists():
-        build_kernel(finish(scheduled.func, spec, 2), spec, folder / library)
+    try:
+        if not (folder / library).exists():
+            build_kernel(finish(scheduled.func, spec, 2), spec, folder / library)
+    except CompileFailed as error:
+        print(f"{entry.id} is left out: {error}: {dict(scheduled.parameters)}: {case}", file=sys.stderr)
+        return None
     names = [str(buffer.name) for buffer in func.params]
     said = {"rule": rule, "parameters": dict(scheduled.parameters), "operands": names}
     return replace(entry, case=described(entry, case), files=[library], made=said)

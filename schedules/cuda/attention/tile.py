@@ -82,7 +82,12 @@ class Tile:
         return 1024 + (self.rows + 2 * stages * self.block) * row + 16 + 4 * stages * 8
 
     def fits(self, attention: Attention, gpu: Gpu) -> bool:
-        """Whether an SM holds it without spilling registers."""
+        """Whether an SM holds it without spilling registers.
+
+        Warpgroups that move registers take them all: a second CTA's would wait for them forever.
+        """
+        if self.moves_registers and self.per_sm > 1:
+            return False
         most = {1: (255, 168, 128)[self.per_sm - 1], 2: 240, 3: 160}[self.consumers]
         used = self.registers(attention.head) + (48 if attention.logit.text else 32)
         space = gpu.shared_bytes_per_sm // self.per_sm - 1024

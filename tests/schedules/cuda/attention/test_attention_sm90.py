@@ -104,6 +104,13 @@ def test_a_tile_that_does_not_fit_is_declined():
     assert isinstance(result, Declined) and "does not hold" in result.reason
 
 
+@pytest.mark.parametrize("consumers", [2, 3])
+def test_warpgroups_that_move_registers_are_alone_on_an_sm(consumers):
+    point = {"consumers": consumers, "block": 96, "per_sm": 2}
+    result = RULE.apply(prim_func(replace(BASE, head=24)), TARGET, point)
+    assert isinstance(result, Declined) and "does not hold" in result.reason
+
+
 def test_causal_tiles_are_each_computed_once_and_end_together():
     gpu = gpu_of(TARGET)
     attention = match(prim_func(AttentionCase(2, 16, 2048, 2048, 64, causal=0)))
