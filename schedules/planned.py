@@ -20,13 +20,15 @@ class Planned(Generic[Op]):
     """A rule for PrimFuncs with a plan of its own, of operators that are `computes`.
 
     `refusal` alone says what a point is; `space` are the points that are worth a trial, over all layouts. `layout`
-    names the parameters that the operands were laid out by: for a PrimFunc they cannot change any more.
+    names the parameters that the operands were laid out by: for a PrimFunc they cannot change any more. `dtypes` are
+    those of the operands and of the sums that it computes.
     """
 
     name: str
     version: int
     layout: tuple[str, ...]
     computes: type[Op]
+    dtypes: tuple[tuple[str, ...], ...]
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
@@ -48,6 +50,11 @@ class Planned(Generic[Op]):
         found = self.space(plan.operator, cpu_of(target))  # type: ignore[arg-type]
         same = (point for point in found if all(point[name] == plan.parameters[name] for name in self.layout))
         return Points.of([plan.parameters, *same])
+
+    def wrong_dtypes(self, operator: Op) -> str:
+        """Return that it does not compute an operator of these dtypes; empty if it may."""
+        is_declared = (*operator.operands, operator.accumulate) in self.dtypes
+        return "" if is_declared else f"it computes no {operator.kind} of {operator.dtype}"
 
     def refusal(self, operator: Op, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """Return why the parameters are no point of the operator's space, layout included; empty if they are one."""

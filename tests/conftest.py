@@ -21,6 +21,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what the tests produce")
+    parser.addoption("--points", type=int, help="points of each template's space (tests/conformance)")
 
 
 @pytest.hookimpl(tryfirst=True)

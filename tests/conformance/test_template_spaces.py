@@ -1,4 +1,7 @@
-"""The space of every template, or 200 points of it, against numpy; samples of other dtypes, vectors and layouts."""
+"""The space of every template against numpy, by dtype and vector width: all points, or as many as asked for.
+
+pytest -m slow tests/conformance/test_template_spaces.py -k "space and float64" --points 200 -n auto
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,24 @@ import pytest
 
 from schedules.cpu import planning
 from schedules.operators import Conv2d, Matmul
+from schedules.planned import Planned
 from service.lowering.target import resolve
 from service.machine import missing_features
 from tests.schedules.cpu.conv import test_winograd
 from tests.schedules.cpu.gemm.test_matmul_packed import agree as agree_packed
 from tests.schedules.cpu.gemm.test_matmul_packed import conv_op, convolution_of, cpu_named, product_of
-from tests.schedules.spaces import CASES, WIDTHS, Case, agree, functions, points, rule
+from tests.schedules.spaces import (
+    CASES,
+    FLOATS,
+    WIDTHS,
+    Case,
+    agree,
+    first_rule,
+    functions,
+    network_of,
+    points,
+    rule,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -19,16 +34,27 @@ MOST, SOME = 200, 12
 AT_ONCE = 20
 """Kernels in one library: LLVM takes long over larger ones."""
 
-OTHERS = [
-    pytest.param(case, dtype, target, id=f"{case.rule}-{case.name}-{dtype}-{bits}")
+TARGETS = {"auto": "auto", **{str(bits): target for bits, target in WIDTHS.items()}}
+SPACES = [
+    pytest.param(case, dtype, target, id=f"{case.rule}-{case.name}-{dtype}-{width}")
     for case in CASES
     for dtype in case.dtypes
-    for bits, target in WIDTHS.items()
+    for width, target in TARGETS.items()
 ]
 
 
-def try_points(case: Case, dtype: str, target: str, most: int) -> None:
-    """Build and run `most` points of each of the case's PrimFuncs."""
+def skip_without(target: str) -> None:
+    """Skip a test whose kernels this machine cannot run."""
+    if missing := missing_features(resolve(target)):
+        pytest.skip(f"{target}: this machine lacks {', '.join(missing)}")
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(("case", "dtype", "target"), SPACES)
+def test_the_space_computes_what_numpy_does(case: Case, dtype: str, target: str, pytestconfig: pytest.Config) -> None:
+    """All points, or 200, in fp32 for this machine; some in other dtypes and widths, or as many as `--points` says."""
+    skip_without(target)
+    most = pytestconfig.getoption("--points") or (MOST if (dtype, target) == ("float32", "auto") else SOME)
     asked = rule(case.rule)
     for func in functions(case, dtype, target):
         chosen = points(func, asked, target, most)
@@ -36,18 +62,16 @@ def try_points(case: Case, dtype: str, target: str, most: int) -> None:
             agree(func, asked, target, chosen[at : at + AT_ONCE])
 
 
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("case", [pytest.param(case, id=f"{case.rule}-{case.name}") for case in CASES])
-def test_the_space_computes_what_numpy_does(case: Case) -> None:
-    try_points(case, "float32", "auto", MOST)
-
-
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize(("case", "dtype", "target"), OTHERS)
-def test_other_dtypes_and_vectors_compute_what_numpy_does(case: Case, dtype: str, target: str) -> None:
-    if missing_features(resolve(target)):
-        pytest.skip(f"this machine cannot run {target}")
-    try_points(case, dtype, target, SOME)
+@pytest.mark.parametrize("target", TARGETS.values())
+@pytest.mark.parametrize("dtype", [dtype for dtype in FLOATS if dtype != "float32"])
+def test_what_blocked_templates_decline_others_compute_as_numpy_does(dtype: str, target: str) -> None:
+    """Convolutions and pools on blocks of channels are of float32 alone."""
+    skip_without(target)
+    for func in network_of(dtype, target):
+        taken = first_rule(func, target)
+        assert not isinstance(taken, Planned), taken.name
+        agree(func, taken, target, points(func, taken, target, 1))
 
 
 LAID_OUT: dict[str, Conv2d | Matmul] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,7 @@ from tests.guarded import guarded_tensor
 from tests.schedules.harness import assert_close, legalized
 from tests.schedules.numpy_tir import computed, numpy_dtype, random_inputs
 
-__all__ = ["CASES", "FLOATS", "WIDTHS", "Case", "agree", "functions", "points", "rule"]
+__all__ = ["CASES", "FLOATS", "WIDTHS", "Case", "agree", "first_rule", "functions", "network_of", "points", "rule"]
 
 pipeline.register()
 R = relax.op
@@ -96,17 +96,23 @@ def _constant(*shape: int, dtype: str = "float32", seed: int = 0) -> relax.Const
     return relax.const(tvm.runtime.tensor(values.astype(numpy_dtype(dtype))))
 
 
-def _conv(x: Any, out: int, channels: int, kernel: int = 3, **geometry: Any) -> Any:
-    weight = _constant(out, channels // geometry.get("groups", 1), kernel, kernel)
+def _conv(x: Any, out: int, channels: int, kernel: int = 3, dtype: str = "float32", **geometry: Any) -> Any:
+    weight = _constant(out, channels // geometry.get("groups", 1), kernel, kernel, dtype=dtype)
     return R.nn.relu(R.nn.conv2d(x, weight, padding=kernel // 2, **geometry))
 
 
-def _network(x: Any) -> Any:
+def _network(x: Any, dtype: str = "float32") -> Any:
     """First layer, 3x3 and 1x1 convolutions with tails, a depthwise one, and both kinds of pools."""
-    x = R.nn.max_pool2d(_conv(x, 20, 3, strides=2), (3, 3), strides=(2, 2), padding=1)
-    x = _conv(_conv(x, 33, 20, 1), 33, 33, groups=33)
-    x = R.add(x, _conv(x, 33, 33))
-    return R.mean(_conv(x, 40, 33, 3, strides=(2, 1), dilation=(1, 2)), [2, 3])
+    conv = partial(_conv, dtype=dtype)
+    x = R.nn.max_pool2d(conv(x, 20, 3, strides=2), (3, 3), strides=(2, 2), padding=1)
+    x = conv(conv(x, 33, 20, 1), 33, 33, groups=33)
+    x = R.add(x, conv(x, 33, 33))
+    return R.mean(conv(x, 40, 33, 3, strides=(2, 1), dilation=(1, 2)), [2, 3])
+
+
+def network_of(dtype: str, target: str) -> list[Any]:
+    """Return the kernels of a network of convolutions and pools, as the graph passes leave them in this dtype."""
+    return _in_layouts(partial(_network, dtype=dtype), (1, 3, 29, 23))(dtype, target)
 
 
 def _gated(x: Any) -> Any:
@@ -210,13 +216,15 @@ def functions(case: Case, dtype: str, target: str) -> list[Any]:
     asked, aim = rule(case.rule), to_tvm(resolve(target))
     made = case.make(dtype, target)
     taken = [func for func in made if not isinstance(space_of(asked, func, aim), Declined)]
-    own = [func for func in taken if _first(func, aim) == case.rule] if len(made) > 1 else taken
+    own = [func for func in taken if first_rule(func, target) is asked] if len(made) > 1 else taken
     assert own, f"{case.rule} takes nothing of {case.name} in {dtype}"
     return own
 
 
-def _first(func: Any, target: Any) -> str:
-    return next(each.name for each in cpu.RULES if not isinstance(space_of(each, func, target), Declined))
+def first_rule(func: Any, target: str) -> Rule:
+    """Return the rule that schedules `func` where it is untuned."""
+    aim = to_tvm(resolve(target))
+    return next(each for each in cpu.RULES if not isinstance(space_of(each, func, aim), Declined))
 
 
 def points(func: Any, asked: Rule, target: str, most: int, seed: int = 0) -> list[Point]:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from schedules import cpu
+from schedules.cpu import planning
 from schedules.hardware import cpu_of
+from schedules.operators import Conv2d, Depthwise2d, Matmul, Pool2d
 from schedules.plan import plan_of
 from schedules.planned import Planned, space_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
+from tests.schedules.cpu.gemm.test_matmul_packed import cpu_named
 from tests.schedules.spaces import CASES, WIDTHS, Case, agree, functions, points, rule
 
 PARAMETERS = [
@@ -51,6 +55,33 @@ def test_a_template_with_plans_refuses_no_point_that_it_lists(case: Case, dtype:
         cpu = cpu_of(target)
         assert {asked.refusal(plan.operator, point, cpu) for point in space.listed} == {""}
         assert asked.refusal(plan.operator, {**plan.parameters, "warp": 9}, cpu)
+
+
+IMAGE: dict[str, Any] = {"batch": 1, "channels": 64, "height": 14, "width": 14}
+PADDED = IMAGE | {"kernel": (3, 3), "padding": (1, 1, 1, 1)}
+OPERATORS = [
+    Matmul(m=39, n=330, k=256),
+    Conv2d(**PADDED, filters=64),
+    Conv2d(**PADDED, filters=64, strides=(2, 2)),
+    Depthwise2d(**PADDED),
+    Pool2d(**PADDED, reduce="max"),
+    Pool2d(**IMAGE, kernel=(14, 14), reduce="sum", whole=True),
+]
+
+
+@pytest.mark.parametrize("operator", OPERATORS, ids=lambda op: planning.default(op, cpu_named("auto")).template)
+@pytest.mark.parametrize("dtypes", [("float16", "float32"), ("bfloat16", "float32"), ("float64", "float64")])
+def test_a_template_with_plans_refuses_dtypes_that_it_does_not_declare(operator: Any, dtypes: tuple[str, str]) -> None:
+    """Records are keyed by dtypes too, and whoever writes one chooses them."""
+    here = cpu_named("auto")
+    plan = planning.default(operator, here)
+    other = replace(operator, operands=(dtypes[0],) * len(operator.operands), accumulate=dtypes[1], out=dtypes[0])
+    asked = planning.TEMPLATES[plan.template]
+    if (*other.operands, other.accumulate) in asked.dtypes:
+        assert asked.refusal(other, plan.parameters, here) == ""
+        return
+    assert asked.refusal(other, plan.parameters, here) == f"it computes no {other.kind} of {other.dtype}"
+    assert not list(asked.space(other, here))
 
 
 @pytest.mark.parametrize("case", RUN)

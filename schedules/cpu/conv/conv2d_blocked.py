@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from tvm import s_tir
 
@@ -41,14 +41,15 @@ class Conv2dBlocked(Planned[Conv2d]):
     version = 5
     layout = ("block", "flat", "padded")
     computes = Conv2d
+    dtypes = (("float32", "float32", "float32"),)
 
     def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        return blocked_plan.refusal(operator, parameters, cpu)
+        return self.wrong_dtypes(operator) or blocked_plan.refusal(operator, parameters, cpu)
 
-    def space(self, operator: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
+    def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
-        return blocked_plan.points(operator, cpu)
+        return () if self.wrong_dtypes(operator) else blocked_plan.points(operator, cpu)
 
     def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""

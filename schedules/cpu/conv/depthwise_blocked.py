@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from schedules.cpu.common import window_blocked, window_plan
 from schedules.cpu.common.window_plan import Window
@@ -38,14 +38,15 @@ class DepthwiseBlocked(Planned[Depthwise2d]):
     version = 3
     layout = ("block",)
     computes = Depthwise2d
+    dtypes = (("float32", "float32", "float32"),)
 
     def refusal(self, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        return window_plan.refusal(_window(operator, cpu), parameters, cpu)
+        return self.wrong_dtypes(operator) or window_plan.refusal(_window(operator, cpu), parameters, cpu)
 
-    def space(self, operator: Depthwise2d, cpu: Cpu) -> Iterator[dict[str, int]]:
+    def space(self, operator: Depthwise2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
-        return window_plan.points(_window(operator, cpu), cpu)
+        return () if self.wrong_dtypes(operator) else window_plan.points(_window(operator, cpu), cpu)
 
     def estimate(self, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""

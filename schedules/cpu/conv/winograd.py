@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from schedules.cpu.common.register_tile import blocks_around, divisors, unrolled_steps
@@ -56,14 +56,15 @@ class Winograd(Planned[Conv2d]):
     version = 3
     layout = ("block", "size", "vectors", "padded")
     computes = Conv2d
+    dtypes = (("float32", "float32", "float32"),)
 
     def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        return winograd_plan.refusal(operator, parameters, cpu)
+        return self.wrong_dtypes(operator) or winograd_plan.refusal(operator, parameters, cpu)
 
-    def space(self, operator: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
+    def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
-        return winograd_plan.points(operator, cpu)
+        return () if self.wrong_dtypes(operator) else winograd_plan.points(operator, cpu)
 
     def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""

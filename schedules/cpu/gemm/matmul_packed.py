@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 
 from tvm import s_tir, tirx
@@ -62,13 +62,11 @@ class MatmulPacked(Planned[Matmul]):
 
     def refusal(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        if (*operator.operands, operator.accumulate) not in self.dtypes:
-            return f"it multiplies no {operator.dtype}"
-        return packed_plan.refusal(operator, parameters, cpu)
+        return self.wrong_dtypes(operator) or packed_plan.refusal(operator, parameters, cpu)
 
-    def space(self, operator: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
+    def space(self, operator: Matmul, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
-        return packed_plan.points(operator, cpu)
+        return () if self.wrong_dtypes(operator) else packed_plan.points(operator, cpu)
 
     def estimate(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""

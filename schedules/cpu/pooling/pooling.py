@@ -27,16 +27,17 @@ class Pooling(Planned[Pool2d]):
     version = 2
     layout = ("block",)
     computes = Pool2d
+    dtypes = (("float32", "float32"),)
 
     def refusal(self, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
         if operator.whole:
             return "it is over the whole image"
-        return window_plan.refusal(_window(operator, cpu), parameters, cpu)
+        return self.wrong_dtypes(operator) or window_plan.refusal(_window(operator, cpu), parameters, cpu)
 
     def space(self, operator: Pool2d, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
-        return () if operator.whole else window_plan.points(_window(operator, cpu), cpu)
+        return () if operator.whole or self.wrong_dtypes(operator) else window_plan.points(_window(operator, cpu), cpu)
 
     def estimate(self, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""

@@ -38,6 +38,7 @@ class PoolingImage(Planned[Pool2d]):
     version = 1
     layout = ("block", "strips")
     computes = Pool2d
+    dtypes = (("float32", "float32"),)
 
     def refusal(self, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
@@ -45,6 +46,7 @@ class PoolingImage(Planned[Pool2d]):
             return f"the template's parameters are {', '.join(PARAMETERS)}"
         block, strips, rows = (parameters[name] for name in PARAMETERS)
         wrong = {
+            self.wrong_dtypes(operator): bool(self.wrong_dtypes(operator)),
             "it is over windows": not operator.whole,
             "the blocks of channels are not as wide as a vector": block != cpu.lanes(operator.sum_bits),
             "strips do not divide the rows": strips < 1 or bool(operator.height % strips),
@@ -56,7 +58,7 @@ class PoolingImage(Planned[Pool2d]):
     def space(self, operator: Pool2d, cpu: Cpu) -> Iterator[dict[str, int]]:
         """See `Planned`."""
         first = default(operator, cpu)
-        for strips in sorted({1, first["strips"]}) if operator.whole else ():
+        for strips in sorted({1, first["strips"]}) if operator.whole and not self.wrong_dtypes(operator) else ():
             for rows in divisors(operator.height // strips, cpu.vector_registers - 2):
                 yield {**first, "strips": strips, "rows": rows}
 
