@@ -13,12 +13,6 @@ from tests.test_layers import MODULES, under
 ROOMS = ("service", "schedules")
 """Where it holds."""
 
-UNMENDED = (
-    *(f"schedules.{room}" for room in ("cpu.attention", "cpu.rows", "cuda.attention", "cuda.rows")),
-    "service.passes.layout.block_channels",
-)
-"""Where it does not hold yet."""
-
 NO_VERBS = {"The", "A", "An", "Whether", "What", "Every", "Each", "All", "Its", "How", "Where", "Which"}
 NO_VERBS |= {"This", "These", "That", "One", "Nothing", "As", "By"}
 VERBS_IN_S = {"Pass", "Process", "Compress", "Express", "Guess"}
@@ -52,7 +46,7 @@ def test_public_functions_say_what_they_do(room: str) -> None:
     wrong = [
         f"{name}.{function.name}: {text.splitlines()[0]}"
         for name, path in MODULES.items()
-        if under(name, (room,)) and not under(name, UNMENDED)
+        if under(name, (room,))
         for function in functions(path)
         if (text := ast.get_docstring(function)) and name != "service.cli.app" and not begins_with_a_verb(text)
     ]

@@ -79,13 +79,13 @@ def refusal(op: Attention, parameters: Mapping[str, int], cpu: Cpu) -> str:
 
 
 def points(op: Attention, cpu: Cpu) -> Iterator[dict[str, int]]:
-    """Every point that is worth a trial: of numbers of vectors and register tiles those of the least estimates."""
+    """Return every point that is worth a trial: the numbers of vectors and the tiles of the least estimates."""
     most = min(MOST_VECTORS, _vectors(op, cpu) or MOST_VECTORS)
     costs = {vectors: _cost(op, cpu, vectors) for vectors in range(1, most + 1)}
     for vectors in (each for each, cost in costs.items() if cost <= _AS_GOOD * min(costs.values())):
         scores, results = _score_tiles(op, cpu, vectors), _result_tiles(op, cpu, vectors)
         first = _keys_at_once(op, cpu, vectors * lanes_of(op, cpu) * op.sum_bytes)
-        steps = [block for block in _blocks(op) if first <= 2 * block <= 4 * first]
+        steps = [block for block in _blocks(op) if first / 2 <= block <= 2 * first]
         tasks = _tasks(op, cpu, _blocks_of(op, cpu, vectors))[:_BEST_TASKS]
         copies = (0, 1) if op.keys else (0,)
         tiles = product(scores[:_BEST_TILES], results[:_BEST_TILES])

@@ -68,7 +68,7 @@ class Blocking:
 
 
 def attention_of(func: Any, cpu: Cpu) -> Attention | Declined:
-    """What `func` computes, if it is attention; vectors of queries may read masks.
+    """Return what `func` computes, if it is attention; vectors of queries may read masks.
 
     Blocks: `attention_scores[b…, m, n]` a sum over d of a product, `attention_logits` of each score (may be
     left out), the softmax, `attention_values[b…, m, e]` a sum over n, and `attention_out`, which moves these.

@@ -16,7 +16,7 @@ __all__ = ["attention_loops"]
 
 
 def attention_loops(a: Attention, p: Blocking, *, parallel: bool) -> Any:
-    """The root block of the kernel.
+    """Return the root block of the kernel.
 
         for task (indices of the batch, `tiles` blocks of queries) in parallel:
             panel = v                                                      # if several blocks use it

@@ -28,7 +28,7 @@ class Values:
         return [] if self.panel is None else [self.panel]
 
     def pack(self) -> list[Any]:
-        """`panel[e // wide, n, e % wide] = v[n, e]`"""
+        """Return the statement `panel[e // wide, n, e % wide] = v[n, e]`"""
         if self.panel is None:
             return []
 

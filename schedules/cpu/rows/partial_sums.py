@@ -15,7 +15,7 @@ PARTIAL = "_lanes"
 
 
 def row_form(func: Any, name: str, lanes: int) -> Any | None:
-    """`func` with the reduction `name` over its flattened axes k split into lanes; None where that cannot be.
+    """Return `func` with the reduction `name` over its flattened axes k split into lanes; None where that cannot be.
 
         s[r] = op(s[r], x[r, k])
         →   p[r, l] = op(p[r, l], x[r, k0 * lanes + l]) if k0 * lanes + l < K else p[r, l]
@@ -74,7 +74,7 @@ def _sizes(reduced: list[Any]) -> list[Any]:
 
 
 def operator_of(block: Any) -> tuple[Any, Any] | None:
-    """op and the reduced term of `s = op(s, term)`, if `s` starts from op's identity."""
+    """Return op and the reduced term of `s = op(s, term)`, if `s` starts from op's identity."""
     value, dtype = block.body.value, str(block.body.buffer.dtype)
     is_condition = tir.is_condition(dtype)
     identities = {

@@ -19,7 +19,7 @@ __all__ = ["row_program"]
 def row_program(
     func: Any, function: RowFunction, *, lanes: int, unroll: int, parallel: bool, ahead: bool = False
 ) -> Any:
-    """`func`, which computes `function`, with each row's stages after each other while the row is in the cache.
+    """Return `func`, which computes `function`, with each row's stages after each other while the row is in the cache.
 
         for r in rows:                                       # parallel
             acc[0..u][lanes] = identity
@@ -141,7 +141,7 @@ class _Builder:
         return self.buffers[-1]
 
     def group(self, stages: list[Stage], lanes: int, unroll: int) -> Any:
-        """The loop that computes `stages`, what comes before it and behind it."""
+        """Return the loop that computes `stages`, what comes before it and behind it."""
         if stages[0].is_scalar:
             return self._store(stages[0], self._values(stages[0], [], []), None)
         outer_sizes, flat_sizes = stages[0].sizes

@@ -72,12 +72,12 @@ class RowFunction:
         return self.stages[-1]
 
     def writer(self, buffer: Any) -> Stage | None:
-        """The stage that writes an intermediate `buffer`."""
+        """Return the stage that writes an intermediate `buffer`."""
         return next((stage for stage in self.stages[:-1] if stage.buffer.same_as(buffer)), None)
 
 
 def row_function(func: Any) -> RowFunction | Declined:
-    """The row-wise function that `func`, whose elementwise stages are inlined, computes."""
+    """Return the row-wise function that `func`, whose elementwise stages are inlined, computes."""
     nests = analysis.nests(func)
     blocks = [nest.block for nest in nests if nest is not None]
     if len(blocks) != len(nests):

@@ -24,7 +24,7 @@ class Vector:
 
 
 def vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[Vector]]]:
-    """Loops that cover `length` elements: how often each runs, and its vectors, whose `start` is of the loop's step."""
+    """Return the loops over `length` elements: how often each runs, and its vectors; `start` is of the loop's step."""
     if length < lanes:
         return [(1, [Vector(lambda _: tir.index_const(0), length, length, 0)])]
     whole = length // lanes
@@ -55,12 +55,12 @@ def filled(buffer: Any, value: Any, first: int, count: int) -> Any:
 
 
 def folded(buffer: Any, op: Any, count: int, by: int) -> Any:
-    """`b[i] = op(b[i], b[i + by])` for i in `count`, as one vector."""
+    """Return the statement `b[i] = op(b[i], b[i + by])` for i in `count`, as one vector."""
     return in_lanes(count, lambda lane: tirx.BufferStore(buffer, op(buffer[lane], buffer[lane + by]), [lane]))
 
 
 def in_lanes(count: int, body: Callable[[Any], Any]) -> Any:
-    """`body` for each of `count` lanes, as one vector."""
+    """Return `body` for each of `count` lanes, as one vector."""
     if count == 1:
         return body(tir.index_const(0))
     lane = tir.fresh("lane")

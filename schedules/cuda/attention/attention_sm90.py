@@ -51,7 +51,7 @@ class AttentionSm90(HopperTemplate[Attention]):
 
 
 def kernel(attention: Attention, tile: Tile, gpu: Gpu) -> TextKernel:
-    """The launch of `attention` in tiles of `tile`."""
+    """Return the launch of `attention` in tiles of `tile`."""
     shared = attention.heads // attention.group
     return TextKernel(
         source=_source(attention, tile, gpu),

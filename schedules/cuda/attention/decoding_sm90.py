@@ -44,7 +44,7 @@ class _Tile:
     block: int
 
     def stages(self, attention: Attention, gpu: Gpu) -> int:
-        """Blocks of keys, and of values, in shared memory at a time: as many as fit, up to four."""
+        """Return the blocks of keys, and of values, in shared memory at a time: as many as fit, up to four."""
         room = gpu.shared_bytes_per_block - self._beside(attention)
         return min(_MOST_STAGES, room // (2 * self.block * _row_bytes(attention)))
 
@@ -57,7 +57,7 @@ class _Tile:
         return 1024 + _ROWS * _row_bytes(attention) + 8 + 4 * _MOST_STAGES * 8
 
     def fits(self, attention: Attention, gpu: Gpu) -> bool:
-        """Whether an SM holds it without spilling, and every CTA has keys."""
+        """Return whether an SM holds it without spilling, and every CTA has keys."""
         registers = self.block // 2 + self.block // 4 + attention.head // 2 + _SPARE_REGISTERS
         return (
             registers <= 255 and self.stages(attention, gpu) >= 2 and ceil(attention.keys / self.block) >= self.splits

@@ -49,7 +49,7 @@ class Attention:
 
 
 def match(func: Any) -> Attention | Declined:
-    """The attention in `func`, or why it is none that the kernel takes."""
+    """Return the attention in `func`, or why it is none that the kernel takes."""
     masked = None if func.attrs is None else func.attrs.get(MASKED)
     blocks = {str(realize.block.name_hint): realize.block for realize in tir.block_realizes(func)}
     if masked is None or not {_SCORES, _VALUES, _OUT} <= set(blocks):

@@ -30,7 +30,7 @@ class Logit:
 
 
 def logit_of(block: Any, scores: Any) -> Logit:
-    """The logit that `block` stores of the buffer `scores`. Raises Unsupported."""
+    """Return the logit that `block` stores of the buffer `scores`. Raise Unsupported."""
     *batch, m, n = [iv.var for iv in block.iter_vars]
     bounds = {iv.var: int(iv.dom.extent) for iv in block.iter_vars}
     if not all(map(tir.same_var, block.body.indices, (*batch, m, n))):

@@ -43,7 +43,7 @@ class Heads:
 def place_of(
     buffer: Any, indices: Sequence[Any], batch: Mapping[Any, int], row: tuple[Any, int], column: tuple[Any, int]
 ) -> Place | Declined:
-    """Where `buffer[indices]` is; the indices are written in the variables of the batch, of a row and of a column."""
+    """Return where `buffer[indices]` is; the indices are in the variables of the batch, of a row and of a column."""
     bounds = {**batch, row[0]: row[1], column[0]: column[1]}
     at = tir.flatten(list(indices), list(buffer.shape))
     rows, columns = (_stride(at, var, bounds) for var, _ in (row, column))
@@ -88,7 +88,7 @@ def _evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def heads_of(places: Mapping[str, Place], head: int) -> tuple[int, int, int, dict[str, Heads]] | Declined:
-    """Batches, heads, heads that share keys, and the strides of each operand; `k` and `v` may be of shared heads."""
+    """Return batches, heads, heads that share keys, and each operand's strides; `k` and `v` may be of shared heads."""
     total = len(places["q"].starts)
     for heads in (each for each in range(total, 0, -1) if total % each == 0):
         if any(_split(places[name].starts, heads, 1) is None for name in ("q", "out")):

@@ -46,11 +46,11 @@ class Tile:
 
     @staticmethod
     def of(parameters: Parameters) -> Tile:
-        """The tile with these parameters."""
+        """Return the tile with these parameters."""
         return Tile(*(parameters[name] for name in ("consumers", "block", "per_sm")))
 
     def parameters(self) -> Parameters:
-        """The parameters by name."""
+        """Return the parameters by name."""
         return {"consumers": self.consumers, "block": self.block, "per_sm": self.per_sm}
 
     @property
@@ -69,11 +69,11 @@ class Tile:
         return self.consumers * 128 + (128 if self.moves_registers else 32)
 
     def registers(self, head: int) -> int:
-        """Registers of a thread for scores, weights and sums."""
+        """Return the registers of a thread for scores, weights and sums."""
         return self.block // 2 + self.block // 4 + head // 2
 
     def stages(self, attention: Attention) -> int:
-        """Blocks of keys, and of values, that are in shared memory at a time."""
+        """Return the blocks of keys, and of values, that are in shared memory at a time."""
         return STAGES if attention.keys > self.block or self.per_sm == 1 else 1
 
     def shared_bytes(self, attention: Attention) -> int:
@@ -82,7 +82,7 @@ class Tile:
         return 1024 + (self.rows + 2 * stages * self.block) * row + 16 + 4 * stages * 8
 
     def fits(self, attention: Attention, gpu: Gpu) -> bool:
-        """Whether an SM holds it without spilling registers.
+        """Return whether an SM holds it without spilling registers.
 
         Warpgroups that move registers take them all: a second CTA's would wait for them forever.
         """
@@ -94,22 +94,22 @@ class Tile:
         return used <= most and self.shared_bytes(attention) <= min(space, gpu.shared_bytes_per_block)
 
     def tiles(self, attention: Attention) -> int:
-        """Tiles of all heads."""
+        """Return the tiles of all heads."""
         return ceil(attention.queries / self.rows) * attention.heads * attention.batch
 
     def grid(self, attention: Attention, gpu: Gpu) -> int:
-        """CTAs: as many as the device holds."""
+        """Return the CTAs: as many as the device holds."""
         return min(self.tiles(attention), gpu.sms * self.per_sm)
 
     def blocks(self, attention: Attention, m: int) -> int:
-        """Blocks of keys that the queries of tile `m` see."""
+        """Return the blocks of keys that the queries of tile `m` see."""
         blocks, causal = ceil(attention.keys / self.block), attention.logit.causal
         if causal is None:
             return blocks
         return min(blocks, max(1, ceil(((m + 1) * self.rows + causal) / self.block)))
 
     def cycles(self, attention: Attention, gpu: Gpu) -> float:
-        """What an SM takes: either what its tiles ask of it together, or the steps of one tile after the other."""
+        """Return the cycles of an SM: what its tiles ask of it together, or the steps of one tile after the other."""
         head, tiles = ceil(attention.head / 16) * 16, self.tiles(attention)
         products = _PRODUCTS * 64 * self.block * head / 1024
         powers = 64 * self.block / (gpu.powers_per_cycle * (_WITH_LOGIT if attention.logit.text else 1.0))
@@ -130,7 +130,7 @@ class Tile:
 
 
 def choices(attention: Attention, gpu: Gpu) -> Choices:
-    """The space; a point that does not fit is refused."""
+    """Return the space; a point that does not fit is refused."""
     return {
         "consumers": tuple(each for each in (1, 2, 3) if each == 1 or attention.queries > (each - 1) * 64),
         "block": tuple(
@@ -141,7 +141,7 @@ def choices(attention: Attention, gpu: Gpu) -> Choices:
 
 
 def default(attention: Attention, gpu: Gpu) -> Parameters:
-    """The parameters that take the fewest cycles by arithmetic."""
+    """Return the parameters that take the fewest cycles by arithmetic."""
     space = choices(attention, gpu)
     tiles = [
         Tile(consumers, block, per_sm)
@@ -161,7 +161,7 @@ def default(attention: Attention, gpu: Gpu) -> Parameters:
 
 
 def order(tile: Tile, attention: Attention, gpu: Gpu) -> tuple[Sequence[int], Sequence[int]] | None:
-    """The tiles of each CTA one after the other, and where each CTA's begin: what is left goes to who ends first.
+    """Return the tiles of each CTA one after the other, and where each begins: what is left goes to who ends first.
 
     Tiles are numbered from the one with the most keys. None where all take the same, or they are too many.
     """

@@ -37,7 +37,7 @@ class Rows:
 
 
 def match(func: Any) -> Rows | Declined:
-    """The rows that `func` reduces and writes, or why it does none that the kernel takes."""
+    """Return the rows that `func` reduces and writes, or why it does none that the kernel takes."""
     blocks = [realize.block for realize in tir.block_realizes(func)]
     if not any(block.init is not None for block in blocks):
         return Declined("it reduces nothing")
@@ -75,7 +75,7 @@ class _Reader:
         self.operands: list[Any] = []
 
     def read(self) -> Rows:
-        """The whole function. Raises Unsupported."""
+        """Read the whole function. Raise Unsupported."""
         made = self._value(self.stores[self.out], self.axes)
         fast = str(self.out.dtype) in LOW
         if isinstance(made, tirx.Cast) and fast and str(made.value.ty.dtype) == "float32":

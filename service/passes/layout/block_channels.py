@@ -64,7 +64,7 @@ class BlockChannels:
         self.lanes = cpu.lanes(_BITS)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
-        """The module with blocked convolutions; the same object if it has none that can be."""
+        """Return the module with blocked convolutions; the same object if it has none that can be."""
         gvar = module.get_global_var("main")
         blocker = _Blocker(module, self.cpu, self.planner)
         function = blocker.visit_expr(module[gvar])
