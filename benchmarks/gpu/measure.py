@@ -74,6 +74,7 @@ class _Child:
             text=True,
         )
         self.rows: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        self.ready = False
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -171,8 +172,12 @@ class _Run:
                 except queue.Empty:
                     continue
                 if row is None:
-                    return {"id": entry.id, **found, "status": "failed", "failed": f"it died: {child.last_words()}"}
+                    died = f"it died: {child.last_words()}"
+                    if not child.ready:  # nothing can be measured here: what waits is left for another call
+                        self.waiting.clear()
+                    return {"id": entry.id, **found, "status": "failed" if child.ready else "cut", "failed": died}
                 if "ready" in row:
+                    child.ready = True
                     self._name(row.get("device", ""))
                 elif row.get("turn"):
                     found |= row["found"]

@@ -116,6 +116,13 @@ def test_a_run_goes_on_where_it_stopped(tmp_path):
     assert [row["id"] for row in again if row["id"] != "device"] == ["a"]
 
 
+def test_a_machine_that_starts_no_child_leaves_all_for_another_call(tmp_path):
+    folder = bundle(tmp_path, entry("a"), entry("b", 1))
+    (row,) = measure(folder, tmp_path, workers=1, child=(sys.executable, "-S", "-c", "raise OSError('no driver')"))
+    assert row["status"] == "cut" and "no driver" in row["failed"]
+    assert len(left(read_manifest(folder)[1], read_results(tmp_path))) == 2
+
+
 def test_what_hangs_is_ended_and_keeps_what_it_found(tmp_path):
     folder = bundle(tmp_path, entry("a", 0, **{"hangs alone": True}), entry("b", 1))
     rows = measure(folder, tmp_path, workers=2, child=FAKE)
