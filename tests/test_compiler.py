@@ -37,7 +37,7 @@ def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     local._backend_of.cache_clear()
 
 
-@pytest.mark.sampled("cnn-onnx", "lstm-pt2")
+@pytest.mark.sampled("cnn-onnx")
 @pytest.mark.parametrize(("family", "format"), FAST)
 def test_a_model_becomes_a_verified_artifact(family: str, format: str) -> None:
     made = service.compile(zoo.export(family, format))
@@ -77,6 +77,7 @@ def test_one_artifact_takes_several_batches_and_lengths(format: str) -> None:
             np.testing.assert_allclose(array, wanted[name], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_size_outside_the_bounds_is_refused_by_name() -> None:
     made = service.compile(zoo.export("bert", "pt2", dynamic=True))
     session = service.load(made.path)
@@ -98,6 +99,7 @@ def test_equal_requests_give_equal_bytes(tmp_path: Path) -> None:
     assert local.compile_local(request).cached
 
 
+@pytest.mark.slow
 def test_an_artifact_for_a_machine_that_is_not_here_is_not_verified_and_says_so() -> None:
     made = service.compile(zoo.export("cnn", "onnx"), target="aarch64") if _can_link_aarch64() else None
     cuda = service.compile(zoo.export("cnn", "onnx"), target="cuda-sm90") if _has_nvcc() else None

@@ -143,6 +143,7 @@ def test_a_run_leaves_records_a_report_and_a_curve(request_: CompileRequest, wor
     assert events.of("progress")[-1]["done"] == report["trials"]
 
 
+@pytest.mark.slow
 def test_a_compile_uses_what_was_found(request_: CompileRequest, workdir: Path) -> None:
     from service import compiler
 

@@ -69,6 +69,7 @@ def test_what_is_not_there(server: RunningServer, path: str, below: str) -> None
     assert problem_of(answer)["code"] in ("artifact-not-found", "not-found")
 
 
+@pytest.mark.slow
 def test_a_large_artifact_starts_before_it_was_read_and_a_large_model_is_known(server: RunningServer) -> None:
     model = make_onnx(5120, seed=4)  # 100 MiB of weights
     assert len(model) > 100_000_000

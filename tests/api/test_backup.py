@@ -16,6 +16,7 @@ PAGE = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
 pytestmark = pytest.mark.skipif(not shutil.which("sqlite3"), reason="the backup is made by the program sqlite3")
 
 
+@pytest.mark.slow
 def test_a_backup_restores_keys_models_jobs_and_artifacts(tmp_path: Path) -> None:
     backup, restored = tmp_path / "backup", tmp_path / "restored"
     backup.mkdir()

@@ -193,6 +193,7 @@ def test_a_caller_that_goes_away_leaves_a_compile_that_ends_in_the_store(server:
     assert again.headers["cache-status"] in ("relaxc; hit", "relaxc; fwd=miss; stored; collapsed")
 
 
+@pytest.mark.slow
 def test_a_server_stops_while_its_workers_import(start: Callable[..., RunningServer], onnx_model: bytes) -> None:
     server = start()
     with ThreadPoolExecutor(1) as thread:
@@ -204,6 +205,7 @@ def test_a_server_stops_while_its_workers_import(start: Callable[..., RunningSer
     assert not list((server.cache / "jobs").iterdir())
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_server_leaves_no_process_and_the_next_one_no_folder(
     start: Callable[..., RunningServer], onnx_model: bytes
 ) -> None:

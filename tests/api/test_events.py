@@ -76,6 +76,7 @@ def test_events_come_while_the_job_runs(server: RunningServer, onnx_model: bytes
     assert rest[-1][2]["state"] == "cancelled"
 
 
+@pytest.mark.slow
 def test_two_hundred_listen_without_a_thread_for_each(server: RunningServer) -> None:
     digest = uploaded(server, make_onnx(4, seed=30))
     process = psutil.Process(server.process.pid)

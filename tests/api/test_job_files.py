@@ -52,6 +52,7 @@ def report(client: TestClient) -> str:
     return f"/v1/jobs/{job.id}/report"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("below", ["", "/curve.png"])
 def test_a_report_is_sent_in_ranges_as_an_artifact_is(client: TestClient, report: str, below: str) -> None:
     whole = client.get(report + below)

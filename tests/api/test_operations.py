@@ -140,7 +140,7 @@ def test_it_is_ready_when_a_worker_is_warm_and_not_on_a_full_disk(start: Start, 
     assert any("RELAXC_DISK_RESERVE_BYTES" in reason for reason in reasons)
 
 
-@pytest.mark.sampled("15")
+@pytest.mark.slow
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 def test_a_second_signal_cuts_a_drain_short(start: Start, second: signal.Signals) -> None:
     server = start(drain_s=600)
@@ -238,6 +238,7 @@ class _Collector(BaseHTTPRequestHandler):
         """Says nothing."""
 
 
+@pytest.mark.slow
 def test_traces_go_to_the_endpoint_that_is_set(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     _Collector.taken = []
     with ThreadingHTTPServer(("127.0.0.1", 0), _Collector) as collector:

@@ -209,6 +209,7 @@ def _tab_to(page: Any, selector: str) -> None:
     raise AssertionError(f"Tab never comes to {selector}")
 
 
+@pytest.mark.sampled("light")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(browser: Any, compiling: RunningServer, scheme: str) -> None:
     tab = Tab(browser, compiling.url, viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
@@ -232,6 +233,7 @@ def _overflow(tab: Tab) -> int:
     return int(tab.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth"))
 
 
+@pytest.mark.slow
 def test_dark_and_light_by_the_system_and_by_choice(browser: Any, compiling: RunningServer) -> None:
     tab = Tab(browser, compiling.url, color_scheme="dark", reduced_motion="reduce")
     tab.open()
@@ -259,6 +261,7 @@ def _brightness(tab: Tab) -> float:
     return sum(map(float, re.findall(r"[\d.]+", colour)[:3])) / 3
 
 
+@pytest.mark.slow
 def test_an_upload_that_was_cut_goes_on_where_it_stood(tab: Tab, compiling: RunningServer) -> None:
     model = make_onnx(1700, seed=9)  # two parts
     tab.expected = {"ERR_FAILED"}
@@ -283,6 +286,7 @@ def test_an_upload_that_was_cut_goes_on_where_it_stood(tab: Tab, compiling: Runn
     assert compiling.client.get(f"/v1/models/{digest}").json()["size_bytes"] == len(model)
 
 
+@pytest.mark.slow
 def test_events_that_were_cut_go_on(tab: Tab) -> None:
     tab.expected = {"ERR_FAILED"}
     asked: list[str] = []
@@ -301,6 +305,7 @@ def test_events_that_were_cut_go_on(tab: Tab) -> None:
     assert len(asked) == 2
 
 
+@pytest.mark.slow
 def test_external_data_goes_with_its_model(tab: Tab, tmp_path: Path) -> None:
     import onnx
 

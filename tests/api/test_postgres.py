@@ -69,6 +69,7 @@ def test_the_calls_over_postgresql(over_postgres: RunningServer) -> None:
     assert problem_of(submit(server, digest))["code"] == "model-not-found"
 
 
+@pytest.mark.slow
 def test_keys_over_postgresql(over_postgres: RunningServer) -> None:
     server = over_postgres
     made = {}

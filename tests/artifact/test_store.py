@@ -285,6 +285,7 @@ def test_a_lock_that_nobody_has_needed_for_an_hour_goes(store: Store) -> None:
     assert not path.exists()
 
 
+@pytest.mark.slow
 def test_processes_that_put_read_and_remove_at_once_never_see_a_half_artifact(store: Store, tmp_path: Path) -> None:
     code = f"""
     import random, time

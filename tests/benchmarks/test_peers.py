@@ -125,6 +125,7 @@ def test_every_runtime_has_what_a_worker_calls(name: str, monkeypatch: pytest.Mo
     assert module.supports(Case("file.onnx")) is (name not in ("aotinductor", "torch"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "batch", "tokens"), [("bert", 3, 20), ("resnet18", 5, None), ("gpt2", None, 7)])
 def test_the_zoo_at_another_size(family: str, batch: int | None, tokens: int | None) -> None:
     model = zoo.sized(zoo.build(family), batch=batch, tokens=tokens)
@@ -161,6 +162,7 @@ def _own_cache(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RELAXC_CACHE_DIR", str(work / "relaxc"))
 
 
+@pytest.mark.slow
 def test_ours_beside_onnxruntime(work: Path) -> None:
     steps: list[str] = []
     case, plan = Case("mlp", size="small"), Plan(["relaxc", "onnxruntime"], threads=1, rounds=3, turn_s=0.01)
@@ -183,6 +185,7 @@ def test_ours_beside_onnxruntime(work: Path) -> None:
     assert steps[-1] == "round 3 of 3"
 
 
+@pytest.mark.slow
 def test_a_worker_runs_in_its_turn_only(work: Path) -> None:
     case = Case("mlp", size="small")
     folder = work / case.key
@@ -211,6 +214,7 @@ def test_a_command_that_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[
     assert "there is no model 'nothing'" in said
 
 
+@pytest.mark.slow
 def test_the_command_writes_lines_and_keeps_what_is_there(
     work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def test_bench_against_torch_as_a_command(relaxc: Relaxc, cnn: tuple[Path, Path]
     assert 0 < ratio["p10"] <= ratio["median"] <= ratio["p90"]
 
 
+@pytest.mark.slow
 def test_bench_alone(cnn: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
     report = _report(capsys, "bench", cnn[1], "--seconds", 0.05)
     (row,) = report["timings"]

@@ -56,12 +56,14 @@ def test_a_second_compile_comes_from_the_store_with_equal_bytes(
     assert [entry.name for entry in tmp_path.iterdir()] == ["again.so"]
 
 
+@pytest.mark.slow
 def test_force_compiles_again_to_equal_bytes(relaxc: Relaxc, model: Path, artifact: Path, tmp_path: Path) -> None:
     forced = _json(relaxc("compile", model, "-o", tmp_path / "forced.so", "--force", "--json"))
     assert not forced["cached"]
     assert (tmp_path / "forced.so").read_bytes() == artifact.read_bytes()
 
 
+@pytest.mark.slow
 def test_options_reach_the_compiler_and_a_dump_is_numbered(relaxc: Relaxc, model: Path, tmp_path: Path) -> None:
     options = ("-O1", "--precision", "bf16", "--seed", "7", "--dump", tmp_path / "dump", "--target", "x86-64-v3")
     made = _json(relaxc("compile", model, "-o", tmp_path / "a.so", *options, "--json"))
@@ -101,6 +103,7 @@ def test_run_gives_what_onnxruntime_gives(relaxc: Relaxc, model: Path, artifact:
             np.testing.assert_allclose(got[name], want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_run_fills_what_is_not_given_the_same_for_equal_seeds(relaxc: Relaxc, artifact: Path) -> None:
     dim = Manifest.read(artifact).signature.dims[0][0]
     fill = ("--fill", "random", "--dim", f"{dim}=3", "--json")
@@ -145,6 +148,7 @@ def test_files_that_are_no_artifacts_exit_6(artifact: Path, tmp_path: Path, caps
         assert json.loads(capsys.readouterr().out)["error"]["code"].startswith("artifact-")
 
 
+@pytest.mark.slow
 def test_inspect_tells_a_model_from_an_artifact(relaxc: Relaxc, model: Path, artifact: Path) -> None:
     found = _json(relaxc("inspect", model, "--json"))
     assert (found["kind"], found["format"], found["supported"]) == ("model", "onnx", True)
@@ -157,6 +161,7 @@ def test_inspect_tells_a_model_from_an_artifact(relaxc: Relaxc, model: Path, art
     assert "passed: " in shown
 
 
+@pytest.mark.slow
 def test_inspect_names_every_unsupported_node(relaxc: Relaxc, tmp_path: Path) -> None:
     import onnx
     from onnx import TensorProto, helper

@@ -145,7 +145,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert "relaxc[server]" in capsys.readouterr().err
 
 
-@pytest.mark.sampled("arguments1")
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [("targets",), ("targets", "--json"), ("version",)])
 def test_a_reader_that_goes_away_is_no_bug(cli_env: dict[str, str], arguments: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
@@ -177,7 +177,6 @@ def test_targets_start_with_this_machine(relaxc: Relaxc) -> None:
     assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
         row["target"] for row in rows
     }
-    assert "aarch64" in relaxc("targets").stdout
 
 
 def test_commands_work_from_any_folder(relaxc: Relaxc, tmp_path: Path) -> None:

@@ -98,6 +98,7 @@ def test_a_compile_from_records_is_bit_identical_wherever_they_are(
     assert len(set(digests)) == 1
 
 
+@pytest.mark.slow
 def test_a_removed_record_fails_the_compile_and_is_named(
     compile_model: Compile, records: list[Record], rows: list[dict[str, Any]], model: Path, tmp_path: Path
 ) -> None:
@@ -121,7 +122,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.sampled("of another rule")
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", OTHERS.values(), ids=OTHERS)
 def test_a_record_for_something_else_is_a_miss(
     compile_model: Compile, records: list[Record], tmp_path: Path, fields: dict[str, Any]
@@ -148,6 +149,7 @@ def test_another_word_than_hot_or_all_is_refused(relaxc: Relaxc, model: Path, tm
     assert done.returncode == 2 and "[invalid-records]" in done.stderr
 
 
+@pytest.mark.slow
 def test_the_key_knows_the_records(relaxc: Relaxc, model: Path, records: list[Record], tmp_path: Path) -> None:
     def key(*options: object) -> str:
         done = relaxc("cache", "explain", "--key", model, "--target", TAG, "--records", tmp_path / "records", *options)
@@ -280,6 +282,7 @@ def test_verify_measures_again(relaxc: Relaxc, model: Path, tmp_path: Path) -> N
     assert 0 < measured["seconds"] < 1 and measured["verdict"] in ("drifted", "slower")  # 100 s is far from the truth
 
 
+@pytest.mark.slow
 def test_verify_wants_the_machine_of_the_target(relaxc: Relaxc, model: Path) -> None:
     done = relaxc("records", "verify", model, "--target", "aarch64")
     assert done.returncode == 6 and "[machine-mismatch]" in done.stderr

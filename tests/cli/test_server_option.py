@@ -94,6 +94,7 @@ def test_errors_are_the_same(
     assert not (ROOT / "x.so").exists()
 
 
+@pytest.mark.slow
 def test_the_targets_are_the_servers(relaxc: Relaxc, server: RunningServer) -> None:
     found = _json(relaxc("--server", server.url, "targets", "--json"))
     assert found["targets"][0]["target"] == "auto"

@@ -51,6 +51,7 @@ def test_the_list_says_what_there_is_to_tune(relaxc: Relaxc, model: Path, tasks:
     assert "not a task" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_run_makes_records_that_a_compile_names(relaxc: Relaxc, model: Path, pooling: int, tmp_path: Path) -> None:
     options = ("--tasks", pooling, "--trials", 3, "--records", tmp_path / "records", "--seed", 3)
     done = relaxc("tune", model, *options, "--json", **NO_WAIT)

@@ -37,6 +37,7 @@ def test_wrong_numbers_exit_5_and_leave_no_file(relaxc: Relaxc, wrong: Path, tmp
     assert not output.exists()
 
 
+@pytest.mark.slow
 def test_no_verify_keeps_it_and_says_what_is_wrong(relaxc: Relaxc, wrong: Path, tmp_path: Path) -> None:
     output = tmp_path / "out.so"
     model = export("mlp", "onnx", dynamic=True)

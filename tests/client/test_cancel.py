@@ -19,7 +19,7 @@ from tests.client.wire import Cut, Wire
 from tests.waiting import PATIENCE_S
 
 
-@pytest.mark.sampled("async")
+@pytest.mark.slow
 def test_a_cancel_whose_answer_is_lost_has_cancelled(
     server: RunningServer, wire: Wire, client: Client, ask: Ask, model: Path
 ) -> None:

@@ -22,6 +22,7 @@ def _bad(outcomes: dict[str, Outcome]) -> list[str]:
     return [f"{o.status} {name}: {o.detail}" for name, o in sorted(outcomes.items()) if o.status in ("wrong", "broken")]
 
 
+@pytest.mark.slow
 def test_sample() -> None:
     """Each 50th of the passing cases."""
     outcomes = run_cases(_listed()[::SAMPLE_EVERY], PROCESSES)

@@ -158,6 +158,7 @@ def _check(made: Checkout) -> None:
     assert manifest.verified is (None if missing_features(manifest.target) else True)
 
 
+@pytest.mark.slow
 @SHIPPED_TARGETS
 def test_the_heaviest_kernels_of_bert_compile_from_shipped_records(folder: Path, tmp_path: Path) -> None:
     made = _shipped(folder, tmp_path)

@@ -22,6 +22,7 @@ def _servers() -> list[int]:
     return [child.pid for child in children if "serve" in command_of(child)]
 
 
+@pytest.mark.slow
 def test_the_server_is_stopped_when_the_demo_breaks(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="broke"), demo._server(tmp_path) as address:
         assert httpx.get(f"{address}/healthz", timeout=PATIENCE_S).status_code == 200

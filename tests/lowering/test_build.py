@@ -70,6 +70,7 @@ print(hashlib.sha256(Path(sys.argv[1]).read_bytes()).hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_equal_bytes_in_another_process_and_folder(tmp_path):
     build(*ready("x86-64-v3"), tmp_path / "model.so")
     here = hashlib.sha256((tmp_path / "model.so").read_bytes()).hexdigest()

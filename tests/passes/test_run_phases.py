@@ -85,7 +85,7 @@ def test_models(name: str) -> None:
     assert_right(model, path, optimized, 2e-5)
 
 
-@pytest.mark.sampled("bert-3")
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "level"), [("resnet18", 0), ("resnet18", 2), ("bert", 3)])
 def test_levels(name: str, level: int) -> None:
     model, path = imported(name, "onnx")
@@ -93,7 +93,7 @@ def test_levels(name: str, level: int) -> None:
     assert_right(model, path, optimized, 2e-5)
 
 
-@pytest.mark.sampled("bert-bfloat16-None")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "dtype", "precision"),
     [

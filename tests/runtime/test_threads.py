@@ -82,7 +82,7 @@ def who_runs(out: T.Buffer((2,), "int32")) -> None:
             out[v] = T.call_extern("int32", "gettid")
 
 
-@pytest.mark.sampled("environment1")
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", [{}, {"TVM_NUM_THREADS": "1"}, {"TVM_NUM_THREADS": "7"}])
 def test_a_launch_runs_on_as_many_threads_as_asked(tmp_path: Path, environment: dict[str, str]) -> None:
     library = tmp_path / "who.so"

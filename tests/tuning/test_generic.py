@@ -84,6 +84,7 @@ def test_the_seed_says_which_candidates(task: Task) -> None:
     assert seeded(again, to_tvm(SPEC), 4).traces != task.traces
 
 
+@pytest.mark.slow
 def test_candidates_are_measured_and_the_record_is_compiled(task: Task) -> None:
     points = [{CANDIDATE: place} for place in (1, 2, 3, 0)]
     limits = MeasureLimits(build_s=60, run_s=60, measure_s=0.01, max_runs=5, quiet_wait_s=0)

@@ -40,7 +40,7 @@ def test_family_of_low_precision(name: str, dtype: str) -> None:
     assert dtype in {spec.dtype for spec in imported.signature.outputs}
 
 
-@pytest.mark.sampled("lstm")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["swin", "lstm"])
 def test_export_by_tracing(name: str, tmp_path: Path) -> None:
     """TorchScript's exporter computes every shape in the graph, and knows sizes that the newer one does not."""

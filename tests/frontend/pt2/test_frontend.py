@@ -57,6 +57,7 @@ def test_symbolic_batch_of_images() -> None:
     check(zoo.export("resnet18", "pt2", dynamic=True), *cases)
 
 
+@pytest.mark.slow
 def test_outputs_keep_their_names() -> None:
     model = exported_program.inspect(zoo.export("bert", "pt2"))
     assert [spec.name for spec in model.signature.outputs] == ["last_hidden_state", "pooler_output"]
@@ -72,6 +73,7 @@ def test_inputs_that_are_not_tensors_are_constants() -> None:
     assert [spec.name for spec in info.signature.inputs] == ["input_ids", "attention_mask"]
 
 
+@pytest.mark.slow
 def test_module_follows_the_convention() -> None:
     from tvm import relax
 

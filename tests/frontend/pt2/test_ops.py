@@ -307,6 +307,7 @@ class Recurrents(nn.Module):
         return self.lstm(x), self.gru(x), self.rnn(x, h), self.cell(x[0]), self.rnn(x[:, 0])
 
 
+@pytest.mark.slow
 def test_recurrents(tmp_path: Path) -> None:
     _compare(tmp_path, Recurrents(), _randn(4, 2, 4), _randn(1, 2, 3))
 

@@ -47,7 +47,7 @@ def test_the_tables_of_a_later_version_are_refused_with_a_remedy(database: Datab
         assert connection.scalar(sa.text("SELECT version_num FROM alembic_version")) == "9999"
 
 
-@pytest.mark.sampled("sqlite")
+@pytest.mark.slow
 def test_servers_that_start_at_once_migrate_once(database_url: str) -> None:
     code = f"from service.jobs.database.engine import Database; Database({database_url!r}).close()"
     starting = [

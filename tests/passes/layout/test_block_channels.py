@@ -224,6 +224,7 @@ def test_a_gate_is_in_the_convolution_that_reads_its_image(size: int, out: int, 
     same(module, changed, *inputs((2, 20, size, size + 1)))
 
 
+@pytest.mark.slow
 def test_an_image_read_twice_is_multiplied_once_and_not_within_the_gate() -> None:
     module = squeeze_and_excite(2, 9, 16)
     changed, _ = blocked(module)
@@ -234,6 +235,7 @@ def test_an_image_read_twice_is_multiplied_once_and_not_within_the_gate() -> Non
     same(module, changed, *inputs((2, 20, 9, 10)))
 
 
+@pytest.mark.slow
 def test_a_gate_of_a_symbolic_batch() -> None:
     module = squeeze_and_excite(1, 9, 16, batch="n")
     changed, _ = blocked(module)

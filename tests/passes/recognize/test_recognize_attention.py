@@ -180,6 +180,7 @@ def test_batches_flattened_and_masks_between() -> None:
     becomes(graph(net, **shapes), ["permute_dims", "permute_dims", "attention"], *arrays)
 
 
+@pytest.mark.slow
 def test_symbolic_batch_and_lengths() -> None:
     def net(q: relax.Expr, k: relax.Expr, v: relax.Expr, mask: relax.Expr) -> relax.Expr:
         scores = R.matmul(split(q), split(k, axes=(0, 2, 3, 1)))

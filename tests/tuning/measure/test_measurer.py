@@ -67,6 +67,7 @@ def test_what_hangs_is_ended(measurer: Make, faulty: Task) -> None:
     assert outcomes[0].detail == "the runner: it was not done after 5 s"
 
 
+@pytest.mark.slow
 def test_a_default_that_fails_makes_every_point_fail(measurer: Make, faulty: Task) -> None:
     broken = replace(faulty, default=fault("segfault"))
     outcomes = measurer().measure(broken, [fault("none"), fault("wrong")])
@@ -75,6 +76,7 @@ def test_a_default_that_fails_makes_every_point_fail(measurer: Make, faulty: Tas
     assert outcomes[0].detail.startswith("the untuned kernel")
 
 
+@pytest.mark.slow
 def test_a_rule_that_is_not_there_is_refused(measurer: Make, matmul: Task) -> None:
     made = measurer()
     (outcome,) = made.measure(replace(matmul, version=matmul.version + 1), [matmul.default])
@@ -82,6 +84,7 @@ def test_a_rule_that_is_not_there_is_refused(measurer: Make, matmul: Task) -> No
     assert f"no rule {matmul.rule} of version {matmul.version + 1}" in outcome.detail
 
 
+@pytest.mark.slow
 def test_compare_takes_turns_and_ends_with_the_default(measurer: Make, faulty: Task) -> None:
     made = measurer()
     outcomes = made.compare(faulty, [fault("none"), fault("wrong"), fault("segfault")], rounds=7)
@@ -92,6 +95,7 @@ def test_compare_takes_turns_and_ends_with_the_default(measurer: Make, faulty: T
         made.compare(faulty, [], rounds=0)
 
 
+@pytest.mark.slow
 def test_kernels_run_with_all_cores_while_nothing_is_built(measurer: Make, matmul: Task) -> None:
     made = measurer(threads=len(os.sched_getaffinity(0)))
     assert not made._policy.overlap

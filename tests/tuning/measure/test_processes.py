@@ -65,7 +65,7 @@ def while_busy(victim: str, hanging: str, measurer: Measurer, task: Task) -> lis
     return outcomes
 
 
-@pytest.mark.sampled("2-kinds1")
+@pytest.mark.slow
 @pytest.mark.parametrize(("kills", "kinds"), [(1, ["measured"] * 2), (2, ["crashed"] * 2)])
 def test_a_comparison_is_made_again_or_says_nothing(kills: int, kinds: list[str], measurer: Make, faulty: Task) -> None:
     """Times of a point by itself are none in turns: they must not stand for a comparison that died."""
@@ -98,6 +98,7 @@ def test_a_killed_process_costs_the_trial_it_was_at(victim: str, hanging: str, m
     assert [o.kind for o in made.measure(faulty, [fault("none")])] == ["measured"]
 
 
+@pytest.mark.slow
 def test_workers_killed_while_idle_cost_nothing(measurer: Make, faulty: Task) -> None:
     made = measurer()
     made.measure(faulty, [fault("none")])
@@ -130,6 +131,7 @@ def test_nothing_is_left_of_a_killed_tuner(cache: Path) -> None:
     until(lambda: not [path for folder in folders.iterdir() for path in folder.iterdir() if path.is_dir()])
 
 
+@pytest.mark.slow
 def test_an_exception_in_the_middle_leaves_workers_that_work(measurer: Make, faulty: Task) -> None:
     made = measurer()
     made.measure(faulty, [fault("none")])

@@ -38,6 +38,7 @@ def fill(disk: Path) -> Path:
     return name
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_up_during_a_build(measurer: Make, faulty: Task, disk: Path) -> None:
     made = measurer(folder=disk / "tuning")
     assert [o.kind for o in made.measure(faulty, [fault("none")])] == ["measured"]
@@ -52,6 +53,7 @@ def test_a_disk_that_fills_up_during_a_build(measurer: Make, faulty: Task, disk:
     made.close()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_before_the_untuned_kernel(measurer: Make, faulty: Task, disk: Path) -> None:
     made = measurer(folder=disk / "tuning")
     filling = fill(disk)

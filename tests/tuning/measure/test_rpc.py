@@ -108,6 +108,7 @@ def test_a_candidate_that_crashes_its_server_costs_itself(rpc: Rpc, measurer: Ma
     assert [outcome.kind for outcome in outcomes[1::2]] == ["measured"] * len(kinds)
 
 
+@pytest.mark.slow
 def test_without_a_server_it_says_so(rpc: Rpc, measurer: Make) -> None:
     with pytest.raises(ServerUnreachable, match="it has no server"):
         measurer(rpc=rpc.options("other"))

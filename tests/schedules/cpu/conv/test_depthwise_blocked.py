@@ -137,6 +137,7 @@ def test_channels_that_do_not_fill_vectors_are_refused() -> None:
     assert "vectors" in planning.refusal(op, RULE.name, planning.default(op, cpu).parameters, cpu)
 
 
+@pytest.mark.sampled(most=2)
 @pytest.mark.parametrize("epilogue", ["silu", "residual"])
 @pytest.mark.parametrize("batch", [1, 3])
 def test_any_choice_is_right(epilogue: str, batch: int) -> None:

@@ -180,6 +180,7 @@ def test_one_parallel_loop_holds_every_stage_and_its_part_of_the_buffers() -> No
     assert 'T.sblock_alloc_buffer((1, 1, 14, 2, 16), scope="local")' in text  # the register tile
 
 
+@pytest.mark.sampled("aarch64")
 @pytest.mark.parametrize("name", ["aarch64", "znver4", "x86-64-v4"])
 def test_other_targets_compile(name: str) -> None:
     lanes, cpu = lanes_of(name), cpu_of(to_tvm(resolve(name)))

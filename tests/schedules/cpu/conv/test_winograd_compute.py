@@ -174,6 +174,7 @@ def blocked(module: tvm.IRModule) -> tvm.IRModule:
     return BlockChannels(OptimizeReport(), cpu_of(TARGET))(module)
 
 
+@pytest.mark.slow
 def test_a_graph_before_and_after() -> None:
     module = graph(net(72), x=(1, 72, 30, 29))
     changed = blocked(module)
