@@ -53,13 +53,19 @@ class Wire:
             except OSError:
                 return
             self.connections += 1
-            server = socket.create_connection(self._server)
+            thread = threading.Thread(target=self._connect, args=(client, self.cuts.popleft() if self.cuts else Cut()))
+            thread.start()
+            self._threads.append(thread)
+
+    def _connect(self, client: socket.socket, cut: Cut) -> None:
+        with client, socket.create_connection(self._server) as server:
             self._open |= {client, server}
-            cut = self.cuts.popleft() if self.cuts else Cut()
-            for source, sink, left in ((client, server, cut.up), (server, client, cut.down)):
-                thread = threading.Thread(target=self._relay, args=(source, sink, left, source is client))
-                thread.start()
-                self._threads.append(thread)
+            down = threading.Thread(target=self._relay, args=(server, client, cut.down, False))
+            down.start()
+            self._relay(client, server, cut.up, True)
+            down.join()
+            self._open -= {client, server}
+        # Closed with bytes unread, they are reset. Shut down alone, they hold a sender for ever whose window is full.
 
     def _relay(self, source: socket.socket, sink: socket.socket, left: int | None, upwards: bool) -> None:
         with contextlib.suppress(OSError):
@@ -83,8 +89,6 @@ class Wire:
             _reset(side)
         for thread in self._threads:
             thread.join(PATIENCE_S)
-        for side in self._open:
-            side.close()
 
 
 def _reset(side: socket.socket) -> None:
