@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from benchmarks.gpu.fused import prim_func_of
+
 __all__ = ["TIMED", "ConvCase", "awkward", "prim_func"]
 
 Pair = tuple[int, int]
@@ -59,7 +61,6 @@ class ConvCase:
 
 def prim_func(case: ConvCase) -> Any:
     """The PrimFunc of `case` as the graph passes make it."""
-    import tvm
     from tvm import relax
     from tvm.relax import op
 
@@ -84,11 +85,7 @@ def prim_func(case: ConvCase) -> Any:
             value = value if case.out == "float32" else op.astype(value, case.out)
             result = block.emit_output(block.normalize(value))
         block.emit_func_output(result)
-    passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
-    passes += [relax.transform.FuseOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-    module = tvm.ir.transform.Sequential(passes)(block.get())
-    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
-    return func
+    return prim_func_of(block.get())
 
 
 def _compute(case: ConvCase) -> Any:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.gpu.fused import prim_func_of
+
 __all__ = ["AWKWARD", "EPILOGUES", "TIMED", "Case", "awkward", "prim_func"]
 
 EPILOGUES = ("none", "scale", "relu", "bias", "bias_gelu", "bias_tanh_gelu", "bias_silu", "bias_residual", "low")
@@ -93,7 +95,6 @@ AWKWARD: tuple[Case, ...] = (*awkward(40, 0), Case(2, 64, 136, 1032, epilogue="b
 
 def prim_func(case: Case) -> Any:
     """The PrimFunc of `case` as the graph passes make it: the product, and what is fused with it."""
-    import tvm
     from tvm import relax
 
     shapes = [(case.batch, case.m, case.k), (case.batch, *((case.k, case.n) if case.n_major else (case.n, case.k)))]
@@ -109,11 +110,7 @@ def prim_func(case: Case) -> Any:
         with block.dataflow():
             result = block.emit_output(block.normalize(_expression(case, block, inputs)))
         block.emit_func_output(result)
-    passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
-    passes += [relax.transform.FuseOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-    module = tvm.ir.transform.Sequential(passes)(block.get())
-    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
-    return func
+    return prim_func_of(block.get())
 
 
 def _by_columns(a: Any, b: Any, dtype: str) -> Any:

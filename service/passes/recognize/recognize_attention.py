@@ -17,10 +17,11 @@ from schedules.ir import tir
 from schedules.operators import Attention
 from schedules.plan import Planner
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls
-from service.passes.common.views import View, broadcast, look_through
+from service.passes.common.views import View, look_through
 from service.passes.kernels.attention_compute import AttentionSpec, attention
-from service.passes.recognize.attention_logits import Logits, Step, logits_of
-from service.passes.recognize.attention_operands import Axes, Tensors, keeps_columns, operand, place
+from service.passes.recognize.attention_logits import Step
+from service.passes.recognize.attention_operands import Axes, Tensors, operand, place
+from service.passes.recognize.attention_walk import Found, attention_of
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["RecognizeAttention"]
@@ -62,25 +63,8 @@ class RecognizeAttention:
 
 
 def _attention(cpu: Cpu, planner: Planner, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
-    sizes = shape_of(call)
-    if sizes is None or (op_name(call) == "relax.reshape" and scope.call(call.args[0], "relax.permute_dims") is None):
-        return None
-    outer = {tirx.Var(f"i{i}", "int64"): size for i, size in enumerate(sizes)}
-    result = look_through(View(call, tuple(outer)), scope, outer, once=True)
-    product = scope.value(result.source)
-    shared = isinstance(result.source, relax.Var) and not scope.used_once(result.source)
-    if shared or not _is_batched_product(product):
-        return None
-    *batch, queries, width = shape_of(product)  # type: ignore[misc]
-    axes = Axes.of(batch, queries, shape_of(product.args[1])[-2], width)  # type: ignore[index]
-    if not keeps_columns(result, outer, width):
-        return None
-    weights = View(product.args[0], broadcast((*axes.batch, axes.m, axes.n), shape_of(product.args[0]) or []))
-    weights = look_through(weights, scope, axes.bounds, once=True)
-    logits = logits_of(weights, scope, axes.bounds, safe)
-    if logits is None:
-        return None
-    return _emit(cpu, planner, product, logits, axes, result, outer, scope)
+    found = attention_of(call, scope, safe, _is_batched_product)
+    return None if found is None else _emit(cpu, planner, found, scope)
 
 
 def _is_batched_product(call: relax.Expr) -> bool:
@@ -95,16 +79,8 @@ def _is_batched_product(call: relax.Expr) -> bool:
     return enough and {str(each.ty.dtype) for each in (*call.args, call)} == {"float32"}
 
 
-def _emit(
-    cpu: Cpu,
-    planner: Planner,
-    product: relax.Call,
-    logits: Logits,
-    axes: Axes,
-    result: View,
-    outer: dict[Any, Any],
-    scope: Scope,
-) -> relax.Expr | None:
+def _emit(cpu: Cpu, planner: Planner, found: Found, scope: Scope) -> relax.Expr | None:
+    product, logits, axes = found.product, found.logits, found.axes
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
     depth = shape_of(scores.args[0])[-1]  # type: ignore[index]
@@ -132,8 +108,8 @@ def _emit(
         key=tensors.element(key, axes.n, axes.d),
         value=tensors.element(value, axes.n, axes.e),
         logit=_logit(cpu, steps, axes, tensors, scope) if steps else None,
-        shape=tuple(outer.values()),
-        place=lambda *at: place(result, dict(zip(outer, at, strict=True))),
+        shape=tuple(found.outer.values()),
+        place=lambda *at: place(found.result, dict(zip(found.outer, at, strict=True))),
         plan=plan,
     )
     compute = partial(attention, spec=spec)

@@ -14,12 +14,13 @@ from schedules.cpu.attention.form import MASKED
 from schedules.ir import tir
 from schedules.template import Declined
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls
-from service.passes.common.views import View, broadcast, look_through
+from service.passes.common.views import View, look_through
 from service.passes.kernels.attention_compute import AttentionSpec, attention
 from service.passes.precision.dtypes import is_low
-from service.passes.recognize.attention_logits import Logits, logits_of
+from service.passes.recognize.attention_logits import Logits
 from service.passes.recognize.attention_masks import simplified
-from service.passes.recognize.attention_operands import Axes, Tensors, keeps_columns, operand, place
+from service.passes.recognize.attention_operands import Axes, Tensors, operand, place
+from service.passes.recognize.attention_walk import Found, attention_of
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["RecognizeLowAttention"]
@@ -57,23 +58,8 @@ class RecognizeLowAttention:
 
 
 def _attention(matches: Matches, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
-    sizes = shape_of(call)
-    if sizes is None or (op_name(call) == "relax.reshape" and scope.call(call.args[0], "relax.permute_dims") is None):
-        return None
-    outer = {tirx.Var(f"i{i}", "int64"): size for i, size in enumerate(sizes)}
-    result = _uncast(look_through(View(call, tuple(outer)), scope, outer, once=True), scope)
-    product = scope.value(result.source)
-    shared = isinstance(result.source, relax.Var) and not scope.used_once(result.source)
-    if shared or not _is_batched_product(product):
-        return None
-    *batch, queries, width = shape_of(product)  # type: ignore[misc]
-    axes = Axes.of(batch, queries, shape_of(product.args[1])[-2], width)  # type: ignore[index]
-    if not keeps_columns(result, outer, width):
-        return None
-    weights = View(product.args[0], broadcast((*axes.batch, axes.m, axes.n), shape_of(product.args[0]) or []))
-    weights = _uncast(look_through(weights, scope, axes.bounds, once=True), scope)
-    logits = logits_of(look_through(weights, scope, axes.bounds, once=True), scope, axes.bounds, safe)
-    return None if logits is None else _emit(matches, call, product, logits, axes, result, outer, scope)
+    found = attention_of(call, scope, safe, _is_batched_product, _uncast)
+    return None if found is None else _emit(matches, call, found, scope)
 
 
 def _uncast(view: View, scope: Scope) -> View:
@@ -95,16 +81,8 @@ def _is_batched_product(call: relax.Expr) -> bool:
     return all(is_low(each) for each in call.args) and call.args[0].ty.dtype == call.args[1].ty.dtype
 
 
-def _emit(
-    matches: Matches,
-    call: relax.Call,
-    product: relax.Call,
-    logits: Logits,
-    axes: Axes,
-    result: View,
-    outer: dict[Any, Any],
-    scope: Scope,
-) -> relax.Expr | None:
+def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope) -> relax.Expr | None:
+    product, logits, axes = found.product, found.logits, found.axes
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
     if not _is_batched_product(scores) or not axes.is_at(m, axes.m) or not axes.is_at(n, axes.n):
@@ -135,8 +113,8 @@ def _emit(
         key=key,
         value=value,
         logit=_logit(logits, axes, tensors, scope),
-        shape=tuple(outer.values()),
-        place=lambda *at: place(result, dict(zip(outer, at, strict=True))),
+        shape=tuple(found.outer.values()),
+        place=lambda *at: place(found.result, dict(zip(found.outer, at, strict=True))),
         dtype=str(call.ty.dtype),
     )
     compute = partial(attention, spec=spec)

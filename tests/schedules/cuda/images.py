@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import tvm
 from tvm import relax
 
+from benchmarks.gpu.fused import prim_func_of
 from schedules.cuda.conv import compute
 from schedules.cuda.conv.compute import Windows
 
@@ -59,8 +59,4 @@ def prim_func(
             value = R.add(value, R.astype(other[0], "float32")) if other else value
             result = block.emit_output(block.normalize(R.astype(R.nn.relu(value), dtype)))
         block.emit_func_output(result)
-    passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
-    passes += [relax.transform.FuseOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-    module = tvm.ir.transform.Sequential(passes)(block.get())
-    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
-    return func
+    return prim_func_of(block.get())

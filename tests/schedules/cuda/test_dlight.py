@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import tvm
 from tvm import relax
 from tvm.relax import op
 
+from benchmarks.gpu.fused import prim_func_of
 from schedules.cuda import RULES
 from schedules.cuda.dlight import Dlight
 from schedules.template import Declined, Schedule
@@ -23,11 +23,7 @@ def _patches():
             both = block.emit(op.concat([token, rows], axis=1))
             result = block.emit_output(op.astype(both, "float32"))
         block.emit_func_output(result)
-    passes = [relax.transform.LegalizeOps(), relax.transform.AnnotateTIROpPattern()]
-    passes += [relax.transform.FuseOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-    module = tvm.transform.Sequential(passes)(block.get())
-    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
-    return func
+    return prim_func_of(block.get())
 
 
 def test_a_schedule_with_loops_outside_of_kernels_is_declined():

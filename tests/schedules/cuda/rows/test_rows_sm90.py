@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 import pytest
-import tvm
 import tvm_ffi
 from tvm import relax
 from tvm.relax import op
 from tvm.script import tirx as T
 
+from benchmarks.gpu.fused import prim_func_of
 from schedules.cuda import RULES
 from schedules.cuda.common.kernel import TEXT_KERNEL
 from schedules.cuda.rows.form import match
@@ -41,11 +41,7 @@ def prim_func(kind, shape, out="float16"):
             result = block.emit(build())
             result = block.emit_output(op.astype(result, out) if out != "float32" else result)
         block.emit_func_output(result)
-    passes = [relax.transform.LegalizeOps(NORMS), relax.transform.AnnotateTIROpPattern()]
-    passes += [relax.transform.FuseOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-    module = tvm.transform.Sequential(passes)(block.get())
-    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
-    return func
+    return prim_func_of(block.get(), NORMS)
 
 
 @pytest.mark.parametrize(("kind", "sums", "operands"), [("layer_norm", 2, 2), ("rms_norm", 1, 1), ("softmax", 2, 0)])

@@ -1,0 +1,59 @@
+"""An attention from its result inwards: the movement of heads, the product with the values, and the logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from tvm import relax, tirx
+
+from service.passes.common.rewrite import Scope, op_name
+from service.passes.common.views import View, broadcast, look_through
+from service.passes.recognize.attention_logits import Logits, logits_of
+from service.passes.recognize.attention_operands import Axes, keeps_columns
+from service.passes.simplify.simplify_shapes import shape_of
+
+__all__ = ["Found", "attention_of"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """`product`: the weights with the values. `result` says which of its elements stands at the indices `outer`."""
+
+    product: relax.Call
+    logits: Logits
+    axes: Axes
+    result: View
+    outer: dict[Any, Any]
+
+
+def attention_of(
+    call: relax.Call,
+    scope: Scope,
+    safe: Collection[str],
+    is_product: Callable[[relax.Expr], bool],
+    uncast: Callable[[View, Scope], View] = lambda view, scope: view,
+) -> Found | None:
+    """Return the attention whose result `call` is, or None.
+
+    `is_product` says which products may be its outer one, and `uncast` goes through the casts around weights and
+    result. `safe` are the names of functions that are a softmax with a guard.
+    """
+    sizes = shape_of(call)
+    if sizes is None or (op_name(call) == "relax.reshape" and scope.call(call.args[0], "relax.permute_dims") is None):
+        return None
+    outer = {tirx.Var(f"i{i}", "int64"): size for i, size in enumerate(sizes)}
+    result = uncast(look_through(View(call, tuple(outer)), scope, outer, once=True), scope)
+    product = scope.value(result.source)
+    shared = isinstance(result.source, relax.Var) and not scope.used_once(result.source)
+    if shared or not is_product(product):
+        return None
+    *batch, queries, width = shape_of(product)  # type: ignore[misc]
+    axes = Axes.of(batch, queries, shape_of(product.args[1])[-2], width)  # type: ignore[index]
+    if not keeps_columns(result, outer, width):
+        return None
+    weights = View(product.args[0], broadcast((*axes.batch, axes.m, axes.n), shape_of(product.args[0]) or []))
+    weights = uncast(look_through(weights, scope, axes.bounds, once=True), scope)
+    logits = logits_of(look_through(weights, scope, axes.bounds, once=True), scope, axes.bounds, safe)
+    return None if logits is None else Found(product, logits, axes, result, outer)
