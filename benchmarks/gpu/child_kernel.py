@@ -16,6 +16,8 @@ __all__ = ["check_kernel", "measure_kernel"]
 _REPEATS = 8
 _WORST = 8
 """A single element may be off by so many times what the norm of all may, relative to the largest."""
+_LARGEST = 1e30
+"""Beyond it are infinities, and the lowest number of a maximum over nothing: a norm with them shows nothing else."""
 
 
 def measure_kernel(folder: Path, entry: Entry) -> dict[str, Any]:
@@ -60,12 +62,16 @@ def _compared(first: Any, want: Any, tolerance: float, equal: bool) -> dict[str,
     import torch
 
     missing = bool(torch.equal(torch.isnan(want), torch.isnan(first)))
-    got, want = torch.nan_to_num(first.to(want.dtype), 0.0), torch.nan_to_num(want, 0.0)
+    got = torch.nan_to_num(first.to(want.dtype), 0.0)
+    beyond = ~(want.abs() <= _LARGEST)
+    same = bool(torch.equal(got[beyond], torch.nan_to_num(want[beyond], 0.0)))
+    got, want = torch.where(beyond, 0.0, got), torch.where(beyond, 0.0, want)
     off = (got - want).abs()
     error = float(off.norm() / want.norm().clamp_min(1e-30))
     worst = float(off.max() / want.abs().max().clamp_min(1e-30))
-    right = equal and missing and error <= tolerance and worst <= _WORST * tolerance
+    right = equal and missing and same and error <= tolerance and worst <= _WORST * tolerance
     found = {"right": right, "error": error, "worst": worst, "equal_bits": equal, "same_nan": missing}
+    found["same_infinities"] = same
     if not right:
         places = (off > tolerance * want.abs().max()).nonzero()
         found |= {

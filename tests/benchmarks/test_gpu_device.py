@@ -30,6 +30,7 @@ AROUND = (1, 1, 0, 1)
 ATTENTION = AttentionCase(2, 4, 5, 7, 8)
 PRODUCT = Case(2, 3, 16, 24, out="float32")
 SQUARE = ConvCase("taps", (2, 6, 7, 8), 16, (3, 3), (1, 2), AROUND, (1, 1), epilogue="bias_residual_relu")
+OUTSIDE = ConvCase("max", (1, 3, 4, 8), 8, padding=AROUND, epilogue="none")  # windows of padding alone
 SMALL = [
     *(("attention", replace(ATTENTION, layout=layout, keys=5)) for layout in ("bhsd", "merged", "flat")),
     *(("attention", replace(ATTENTION, mask=mask, causal=2)) for mask in ("keys", "full", "low", "where")),
@@ -41,6 +42,7 @@ SMALL = [
     ("conv", replace(SQUARE, kind="depthwise", filters=8, epilogue="none")),
     ("conv", ConvCase("pointwise", (1, 3, 3, 8), 16, epilogue="bias")),
     ("conv", ConvCase("max", (1, 6, 7, 8), 8, (3, 2), (2, 2), AROUND, epilogue="none")),
+    *(("conv", replace(OUTSIDE, out=out)) for out in ("float16", "float32")),
     ("conv", ConvCase("pixels", (2, 3, 4, 8), 8, epilogue="none")),
     *(("rows", RowsCase(kind, (3, 5, 16))) for kind in ("layer_norm", "rms_norm", "softmax", "gelu")),
     *(("rows", RowsCase(kind, (3, 5, 16), "float16", "float32", "residual")) for kind in ("layer_norm", "softmax")),
@@ -83,6 +85,27 @@ def test_a_wrong_kernel_is_found(monkeypatch):
     for wrong in (unsteady, leaves_one, lambda *tensors: tensors[-1].fill_(0.0625)):
         with on_cpu(monkeypatch, wrong):
             assert not check_kernel(Path(), entry_of("rows", case), repeats=2)[0]["right"]
+
+
+@pytest.mark.parametrize("out", ["float16", "float32"])
+def test_a_maximum_over_nothing_hides_no_wrong_element(out, monkeypatch):
+    """A window of padding alone has the lowest number; with an infinity in it the norm of a result is one."""
+    case = replace(OUTSIDE, out=out)
+
+    def kernel(image, result, by=0.0):
+        lowest = torch.tensor(torch.finfo(torch.float32).min).to(result.dtype)
+        result.fill_(lowest)
+        result[:, 1:, 1:5] = image
+        result[0, 2, 3, 4] += by
+
+    def infinite(image, result):
+        kernel(image, result)
+        result[0, 1, 1, 1] = float("-inf")
+
+    for wrong, call in ((False, kernel), (True, partial(kernel, by=0.5)), (True, infinite)):
+        with on_cpu(monkeypatch, call):
+            found, _ = check_kernel(Path(), entry_of("conv", case), repeats=1)
+        assert found["right"] != wrong, found
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
