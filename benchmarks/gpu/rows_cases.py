@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["TIMED", "UNCONFIRMED", "RowsCase", "awkward", "prim_func"]
+__all__ = ["TIMED", "RowsCase", "awkward", "prim_func"]
 
 KINDS = ("layer_norm", "rms_norm", "softmax", "gelu", "add", "transpose")
 
@@ -102,18 +102,32 @@ _MOVED = tuple(
         ("gelu", (128, 3072)),
     )
 )  # fmt: skip
-TIMED: tuple[RowsCase, ...] = tuple(replace(case, timed=True) for case in (*_NORMED, *_MOVED))
-
 _LARGE = ("layer_norm", "rms_norm", "softmax")
-UNCONFIRMED: tuple[RowsCase, ...] = (
-    *(RowsCase(kind, (32, 128, 768), "float16", timed=True) for kind in _LARGE),
-    RowsCase("rms_norm", (32, 512, 2048), "bfloat16", "bfloat16", timed=True),
-    *(RowsCase(kind, (32, 128, 768), before=before, timed=True) for kind in _LARGE for before in ("residual", "scale")),
-    *(RowsCase(kind, (5, 7, 264), "float16", "float32", before) for kind in _LARGE for before in ("none", "residual")),
-    *(RowsCase(kind, (3, 4096), "bfloat16", before="scale", parameters={"threads": 96}) for kind in _LARGE),
+_MORE = (
+    *(RowsCase(kind, (32, 128, 768), "float16") for kind in _LARGE),
+    RowsCase("rms_norm", (32, 512, 2048), "bfloat16", "bfloat16"),
+    *(RowsCase(kind, (32, 128, 768), before=before) for kind in _LARGE for before in ("residual", "scale")),
 )
-"""What `cuda.rows_sm90` declines unless it is asked for a point: 16-bit rows, and operands before the sums."""
-
+_POINTS: dict[RowsCase, tuple[tuple[int, int, int], ...]] = {
+    RowsCase("layer_norm", (32, 128, 768)): (
+        (32, 1, 8), (32, 2, 4), (32, 2, 2), (64, 1, 2), (64, 2, 2), (96, 1, 1), (96, 2, 2),
+    ),
+    RowsCase("layer_norm", (32, 197, 768)): ((32, 2, 4), (64, 1, 2), (64, 2, 2)),
+    RowsCase("layer_norm", (1, 512, 768)): ((32, 1, 4), (64, 1, 2), (96, 1, 1), (192, 1, 1), (192, 1, 4)),
+    RowsCase("layer_norm", (1, 128, 768)): ((32, 1, 1), (64, 1, 1), (192, 1, 1)),
+    RowsCase("rms_norm", (32, 512, 2048)): ((32, 1, 4), (128, 1, 1), (256, 1, 1)),
+    RowsCase("rms_norm", (1, 512, 2048)): ((128, 1, 1), (512, 1, 1)),
+    RowsCase("softmax", (32, 12, 128, 128)): ((16, 2, 8), (32, 2, 4), (32, 4, 8), (32, 1, 8)),
+    RowsCase("softmax", (4, 12, 512, 512)): ((32, 2, 4), (64, 2, 2)),
+    RowsCase("layer_norm", (32, 128, 768), "float16"): ((32, 2, 4), (64, 2, 2)),
+}  # fmt: skip
+"""Threads, each and rows to compare with the default."""
+_TRIED = tuple(
+    replace(case, parameters=dict(zip(("threads", "each", "rows"), point, strict=True)))
+    for case, points in _POINTS.items()
+    for point in points
+)
+TIMED: tuple[RowsCase, ...] = tuple(replace(case, timed=True) for case in (*_NORMED, *_MOVED, *_MORE, *_TRIED))
 
 _VECTORS = (1, 3, 5, 16, 33, 96, 125, 256, 1000)
 
@@ -125,8 +139,14 @@ def awkward(count: int, seed: int) -> list[RowsCase]:
         RowsCase(
             draw.choice(_LARGE),
             (draw.choice((1, 2, 3)), draw.choice((1, 5, 37, 133)), 8 * draw.choice(_VECTORS)),
+            dtype=draw.choice(("float32", "float32", "float16", "bfloat16")),
             out=draw.choice(("float16", "bfloat16", "float32")),
-            parameters={"threads": draw.choice((32, 64, 96, 128, 192, 256, 384, 512, 768, 1024))},
+            before=draw.choice(("none", "none", "residual", "scale")),
+            parameters={
+                "threads": draw.choice((8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)),
+                "each": draw.choice((1, 2, 4)),
+                "rows": draw.choice((1, 2, 4, 8)),
+            },
         )
         for _ in range(count)
-    ]  # fmt: skip
+    ]

@@ -51,7 +51,8 @@ class Writer:
     intermediate value, or None where the buffer is an operand of the kernel; `is_sum` tells a load of the sums, which
     are `sums.x` and `sums.y`. `fast`: functions that are off by up to 1e-6 will do. `places` has positions that have a
     text of their own: an expression, the extents of its variables, and the text.
-    Without `pairs`, nothing is read by twos: the last column may have no neighbour.
+    Without `pairs`, nothing is read by twos: the last column may have no neighbour. `held` gives the text of what the
+    kernel has of an operand already, by the operand, its number, and the position.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Writer:
         fast: bool,
         places: Sequence[tuple[Expr, Mapping[Var, Size], Pair]] = (),
         pairs: bool = True,
+        held: Callable[[Buffer, int, Expr], Pair | None] = lambda buffer, number, at: None,
     ) -> None:
         self.statements: list[str] = []
         self.operands: list[Buffer] = []
@@ -75,6 +77,7 @@ class Writer:
         self._places = places
         self._calls = {**_EXACT, **_FAST} if fast else _EXACT
         self._pairs = pairs
+        self._held = held
         self._done: list[tuple[Buffer, list[Expr], Pair]] = []
 
     def write(self, expr: Expr) -> Pair:
@@ -174,7 +177,10 @@ class Writer:
         if int(tir.product(list(buffer.shape))) >= 1 << 31:
             raise Unsupported("its epilogue reads an operand of 2^31 elements or more")
         at = tir.simplify(tir.flatten(list(load.indices), list(buffer.shape)))
-        pointer = self._pointer(buffer)
+        number = self._number(buffer)
+        if (found := self._held(buffer, number, at)) is not None:
+            return found
+        pointer = f"operands.p{number}"
         place = self._place(at)
         left, right = (place.x, place.y) if place else tuple(self._text(at, side) for side in (_left, _right))
         kind = _held(dtype)
@@ -201,12 +207,12 @@ class Writer:
         rest = tir.simplify(at - self._column)
         return not tir.uses(rest, [self._column]) and tir.as_int(tir.simplify(tirx.floormod(rest, 2))) == 0
 
-    def _pointer(self, buffer: Buffer) -> str:
+    def _number(self, buffer: Buffer) -> int:
         found = [i for i, other in enumerate(self.operands) if other.same_as(buffer)]
         if not found:
             self.operands.append(buffer)
             found = [len(self.operands) - 1]
-        return f"operands.p{found[0]}"
+        return found[0]
 
 
 def _left(pair: Pair) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.expression import LOW, Pair, Unsupported, Writer, operands_text
+from schedules.cuda.common.expression import C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
 from schedules.template import Declined
 
@@ -17,13 +17,18 @@ __all__ = ["Rows", "match"]
 
 _FLOATS = (*LOW, "float32")
 _MOST_ELEMENTS = 1 << 31
+_PARAMETERS = (
+    "float2 sums, const float* s, int m, int n, const Operands& operands, const Across& across, const Here& here, int i"
+)
+"""Of `term` and `result`: the elements of the row, its sums before, its place, and where in a vector that is."""
 
 
 @dataclass(frozen=True)
 class Rows:
     """`out[r, c] = result(x[r, c], sums[r, :], c)`; `text` has Operands, and a `term` for each sum, and `result`.
 
-    `summed` of the operands are read by terms.
+    `across` of the operands are vectors that all rows read alike, and `here` are read where the result is written:
+    their number.
     """
 
     x: Any
@@ -33,7 +38,8 @@ class Rows:
     sums: int
     text: str
     operands: tuple[Any, ...]
-    summed: int
+    across: int
+    here: int
 
 
 def match(func: Any) -> Rows | Declined:
@@ -73,6 +79,8 @@ class _Reader:
         self.sums = [tirx.Var(f"sum{i}", "float32") for i in range(len(self.reductions))]
         self.x: Any = None
         self.operands: list[Any] = []
+        self.across: list[int] = []
+        self.here: list[int] = []
 
     def read(self) -> Rows:
         """Read the whole function. Raise Unsupported."""
@@ -82,7 +90,6 @@ class _Reader:
             made = made.value  # the store rounds
         self.x = self._first_input(made)
         parts = [self._term(i, block) for i, block in enumerate(self.reductions)]
-        summed = len(self.operands)
         parts.append(self._function("result", made, fast=fast))
         kinds = ", ".join(str(_is_maximum(block)).lower() for block in self.reductions)
         calls = "".join(f"  f(Which<{i}>());\n" for i in range(len(self.sums)))
@@ -90,15 +97,48 @@ class _Reader:
             f"constexpr int SUMS = {len(self.sums)};\nconstexpr bool MAXIMA[SUMS] = {{{kinds}}};\n"
             "template <int N> struct Which { static constexpr int value = N; };\n"
             f"template <class F> DEV void each_sum(F f) {{\n{calls}}}\n"
-            f"template <int N> DEV float start();\n"
-            "struct Operands;\n"
-            "template <int N> DEV float2 term(float2 sums, const float* s, int m, int n, const Operands& operands);\n"
+            "template <int N> DEV float start();\n"
         )
-        text += operands_text(self.operands) + "".join(parts)
+        text += operands_text(self.operands) + self._pieces()
+        text += f"template <int N> DEV float2 term({_PARAMETERS});\n" + "".join(parts)
         rows, columns = int(tir.product(self.shape[:-1])), self.shape[-1]
         if columns % 8:
             raise Unsupported("its rows are not in multiples of 8 elements")
-        return Rows(self.x, self.out, rows, columns, len(self.sums), text, tuple(self.operands), summed)
+        operands = tuple(self.operands)
+        return Rows(self.x, self.out, rows, columns, len(self.sums), text, operands, len(self.across), len(self.here))
+
+    def _pieces(self) -> str:
+        """The structs Across and Here, how each is fetched, and `warm`, which brings vectors near before they are read.
+
+        What an earlier kernel writes may be brought into L2 before it is written: writes go there.
+        """
+        text = ""
+        for name, numbers in (("Across", self.across), ("Here", self.here)):
+            fields = "".join(f"  float p{i}[VECTOR];\n" for i in numbers)
+            loads = "".join(
+                f"  load_vector<VECTOR>(to.p{i}, (const {self._type(i)}*)operands.p{i} + at);\n" for i in numbers
+            )
+            text += f"struct {name} {{\n{fields}}};\n"
+            text += f"DEV void fetch({name}& to, long long at, const Operands& operands) {{\n{loads}}}\n"
+        lines = "".join(
+            f"  for (int at = threadIdx.x * 128; at < {self.shape[-1]} * (int)sizeof({self._type(i)}); "
+            f"at += blockDim.x * 128) prefetch((const char*)operands.p{i} + at);\n"
+            for i in self.across
+        )
+        return f"{text}DEV void warm(const Operands& operands) {{\n{lines}}}\n"
+
+    def _type(self, number: int) -> str:
+        return C_TYPES[str(self.operands[number].dtype)]
+
+    def _held(self, buffer: Any, number: int, at: Any) -> Pair | None:
+        """The text of an operand that is fetched by vectors: one value for each column, or one for each result."""
+        if str(buffer.dtype) not in _FLOATS:
+            return None
+        for name, numbers, place in (("across", self.across, self.column), ("here", self.here, self.place)):
+            if tir.as_int(tir.simplify(at - place, self.bounds)) == 0:
+                numbers += [] if number in numbers else [number]
+                return Pair(f"{name}.p{number}[i]", f"{name}.p{number}[i + 1]")
+        return None
 
     def _term(self, at: int, block: Any) -> str:
         """The functions `term` and `start` of a reduction."""
@@ -131,12 +171,11 @@ class _Reader:
     def _function(self, name: str, value: Any, *, fast: bool, known: int | None = None) -> str:
         writer = Writer(
             self._index(known), self.column, self._behind, self._is_x, fast=fast,
-            places=[(self.place, self.bounds, self._place_text())],
+            places=[(self.place, self.bounds, self._place_text())], held=self._held,
         )  # fmt: skip
         writer.operands = self.operands
         head = "template <> " if "<" in name else ""
-        signature = f"{head}DEV float2 {name}(float2 sums, const float* s, int m, int n, const Operands& operands)"
-        return writer.function(signature, value)
+        return writer.function(f"{head}DEV float2 {name}({_PARAMETERS})", value)
 
     def _index(self, known: int | None) -> dict[Any, Pair]:
         found: dict[Any, Pair] = {self.column: Pair("n", "(n + 1)")}

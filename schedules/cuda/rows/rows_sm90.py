@@ -14,37 +14,34 @@ from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["RowsSm90"]
 
-_THREADS = (32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-_LEAST_BLOCK = 128
-_MOST_HELD = 8
-"""Vectors of eight elements that a thread holds, at most: 64 registers."""
+_THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
+_MOST_HELD = 64
+"""Elements of a row that a thread holds, at most, each in a register."""
+_EARLY = 96
+"""Registers for what is read before the first sum: the rows, and operands where they fit in as well."""
+_MANY_THREADS = 512
+"""On each SM: where rows of 32 elements a thread give as many, there are many rows."""
 
 
 class RowsSm90(HopperTemplate[Rows]):
     """`out[r, c] = f(x[r, c], reductions over the row of g(x[r, :]), …)`, any number of reductions after each other.
 
-    Parameters: `threads` that share a row.
+    Parameters: `threads` that share a row; `each`, the rows that they hold at once; `rows` times as many have a block.
     """
 
     name = "cuda.rows_sm90"
-    version = 1
+    version = 2
 
     def match(self, func: Any) -> Rows | Declined:
         """See `HopperTemplate`."""
         found = match(func)
-        if not isinstance(found, Declined) and found.columns > _THREADS[-1] * _MOST_HELD * 8:
+        if not isinstance(found, Declined) and found.columns > _THREADS[-1] * _MOST_HELD:
             return Declined("its rows are longer than a block holds")
         return found
 
-    def unconfirmed(self, form: Rows) -> str:
-        """See `HopperTemplate`: nothing verifies on a GPU what is compiled elsewhere."""
-        if form.summed:
-            return "more than the row goes into its sums"
-        return "" if str(form.x.dtype) == "float32" else "its rows are not of fp32"
-
     def choices_of(self, form: Rows, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
-        return _choices(form)
+        return {"threads": _threads(form), "each": (1, 2, 4), "rows": (1, 2, 4, 8)}
 
     def default_of(self, form: Rows, gpu: Gpu) -> Parameters:
         """See `HopperTemplate`."""
@@ -52,35 +49,65 @@ class RowsSm90(HopperTemplate[Rows]):
 
     def kernel_of(self, form: Rows, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
-        return _kernel(form, parameters["threads"])
+        return _kernel(form, parameters["threads"], parameters["each"], parameters["rows"], gpu)
 
 
-def _choices(rows: Rows) -> Choices:
-    vectors = rows.columns // 8
-    fitting = [t for t in _THREADS if ceil(vectors / t) <= _MOST_HELD and t < vectors + 32]
-    return {"threads": tuple(fitting)}
+def _vector(rows: Rows) -> int:
+    """The elements of 16 bytes."""
+    return 4 if str(rows.x.dtype) == "float32" else 8
+
+
+def _held(rows: Rows, threads: int) -> int:
+    """The elements of a row that a thread holds."""
+    return ceil(rows.columns / _vector(rows) / threads) * _vector(rows)
+
+
+def _threads(rows: Rows) -> tuple[int, ...]:
+    vectors = rows.columns // _vector(rows)
+    fitting = [t for t in _THREADS if _held(rows, t) <= _MOST_HELD and (t < vectors + 32 or t == _THREADS[0])]
+    return tuple(fitting)
 
 
 def _default(rows: Rows, gpu: Gpu) -> Parameters:
-    """As few threads as fill the device: a warp needs no barrier; more where rows are few."""
-    space = _choices(rows)["threads"]
-    filling = [threads for threads in space if rows.rows * threads >= gpu.sms * gpu.threads_per_sm // 2]
-    return {"threads": filling[0] if filling else space[-1]}
+    """A warp a row where rows are many: it needs no barrier. Few rows take more threads, so that each has less to do.
+
+    Short rows are held by twos or fours: what is under way on an SM is what hides the latency of memory.
+    """
+    space = _threads(rows)
+    many = rows.rows * rows.columns // 32 >= gpu.sms * _MANY_THREADS
+    fitting = [t for t in space if t >= 32 and _held(rows, t) <= (32 if many else 8)]
+    threads = fitting[0] if fitting else space[-1]
+    each = max(n for n in (1, 2, 4) if n == 1 or (many and n * _held(rows, threads) <= 16))
+    most = max(1, (128 if many else 256) // threads)
+    groups = max(n for n in (1, 2, 4, 8) if n == 1 or n <= min(most, rows.rows // each // gpu.sms))
+    return {"threads": threads, "each": each, "rows": groups}
 
 
-def _kernel(rows: Rows, threads: int) -> TextKernel:
-    in_block = max(1, _LEAST_BLOCK // threads)
-    numbers = {"ROWS": rows.rows, "COLUMNS": rows.columns, "THREADS_PER_ROW": threads, "ROWS_PER_BLOCK": in_block}
+def _kernel(rows: Rows, threads: int, each: int, groups: int, gpu: Gpu) -> TextKernel | Declined:
+    groups = max(groups, ceil(32 / threads))
+    held = _held(rows, threads)
+    if threads * groups > _THREADS[-1]:
+        return Declined("its blocks would have more than 1024 threads")
+    if each > 1 and each * held > _MOST_HELD:
+        return Declined("its rows do not fit into registers together")
+    registers = gpu.registers_per_sm // (threads * groups)
+    wanted = held * (each * (1 + rows.here) + rows.across)
+    numbers = {
+        "ROWS": rows.rows, "COLUMNS": rows.columns, "VECTOR": _vector(rows), "THREADS_PER_ROW": threads,
+        "ROWS_EACH": each, "GROUPS": groups, "EARLY": int(wanted <= min(_EARLY, registers // 2)),
+    }  # fmt: skip
     operands = [f"p{i}" for i in range(len(rows.operands))]
     parameters = ["void* shared", "const void* x", "void* out", *(f"const void* {name}" for name in operands)]
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     types = f"typedef {C_TYPES[str(rows.x.dtype)]} In;\ntypedef {C_TYPES[str(rows.out.dtype)]} Out;\n"
     call = f"(float*)shared, (const NAME_::In*)x, (NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}}"
+    common = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "vectors.cuh"))
     source = (
-        f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}{types}"
+        f"{common}namespace NAME_ {{\n{constants}{types}"
         f"using namespace hopper;\n{rows.text}{text_of('schedules.cuda.rows', 'rows.cuh')}}}\n"
         f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
         f"  NAME_::rows({call});\n}}\n"
     )
-    grid = ceil(rows.rows / in_block)
-    return TextKernel(source, (), (rows.x, rows.out, *rows.operands), grid, 1, in_block * threads, 256)
+    grid = ceil(rows.rows / (groups * each))
+    shared = max(256, rows.sums * each * groups * threads // 32 * 4)
+    return TextKernel(source, (), (rows.x, rows.out, *rows.operands), grid, 1, groups * threads, shared)

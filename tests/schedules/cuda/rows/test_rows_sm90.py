@@ -1,23 +1,29 @@
-"""`cuda.rows_sm90`: what it takes and declines, and its code. Its numbers need a GPU."""
+"""`cuda.rows_sm90`: what it takes and declines, its code, and its numbers on simulated threads."""
 
 from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 import tvm_ffi
 from tvm import relax
 from tvm.relax import op
 from tvm.script import tirx as T
 
+from benchmarks.gpu import rows_cases
 from benchmarks.gpu.fused import prim_func_of
+from benchmarks.gpu.rows_cases import RowsCase
+from benchmarks.gpu.rows_device import tolerance
 from schedules.cuda import RULES
 from schedules.cuda.common.kernel import TEXT_KERNEL
 from schedules.cuda.rows.form import match
 from schedules.cuda.rows.rows_sm90 import RowsSm90
+from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 from service.passes.legalize.legalize_norms import NORMS
+from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
 RULE = RowsSm90()
@@ -90,42 +96,6 @@ def sums_of_columns(x: T.Buffer((8, 8, 64), "float32"), out: T.Buffer((8, 8, 64)
             out[vi, vj, vk] = x[vi, vj, vk] - sums[vi, vj]
 
 
-@T.prim_func(s_tir=True)
-def sums_of_more(x: T.Buffer((8, 64), "float32"), y: T.Buffer((64,), "float32"), out: T.Buffer((8, 64), "float32")):
-    sums = T.sblock_alloc_buffer((8,), "float32")
-    for i, k in T.grid(8, 64):
-        with T.sblock("sum"):
-            vi, vk = T.axis.remap("SR", [i, k])
-            with T.init():
-                sums[vi] = T.float32(0)
-            sums[vi] = sums[vi] + x[vi, vk] * y[vk]
-    for i, k in T.grid(8, 64):
-        with T.sblock("out"):
-            vi, vk = T.axis.remap("SS", [i, k])
-            out[vi, vk] = x[vi, vk] - sums[vi]
-
-
-@T.prim_func(s_tir=True)
-def rows_of_16_bits(x: T.Buffer((8, 64), "float16"), out: T.Buffer((8, 64), "float32")):
-    sums = T.sblock_alloc_buffer((8,), "float32")
-    for i, k in T.grid(8, 64):
-        with T.sblock("sum"):
-            vi, vk = T.axis.remap("SR", [i, k])
-            with T.init():
-                sums[vi] = T.float32(0)
-            sums[vi] = sums[vi] + T.Cast("float32", x[vi, vk])
-    for i, k in T.grid(8, 64):
-        with T.sblock("out"):
-            vi, vk = T.axis.remap("SS", [i, k])
-            out[vi, vk] = T.Cast("float32", x[vi, vk]) - sums[vi]
-
-
-@pytest.mark.parametrize(("func", "reason"), [(sums_of_more, "more than the row"), (rows_of_16_bits, "not of fp32")])
-def test_what_no_gpu_has_run_is_declined(func, reason):
-    result = RULE.apply(func, TARGET)
-    assert isinstance(result, Declined) and reason in result.reason
-
-
 def test_transposed_sums_are_declined():
     result = RULE.apply(sums_of_columns, TARGET)
     assert isinstance(result, Declined) and "stored elsewhere" in result.reason
@@ -140,4 +110,42 @@ def test_every_choice_holds_a_row():
         func = prim_func("softmax", shape)
         space = RULE.choices(func, TARGET)["threads"]
         assert RULE.apply(func, TARGET).parameters["threads"] in space
-        assert all(threads % 32 == 0 and threads * 64 >= shape[-1] for threads in space)
+        assert all(threads * 64 >= shape[-1] for threads in space)
+
+
+def reference(case, given):
+    """`case` in fp64, from arrays by name."""
+    x = given["x"].astype("float64") + (given["r"].astype("float64") if "r" in given else 0)
+    x = x * given.get("scale", 1)
+    if case.kind == "softmax":
+        power = np.exp(x - x.max(-1, keepdims=True))
+        return power / power.sum(-1, keepdims=True)
+    if case.kind == "rms_norm":
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * given["gamma"]
+    x = x - x.mean(-1, keepdims=True)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * given["gamma"] + given["beta"]
+
+
+@pytest.mark.parametrize(
+    ("case", "point"),
+    [
+        (RowsCase("layer_norm", (3, 37, 264), "float32", "float16", "residual"), (32, 2, 4)),
+        pytest.param(RowsCase("layer_norm", (5, 264), "float16", "float32"), (16, 1, 1), marks=pytest.mark.slow),
+        (RowsCase("rms_norm", (7, 768), "bfloat16", "bfloat16", "scale"), (96, 1, 2)),
+        pytest.param(RowsCase("softmax", (1, 1024), "float32", "float32"), (64, 4, 2), marks=pytest.mark.slow),
+        pytest.param(
+            RowsCase("layer_norm", (2, 4096), "float32", "float16", "scale"), (64, 1, 2), marks=pytest.mark.slow
+        ),
+    ],
+    ids=lambda value: value.kind if isinstance(value, RowsCase) else str(value),
+)
+def test_the_text_gives_the_numbers_on_the_cpu(case, point, tmp_path):
+    """The last one has more operands than registers hold before the sums."""
+    func, draw = rows_cases.prim_func(case), np.random.default_rng(0)
+    kernel = RULE.kernel_of(match(func), dict(zip(("threads", "each", "rows"), point, strict=True)), gpu_of(TARGET))
+    arrays = [draw.standard_normal([int(d) for d in b.shape]).astype(str(b.dtype)) for b in func.params]
+    by_name = dict(zip((str(b.name) for b in func.params), arrays, strict=True))
+    run(kernel, [arrays[[b.same_as(p) for p in func.params].index(True)] for b in kernel.pointers], tmp_path)
+    made = by_name[str(match(func).out.name)].astype("float64")
+    wanted = reference(case, by_name)
+    assert np.linalg.norm(made - wanted) <= tolerance({"out": case.out}) * np.linalg.norm(wanted)

@@ -1,0 +1,82 @@
+"""CUDA texts run on the CPU: the launch of a `TextKernel` with its threads as fibers."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from schedules.cuda.common.kernel import TextKernel, text_of
+
+__all__ = ["run"]
+
+_HERE = Path(__file__).parent
+_LAUNCH = """
+static void* const* given;
+static void one_thread() {
+  NAME((void*)shared_of[current->cta]%s);
+  current->done = true;
+  yield();
+}
+extern "C" int run(void* const* pointers) {
+  constexpr int THREADS = %d, CLUSTER = %d, STACK = 1 << 16;
+  given = pointers;
+  blockDim.x = THREADS;
+  for (int first = 0; first < %d; first += CLUSTER) {
+    std::vector<std::vector<float>> memory(CLUSTER, std::vector<float>(%d / 4, NAN));
+    shared_of.clear();
+    for (auto& each : memory) shared_of.push_back((char*)each.data());
+    block_barriers.assign(CLUSTER, Barrier{THREADS});
+    warp_barriers.assign(CLUSTER * THREADS / 32, Barrier{32});
+    cluster_barrier = Barrier{CLUSTER * THREADS};
+    slots.assign(CLUSTER * THREADS, 0);
+    std::vector<Fiber> fibers(CLUSTER * THREADS);
+    std::vector<char> stacks((size_t)STACK * fibers.size());
+    for (int at = 0; at < (int)fibers.size(); at++) {
+      Fiber& fiber = fibers[at];
+      fiber.at = at;
+      fiber.cta = at / THREADS;
+      fiber.thread.x = at %% THREADS;
+      fiber.block.x = first + fiber.cta;
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = stacks.data() + (size_t)STACK * at;
+      fiber.context.uc_stack.ss_size = STACK;
+      makecontext(&fiber.context, one_thread, 0);
+    }
+    for (bool left = true; left;) {
+      left = false;
+      if (++waits > 1000) return 1;  // every thread waits
+      for (Fiber& fiber : fibers)
+        if (!fiber.done) {
+          left = true;
+          current = &fiber;
+          swapcontext(&scheduler, &fiber.context);
+        }
+    }
+    waits = 0;
+  }
+  return 0;
+}
+"""
+
+
+def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path) -> None:
+    """Run `kernel` on `arrays`, which are in the order of its pointers and are written in place."""
+    hopper = text_of("schedules.cuda.common", "hopper.cuh")
+    assert not kernel.maps and kernel.source.startswith(hopper)
+    values = hopper[hopper.index("// ---- values") :]
+    exact = [line for line in values.splitlines() if "ex2.approx" in line]
+    values = values.replace(exact[0], "DEV float exp2_fast(float x) { return exp2f(x); }").replace("#endif", "")
+    text = kernel.source.removeprefix(hopper).replace("NAME", "kernel")
+    pointers = "".join(f", given[{index}]" for index in range(len(arrays)))
+    launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes)
+    source = (_HERE / "simulated.h").read_text() + values + text + launch.replace("NAME", "kernel")
+    library = folder / f"{sha256(source.encode()).hexdigest()[:16]}.so"
+    flags = ["-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, "-o", str(library), "-"], input=source.encode(), check=True)
+    held = [np.require(array, requirements=["C", "W", "A"]) for array in arrays]
+    addresses = (ctypes.c_void_p * len(held))(*(array.ctypes.data for array in held))
+    assert ctypes.CDLL(str(library)).run(addresses) == 0, "every thread waits"
