@@ -15,6 +15,7 @@ from service.passes.common.rewrite import Scope
 from service.passes.common.views import View, broadcast, look_through
 from service.passes.recognize.attention_logits import Step, choose
 from service.passes.recognize.attention_operands import Axes
+from service.passes.recognize.constant_masks import mask_value
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["Causal", "simplified"]
@@ -81,7 +82,7 @@ def _seen(step: Step, axes: Axes, scope: Scope) -> Array | None:
     if not isinstance(mask, View) or not (step.adds or step.chooses):
         return None
     mask = look_through(mask, scope, axes.bounds)
-    array = scope.constant(mask.source)
+    array = mask_value(mask.source, scope)
     if array is None:
         return None
     if step.chooses:
@@ -101,11 +102,11 @@ def _by_position(shown: Array, mask: View, axes: Axes) -> Array | None:
         return None
     if shown.all():
         return np.ones((queries, keys), bool)
-    if shown.ndim < 2 or shown.shape[-2:] != (queries, keys):
+    if shown.ndim < 2 or any(own not in (1, all_) for own, all_ in zip(shown.shape[-2:], (queries, keys), strict=True)):
         return None
     if not tir.same_var(mask.index[-2], axes.m) or not tir.same_var(mask.index[-1], axes.n):
         return None
-    flat = shown.reshape(-1, queries, keys)
+    flat = np.broadcast_to(shown, (*shown.shape[:-2], queries, keys)).reshape(-1, queries, keys)
     return flat[0] if (flat == flat[0]).all() else None
 
 

@@ -118,6 +118,27 @@ def test_masks_of_two_parts() -> None:
     assert found.logit.causal == 0 and len(found.logit.operands) == 1
 
 
+@pytest.mark.parametrize(("ends", "operands"), [((9, 9), 0), ((9, 5), 1)])
+def test_a_causal_mask_that_was_compared_for_a_whole_batch(ends: tuple[int, int], operands: int) -> None:
+    """As transformers writes it, larger than what it came from; what differs within the batch stays a mask."""
+    places = np.arange(9, dtype="int64")
+    sequence = np.stack([places >= end for end in ends]).astype("int64").reshape(2, 1, 1, 9)
+
+    def constant(array: Any) -> relax.Expr:
+        return relax.const(np.broadcast_to(array, (2, *array.shape[1:])).copy(), "int64")
+
+    def net(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
+        same = R.equal(constant(sequence.swapaxes(2, 3)), constant(sequence))
+        past = R.less_equal(constant(places.reshape(1, 1, 1, 9)), constant(places.reshape(1, 1, 9, 1)))
+        mask = R.logical_and(R.logical_and(relax.const(True), same), past)
+        return attended(R.where(mask, scores_of(q, k), INF), split(v))
+
+    names = ["equal", "attention"] if operands else ["attention"]
+    found = match(becomes(graph(net, **QKV), names, *arrays()))
+    assert not isinstance(found, Declined)
+    assert found.logit.causal == 0 and len(found.logit.operands) == operands
+
+
 @pytest.mark.slow
 def test_an_additive_causal_mask_of_the_lowest_number() -> None:
     low_triangle = np.where(np.tril(np.ones((9, 9), bool)), 0, np.finfo("float32").min).astype("float32")
