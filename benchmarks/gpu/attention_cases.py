@@ -199,7 +199,10 @@ _STEPS = (
 DECODING: tuple[AttentionCase, ...] = tuple(replace(case, layout="bhsd", timed=True) for case in _STEPS)
 """Few queries to the many keys of a cache, which lies by heads."""
 
-TIMED: tuple[AttentionCase, ...] = tuple(replace(case, timed=True) for case in (*DECODING, *_timed()))
+_CROWDED = (AttentionCase(32, 12, 16, 512, 64, layout="bhsd"), AttentionCase(32, 12, 1, 2048, 64, layout="bhsd"))
+"""More tiles of few queries than SMs, where sharing keys may not pay."""
+
+TIMED: tuple[AttentionCase, ...] = tuple(replace(case, timed=True) for case in (*DECODING, *_CROWDED, *_timed()))
 
 
 def _odd_steps(count: int, seed: int) -> list[AttentionCase]:
@@ -223,11 +226,12 @@ def _odd_steps(count: int, seed: int) -> list[AttentionCase]:
 
 _POINTS = ({"splits": 4, "block": 128}, {"splits": 8, "block": 64}, {"splits": 8, "block": 128})
 UNCONFIRMED: tuple[AttentionCase, ...] = tuple(
-    replace(case, rule="cuda.decoding_sm90")
+    replace(case, rule=case.rule or "cuda.decoding_sm90")
     for case in (
-        *DECODING,
+        *(replace(case, timed=True) for case in (*DECODING, *_CROWDED)),
+        *(replace(case, rule="cuda.attention_sm90", timed=True) for case in (*DECODING, *_CROWDED)),
         *(replace(case, parameters=point) for case in DECODING[:4] for point in _POINTS),
         *_odd_steps(24, 0),
     )
 )
-"""What `cuda.decoding_sm90` declines unless it is asked for a point."""
+"""Few queries by `cuda.decoding_sm90` even where another rule is taken to be faster, and by that other one."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.manifest import MANIFEST, Entry, read_manifest, write_manifest
-from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries
+from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries, thread_entries
 
 __all__ = ["build", "build_kernel_of", "described"]
 
@@ -37,9 +37,9 @@ def build(folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (
             for entry in pool.map(partial(build_kernel_of, folder=folder), chosen):
                 if entry is not None:
                     kept[entry.id] = entry
-    kernels = [entry for entry in kept.values() if entry.suite not in ("model", "sanitizer")]
-    checks = {entry.id: entry for entry in sanitizer_entries(kernels) if entry.case["ids"]}
-    entries = [entry for entry in kept.values() if entry.suite != "sanitizer"] + list(checks.values())
+    made = [entry for entry in kept.values() if entry.suite not in ("sanitizer", "threads")]
+    checks = sanitizer_entries([entry for entry in made if entry.suite != "model"])
+    entries = [*made, *thread_entries(made), *(entry for entry in checks if entry.case["ids"])]
     write_manifest(folder, entries, _about())
     return entries
 

@@ -30,6 +30,8 @@ __all__ = ["CHILD", "measure"]
 CHILD = (sys.executable, "-m", "benchmarks.gpu.child")
 _START_S = 90.0
 """What a child may take to import torch and to start CUDA, beside its entry's limit."""
+_WHOLE = ("model", "threads")
+"""Suites each of whose entries has a child of its own: a model's memory goes with its process."""
 _SETTLE_S = 0.15
 """How long the GPU may still work for those that were stopped."""
 
@@ -132,12 +134,12 @@ class _Run:
             if entry.suite == "sanitizer":
                 self._write(self._sanitized(entry))
                 continue
-            if child is None or entry.suite == "model":  # a model's memory goes with its process
+            if child is None or entry.suite in _WHOLE:
                 self._close(child)
                 child = self._open(self.command)
             row = self._measured(child, entry)
             self._write(row)
-            if row["status"] != "done" or entry.suite == "model":
+            if row["status"] != "done" or entry.suite in _WHOLE:
                 self._close(child)
                 child = None
         self._close(child)

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.gpu import attention_cases, conv_cases, gemm_cases, rows_cases
 from benchmarks.gpu.manifest import Entry
 
-__all__ = ["CASES", "TOOLS", "kernel_entries", "model_entries", "sanitizer_entries"]
+__all__ = ["CASES", "TOOLS", "kernel_entries", "model_entries", "sanitizer_entries", "thread_entries"]
 
 MODELS = (
     ("bert_unmasked", 32), ("bert_unmasked", 1), ("vit", 32), ("vit", 1), ("gpt2", 32), ("gpt2", 1),
@@ -27,9 +27,13 @@ CASES: dict[str, Any] = {
 
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 _MODES = (("reduce-overhead", 150.0), ("max-autotune", 420.0))
-_RANK = {"reduce-overhead": 0, "unconfirmed": 200, "timed": 300, "odd": 400, "max-autotune": 500, "sanitizer": 600}
+_RANK = {
+    "reduce-overhead": 0, "threads": 100, "unconfirmed": 200, "timed": 300, "odd": 400, "max-autotune": 500,
+    "sanitizer": 600,
+}  # fmt: skip
 _ODD = {"attention": 60, "conv": 40, "gemm": 60, "rows": 30}
 _SANITIZED = 20
+_THREADED, _SESSIONS = (("resnet50", 1), ("bert_unmasked", 1), ("gpt2_decode", 1)), 8
 
 
 def model_entries(only: Iterable[str] = ()) -> Iterator[Entry]:
@@ -43,6 +47,16 @@ def model_entries(only: Iterable[str] = ()) -> Iterator[Entry]:
             files = [f"{stem}{ending}" for ending in (".so", ".npz", ".json")]
             case = {"model": name, "batch": batch, "mode": mode}
             yield Entry(f"model/{stem}/{mode}", "model", case, files, limit, _RANK[mode] + rank)
+
+
+def thread_entries(models: Iterable[Entry]) -> Iterator[Entry]:
+    """Yield an entry for some of the models that are there: sessions in threads of one process."""
+    there = {each.id: each for each in models}
+    for name, batch in _THREADED:
+        model = there.get(f"model/{name}_b{batch}/reduce-overhead")
+        if model is not None:
+            case = {"model": name, "batch": batch, "sessions": _SESSIONS}
+            yield Entry(f"threads/{name}_b{batch}", "threads", case, model.files, 60.0, _RANK["threads"])
 
 
 def kernel_entries() -> Iterator[tuple[Entry, Any]]:

@@ -59,12 +59,13 @@ def _models(entries: Sequence[Entry], rows: dict[str, dict[str, Any]]) -> str:
         best = max(measured) if measured else None
         lines.append(
             [entry.case["model"], entry.case["batch"], ours, *theirs, best, times[0].get("eager"), error,
-             first.get("eager_error"), first.get("first_result_s")]
+             first.get("eager_error"), first.get("first_result_s"),
+             *(first["bytes"][whose] / 2**20 if "bytes" in first else None for whose in ("ours", "torch"))]
         )  # fmt: skip
     if not lines:
         return ""
     head = ["model", "batch", "relaxc, ms", *modes, "ratio of times", "eager", "error", "error, eager"]
-    text = _table([*head, "first result, s"], lines)
+    text = _table([*head, "first result, s", "planned, MiB", "torch's peak, MiB"], lines)
     many = f"\n\nGeometric mean of the ratios {_mean(ratios):.2f}, the largest {max(ratios):.2f}." if ratios else ""
     return f"### Models\n{text}{many}"
 
@@ -120,8 +121,8 @@ def _troubles(entries: Sequence[Entry], rows: dict[str, dict[str, Any]]) -> str:
     lines = []
     for name, row in rows.items():
         if name in named and (row["status"] == "failed" or not row.get("right", True)):
-            why = row.get("failed") or row.get("said") or f"error {row.get('error')}, {row.get('wrong', '')}"
-            what = _described(named[name]) if named[name].suite not in ("model", "sanitizer") else ""
+            why = row.get("failed") or row.get("said") or f"error {row.get('error')}, {row.get('wrong') or ''}"
+            what = "" if named[name].suite in ("model", "sanitizer", "threads") else _described(named[name])
             lines.append(f"- `{name}` {what}: {' '.join(why.split())[:300]}")
     missing = sum(entry.id not in rows for entry in entries)
     head = f"{missing} of {len(entries)} entries were not reached."

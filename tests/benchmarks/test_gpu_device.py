@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.gpu import child_model, models
+from benchmarks.gpu import child_model, child_threads, models
 from benchmarks.gpu.attention_cases import AttentionCase
 from benchmarks.gpu.build import described
 from benchmarks.gpu.child_kernel import check_kernel
@@ -116,6 +116,7 @@ def test_a_model_is_checked_and_timed(mode, tmp_path, monkeypatch):
     recipes, carried = explain({"w": module.weight.detach().permute(2, 3, 0, 1)}, module)
     np.savez_compressed(tmp_path / "tiny.npz", **carried)
     said = {"weights": [each.to_dict() for each in recipes], "fingerprint": models.fingerprint(module)}
+    said["memory"] = {"planned_bytes": 1024}
     (tmp_path / "tiny.json").write_text(json.dumps(said))
 
     def load(library, weights, inputs):
@@ -125,9 +126,10 @@ def test_a_model_is_checked_and_timed(mode, tmp_path, monkeypatch):
 
         return call, 0.1
 
-    monkeypatch.setattr(child_model, "_load", load)
+    monkeypatch.setattr(child_model, "load_model", load)
     monkeypatch.setattr(child_model, "milliseconds_in_turns", partial(milliseconds_in_turns, rounds=1))
     monkeypatch.setattr(child_model, "_kernels", lambda call: [])
+    monkeypatch.setattr(child_model, "_peak_bytes", lambda: lambda: 2048)
     monkeypatch.setattr(child_model, "turn", lambda entry, **found: None)
     monkeypatch.setattr(torch, "compile", lambda module, mode: module)
     for kind in (torch.Tensor, nn.Module):
@@ -135,10 +137,32 @@ def test_a_model_is_checked_and_timed(mode, tmp_path, monkeypatch):
     case = {"model": "tiny", "batch": 2, "mode": mode}
     with on_cpu(monkeypatch):
         row = child_model.measure_model(tmp_path, Entry("one", "model", case, ["tiny.so", "tiny.npz", "tiny.json"]))
-    assert row["right"] and row["error"] < 2e-3
+    assert row["right"] and row["error"] < 2e-3 and row["bytes"] == {"ours": 1024, "torch": 2048}
     assert set(row["ms"]) == {"ours", mode} | ({"eager"} if mode == "reduce-overhead" else set())
     assert ("alone" in row) == (mode == "reduce-overhead") and row["ratio"] > 0
     said["fingerprint"]["weight"] *= 1.1
     (tmp_path / "tiny.json").write_text(json.dumps(said))
     with on_cpu(monkeypatch), pytest.raises(ValueError, match="draws other weights"):
         child_model.measure_model(tmp_path, Entry("one", "model", case, ["tiny.so", "tiny.npz", "tiny.json"]))
+
+
+@pytest.mark.parametrize("broken", [False, True])
+def test_sessions_in_threads_are_compared_with_what_each_gives_alone(broken, tmp_path, monkeypatch):
+    monkeypatch.setitem(models.MODELS, "tiny", lambda layers: nn.Conv2d(3, 8, 32, stride=32))
+    np.savez_compressed(tmp_path / "tiny.npz")
+    (tmp_path / "tiny.json").write_text('{"weights": []}')
+    sessions = itertools.count()
+
+    def load(library, weights, inputs):
+        number = next(sessions)
+        return lambda image: [image.sum((2, 3)) + (number if broken and number > 1 else 0)], 0.1
+
+    monkeypatch.setattr(child_threads, "load_model", load)
+    for kind in (torch.Tensor, nn.Module):
+        monkeypatch.setattr(kind, "cuda", lambda self: self)
+    case = {"model": "tiny", "batch": 1, "sessions": 3}
+    with on_cpu(monkeypatch):
+        row = child_threads.measure_threads(
+            tmp_path, Entry("one", "threads", case, ["tiny.so", "tiny.npz", "tiny.json"])
+        )
+    assert row["right"] is not broken and row["calls"] == 75 and bool(row["wrong"]) is broken

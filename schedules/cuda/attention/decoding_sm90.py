@@ -87,9 +87,10 @@ class DecodingSm90(HopperTemplate[Attention]):
             return Declined(f"it is not of up to {_ROWS} queries and at least {_LEAST_KEYS} keys")
         return found
 
-    def unconfirmed(self, form: Attention) -> str:
-        """See `HopperTemplate`."""
-        return "no GPU has run it yet"
+    def outdone(self, form: Attention, gpu: Gpu) -> str:
+        """See `HopperTemplate`: with a tile for each SM there is nothing to share, only a merge to wait for."""
+        crowded = form.queries == 1 and form.batch * form.heads > gpu.sms
+        return "every SM has a query of its own" if crowded else ""
 
     def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
         """See `HopperTemplate`; a point that does not fit is refused."""

@@ -28,7 +28,7 @@ class HopperTemplate(ABC, Generic[Form]):
             return found
         gpu = gpu_of(target)
         if parameters is None:
-            if reason := self.unconfirmed(found):
+            if reason := self.unconfirmed(found) or self.outdone(found, gpu):
                 return Declined(reason)
             parameters = self.default_of(found, gpu)
         check(parameters, self.choices_of(found, gpu))
@@ -56,6 +56,10 @@ class HopperTemplate(ABC, Generic[Form]):
 
     def unconfirmed(self, form: Form) -> str:
         """Return why `form` is only taken at a point that is asked for: no GPU has run it yet; '' where one has."""
+        return ""
+
+    def outdone(self, form: Form, gpu: Gpu) -> str:
+        """Return why a rule after this one is faster for `form`, which is then taken at a given point alone; or ''."""
         return ""
 
     @abstractmethod

@@ -31,15 +31,18 @@ STEP = AttentionCase(2, 8, 1, 1000, 64, shared=2, layout="bhsd")
 POINT = {"splits": 4, "block": 64}
 
 
-def test_what_no_gpu_has_run_is_declined_unless_a_point_is_asked_for():
-    func = prim_func(STEP)
-    declined = RULE.apply(func, TARGET)
-    assert isinstance(declined, Declined) and "no GPU" in declined.reason
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [(STEP, "cuda.decoding_sm90"), (replace(STEP, batch=32, shared=8), "cuda.attention_sm90")],
+    ids=["few", "one for each SM"],
+)
+def test_it_comes_first_unless_every_sm_has_a_query_of_its_own(case, name):
+    func = prim_func(case)
+    first = next(rule for rule in RULES if not isinstance(rule.apply(func, TARGET), Declined))
+    assert first.name == name
     made = RULE.apply(func, TARGET, POINT)
     assert isinstance(made, Schedule) and TEXT_KERNEL in made.func.attrs
     assert tvm_ffi.structural_equal(made.func, RULE.apply(func, TARGET, POINT).func)
-    first = next(rule for rule in RULES if not isinstance(rule.apply(func, TARGET), Declined))
-    assert first.name == "cuda.attention_sm90"
 
 
 @pytest.mark.parametrize(
