@@ -65,7 +65,7 @@ def kernel(attention: Attention, tile: Tile, gpu: Gpu) -> TextKernel:
         cluster=1,
         threads=tile.threads,
         shared_bytes=tile.shared_bytes(attention),
-        per_sm=tile.per_sm,
+        per_sm=tile.per_sm if tile.per_sm > 1 else 0,
     )
 
 

@@ -87,8 +87,11 @@ class TextKernel:
     cluster: int
     threads: int
     shared_bytes: int
-    per_sm: int = 1
-    """CTAs that shall be on an SM at a time: what bounds the registers of a thread."""
+    per_sm: int = 0
+    """CTAs that shall be on an SM at a time: what bounds the registers of a thread.
+
+    0: the compiler decides. It gives small CTAs so few registers that they load and compute one value after the other.
+    """
 
     def prim_func(self, func: PrimFunc) -> PrimFunc:
         """Return the PrimFunc that launches it, with the parameters of `func`."""
@@ -124,7 +127,7 @@ class TextKernel:
             lines.append(f'    m{index}: T.let[T.handle("tensormap")] = T.tvm_stack_alloca("tensormap", 1)\n')
         lines += [f"    {each.text(f'm{i}', names[each.buffer])}" for i, each in enumerate(self.maps)]
         lines.append("    T.device_entry()\n")
-        if self.per_sm > 1:
+        if self.per_sm > 0:
             lines.append(f'    T.attr(0, "tirx.launch_bounds_min_blocks_per_sm", {self.per_sm})\n')
         if self.cluster > 1:  # a cluster of one as a launch attribute costs more than a microsecond
             lines.append(f"    rank = T.cta_id_in_cluster([{self.cluster}])\n")

@@ -29,7 +29,7 @@ class Conv2dSm90(HopperTemplate[Conv2d]):
     """
 
     name = "cuda.conv2d_sm90"
-    version = 2
+    version = 3
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
         """See `HopperTemplate`."""
@@ -71,6 +71,7 @@ def kernel(conv: Conv2d, tile: Tile, gpu: Gpu) -> TextKernel:
         cluster=tile.cluster * tile.parts,
         threads=tile.threads,
         shared_bytes=tile.shared_bytes(gpu, low),
+        per_sm=1,
     )
 
 

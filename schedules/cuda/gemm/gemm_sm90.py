@@ -29,7 +29,7 @@ class GemmSm90(HopperTemplate[Gemm]):
     """
 
     name = "cuda.gemm_sm90"
-    version = 3
+    version = 4
 
     def match(self, func: PrimFunc) -> Gemm | Declined:
         """See `HopperTemplate`."""
@@ -66,6 +66,7 @@ def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
         cluster=tile.cluster * tile.parts,
         threads=tile.threads,
         shared_bytes=tile.shared_bytes(gpu, low),
+        per_sm=1,
     )
 
 

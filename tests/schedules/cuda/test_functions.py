@@ -1,0 +1,67 @@
+"""The fast functions of `hopper.cuh`, read as Python: their errors over a dense grid, NaN, and what saturates."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+from schedules.cuda.common.kernel import text_of
+
+FLOAT = np.float32
+
+
+def exact_power(x):
+    """Return 2**x as the device has it: subnormal results are zero."""
+    found = np.exp2(np.asarray(x, np.float64)).astype(FLOAT)
+    return np.where(found < np.finfo(FLOAT).tiny, FLOAT(0), found)
+
+
+NAMES = {
+    "FLOAT": FLOAT,
+    "fabsf": np.abs,
+    "copysignf": np.copysign,
+    "exp2_fast": exact_power,
+    "reciprocal_fast": lambda x: FLOAT(1) / x,
+    "fmaf": lambda a, b, c: (np.float64(a) * np.float64(b) + np.float64(c)).astype(FLOAT),
+}
+
+
+def function(name):
+    """Return the C function of one float as a function of arrays: its body is a Python block but for the types."""
+    body = re.search(rf"DEV float {name}\(float x\) \{{(.*?)\}}", text_of("schedules.cuda.common", "hopper.cuh"), re.S)
+    text = re.sub(r"\b(\d+\.\d*(?:e[-+]\d+)?)f\b", r"FLOAT(\1)", body[1]).replace("const float ", "")
+    lines = [line.strip() for line in text.replace("\n", " ").split(";") if line.strip()]
+    found = dict(NAMES)
+    exec("def call(x):\n" + "".join(f"    {line}\n" for line in lines), found)  # noqa: S102, our own text
+    return found["call"]
+
+
+REAL = {
+    "erf_fast": np.vectorize(math.erf),
+    "tanh_fast": np.tanh,
+    "sigmoid_fast": lambda x: 0.5 + 0.5 * np.tanh(0.5 * x),
+}
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_an_error_is_less_than_one_in_a_million(name):
+    x = np.concatenate([np.linspace(-9, 9, 60_001), np.geomspace(1e-38, 1e38, 400), -np.geomspace(1e-38, 1e38, 400)])
+    x = x.astype(FLOAT)
+    with np.errstate(over="ignore", divide="ignore"):
+        found = function(name)(x)
+    assert found.dtype == FLOAT
+    # The device's own power and reciprocal add 2^-22 and 2^-23 of the largest value that they have here, which is 2.
+    assert np.abs(found - REAL[name](x.astype(np.float64))).max() < 1e-6 - 2**-21
+
+
+@pytest.mark.parametrize("name", REAL)
+def test_infinities_saturate_and_nan_stays(name):
+    x = np.array([np.inf, -np.inf, np.nan, 0.0], FLOAT)
+    with np.errstate(all="ignore"):
+        found = function(name)(x)
+    least = 0.0 if name == "sigmoid_fast" else -1.0
+    assert found[0] == 1.0 and found[1] == least and np.isnan(found[2])
+    assert found[3] == (0.5 if name == "sigmoid_fast" else 0.0)
