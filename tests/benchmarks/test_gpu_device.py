@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.gpu import child_model, child_threads, models
+from benchmarks.gpu import child_model, child_threads, conv_device, models
 from benchmarks.gpu.attention_cases import AttentionCase
 from benchmarks.gpu.build import described
 from benchmarks.gpu.child_kernel import check_kernel
@@ -106,6 +106,24 @@ def test_a_maximum_over_nothing_hides_no_wrong_element(out, monkeypatch):
         with on_cpu(monkeypatch, call):
             found, _ = check_kernel(Path(), entry_of("conv", case), repeats=1)
         assert found["right"] != wrong, found
+
+
+def test_peers_of_a_convolution_add_the_residual_that_ours_adds(monkeypatch):
+    case = ConvCase("pointwise", (2, 3, 4, 8), 16, epilogue="bias_residual_relu")
+
+    def fused(x, weight, residual, alpha, bias, *rest):
+        assert {each.dtype for each in (x, weight, residual, bias)} == {torch.float16} and alpha == 1.0
+        return torch.relu(nn.functional.conv2d(x, weight, bias, *rest) + residual)
+
+    monkeypatch.setattr(torch, "cudnn_convolution_add_relu", fused)
+    said = entry_of("conv", case).case
+    with on_cpu(monkeypatch):
+        given = conv_device.inputs(said, 0)
+        want = conv_device.reference(said, given)
+        found = {name: call() for name, call in conv_device.peers(said, given, None).items()}
+    assert set(found) == {"cudnn, fused", "cudnn, then add"}
+    for result in found.values():
+        assert torch.allclose(result.permute(0, 2, 3, 1).double(), want, rtol=5e-3, atol=5e-3)
 
 
 @pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
