@@ -51,7 +51,11 @@ def scrubbed_environment(outer: Mapping[str, str] | None = None) -> dict[str, st
 
 
 def for_zygotes(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` with `service` importable, and OpenBLAS, which would start threads before the fork, kept to
-    one."""
+    """Return `environment` with `service` importable, and with what importing would start kept for after the fork.
+
+    OpenBLAS would start threads. Beside torch, importing tvm_ffi asks it whether there is a GPU, and torch's usual
+    answer starts CUDA, which then fails in every process that is forked.
+    """
     path = [str(_HOME), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
-    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), "OPENBLAS_NUM_THREADS": "1"}
+    kept = {"OPENBLAS_NUM_THREADS": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
+    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path)), **kept}

@@ -26,6 +26,11 @@ def test_compilers_get_what_they_need_and_no_secret() -> None:
     assert not dropped.keys() & made.keys()
 
 
+def test_asking_whether_there_is_a_gpu_does_not_start_cuda_in_a_zygote() -> None:
+    """A process that is forked after CUDA started cannot use it; `import tvm_ffi` asks torch, where that is there."""
+    assert scrubbed_environment({})["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+
+
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_a_setting_that_may_hold_a_password_is_not_for_jobs(name: str) -> None:
     if any(word in name for word in ("url", "secret", "api_key", "password", "token")):
