@@ -31,9 +31,9 @@ from service.errors import (
 from service.request import TargetSpec
 from service.runtime.cuda import load_runtime
 from service.runtime.dims import bind, names_in
-from service.runtime.tensors import ALIGN, Array, Copies, as_tensor, extent, owned_arrays, wrap_numpy
+from service.runtime.tensors import ALIGN, Array, Copies, as_tensor, extent, owned_arrays, owned_tensors, wrap_numpy
 from service.runtime.threads import default_threads, use_threads
-from service.runtime.weights import map_weights
+from service.runtime.weights import DeviceWeights, map_weights, uploaded
 from service.signature import Signature
 
 __all__ = ["Session", "load"]
@@ -60,8 +60,9 @@ def load(
         _check_digest(path, digest)
         if manifest.weights.sha256 is not None:
             _check_digest(weights_path, manifest.weights.sha256)
-    weights = map_weights(weights_path, section.offset, section.size_bytes, manifest.weights.tensors)
-    return Session(_library(path), weights, manifest, where, threads)
+    mapped = map_weights(weights_path, section.offset, section.size_bytes, manifest.weights.tensors)
+    held = mapped if manifest.target.kind != "cuda" else uploaded(mapped, weights_path, section.offset, where)
+    return Session(_library(path), held, manifest, where, threads)
 
 
 def _check_digest(path: Path, wanted: str) -> None:
@@ -125,13 +126,14 @@ class Session:
         device: tvm.runtime.Device,
         threads: int | None,
     ) -> None:
+        """`weights` are on `device`, in the order in which `main` takes them."""
         self.manifest = manifest
         self.device = device
         self.threads = default_threads() if threads is None else threads
         if self.threads < 1:
             raise InvalidOption(f"threads must be at least 1, not {self.threads}", option="threads")
         self._on_host = manifest.target.kind != "cuda"
-        self._weights = list(weights) if self._on_host else [weight.copyto(device) for weight in weights]
+        self._weights = weights
         self._weight_extents = [extent(weight) for weight in self._weights]
         self._lock = threading.Lock()
         self._copies: Copies = {}
@@ -159,7 +161,8 @@ class Session:
         _check_machine(manifest)
         tensors = [weight if isinstance(weight, tvm.runtime.Tensor) else _adopt(weight) for weight in weights.values()]
         where = _device(manifest.target, device)  # before the library: it needs CUDA's loader
-        return Session(_library(library), tensors, manifest, where, threads)
+        held = tensors if manifest.target.kind != "cuda" else DeviceWeights(tensors, where)
+        return Session(_library(library), held, manifest, where, threads)
 
     @property
     def signature(self) -> Signature:
@@ -177,6 +180,26 @@ class Session:
         with self._lock:
             return self._run(self._arguments(args, named), None)
 
+    def on_device(self, inputs: Mapping[str, Any], *, stream: int = 0) -> dict[str, tvm.runtime.Tensor]:
+        """Return the outputs by name where they are computed, with no copy and no wait: for artifacts for a GPU.
+
+        Inputs are tensors on the session's GPU that speak DLPack, and so are the outputs: `torch.from_dlpack(output)`.
+        They belong to the caller, and are ready when `stream`, a `cudaStream_t` as a number
+        (`torch.cuda.current_stream().cuda_stream`), has come that far; inputs must be ready on it. Raise InputName,
+        InputType or InputShape; InvalidOption for an artifact for a CPU; ArtifactError where the program itself fails.
+        """
+        if self._on_host:
+            raise InvalidOption("this artifact is for a CPU: call the session", option="device")
+        with self._lock, tvm_ffi.use_raw_stream(self.device, stream):
+            tensors = self._tensors((), inputs)
+            for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
+                if tensor.device != self.device:
+                    raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on {self.device}")
+            results = self._results(tensors, None)
+            shared = [*self._weight_extents, *(extent(tensor) for tensor in tensors)]
+            owned = owned_tensors(results, shared, self.device)
+        return {spec.name: tensor for spec, tensor in zip(self.signature.outputs, owned, strict=True)}
+
     def run_instrumented(self, inputs: Mapping[str, Any], instrument: Instrument) -> dict[str, Array]:
         """Call the program, with `instrument` called around every call that the program makes."""
         with self._lock:
@@ -187,6 +210,10 @@ class Session:
         return bind(self.signature, [tuple(inputs[spec.name].shape) for spec in self.signature.inputs])
 
     def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm.runtime.Tensor]:
+        tensors = self._tensors(args, named)
+        return tensors if self._on_host else [tensor.copyto(self.device) for tensor in tensors]
+
+    def _tensors(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm.runtime.Tensor]:
         by_dict = not named and len(args) == 1 and isinstance(args[0], Mapping)
         values = self._by_name((), args[0]) if by_dict else self._by_name(args, named)
         tensors = [as_tensor(spec.name, values[spec.name], spec.dtype, self._copies) for spec in self.signature.inputs]
@@ -195,7 +222,7 @@ class Session:
             kind = tensor.device.dlpack_device_type()
             if kind not in (tvm.cpu().dlpack_device_type(), self.device.dlpack_device_type()):
                 raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on the CPU or {self.device}")
-        return tensors if self._on_host else [tensor.copyto(self.device) for tensor in tensors]
+        return tensors
 
     def _by_name(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
         order = [spec.name for spec in self.signature.inputs]
@@ -219,6 +246,12 @@ class Session:
 
     def _run(self, tensors: list[tvm.runtime.Tensor], instrument: Instrument | None) -> dict[str, Array]:
         """The outputs; the lock is held, also while they are told apart from inputs, whose copies are used again."""
+        results = self._results(tensors, instrument)
+        shared = [*self._weight_extents, *(extent(tensor) for tensor in tensors)]
+        arrays = owned_arrays(results, shared)
+        return {spec.name: array for spec, array in zip(self.signature.outputs, arrays, strict=True)}
+
+    def _results(self, tensors: list[tvm.runtime.Tensor], instrument: Instrument | None) -> list[tvm.runtime.Tensor]:
         use_threads(self.threads)
         if instrument is not None:
             self._vm.set_instrument(tvm_ffi.convert_func(instrument))
@@ -231,9 +264,7 @@ class Session:
                 self._vm.module["set_instrument"](None)
         if len(results) != len(self.signature.outputs):
             raise ArtifactCorrupt(f"it gave {len(results)} outputs; its manifest has {len(self.signature.outputs)}")
-        shared = [*self._weight_extents, *(extent(tensor) for tensor in tensors)]
-        arrays = owned_arrays(results, shared)
-        return {spec.name: array for spec, array in zip(self.signature.outputs, arrays, strict=True)}
+        return list(results)
 
 
 def _machine(library: Any, device: tvm.runtime.Device) -> tuple[VirtualMachine, Any, int]:

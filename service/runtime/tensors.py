@@ -22,6 +22,7 @@ __all__ = [
     "numpy_dtype",
     "numpy_view",
     "owned_arrays",
+    "owned_tensors",
     "wrap_numpy",
 ]
 
@@ -148,6 +149,19 @@ def owned_arrays(tensors: Iterable[tvm.runtime.Tensor], shared: Iterable[Extent]
         else:
             arrays.append(_handed_over(tensor, taken))
     return arrays
+
+
+def owned_tensors(
+    tensors: Iterable[tvm.runtime.Tensor], shared: Iterable[Extent], device: tvm.runtime.Device
+) -> list[tvm.runtime.Tensor]:
+    """Return the tensors on `device`, with a copy of what overlaps `shared` or one before it, or is elsewhere."""
+    taken, owned = list(shared), []
+    for tensor in tensors:
+        start, end = extent(tensor)
+        apart = not any(start < other_end and other < end for other, other_end in taken)
+        owned.append(tensor if apart and tensor.device == device else tensor.copyto(device))
+        taken.append((start, end))
+    return owned
 
 
 def _small_copy(tensor: Any) -> Array:

@@ -1,13 +1,15 @@
-"""An artifact's weights, mapped from the file they lie in."""
+"""An artifact's weights, mapped from the file they lie in; on a GPU, copied there once for all sessions."""
 
 from __future__ import annotations
 
 import json
 import math
 import mmap
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import tvm
@@ -16,13 +18,40 @@ from service.errors import ArtifactCorrupt
 from service.runtime.tensors import ALIGN, numpy_dtype, wrap_numpy
 from service.signature import TensorSpec
 
-__all__ = ["map_weights"]
+__all__ = ["DeviceWeights", "map_weights", "uploaded"]
 
 _MAX_HEADER_BYTES = 100 << 20  # the safetensors library's own limit
 _TAGS = {
     "bool": "BOOL", "int8": "I8", "uint8": "U8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
     "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
 }  # fmt: skip
+
+
+class DeviceWeights(list[tvm.runtime.Tensor]):
+    """Weights on a GPU, copied there once."""
+
+    def __init__(self, weights: Iterable[tvm.runtime.Tensor], device: tvm.runtime.Device) -> None:
+        super().__init__(weight.copyto(device) for weight in weights)
+
+
+_UPLOADED: WeakValueDictionary[tuple[Any, ...], DeviceWeights] = WeakValueDictionary()
+_UPLOADING = threading.Lock()
+
+
+def uploaded(
+    weights: Sequence[tvm.runtime.Tensor], path: Path, offset: int, device: tvm.runtime.Device
+) -> DeviceWeights:
+    """Return `weights`, mapped from `offset` of the file at `path`, on `device`: one copy for all who hold it.
+
+    A file that changed since is another one.
+    """
+    seen = path.stat()
+    key = (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size, offset, str(device))
+    with _UPLOADING:
+        held = _UPLOADED.get(key)
+        if held is None:
+            held = _UPLOADED[key] = DeviceWeights(weights, device)
+    return held
 
 
 def map_weights(path: Path, offset: int, size_bytes: int, table: Sequence[TensorSpec]) -> list[tvm.runtime.Tensor]:

@@ -416,3 +416,8 @@ print(session(np.ones((2, 64), np.float32), np.arange(2))["doubled"].tolist())
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[0, 2]"
+
+
+def test_an_artifact_for_a_cpu_is_called_not_run_on_a_device(session: Session) -> None:
+    with pytest.raises(InvalidOption, match="for a CPU"):
+        session.on_device(inputs())
