@@ -149,7 +149,7 @@ def awkward(count: int, seed: int) -> list[ConvCase]:
         tile = {
             "rows": draw.choice((64, 128)), "columns": draw.choice((64, 128, 192, 256)), "atoms": draw.choice((1, 2)),
             "splits": draw.choice((0, 1, 2, 4)), "cluster": draw.choice((1, 2)), "group": draw.choice((4, 8)),
-        }  # fmt: skip
+        } | ({"ahead": 1} if len(found) % 3 == 0 else {})  # fmt: skip
         case = ConvCase(
             kind, (draw.choice((1, 2, 3, 5, 9)), *sides, channels), filters if kind == "taps" else channels, kernel,
             draw.choice(((1, 1), (1, 1), (2, 2), (2, 1), (3, 2))),

@@ -70,7 +70,7 @@ def awkward(count: int, seed: int) -> list[Case]:
     spaces = list(itertools.product((64, 128), (64, 128, 192, 256), (1, 2), (0, 1, 2, 4), (1, 2), (4, 8, 16)))
     names = ("rows", "columns", "atoms", "splits", "cluster", "group")
     found = []
-    for _ in range(count):
+    for index in range(count):
         dtype = draw.choice(("float16", "float16", "bfloat16"))
         found.append(
             Case(
@@ -82,7 +82,8 @@ def awkward(count: int, seed: int) -> list[Case]:
                 out=draw.choice((dtype, dtype, "float32")),
                 epilogue=draw.choice(EPILOGUES),
                 n_major=draw.random() < 0.5,
-                parameters=dict(zip(names, draw.choice(spaces), strict=True)),
+                parameters=dict(zip(names, draw.choice(spaces), strict=True))
+                | ({"ahead": 1} if index % 3 == 0 else {}),
             )
         )
     return found

@@ -32,6 +32,7 @@ class Axes:
 class Epilogue:
     """The struct `Operands`, with the pointers of `operands`, and the function `epilogue`, which gives what `out` has.
 
+    `bring_operands` has what the epilogue reads of 16 columns come into L2.
     `expensive`: it calls exp, erf or the like.
     """
 
@@ -92,7 +93,9 @@ def _written(block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock
         value = value.value if str(value.value.ty.dtype) == "float32" else value  # the store rounds
     signature = "DEV float2 epilogue(float2 sums, int b, int m, int n, const Operands& operands)"
     function = writer.function(signature, value)
-    text = operands_text(writer.operands) + function
+    brought = "".join(f"  {line}\n" for line in writer.brought)
+    bring = f"DEV void bring_operands(int b, int m, int n, const Operands& operands) {{\n{brought}}}\n"
+    text = operands_text(writer.operands) + function + bring
     return Epilogue(text, out, tuple(writer.operands), writer.expensive)
 
 

@@ -50,7 +50,8 @@ class Writer:
     `index` gives the text of an integer variable in each column. `inner` gives the expression behind a load of an
     intermediate value, or None where the buffer is an operand of the kernel; `is_sum` tells a load of the sums, which
     are `sums.x` and `sums.y`. `fast`: functions that are off by up to 1e-6 will do. `places` has positions that have a
-    text of their own: an expression, the extents of its variables, and the text.
+    text of their own: an expression, the extents of its variables, and the text. `brought` are statements that have the
+    operands' elements from column `n` on come into L2, of operands that lie there in one piece.
     Without `pairs`, nothing is read by twos: the last column may have no neighbour. `held` gives the text of what the
     kernel has of an operand already, by the operand, its number, and the position.
     """
@@ -69,6 +70,7 @@ class Writer:
     ) -> None:
         self.statements: list[str] = []
         self.operands: list[Buffer] = []
+        self.brought: list[str] = []
         self.expensive = False
         self._index = index
         self._column = column
@@ -183,6 +185,8 @@ class Writer:
         pointer = f"operands.p{number}"
         place = self._place(at)
         left, right = (place.x, place.y) if place else tuple(self._text(at, side) for side in (_left, _right))
+        if place or tir.as_int(tir.simplify(at - self._column)) == 0:
+            self.brought.append(f"bring<{C_TYPES[dtype]}>({pointer}, {left});")
         kind = _held(dtype)
         load_one = f"load<{C_TYPES[dtype]}>" if kind == "float" else f"load_as<{C_TYPES[dtype]}>"
         if not tir.uses(at, [self._column]):

@@ -142,6 +142,11 @@ template <class T> DEV float load(const void* base, long long at) {
   typename Raw<sizeof(T)>::type raw = ((const typename Raw<sizeof(T)>::type*)base)[at];
   return widen(*(T*)&raw);
 }
+// Have 16 elements from `at` come into L2.
+template <class T> DEV void bring(const void* base, long long at) {
+#pragma unroll
+  for (int i = 0; i < 16 * (int)sizeof(T); i += 32) prefetch((const char*)((const T*)base + at) + i);
+}
 template <class T> DEV T load_as(const void* base, long long at) { return ((const T*)base)[at]; }
 // Two neighbours; `at` is even.
 template <class T> DEV float2 load_pair(const void* base, long long at) {
@@ -149,6 +154,18 @@ template <class T> DEV float2 load_pair(const void* base, long long at) {
   const T* both = (const T*)&raw;
   return make_float2(widen(both[0]), widen(both[1]));
 }
+// The same of what no kernel writes while this one reads it, said where the compiler cannot know.
+namespace constant {
+template <class T> DEV float load(const void* base, long long at) {
+  typename Raw<sizeof(T)>::type raw = __ldg((const typename Raw<sizeof(T)>::type*)base + at);
+  return widen(*(T*)&raw);
+}
+template <class T> DEV float2 load_pair(const void* base, long long at) {
+  typename Raw<sizeof(T)>::pair raw = __ldg((const typename Raw<sizeof(T)>::pair*)((const T*)base + at));
+  const T* both = (const T*)&raw;
+  return make_float2(widen(both[0]), widen(both[1]));
+}
+}  // namespace constant
 
 // What a result of 16 bits does not show: off by less than 1e-6. A NaN stays one, and what is large saturates, without
 // a branch. Tested over a dense grid in tests/schedules/cuda/test_functions.py.

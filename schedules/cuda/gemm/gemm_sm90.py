@@ -25,11 +25,12 @@ class GemmSm90(HopperTemplate[Gemm]):
     """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, static sizes.
 
     Parameters: `rows` and `columns` of the tile, `atoms` of 64 in a step of the sum, `splits` (0: two warpgroups in
-    turns; 2 and 4: CTAs of a cluster share the sum), `cluster` of CTAs that share B, `group` of rows of tiles.
+    turns; 2 and 4: CTAs of a cluster share the sum), `cluster` of CTAs that share B, `group` of rows of tiles, `ahead`
+    (1: what is fused with a tile is brought into L2 a tile earlier).
     """
 
     name = "cuda.gemm_sm90"
-    version = 4
+    version = 5
 
     def match(self, func: PrimFunc) -> Gemm | Declined:
         """See `HopperTemplate`."""
@@ -82,11 +83,13 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     }  # fmt: skip
     switches = {
         "PING_PONG": tile.ping_pong, "N_MAJOR": gemm.n_major, "BY_TMA": by_tma,
-        "MOVES_REGISTERS": tile.moves_registers,
+        "MOVES_REGISTERS": tile.moves_registers, "AHEAD": tile.ahead == 1,
     }  # fmt: skip
     lines = [f"constexpr int {name} = {value};\n" for name, value in constants.items()]
     lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
     lines.append(f"typedef {C_TYPES[str(gemm.out.dtype)]} Out;\nusing namespace hopper;\n")
+    if tile.ahead:  # the compiler takes a prefetch for something that may write
+        lines.append("using constant::load;\nusing constant::load_pair;\n")
     parts = [*lines, gemm.epilogue, _multiply(tile.columns, gemm.dtype, gemm.n_major), rows]
     parts.append(text_of("schedules.cuda.gemm", "kernel.cuh"))
     instructions = text_of("schedules.cuda.common", "hopper.cuh")

@@ -1,8 +1,8 @@
 // A persistent warp-specialized GEMM: C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n]), fp32 sums.
 // One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
 // Stands in a namespace that has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M,
-// SPLITS, PING_PONG, MOVES_REGISTERS, GROUP_M, BY_TMA), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, the type
-// Out), Operands, `epilogue` and `multiply`, and what a row is (`rows.cuh`, or a convolution's `pixels.cuh`): ROW_TILES,
+// SPLITS, PING_PONG, MOVES_REGISTERS, GROUP_M, BY_TMA, AHEAD), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, the type
+// Out), Operands, `epilogue`, `bring_operands` and `multiply`, and what a row is (`rows.cuh`, or a convolution's `pixels.cuh`): ROW_TILES,
 // COPIED_ROWS, STORES_WHOLE_TILES, `row_at`, `copy_rows`, `store_rows` and `column_of`.
 
 constexpr int TILE_K = K_ATOMS * 64;
@@ -147,8 +147,22 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     const int store_barrier = STORES_TOGETHER ? 1 : 1 + warpgroup;
     const bool stores = STORES_TOGETHER ? tid == 0 : thread == 0;
     int chunk = 0;
+    auto bring_tile = [&](int t) {
+      if (!AHEAD || SIZE_N < 16 || t >= TILES) return;
+      const Tile tile = tile_of(t);
+      const int first = (PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 64) + (warp & 3) * 16 + (lane & 15);
+#pragma unroll
+      for (int i = 0; i < WARPGROUP_ROWS; i++) {
+        const int m = min(row_at(tile.m * CLUSTER_M + rank_m, first + i * 64), SIZE_M - 1);
+#pragma unroll
+        for (int n = 0; n < TILE_N; n += 32)
+          bring_operands(tile.b, m, min(tile.n * TILE_N + n + (lane & 16), SIZE_N - 16), operands);
+      }
+    };
+    bring_tile(cluster + (PING_PONG ? warpgroup * clusters : 0));
     for (int t = cluster + (PING_PONG ? warpgroup * clusters : 0); t < TILES; t += (PING_PONG ? 2 : 1) * clusters) {
       const Tile tile = tile_of(t);
+      bring_tile(t + (PING_PONG ? 2 : 1) * clusters);
       if (PING_PONG) block_sync(4 + warpgroup, 256);
       const uint32_t rows_at = PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 8192;
 #pragma unroll 1
@@ -231,23 +245,27 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
 #pragma unroll
         for (int c = 0; c < TILE_N / 64; c++, chunk ^= 1) {
           const uint32_t to = shared_c + (chunk * CONSUMERS + warpgroup) * CHUNK_BYTES;
-          if (stores) stores_read<1>();
-          block_sync(store_barrier, STORERS);
+          uint32_t pairs[WARPGROUP_ROWS][16];  // all before the first store: the compiler moves no load over it
 #pragma unroll
           for (int i = 0; i < WARPGROUP_ROWS; i++) {
-            const int r = i * 64 + row + (lane & 15), first = row0 + i * 64 + row + (lane >> 2);
+            const int first = row0 + i * 64 + row + (lane >> 2);
             const int m[2] = {row_at(row_tile, first), row_at(row_tile, first + 8)};
-            uint32_t pairs[16];  // all before the first store: the compiler moves no load over it
 #pragma unroll
             for (int p = 0; p < 16; p++) {
               const int n = n0 + c * 64 + p / 2 * 8 + quad;
               const float2 f = finish(&acc[i][c * 32 + p * 2], tile.b, m[p & 1], n, operands);
-              pairs[p] = pack<Out>(f.x, f.y);
+              pairs[i][p] = pack<Out>(f.x, f.y);
             }
+          }
+          if (stores) stores_read<1>();
+          block_sync(store_barrier, STORERS);
+#pragma unroll
+          for (int i = 0; i < WARPGROUP_ROWS; i++) {
+            const int r = i * 64 + row + (lane & 15);
 #pragma unroll
             for (int j = 0; j < 8; j += 2)
-              store_matrix(to + r * 128 + (((j + (lane >> 4)) ^ (r & 7)) << 4), pairs[j * 2], pairs[j * 2 + 1],
-                           pairs[j * 2 + 2], pairs[j * 2 + 3]);
+              store_matrix(to + r * 128 + (((j + (lane >> 4)) ^ (r & 7)) << 4), pairs[i][j * 2], pairs[i][j * 2 + 1],
+                           pairs[i][j * 2 + 2], pairs[i][j * 2 + 3]);
           }
           fence_async();
           block_sync(store_barrier, STORERS);

@@ -15,11 +15,15 @@ COOPERATIVE, PING_PONG = 1, 0
 """Values of the parameter `splits` of one CTA a tile; above 1 it is the CTAs of a cluster that share its sum."""
 
 _MAX_STAGES = 8
+_NAMES = ("rows", "columns", "atoms", "splits", "cluster", "group", "ahead")
 
 
 @dataclass(frozen=True)
 class Tile:
-    """`rows` x `columns` of the result, `atoms` x 64 of the sum a step; B shared by `cluster` CTAs above each other."""
+    """`rows` x `columns` of the result, `atoms` x 64 of the sum a step; B shared by `cluster` CTAs above each other.
+
+    `ahead`: the operands of the epilogue come into L2 while the tile before is computed.
+    """
 
     rows: int
     columns: int
@@ -27,16 +31,16 @@ class Tile:
     splits: int
     cluster: int
     group: int
+    ahead: int = 0
 
     @staticmethod
     def of(parameters: Parameters) -> Tile:
         """Return the tile with these parameters."""
-        return Tile(*(parameters[name] for name in ("rows", "columns", "atoms", "splits", "cluster", "group")))
+        return Tile(*(parameters[name] for name in _NAMES))
 
     def parameters(self) -> Parameters:
         """Return the parameters by name."""
-        names = ("rows", "columns", "atoms", "splits", "cluster", "group")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in _NAMES}
 
     @property
     def ping_pong(self) -> bool:
@@ -131,6 +135,7 @@ def choices(gemm: Gemm) -> Choices:
         "splits": tuple(size for size in (PING_PONG, COOPERATIVE, 2, 4) if size <= max(1, steps // 2)),
         "cluster": (1, 2) if gemm.m > 64 else (1,),
         "group": (4, 8, 16),
+        "ahead": (0, 1) if gemm.operands else (0,),
     }
 
 

@@ -68,8 +68,10 @@ def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path) -> None:
     hopper = text_of("schedules.cuda.common", "hopper.cuh")
     assert not kernel.maps and kernel.source.startswith(hopper)
     values = hopper[hopper.index("// ---- values") :]
-    exact = [line for line in values.splitlines() if "ex2.approx" in line]
-    values = values.replace(exact[0], "DEV float exp2_fast(float x) { return exp2f(x); }").replace("#endif", "")
+    values = values.replace("#endif", "")
+    for name, exact in (("exp2_fast", "exp2f(x)"), ("reciprocal_fast", "1.f / x")):
+        (line,) = (line for line in values.splitlines() if line.startswith(f"DEV float {name}("))
+        values = values.replace(line, f"DEV float {name}(float x) {{ return {exact}; }}")
     text = kernel.source.removeprefix(hopper).replace("NAME", "kernel")
     pointers = "".join(f", given[{index}]" for index in range(len(arrays)))
     launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes)
