@@ -130,9 +130,40 @@ def _mobilenet(batch: int) -> list[ConvCase]:
     ]
 
 
-TIMED: tuple[ConvCase, ...] = tuple(
-    replace(case, timed=True) for batch in (1, 32) for case in (*_resnet(batch), *_mobilenet(batch))
-)
+_DEFAULTS = [case for batch in (1, 32) for case in (*_resnet(batch), *_mobilenet(batch))]
+
+
+def _tile(rows: int, columns: int, splits: int, **others: int) -> dict[str, int]:
+    return {"rows": rows, "columns": columns, "splits": splits, **others}
+
+
+# Beside the default, what might be faster: a parameter that is not named is the default's. By kind, batch, lines of the
+# image, channels and filters.
+_DEEP = (_tile(64, 128, 1, cluster=2), _tile(128, 128, 2), _tile(128, 128, 1, cluster=2), _tile(128, 256, 4))
+_WIDE = ({"ahead": 1}, _tile(128, 256, 1, ahead=1), _tile(64, 256, 0, ahead=1), _tile(128, 128, 1, ahead=1))
+_NARROW = (_tile(128, 64, 0), _tile(128, 64, 1), _tile(64, 64, 1), _tile(128, 128, 1, cluster=2))
+_STEM = (_tile(128, 64, 1, cluster=2), _tile(128, 64, 0), _tile(128, 64, 0, cluster=2), _tile(64, 64, 0), {"ahead": 1})
+_POINTS: Mapping[tuple[str, int, int, int, int], tuple[dict[str, int], ...]] = {
+    ("taps", 32, 7, 512, 512): _DEEP, ("taps", 32, 14, 512, 512): _DEEP, ("pointwise", 32, 14, 1024, 512): _DEEP,
+    ("pointwise", 32, 14, 1024, 256): _DEEP, ("pointwise", 32, 28, 512, 256): _DEEP,
+    ("pointwise", 32, 28, 512, 128): _DEEP, ("taps", 32, 56, 128, 128): _DEEP,
+    ("pointwise", 32, 56, 64, 256): _WIDE, ("pointwise", 32, 28, 128, 512): _WIDE,
+    ("pointwise", 32, 14, 256, 1024): _WIDE, ("pointwise", 32, 7, 512, 2048): _WIDE,
+    ("pointwise", 1, 56, 64, 256): ({"ahead": 1}, _tile(64, 64, 1)), ("pointwise", 1, 28, 128, 512): ({"ahead": 1},),
+    ("pointwise", 1, 56, 256, 64): (_tile(64, 64, 2), _tile(64, 64, 1, ahead=1)),
+    ("pointwise", 32, 56, 64, 64): _NARROW, ("rows", 32, 224, 8, 64): _STEM,
+    ("depthwise", 1, 56, 144, 144): tuple({"strip": s, "per_sm": 1} for s in (2, 4)),
+    **{
+        ("depthwise", 32, size, channels, channels): tuple({"strip": s, "per_sm": 1} for s in (1, 2, 4))
+        for size, channels in ((112, 32), (112, 96), (56, 144))
+    },
+}  # fmt: skip
+_AT_POINTS = [
+    replace(case, parameters=point)
+    for case in _DEFAULTS
+    for point in _POINTS.get((case.kind, case.image[0], case.image[1], case.image[3], case.filters), ())
+]
+TIMED: tuple[ConvCase, ...] = tuple(replace(case, timed=True) for case in (*_DEFAULTS, *_AT_POINTS))
 
 
 def awkward(count: int, seed: int) -> list[ConvCase]:

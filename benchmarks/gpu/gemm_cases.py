@@ -55,10 +55,24 @@ _TIMED = (
     *(Case(*shape, dtype="bfloat16", out="bfloat16") for shape in ((1, 4096, 4096, 4096), (1, 1024, 1024, 1024))),
     *(Case(1, 4096, 4096, 1024, epilogue=each) for each in ("bias_gelu", "bias_tanh_gelu")),
     *(Case(1, 128, 3072, 768, epilogue=each) for each in ("bias_gelu", "bias_tanh_gelu")),
-    Case(1, 512, 4096, 1024, epilogue="bias_gelu"),
+    *(Case(1, 512, 4096, 1024, epilogue=each) for each in ("bias_gelu", "bias_tanh_gelu")),
     Case(1, 4096, 768, 3072, epilogue="bias_residual"),
 )
-TIMED: tuple[Case, ...] = tuple(replace(case, timed=True) for case in _TIMED)
+# Beside the default tile, what might be faster with a costly epilogue: a parameter that is not named is the default's.
+_POINTS: tuple[tuple[tuple[int, int, int], tuple[dict[str, int], ...]], ...] = (
+    ((128, 3072, 768), ({"ahead": 1},)),
+    ((512, 4096, 1024), ({"ahead": 1}, {"rows": 64, "columns": 128, "splits": 0})),
+    ((4096, 4096, 1024), ({"cluster": 2}, {"ahead": 1}, {"rows": 128, "columns": 256, "splits": 1, "cluster": 2})),
+    ((4096, 768, 3072), ({"ahead": 1},)),
+)
+_TIMED_POINTS = [
+    replace(case, parameters=point)
+    for mnk, points in _POINTS
+    for point in points
+    for case in _TIMED
+    if (case.m, case.n, case.k) == mnk and case.epilogue != "none"
+]
+TIMED: tuple[Case, ...] = tuple(replace(case, timed=True) for case in (*_TIMED, *_TIMED_POINTS))
 
 
 def awkward(count: int, seed: int) -> list[Case]:

@@ -40,11 +40,12 @@ class _Form:
 class WindowsSm90(HopperTemplate[_Form]):
     """`C[n, y, x, c] = epilogue(sum or maximum over a window of A[n, …, …, c] (* W[r, q, c]))`, or over a whole image.
 
-    Parameters: `strip`, the pixels beside each other that a thread computes; 1 for whole images.
+    Parameters: `strip`, the pixels beside each other that a thread computes; 1 for whole images. `per_sm`: 1 gives a
+    thread the registers to have all its loads in flight, of which fewer threads are on an SM; 0: the compiler decides.
     """
 
     name = "cuda.windows_sm90"
-    version = 2
+    version = 3
 
     def match(self, func: PrimFunc) -> _Form | Declined:
         """See `HopperTemplate`."""
@@ -60,7 +61,7 @@ class WindowsSm90(HopperTemplate[_Form]):
 
     def kernel_of(self, form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
-        return _image_sums(form) if form.windows.kind == "pixels" else _windows(form, parameters["strip"], gpu)
+        return _image_sums(form) if form.windows.kind == "pixels" else _windows(form, parameters, gpu)
 
 
 def _matched(func: PrimFunc) -> _Form | Declined:
@@ -90,13 +91,13 @@ def _matched(func: PrimFunc) -> _Form | Declined:
 
 
 def _choices(form: _Form) -> Choices:
-    return {"strip": (1,) if form.windows.kind == "pixels" else (1, 2, 4)}
+    return {"strip": (1,), "per_sm": (0,)} if form.windows.kind == "pixels" else {"strip": (1, 2, 4), "per_sm": (0, 1)}
 
 
 def _default(form: _Form, gpu: Gpu) -> Parameters:
     """Long strips read less; short ones where there would be too few threads, or too many loads in flight."""
     if form.windows.kind == "pixels":
-        return {"strip": 1}
+        return {"strip": 1, "per_sm": 0}
     wanted = gpu.sms * gpu.threads_per_sm // 2
     lines = form.sizes[0] * form.result[0]
     fitting = [
@@ -105,7 +106,10 @@ def _default(form: _Form, gpu: Gpu) -> Parameters:
         if lines * ceil(form.result[1] / strip) * form.sizes[3] // 8 >= wanted
         and _span(form.windows, strip) * min(3, form.windows.kernel[0]) <= _MOST_LOADS
     ]
-    return {"strip": fitting[0] if fitting else 1}
+    strip = fitting[0] if fitting else 1
+    threads = lines * ceil(form.result[1] / strip) * form.sizes[3] // 8
+    # Where all threads are on the device at once with 128 registers each, a thread's loads are all that is waited for.
+    return {"strip": strip, "per_sm": int(threads * 128 <= gpu.sms * gpu.registers_per_sm)}
 
 
 def _span(windows: Windows, strip: int) -> int:
@@ -128,8 +132,8 @@ def _patch(form: _Form, strip: int, threads: int) -> tuple[int, int, int]:
     return shared, *min(sizes, key=elements)
 
 
-def _windows(form: _Form, strip: int, gpu: Gpu) -> TextKernel:
-    windows = form.windows
+def _windows(form: _Form, parameters: Parameters, gpu: Gpu) -> TextKernel:
+    windows, strip = form.windows, parameters["strip"]
     batch, height, width, channels = form.sizes
     whole = batch * form.result[0] * ceil(form.result[1] / strip) * (channels // 8)
     group, across, down = _patch(form, strip, _THREADS if whole >= 2 * _THREADS * gpu.sms else _THREADS // 2)
@@ -151,7 +155,7 @@ def _windows(form: _Form, strip: int, gpu: Gpu) -> TextKernel:
     text += text_of("schedules.cuda.windows", "windows.cuh")
     source = _source(form, numbers, text, ["image", *(["weight"] if weight else [])], call)
     pointers = (form.image, *weight, form.epilogue.out, *form.epilogue.operands)
-    return TextKernel(source, (), pointers, grid, 1, group * across * down, 16)
+    return TextKernel(source, (), pointers, grid, 1, group * across * down, 16, parameters["per_sm"])
 
 
 def _image_sums(form: _Form) -> TextKernel:

@@ -1,16 +1,24 @@
-"""`cuda.windows_sm90`: what it takes and declines, and how many threads it gets."""
+"""`cuda.windows_sm90`: what it takes and declines, and how many threads it gets, its numbers on simulated ones."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 import tvm_ffi
 
+from benchmarks.gpu import conv_cases, conv_device
+from benchmarks.gpu.build import described
+from benchmarks.gpu.conv_cases import ConvCase
+from benchmarks.gpu.manifest import Entry
 from schedules.cuda.common.kernel import TEXT_KERNEL
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.windows.windows_sm90 import WindowsSm90
+from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.images import prim_func
+from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
 RULE = WindowsSm90()
@@ -52,3 +60,39 @@ def test_it_declines(windows, image, filters, dtype, reason):
 
 def test_other_devices_are_declined():
     assert isinstance(RULE.apply(prim_func(Windows("max", (2, 2)), IMAGE), to_tvm(resolve("cuda-sm80"))), Declined)
+
+
+def test_few_threads_have_all_their_loads_in_flight():
+    """Many threads have the registers that the compiler gives them: more of them are on an SM."""
+    for batch, per_sm in ((1, 1), (32, 0)):
+        made = RULE.apply(prim_func(Windows("depthwise", (3, 3), padding=(1, 1)), (batch, 56, 56, 144), 144), TARGET)
+        assert made.parameters["per_sm"] == per_sm
+
+
+_MAX = ConvCase("max", (1, 4, 9, 16), 16, (1, 3), (3, 2), (1, 0, 1, 0), epilogue="none", out="float32")
+_DEPTHWISE = ConvCase(
+    "depthwise", (1, 5, 7, 8), 8, (3, 3), (2, 1), (1, 1, 0, 1), (1, 2), epilogue="bias_residual_relu"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("case", "strip"),
+    [
+        (_MAX, 4),  # its first line is of windows that lie wholly outside
+        pytest.param(_MAX, 1, marks=pytest.mark.slow),
+        *(pytest.param(_DEPTHWISE, strip, marks=pytest.mark.slow) for strip in (1, 2, 4)),
+    ],
+    ids=lambda value: value.kind if isinstance(value, ConvCase) else str(value),
+)
+def test_the_text_gives_the_numbers_on_the_cpu(case, strip, tmp_path):
+    func, draw = conv_cases.prim_func(case), torch.Generator().manual_seed(0)
+    form = RULE.match(func)
+    kernel = RULE.kernel_of(form, {"strip": strip, "per_sm": 0}, gpu_of(TARGET))
+    dtypes = [getattr(torch, str(buffer.dtype)) for buffer in func.params]
+    shapes = [[int(dim) for dim in buffer.shape] for buffer in func.params]
+    given = [torch.randn(s, generator=draw).to(d) for s, d in zip(shapes, dtypes, strict=True)]
+    arrays = [each.numpy() for each in given]
+    run(kernel, [arrays[[b.same_as(p) for p in func.params].index(True)] for b in kernel.pointers], tmp_path)
+    said = described(Entry("one", "conv", {"kind_of_case": "odd"}, []), case)
+    wanted = conv_device.reference(said, given[:-1]).numpy()
+    np.testing.assert_allclose(arrays[-1], wanted, rtol=2e-3, atol=2e-3)
