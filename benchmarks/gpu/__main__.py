@@ -20,9 +20,12 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     built = verbs.add_parser("build", help="compile models and kernels for sm_90a into FOLDER")
     built.add_argument("folder", type=Path)
-    built.add_argument("--suite", action="append", default=[], help="model, attention, conv, gemm or rows; all without")
+    built.add_argument(
+        "--suite", action="append", default=[], help="model, attention, conv, gemm, groups or rows; all without"
+    )
     built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
     built.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile kernels")
+    built.add_argument("--trust", action="store_true", help="models with what no GPU has run yet; a folder of its own")
     measured = verbs.add_parser("measure", help="check and time what FOLDER's results lack, the most important first")
     measured.add_argument("folder", type=Path)
     measured.add_argument("--out", type=Path, help="where results.jsonl goes; FOLDER without")
@@ -40,7 +43,7 @@ def main() -> int:
 def _build(args: argparse.Namespace) -> int:
     from benchmarks.gpu.build import build
 
-    entries = build(args.folder, suites=args.suite, models=args.model, jobs=args.jobs)
+    entries = build(args.folder, suites=args.suite, models=args.model, jobs=args.jobs, trust=args.trust)
     size = sum(path.stat().st_size for path in args.folder.rglob("*") if path.is_file())
     print(f"{len(entries)} entries, {size / (1 << 20):.1f} MiB")
     return 0

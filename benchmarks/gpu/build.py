@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from importlib import metadata
@@ -20,17 +21,20 @@ from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries
 __all__ = ["build", "build_kernel_of", "described"]
 
 
-def build(folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), jobs: int = 1) -> list[Entry]:
+def build(
+    folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), jobs: int = 1, trust: bool = False
+) -> list[Entry]:
     """Compile what the folder lacks, write its manifest, and return the entries.
 
     `suites` and `models` choose some; what an earlier build made stays in the manifest. What fails is named on stderr
-    and left out: a bundle of the rest is worth its minutes.
+    and left out: a bundle of the rest is worth its minutes. With `trust`, models take what no GPU has run yet: into a
+    folder of its own, since what is there is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = set(suites)
     kept = {entry.id: entry for entry in read_manifest(folder)[1]} if (folder / MANIFEST).exists() else {}
     if not wanted or "model" in wanted:
-        _models(folder, models, kept)
+        _models(folder, models, kept, trust)
     chosen = [(entry, case) for entry, case in kernel_entries() if not wanted or entry.suite in wanted]
     if chosen:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
@@ -44,13 +48,13 @@ def build(folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (
     return entries
 
 
-def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry]) -> None:
+def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry], trust: bool) -> None:
     """A process a model: each takes gigabytes, and one that fails takes no other with it."""
     for entry in model_entries(only):
         stem = folder / entry.files[0].removesuffix(".so")
         said = stem.with_suffix(".made")
         if not said.exists():
-            arguments = [str(folder), entry.case["model"], str(entry.case["batch"])]
+            arguments = [str(folder), entry.case["model"], str(entry.case["batch"]), *["trust"] * trust]
             command = [sys.executable, "-m", "benchmarks.gpu.build", *arguments]
             if subprocess.run(command, check=False).returncode:
                 print(f"{entry.id} is left out", file=sys.stderr)
@@ -150,14 +154,16 @@ def _about() -> dict[str, Any]:
     return {"commit": done.stdout.strip(), "versions": versions}
 
 
-def _one_model(folder: Path, name: str, batch: int) -> None:
+def _one_model(folder: Path, name: str, batch: int, *, trust: bool) -> None:
     """What a process of `_models` does."""
     from benchmarks.gpu.build_model import build_model
+    from schedules.cuda.common.template import trusted
 
     stem = f"{name}_b{batch}"
-    made = build_model(name, batch, folder, stem)
+    with trusted() if trust else nullcontext():
+        made = build_model(name, batch, folder, stem)
     (folder / f"{stem}.made").write_text(json.dumps(made))
 
 
 if __name__ == "__main__":
-    _one_model(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]))
+    _one_model(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), trust="trust" in sys.argv[4:])

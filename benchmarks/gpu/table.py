@@ -92,7 +92,8 @@ def _kernels(suite: str, entries: Sequence[Entry], rows: dict[str, dict[str, Any
 def _described(entry: Entry) -> str:
     """A case in few words: its sizes, then what is not usual."""
     case = entry.case
-    usual = {"dtype": "float16", "out": "float16", "epilogue": "none", "mask": "none", "before": "none", "causal": None}
+    usual = {"dtype": "float16", "out": "float16", "epilogue": "none", "mask": "none", "before": "none",
+             "behind": "none", "causal": None}  # fmt: skip
     if entry.suite == "attention":
         text = f"{case['batch']}{_BY}{case['heads']}{_BY}{case['queries']}, {case['keys']}{_BY}{case['head']}"
         text += f", {case['shared']} of keys" if case["shared"] else ""

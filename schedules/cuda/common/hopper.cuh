@@ -87,12 +87,18 @@ DEV void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t 
 
 // ---- clusters, warps, grids
 DEV void cluster_arrive() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+DEV void cluster_arrive_release() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 DEV void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 DEV uint32_t cluster_rank() { uint32_t r; asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(r)); return r; }
 DEV uint32_t address_at(uint32_t address, int cta) {
   uint32_t r;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(r) : "r"(address), "r"(cta));
   return r;
+}
+DEV float read_at(const float* shared, int cta) {
+  float x;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address_at(shared_address(shared), cta)) : "memory");
+  return x;
 }
 DEV void send(uint32_t to, uint32_t bar, float x, float y, float z, float w) {
   asm volatile(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Generic, TypeVar
 
 from schedules.cuda.common.kernel import TextKernel
@@ -10,9 +12,25 @@ from schedules.hardware import Gpu, gpu_of
 from schedules.ir.types import PrimFunc, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
-__all__ = ["HopperTemplate"]
+__all__ = ["HopperTemplate", "trusted", "trusting"]
 
 Form = TypeVar("Form")
+_trusted = [False]
+
+
+def trusting() -> bool:
+    """Return whether what no GPU has run yet is taken as if one had."""
+    return _trusted[-1]
+
+
+@contextmanager
+def trusted() -> Iterator[None]:
+    """Take what no GPU has run yet in this process, to measure it in a whole model."""
+    _trusted.append(True)
+    try:
+        yield
+    finally:
+        _trusted.pop()
 
 
 class HopperTemplate(ABC, Generic[Form]):
@@ -28,7 +46,8 @@ class HopperTemplate(ABC, Generic[Form]):
             return found
         gpu = gpu_of(target)
         if parameters is None:
-            if reason := self.unconfirmed(found) or self.outdone(found, gpu):
+            reason = "" if trusting() else self.unconfirmed(found)
+            if reason := reason or self.outdone(found, gpu):
                 return Declined(reason)
             parameters = self.default_of(found, gpu)
         check(parameters, self.choices_of(found, gpu))

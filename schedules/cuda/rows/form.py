@@ -13,7 +13,7 @@ from schedules.cuda.common.expression import C_TYPES, LOW, Pair, Unsupported, Wr
 from schedules.ir import tir
 from schedules.template import Declined
 
-__all__ = ["Rows", "match"]
+__all__ = ["Reader", "Rows", "match", "matched"]
 
 _FLOATS = (*LOW, "float32")
 _MOST_ELEMENTS = 1 << 31
@@ -44,6 +44,12 @@ class Rows:
 
 def match(func: Any) -> Rows | Declined:
     """Return the rows that `func` reduces and writes, or why it does none that the kernel takes."""
+    found: Rows | Declined = matched(func, Reader)
+    return found
+
+
+def matched(func: Any, reader: type[Reader]) -> Any:
+    """Return what a `reader` of its blocks finds in `func`, or why nothing."""
     blocks = [realize.block for realize in tir.block_realizes(func)]
     if not any(block.init is not None for block in blocks):
         return Declined("it reduces nothing")
@@ -52,12 +58,12 @@ def match(func: Any) -> Rows | Declined:
     if any(int(tir.product(list(p.shape))) >= _MOST_ELEMENTS for p in func.params):
         return Declined("an operand has 2^31 elements or more")
     try:
-        return _Reader(func, blocks).read()
+        return reader(func, blocks).read()
     except Unsupported as error:
         return Declined(str(error))
 
 
-class _Reader:
+class Reader:
     """Reads the blocks of one PrimFunc: sums of rows become numbers, all else is inlined."""
 
     def __init__(self, func: Any, blocks: Sequence[Any]) -> None:
@@ -83,12 +89,22 @@ class _Reader:
         self.here: list[int] = []
 
     def read(self) -> Rows:
-        """Read the whole function. Raise Unsupported."""
+        """Return the whole function. Raise Unsupported."""
+        text = self._text()
+        rows, columns = int(tir.product(self.shape[:-1])), self.shape[-1]
+        if columns % 8:
+            raise Unsupported("its rows are not in multiples of 8 elements")
+        operands = tuple(self.operands)
+        return Rows(self.x, self.out, rows, columns, len(self.sums), text, operands, len(self.across), len(self.here))
+
+    def _text(self) -> str:
+        """What the kernel is made of: the operands, a `term` and a `start` for each sum, and `result`."""
         made = self._value(self.stores[self.out], self.axes)
         fast = str(self.out.dtype) in LOW
         if isinstance(made, tirx.Cast) and fast and str(made.value.ty.dtype) == "float32":
             made = made.value  # the store rounds
-        self.x = self._first_input(made)
+        first = self.reductions[0]
+        self.x = self._first_input(tir.substitute(first.body.value.b, self._places(first)), made)
         parts = [self._term(i, block) for i, block in enumerate(self.reductions)]
         parts.append(self._function("result", made, fast=fast))
         kinds = ", ".join(str(_is_maximum(block)).lower() for block in self.reductions)
@@ -100,12 +116,7 @@ class _Reader:
             "template <int N> DEV float start();\n"
         )
         text += operands_text(self.operands) + self._pieces()
-        text += f"template <int N> DEV float2 term({_PARAMETERS});\n" + "".join(parts)
-        rows, columns = int(tir.product(self.shape[:-1])), self.shape[-1]
-        if columns % 8:
-            raise Unsupported("its rows are not in multiples of 8 elements")
-        operands = tuple(self.operands)
-        return Rows(self.x, self.out, rows, columns, len(self.sums), text, operands, len(self.across), len(self.here))
+        return text + f"template <int N> DEV float2 term({_PARAMETERS});\n" + "".join(parts)
 
     def _pieces(self) -> str:
         """The structs Across and Here, how each is fetched, and `warm`, which brings vectors near before they are read.
@@ -143,17 +154,23 @@ class _Reader:
     def _term(self, at: int, block: Any) -> str:
         """The functions `term` and `start` of a reduction."""
         update = block.body.value
-        reduced = [iv for iv in block.iter_vars if int(iv.iter_type) == 2]
-        kept = [iv for iv in block.iter_vars if int(iv.iter_type) != 2]
         own = isinstance(update.a, TensorLoad) and update.a.source.same_as(block.body.buffer)
-        if len(reduced) != 1 or tir.as_int(reduced[0].dom.extent) != self.shape[-1] or not own:
+        if not own:
             raise Unsupported("it does not reduce rows")
+        values = self._places(block)
         if str(block.body.buffer.dtype) != "float32":
             raise Unsupported("its sums are not of fp32")
-        values = {reduced[0].var: self.column, **self._kept(block, kept)}
         term = tir.substitute(update.b, values)
         start = f"template <> DEV float start<{at}>() {{ return {_number(float(block.init.value.value))}; }}\n"
         return start + self._function(f"term<{at}>", term, fast=str(self.out.dtype) in LOW, known=at)
+
+    def _places(self, block: Any) -> dict[Any, Any]:
+        """Where each variable of a reduction is in the result."""
+        reduced = [iv for iv in block.iter_vars if int(iv.iter_type) == 2]
+        kept = [iv for iv in block.iter_vars if int(iv.iter_type) != 2]
+        if len(reduced) != 1 or tir.as_int(reduced[0].dom.extent) != self.shape[-1]:
+            raise Unsupported("it does not reduce rows")
+        return {reduced[0].var: self.column, **self._kept(block, kept)}
 
     def _kept(self, block: Any, kept: Sequence[Any]) -> dict[Any, Any]:
         """The rows' axes of a reduction: those of the result in order; axes of one element may be left out."""
@@ -197,12 +214,13 @@ class _Reader:
         if block.init is None:
             return self._value(block, load.indices)
         at = next(i for i, other in enumerate(self.reductions) if other.same_as(block))
-        for index, axis in zip(_not_one(load.indices, load.source.shape), self._row_axes(), strict=True):
-            if not tir.same_var(tir.simplify(index, self.bounds), axis):
+        for index, own in zip(_not_one(load.indices, load.source.shape), self._of_sums(), strict=True):
+            if tir.as_int(tir.simplify(index - own, self.bounds)) != 0:
                 raise Unsupported("it reads sums of other rows than its own")
         return self.sums[at]
 
-    def _row_axes(self) -> list[Any]:
+    def _of_sums(self) -> list[Any]:
+        """Where the sums of an element are stored, without axes of one element."""
         return [axis for axis, size in zip(self.axes[:-1], self.shape[:-1], strict=True) if size != 1]
 
     def _is_x(self, load: Any) -> bool:
@@ -215,9 +233,9 @@ class _Reader:
         at = tir.flatten(list(load.indices), list(load.source.shape))
         return tir.as_int(tir.simplify(at - self.place, self.bounds)) == 0
 
-    def _first_input(self, value: Any) -> Any:
-        """The operand of the result's shape that is read at the place that is written."""
-        pending, seen = [value], 0
+    def _first_input(self, *values: Any) -> Any:
+        """The operand of the result's shape that is read at the place that is written, the first in `values`."""
+        pending, seen = list(values), 0
         while pending and seen < 64:
             seen += 1
             for load in tir.loads(pending.pop(0)):

@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from schedules.cuda.conv import compute
 from schedules.cuda.conv.compute import VECTOR, Windows
+from schedules.cuda.groups.compute import group_norm
 from service.passes.common.constants import array_of, constant
 from service.passes.common.images import BINARY, ZERO_KEEPING_UNARY, elements_of_windows, pair, sides
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
@@ -31,6 +32,8 @@ _ROW = 64
 """Elements of a row of the kernel that are one step of the sum."""
 _MAX_STEP = 8
 _MAX_TAPS = 64
+_MAX_GROUP = 256
+"""Channels of a group."""
 
 
 @tvm.transform.module_pass(opt_level=0, name="ImagesLast")
@@ -42,15 +45,19 @@ class ImagesLast:
     NHWC is kept through elementwise operators, casts, concatenation of channels, pooling and means over H and W; a
     permutation comes where something else reads the value. Weights are permuted here. Sizes are known, channels in
     multiples of 8; images of fewer than 8 channels are filled up to 8 and padded where they are permuted.
+    `group_norms` are computed on NHWC too.
     """
 
-    def __init__(self, report: OptimizeReport) -> None:
+    def __init__(self, report: OptimizeReport, *, group_norms: bool) -> None:
         self.report = report
+        self.group_norms = group_norms
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with convolutions on NHWC, or as it was if it has none that can be."""
         gvar = module.get_global_var("main")
         walker = _Walker(module)
+        if self.group_norms:
+            walker.rules["relax.nn.group_norm"] = walker.group_norm
         function = walker.visit_expr(module[gvar])
         if not walker.convolutions:
             return module
@@ -133,6 +140,22 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
 
     def _cast(self, value: relax.Var, dtype: str) -> relax.Var:
         return value if str(value.ty.dtype) == dtype else self.builder_.emit(relax.op.astype(value, dtype))
+
+    # ---- sums over pixels
+    def group_norm(self, call: relax.Call) -> relax.Var | None:
+        """Return the norm of an image in NHWC, or None; a widened image is read in its 16 bits."""
+        data, gamma, beta = call.args
+        attrs, shape = call.attrs, static_shape(data)
+        if shape is None or len(shape) != 4 or int(attrs.channel_axis) % 4 != 1 or shape[1] % VECTOR:
+            return None
+        width, axes = shape[1] // int(attrs.num_groups), {int(axis) % 4 for axis in attrs.axes}
+        if axes - {1} != {2, 3} or width % 2 or width > _MAX_GROUP or prod(shape) >= 1 << 31:
+            return None
+        bound = self.lookup_binding(data) if isinstance(data, relax.Var) and data not in self.last else None
+        image = self._image(bound.args[0] if bound is not None and _widens(bound) else data)
+        function = partial(group_norm, groups=int(attrs.num_groups), epsilon=float(attrs.epsilon))
+        operands = (self.narrow.get(image, image), self.visit_expr(gamma), self.visit_expr(beta))
+        return self._cast(self._te(function, *operands, name="group_norm"), str(call.ty.dtype))
 
     # ---- sums over windows
     def _conv2d(self, call: relax.Call) -> relax.Var | None:
@@ -312,6 +335,10 @@ def _sizes(expr: relax.Expr) -> tuple[int, ...]:
     shape = static_shape(expr)
     assert shape is not None
     return shape
+
+
+def _widens(call: relax.Call) -> bool:
+    return op_name(call) == "relax.astype" and is_low(call.args[0])
 
 
 def _last(array: Any) -> Any:

@@ -1,0 +1,103 @@
+"""Group norms of NHWC images, with what is fused behind them: what memory's speed bounds."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+__all__ = ["TIMED", "UNCONFIRMED", "GroupsCase", "awkward", "prim_func"]
+
+
+@dataclass(frozen=True)
+class GroupsCase:
+    """`groups` of the last axis of `shape`, NHWC, from `dtype` to `out`; `behind` is none, silu, or a residual."""
+
+    shape: tuple[int, int, int, int]
+    groups: int = 32
+    dtype: str = "float32"
+    out: str = "float16"
+    behind: str = "silu"
+    parameters: Mapping[str, int] | None = field(default=None, hash=False)
+    timed: bool = False
+    kind: str = "group_norm"
+
+    @property
+    def rule(self) -> str:
+        """The template that is meant."""
+        return "cuda.group_norm_sm90"
+
+
+def prim_func(case: GroupsCase) -> Any:
+    """One PrimFunc of all that `case` computes."""
+    from tvm import relax
+    from tvm.relax import op
+
+    from benchmarks.gpu.fused import prim_func_of
+    from schedules.cuda.groups.compute import group_norm
+
+    given = {"x": relax.Var("x", relax.TensorType(case.shape, case.dtype))}
+    given |= {name: relax.Var(name, relax.TensorType(case.shape[-1:], "float32")) for name in ("gamma", "beta")}
+    if case.behind == "residual":
+        given["r"] = relax.Var("r", relax.TensorType(case.shape, "float16"))
+    block = relax.BlockBuilder()
+    with block.function("main", list(given.values())):
+        with block.dataflow():
+            function = partial(group_norm, groups=case.groups, epsilon=1e-5)
+            operands = [given[name] for name in ("x", "gamma", "beta")]
+            attrs = {"op_pattern": 4}
+            made = block.emit(block.call_te(function, *operands, primfunc_name_hint="group_norm", primfunc_attrs=attrs))
+            made = block.emit(op.nn.silu(made)) if case.behind == "silu" else made
+            made = block.emit(op.add(made, op.astype(given["r"], "float32"))) if "r" in given else made
+            result = block.emit_output(op.astype(made, case.out) if case.out != "float32" else op.nn.relu(made))
+        block.emit_func_output(result)
+    return prim_func_of(block.get())
+
+
+_IMAGES = (
+    GroupsCase((32, 32, 32, 640)), GroupsCase((32, 32, 32, 640), behind="none"), GroupsCase((1, 32, 32, 640)),
+    GroupsCase((32, 32, 32, 320), dtype="float16"), GroupsCase((1, 32, 32, 320), dtype="float16"),
+    GroupsCase((2, 64, 64, 320), dtype="float16"), GroupsCase((1, 128, 128, 512), dtype="float16"),
+)  # fmt: skip
+_POINTS = {
+    _IMAGES[0]: ((40, 8, 256), (80, 4, 512), (160, 8, 512), (320, 8, 512), (80, 8, 512), (40, 4, 256), (20, 4, 256)),
+    _IMAGES[2]: ((40, 8, 256), (20, 8, 256), (80, 8, 512), (40, 4, 512)),
+    _IMAGES[3]: ((160, 8, 256), (40, 4, 256), (160, 4, 512), (80, 2, 512)),
+    _IMAGES[5]: ((80, 8, 512), (40, 8, 256)),
+}  # fmt: skip
+"""Chunk, cluster and threads to compare with the default."""
+_TRIED = tuple(
+    replace(case, parameters=dict(zip(("chunk", "cluster", "threads"), point, strict=True)))
+    for case, points in _POINTS.items()
+    for point in points
+)
+UNCONFIRMED: tuple[GroupsCase, ...] = tuple(replace(case, timed=True) for case in _IMAGES)
+"""What no GPU has run yet, where the template would have it."""
+TIMED: tuple[GroupsCase, ...] = tuple(replace(case, timed=True) for case in _TRIED)
+
+
+def awkward(count: int, seed: int) -> list[GroupsCase]:
+    """Images of odd sizes, with parameters all over the space; the same for the same seed."""
+    draw = random.Random(seed)
+    return [
+        GroupsCase(
+            (
+                draw.choice((1, 2, 5)),
+                draw.choice((1, 3, 17, 40)),
+                draw.choice((1, 5, 16, 33)),
+                8 * draw.choice((2, 4, 6, 10, 20)) * (groups := draw.choice((1, 2, 8))),
+            ),
+            groups * draw.choice((1, 4, 8)),
+            draw.choice(("float32", "float16", "bfloat16")),
+            draw.choice(("float32", "float16", "bfloat16")),
+            draw.choice(("none", "silu", "residual")),
+            {
+                "chunk": draw.choice((1, 64, 160, 640)),
+                "cluster": draw.choice((1, 2, 4, 8)),
+                "threads": draw.choice((256, 384, 512)),
+            },
+        )
+        for _ in range(count)
+    ]

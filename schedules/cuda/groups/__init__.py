@@ -1,0 +1,1 @@
+"""Norms of groups of channels of images in NHWC."""

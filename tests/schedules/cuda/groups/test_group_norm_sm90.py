@@ -1,0 +1,80 @@
+"""`cuda.group_norm_sm90`: what it takes and declines, its code, and its numbers on simulated threads."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import tvm_ffi
+
+from benchmarks.gpu import groups_cases
+from benchmarks.gpu.groups_cases import GroupsCase
+from benchmarks.gpu.groups_device import tolerance
+from schedules.cuda.common.kernel import TEXT_KERNEL
+from schedules.cuda.common.template import trusted
+from schedules.cuda.groups.form import match
+from schedules.cuda.groups.group_norm_sm90 import CONFIRMED, GroupNormSm90
+from schedules.hardware import gpu_of
+from schedules.template import Declined, Schedule
+from service.lowering.target import resolve, to_tvm
+from tests.schedules.cuda.simulated import run
+
+TARGET = to_tvm(resolve("cuda-sm90"))
+RULE = GroupNormSm90()
+SLOW = pytest.mark.slow
+
+
+def test_it_takes_what_is_fused_behind_a_norm():
+    func = groups_cases.prim_func(GroupsCase((2, 3, 5, 64), 8, behind="residual"))
+    found = match(func)
+    assert (found.images, found.pixels, found.channels, found.width, found.sums) == (2, 15, 64, 8, 2)
+    assert len(found.operands) == 3
+    assert isinstance(RULE.apply(func, TARGET), Schedule if CONFIRMED else Declined)
+    with trusted():
+        made = RULE.apply(func, TARGET)
+    assert TEXT_KERNEL in made.func.attrs
+    assert tvm_ffi.structural_equal(made.func, RULE.apply(func, TARGET, made.parameters).func)
+
+
+@pytest.mark.parametrize(
+    ("shape", "groups", "reason"),
+    [((1, 2, 2, 24), 8, "pairs of channels"), ((1, 2, 2, 12), 2, "multiple of 8")],
+)
+def test_it_declines(shape, groups, reason):
+    result = RULE.choices(groups_cases.prim_func(GroupsCase(shape, groups)), TARGET)
+    assert isinstance(result, Declined) and re.search(reason, result.reason)
+
+
+def reference(case, given):
+    """`case` in fp64, from arrays by name."""
+    images, height, width, channels = case.shape
+    x = given["x"].astype("float64").reshape(images, height * width, case.groups, channels // case.groups)
+    x = x - x.mean((1, 3), keepdims=True)
+    x = (x / np.sqrt((x * x).mean((1, 3), keepdims=True) + 1e-5)).reshape(case.shape)
+    y = x * given["gamma"] + given["beta"]
+    if case.behind == "silu":
+        y = y / (1 + np.exp(-y))
+    y = y + given["r"] if case.behind == "residual" else y
+    return np.maximum(y, 0) if case.out == "float32" else y
+
+
+@pytest.mark.parametrize(
+    ("case", "point"),
+    [
+        (GroupsCase((2, 5, 7, 80), 8), (20, 4, 256)),
+        pytest.param(GroupsCase((1, 17, 3, 64), 8, "float16", "float32", "residual"), (32, 8, 256), marks=SLOW),
+        pytest.param(GroupsCase((1, 40, 33, 16), 2, "bfloat16", "bfloat16"), (8, 1, 256), marks=SLOW),
+        pytest.param(GroupsCase((1, 40, 33, 256), 1, "float32"), (256, 2, 256), marks=SLOW),
+    ],
+)  # fmt: skip
+def test_the_text_gives_the_numbers_on_the_cpu(case, point, tmp_path):
+    """The last one has more pixels than registers hold."""
+    func, draw = groups_cases.prim_func(case), np.random.default_rng(0)
+    parameters = dict(zip(("chunk", "cluster", "threads"), point, strict=True))
+    kernel = RULE.kernel_of(match(func), parameters, gpu_of(TARGET))
+    arrays = [draw.standard_normal([int(d) for d in b.shape]).astype(str(b.dtype)) for b in func.params]
+    by_name = dict(zip((str(b.name) for b in func.params), arrays, strict=True))
+    run(kernel, [arrays[[b.same_as(p) for p in func.params].index(True)] for b in kernel.pointers], tmp_path)
+    made, wanted = by_name[str(match(func).out.name)].astype("float64"), reference(case, by_name)
+    assert np.linalg.norm(made - wanted) <= tolerance({"out": case.out}) * np.linalg.norm(wanted)
