@@ -29,6 +29,7 @@ from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.fast_math import FastMath
 from service.passes.precision.narrow_contractions import NarrowContractions
 from service.passes.precision.store_low import StoreLow
+from service.passes.precision.store_slices_low import StoreSlicesLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
@@ -216,6 +217,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),
         RecognizeLowAttention(match),
+        StoreSlicesLow(),
         SimplifyAlgebra(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),

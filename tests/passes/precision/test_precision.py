@@ -18,7 +18,9 @@ from service.passes.common.constants import array_of, constant
 from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.narrow_contractions import NarrowContractions
 from service.passes.precision.store_low import StoreLow
+from service.passes.precision.store_slices_low import StoreSlicesLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
+from service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from service.request import CompileOptions, Precision
 from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, graph, random, run, weights
 
@@ -214,3 +216,35 @@ def test_fp16_weights_of_an_fp16_model_are_the_models() -> None:
     optimized = optimize(module, TARGET, CompileOptions(opt_level=1))
     (kept,) = optimized.weights.values()
     np.testing.assert_array_equal(kept.numpy(), array_of(weight))
+
+
+def halves(x: Any) -> list[Any]:
+    return [op.strided_slice(x, [1], [at], [at + 4], [1], assume_inbound=True) for at in (0, 4)]
+
+
+def sliced(x: Any, rounded: bool, *, residual: Any = None) -> Any:
+    """The first half of a linear layer times GELU of the second."""
+    whole = op.matmul(x, weights(8, 8, dtype="float16"), out_dtype="float32")
+    whole = op.add(whole, weights(8) if residual is None else wide(residual))
+    value, gate = [wide(half) for half in halves(low(whole, "float16"))] if rounded else halves(whole)
+    return low(op.multiply(value, op.nn.gelu(gate)), "float16")
+
+
+def test_what_is_only_read_in_slices_is_stored_in_16_bits() -> None:
+    given, expected = (
+        MergeEqualCalls()(graph(lambda x, rounded=rounded: sliced(x, rounded), x=("float16", (2, 8))))
+        for rounded in (False, True)
+    )
+    assert_becomes(given, tvm.transform.Sequential([StoreSlicesLow(), MergeEqualCalls()]), expected)
+
+
+def test_sums_and_what_is_read_whole_stay_in_fp32() -> None:
+    shape = ("float16", (2, 8))
+    residual = MergeEqualCalls()(graph(lambda x, r: sliced(x, False, residual=r), x=shape, r=shape))
+    assert_unchanged(residual, StoreSlicesLow())
+
+    def net(x: Any) -> Any:
+        whole = op.matmul(x, weights(8, 8, dtype="float16"), out_dtype="float32")
+        return op.add(halves(whole)[0], op.sum(whole))
+
+    assert_unchanged(MergeEqualCalls()(graph(net, x=shape)), StoreSlicesLow())
