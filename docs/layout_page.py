@@ -20,8 +20,7 @@ ROOMS = ("frontend", "passes", "lowering", "tuning", "artifact", "runtime", "pro
 _FOLDERS = {"service/api/page": "The page at `/`: plain JavaScript, one view or helper a file"}
 _BESIDE = {
     "tests/": "Mirrors the tree; `zoo/` builds models, `golden/` has expected texts, `drills/` kill servers",
-    "benchmarks/": "`peers/` whole models, `kernels/` operators, `ladder/` steps, `tuning/`, `service/`",
-    "tuning_logs/": "The records that come with relaxc: a folder a target, a file a rule",
+    "benchmarks/  tuning_logs/": "`peers/` models, `kernels/`, `gpu/`, …; records that come with relaxc, by target",
     "examples/  docker/  docs/": "The demo, plugins, a CI job; the image; these pages and what generates some of them",
 }
 _PHRASE_AT, _WIDTH = 34, 124

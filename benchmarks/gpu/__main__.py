@@ -21,7 +21,7 @@ def main() -> int:
     built = verbs.add_parser("build", help="compile models and kernels for sm_90a into FOLDER")
     built.add_argument("folder", type=Path)
     built.add_argument(
-        "--suite", action="append", default=[], help="model, attention, conv, gemm, groups or rows; all without"
+        "--suite", action="append", default=[], help="model, attention, conv, gemm, groups, moves or rows; all without"
     )
     built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
     built.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile kernels")

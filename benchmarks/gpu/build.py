@@ -15,6 +15,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu import moves_cases
 from benchmarks.gpu.manifest import MANIFEST, Entry, read_manifest, write_manifest
 from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries, thread_entries
 
@@ -142,6 +143,8 @@ def described(entry: Entry, case: Any) -> dict[str, Any]:
     said: dict[str, Any] = {**asdict(case), "kind_of_case": entry.case["kind_of_case"]}
     if entry.suite == "attention":
         said |= {"shapes": case.shapes(), "result": case.result()}
+    if entry.suite == "moves":
+        said["operands"] = moves_cases.operands(case)
     if entry.suite == "conv":
         said |= {"size": case.size, "weight": case.weight}
     return said

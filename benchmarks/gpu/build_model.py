@@ -48,9 +48,12 @@ def build_model(name: str, batch: int, folder: Path, stem: str, layers: int | No
 
 def _dlight(report: list[dict[str, Any]]) -> list[list[Any]]:
     """The kernels that no template of ours took: rule, function, shapes, and why ours declined."""
-    ours = "_sm90"
+    from schedules.cuda import RULES
+    from schedules.cuda.dlight import Dlight
+
+    theirs = {rule.name for rule in RULES if isinstance(rule, Dlight)}
     return [
-        [row["rule"], row["function"], row["shapes"], [pair for pair in row["declined"] if ours in pair[0]][-1:]]
+        [row["rule"], row["function"], row["shapes"], [pair for pair in row["declined"] if pair[0] not in theirs][-1:]]
         for row in report
-        if ours not in row["rule"] and row["rule"] != "given"
+        if row["rule"] in theirs
     ]

@@ -50,7 +50,7 @@ def check_kernel(folder: Path, entry: Entry, repeats: int) -> tuple[dict[str, An
     torch.cuda.synchronize()
     first, equal = out.clone(), True
     for _ in range(repeats):
-        out.fill_(float("nan"))
+        out.fill_(_poison(out.dtype))
         kernel(*given, out)
         torch.cuda.synchronize()
         equal = equal and bool(torch.equal(torch.nan_to_num(first, 7.0), torch.nan_to_num(out, 7.0)))
@@ -90,7 +90,12 @@ def _result(entry: Entry) -> Any:
     import torch
 
     shape, dtype = _device(entry).result(entry.case)
-    return torch.full(shape, float("nan"), device="cuda", dtype=getattr(torch, dtype))
+    return torch.full(shape, _poison(getattr(torch, dtype)), device="cuda", dtype=getattr(torch, dtype))
+
+
+def _poison(dtype: Any) -> Any:
+    """What no result has: NaN, and of integers a number that is larger than those that come out."""
+    return float("nan") if dtype.is_floating_point else True if str(dtype) == "torch.bool" else 101
 
 
 def _calls(entry: Entry, kernel: Any) -> dict[str, list[Callable[[], Any]]]:

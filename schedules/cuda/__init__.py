@@ -9,6 +9,8 @@ from schedules.cuda.attention.decoding_sm90 import DecodingSm90
 from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
 from schedules.cuda.conv.spread_sm90 import SpreadSm90
 from schedules.cuda.dlight import Dlight
+from schedules.cuda.elementwise.elementwise import Elementwise
+from schedules.cuda.elementwise.transposed import Transposed
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
 from schedules.cuda.groups.group_norm_sm90 import GroupNormSm90
 from schedules.cuda.rows.rows_sm90 import RowsSm90
@@ -26,6 +28,8 @@ RULES: tuple[Rule, ...] = (
     SpreadSm90(),
     RowsSm90(),
     GroupNormSm90(),
+    Transposed(),
+    Elementwise(),
     Dlight("cuda.matmul", gpu.Matmul(), "no contraction with an m, an n and a k axis", needs_reduction=True),
     Dlight("cuda.gemv", gpu.GEMV(), "no product of a matrix with one vector", needs_reduction=True),
     Dlight("cuda.reduction", gpu.Reduction(), "no single reduction with an epilogue", needs_reduction=True),

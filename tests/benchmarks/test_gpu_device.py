@@ -20,6 +20,7 @@ from benchmarks.gpu.child_kernel import check_kernel
 from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.gemm_cases import Case
 from benchmarks.gpu.manifest import Entry
+from benchmarks.gpu.moves_cases import MovesCase
 from benchmarks.gpu.plan import CASES
 from benchmarks.gpu.rows_cases import RowsCase
 from benchmarks.gpu.timing import milliseconds_in_turns
@@ -48,6 +49,14 @@ SMALL = [
     *(("rows", RowsCase(kind, (3, 5, 16), "float16", "float32", "residual")) for kind in ("layer_norm", "softmax")),
     *(("rows", RowsCase(kind, (3, 5, 16), before="scale")) for kind in ("layer_norm", "rms_norm")),
     *(("rows", RowsCase(kind, (2, 3, 8), "float16")) for kind in ("transpose", "add")),
+    *(("moves", MovesCase(kind, (2, 3, 8), "float32")) for kind in ("gelu", "add", "geglu", "where", "scale")),
+    ("moves", MovesCase("append", (2, 3, 5, 4))),
+    ("moves", MovesCase("rotary", (2, 5, 17), axes=(2, 8))),
+    ("moves", MovesCase("patches", (2, 8, 3, 3), out="float32")),
+    ("moves", MovesCase("take", (9, 8), "int32", "int64", (2, 3))),
+    ("moves", MovesCase("floor_divide", (3, 8), "int32", "int32")),
+    ("moves", MovesCase("equal", (3, 8), "int64", "bool")),
+    ("moves", MovesCase("silu_transpose", (2, 3, 4, 5), "float32", axes=(0, 2, 3, 1))),
 ]
 
 

@@ -1,0 +1,1 @@
+"""What reduces nothing: elementwise functions, copies, slices, concatenations, gathers and transpositions."""

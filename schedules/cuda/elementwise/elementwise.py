@@ -1,0 +1,119 @@
+"""Template `cuda.elementwise`: what reduces nothing, 16 bytes at a time."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from schedules.cuda.common.expression import Unsupported
+from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.common.template import HopperTemplate
+from schedules.cuda.elementwise.form import Form
+from schedules.cuda.elementwise.lanes import Lanes, buffers_of
+from schedules.cuda.elementwise.reading import match
+from schedules.cuda.elementwise.values import TYPES
+from schedules.hardware import Gpu
+from schedules.ir import tir
+from schedules.ir.types import PrimFunc
+from schedules.template import Choices, Declined, Parameters
+
+__all__ = ["Elementwise", "most_lanes", "source_of"]
+
+_VECTOR_BYTES = 16
+_LEAST_STORE_BYTES = 8
+_IN_FLIGHT = 64
+"""Bytes that a thread reads before it uses the first."""
+_VECTORS = (1, 2, 4, 8)
+
+
+class Elementwise(HopperTemplate[Form]):
+    """`out[…] = f(operands at any addresses)`: one function of a few elements for each element of the result.
+
+    Parameters: `lanes`, the neighbours of the result in a vector; `vectors` of a thread; `threads` of a block.
+    The bound is memory: the bytes of the operands that are read, and of the result.
+    """
+
+    name = "cuda.elementwise"
+    version = 1
+
+    def match(self, func: PrimFunc) -> Form | Declined:
+        """See `HopperTemplate`."""
+        found = match(func)
+        if isinstance(found, Declined):
+            return found
+        try:
+            Lanes(found, 1).text()
+        except Unsupported as error:
+            return Declined(str(error))
+        return found
+
+    def choices_of(self, form: Form, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`."""
+        most = most_lanes(form)
+        return {
+            "lanes": tuple(lanes for lanes in (1, 2, 4, 8, 16) if lanes <= most),
+            "vectors": _VECTORS,
+            "threads": (128, 256, 512),
+        }
+
+    def default_of(self, form: Form, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`."""
+        return _default(form, gpu)
+
+    def kernel_of(self, form: Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
+        lanes, vectors, threads = (parameters[name] for name in ("lanes", "vectors", "threads"))
+        total = _elements(form) // lanes
+        numbers = {"TOTAL": total, "LANES": lanes, "VECTORS": vectors, "THREADS": threads}
+        body = Lanes(form, lanes).text() + text_of("schedules.cuda.elementwise", "elementwise.cuh")
+        source = source_of(form, numbers, body, "elementwise(")
+        grid = ceil(total / (threads * vectors))
+        pointers = (form.out, *buffers_of(form))
+        return TextKernel(source, (), pointers, grid, 1, threads, 16, gpu.threads_per_sm // threads // 2)
+
+
+def most_lanes(form: Form) -> int:
+    """Return the largest power of two up to 16 that divides the last axis, in which 16 bytes of the result fit."""
+    if not form.axes:
+        return 1
+    size, most = form.sizes[-1], _VECTOR_BYTES // tir.dtype_bytes(str(form.out.dtype))
+    return min(size & -size, max(1, most))
+
+
+def source_of(form: Form, numbers: dict[str, int], body: str, call: str) -> str:
+    """Return the text of a kernel that calls `call`, whose last arguments are the result and the operands."""
+    names = [f"p{i}" for i in range(len(buffers_of(form)))]
+    parameters = ["void* shared", "void* out", *(f"const void* {name}" for name in names)]
+    constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
+    return (
+        f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}"
+        f"typedef {TYPES[str(form.out.dtype)]} Out;\n{text_of('schedules.cuda.elementwise', 'lanes.cuh')}{body}}}\n"
+        f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
+        f"  NAME_::{call}(NAME_::Out*)out, NAME_::Operands{{{', '.join(names)}}});\n}}\n"
+    )
+
+
+def _elements(form: Form) -> int:
+    return int(tir.product(list(form.sizes)))
+
+
+def _default(form: Form, gpu: Gpu) -> Parameters:
+    """16 bytes of the widest that is read or written by neighbours; more vectors a thread where there are enough."""
+    lanes = most_lanes(form)
+    accesses = Lanes(form, lanes).accesses
+    read = [operand for operand in form.operands if accesses[operand.var].kind == "neighbours"]
+    always = [operand.buffer for operand in read if not operand.guards]
+    widest = max(tir.dtype_bytes(str(buffer.dtype)) for buffer in (form.out, *always))
+    stored = _LEAST_STORE_BYTES // tir.dtype_bytes(str(form.out.dtype))
+    lanes = min(lanes, max(1, stored, _VECTOR_BYTES // widest))
+    sizes = [(bool(each.guards), lanes * tir.dtype_bytes(str(each.buffer.dtype))) for each in read]
+    # Of those under conditions, a vector mostly reads one.
+    per_vector = sum(size for guarded, size in sizes if not guarded)
+    per_vector += max((size for guarded, size in sizes if guarded), default=0)
+    total = _elements(form) // lanes
+    fitting = [
+        vectors
+        for vectors in (4, 2)
+        if vectors * per_vector <= _IN_FLIGHT and total >= vectors * gpu.sms * gpu.threads_per_sm
+    ]
+    threads = 256 if total >= 256 * gpu.sms else 128
+    return {"lanes": lanes, "vectors": fitting[0] if fitting else 1, "threads": threads}

@@ -1,0 +1,191 @@
+"""Expressions as CUDA text: one value of one element, in the arithmetic of its dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf, isnan
+
+from tvm import tirx
+from tvm.ir import Call, Range
+from tvm.sym import Analyzer
+
+from schedules.cuda.common.expression import C_TYPES, LOW, Unsupported
+from schedules.ir import tir
+from schedules.ir.types import Expr, Var
+
+__all__ = ["TYPES", "Values", "held"]
+
+TYPES = {
+    **C_TYPES, "int16": "short", "uint16": "unsigned short", "uint32": "unsigned int", "uint64": "unsigned long long",
+    "float64": "double",
+}  # fmt: skip
+_FLOATS = ("float32", "float64", *LOW)
+_SMALL = ("int8", "uint8", "int16", "uint16")
+_INFIX: dict[type, str] = {
+    tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=",
+    tirx.EQ: "==", tirx.NE: "!=", tirx.And: "&&", tirx.Or: "||",
+}  # fmt: skip
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul)
+_BITWISE = {"tirx.bitwise_and": "&", "tirx.bitwise_or": "|", "tirx.bitwise_xor": "^"}
+_FUNCTIONS = {
+    "tirx.exp": "exp", "tirx.exp2": "exp2", "tirx.tanh": "tanh", "tirx.erf": "erf", "tirx.sqrt": "sqrt",
+    "tirx.rsqrt": "rsqrt", "tirx.fabs": "fabs", "tirx.log": "log", "tirx.log2": "log2", "tirx.log1p": "log1p",
+    "tirx.pow": "pow", "tirx.floor": "floor", "tirx.ceil": "ceil", "tirx.trunc": "trunc", "tirx.sin": "sin",
+    "tirx.cos": "cos", "tirx.tan": "tan", "tirx.atan": "atan", "tirx.nearbyint": "nearbyint",
+}  # fmt: skip
+# Relative to what 16 bits show, these are exact; see elementwise.cuh.
+_FAST = {"tirx.exp": "exp_fast", "tirx.tanh": "tanh_low", "tirx.erf": "erf_low", "tirx.sigmoid": "sigmoid_fast"}
+_INT = 1 << 31
+
+
+def held(dtype: str) -> str:
+    """Return the C type in which a value of `dtype` is held: 16-bit floats as float. Raise Unsupported."""
+    if dtype not in TYPES:
+        raise Unsupported(f"it has values of {dtype}")
+    return "float" if dtype in LOW else TYPES[dtype]
+
+
+class Values:
+    """Writes expressions of axes, whose `bounds` are given, and of variables that `text_of` knows.
+
+    Positions, which are made of axes alone, are 32-bit numbers. `fast`: what 16 bits do not show may be off.
+    """
+
+    def __init__(self, bounds: Mapping[Var, int], text_of: Callable[[Var], str], *, fast: bool) -> None:
+        self._axes = bounds
+        self._text_of = text_of
+        self._fast = fast
+        self._analyzer = Analyzer()
+        for var, extent in bounds.items():
+            self._analyzer.bind(var, Range(0, extent))
+
+    def text(self, expr: Expr) -> str:
+        """Return the text of `expr`, held as `held` says. Raise Unsupported."""
+        dtype = str(expr.ty.dtype)
+        text = self.unrounded(expr)
+        if dtype in LOW and not isinstance(expr, tirx.Var | tirx.Select):
+            return f"rounded<{TYPES[dtype]}>({text})"
+        if dtype in _SMALL and not isinstance(expr, tirx.Var | tirx.IntImm):
+            return f"({TYPES[dtype]})({text})"
+        return text
+
+    def unrounded(self, expr: Expr) -> str:
+        """Return the text of `expr`, with the last operation on 16-bit floats not yet rounded. Raise Unsupported."""
+        dtype = str(expr.ty.dtype)
+        held(dtype)
+        if isinstance(expr, tirx.Var):
+            return self._text_of(expr)
+        if isinstance(expr, tirx.FloatImm | tirx.IntImm):
+            return _constant(expr, dtype)
+        if self._is_position(expr):
+            self._bounded(expr)
+        if isinstance(expr, tirx.Cast):
+            return self._cast(expr.value, dtype)
+        return self._operation(expr, dtype)
+
+    def _is_position(self, expr: Expr) -> bool:
+        if tir.is_float(str(expr.ty.dtype)) or tir.is_condition(str(expr.ty.dtype)):
+            return False
+        return all(var in self._axes for var in tir.variables(expr)) and not tir.collect(expr, (Call, tirx.Cast))
+
+    def _bounded(self, expr: Expr) -> None:
+        bound = self._analyzer.const_int_bound(expr)
+        if bound.min_value <= -_INT or bound.max_value >= _INT:
+            raise Unsupported("its positions need more than 32 bits")
+
+    def _operand(self, expr: Expr, dtype: str) -> str:
+        """An operand of an operation in `dtype`: a position is as wide as what it is combined with."""
+        text = self.text(expr)
+        return f"(long long)({text})" if dtype == "int64" and self._is_position(expr) else text
+
+    def _operation(self, expr: Expr, dtype: str) -> str:
+        kind = type(expr)
+        if isinstance(expr, Call):
+            return self._call(expr, dtype)
+        if kind is tirx.Not:
+            return f"(!{self.text(expr.a)})"
+        if kind is tirx.Select:
+            condition, yes, no = self.text(expr.condition), self._operand(expr.true_value, dtype), expr.false_value
+            return f"({condition} ? {yes} : {self._operand(no, dtype)})"
+        if not (hasattr(expr, "a") and hasattr(expr, "b")):
+            raise Unsupported(f"it has {kind.__name__}")
+        position = self._is_position(expr.a) and self._is_position(expr.b)
+        of = str(expr.a.ty.dtype)
+        a, b = ((self.text(e) if position else self._operand(e, of)) for e in (expr.a, expr.b))
+        if kind in _INFIX:
+            if kind in _ARITHMETIC and tir.is_condition(dtype):
+                raise Unsupported("it computes with truth values")
+            return f"({a} {_INFIX[kind]} {b})"
+        return self._two(expr, kind, a, b, "int" if position else held(dtype))
+
+    def _two(self, expr: Expr, kind: type, a: str, b: str, c_type: str) -> str:
+        is_float = tir.is_float(str(expr.ty.dtype))
+        if kind is tirx.Div or (kind is tirx.Mod and not is_float):
+            return f"({a} {'/' if kind is tirx.Div else '%'} {b})"
+        if kind in (tirx.FloorDiv, tirx.FloorMod) and not is_float:
+            if self._is_position(expr) and self._analyzer.const_int_bound(expr.a).min_value >= 0 and tir.as_int(expr.b):
+                return f"({a} {'/' if kind is tirx.FloorDiv else '%'} {b})"
+            name = "floor_div" if kind is tirx.FloorDiv else "floor_mod"
+            return f"{name}<{c_type}>({a}, {b})"
+        if kind in (tirx.Max, tirx.Min) and not tir.is_condition(str(expr.ty.dtype)):
+            name = "max" if kind is tirx.Max else "min"
+            if is_float:  # as TVM's own code generator has it: of a NaN and a number, the number
+                return f"f{name}{'' if c_type == 'double' else 'f'}({a}, {b})"
+            return f"{name}_of<{c_type}>({a}, {b})"
+        raise Unsupported(f"it has {kind.__name__}")
+
+    def _call(self, expr: Call, dtype: str) -> str:
+        name = str(getattr(expr.op, "name", ""))
+        if name in _BITWISE and dtype not in _FLOATS:
+            a, b = (self._operand(arg, dtype) for arg in expr.args)
+            return f"(({TYPES[dtype]})({a} {_BITWISE[name]} {b}))"
+        if name == "tirx.bitwise_not" and dtype in ("int32", "int64"):
+            return f"(~{self._operand(expr.args[0], dtype)})"
+        if dtype not in _FLOATS or any(str(arg.ty.dtype) != dtype for arg in expr.args):
+            raise Unsupported(f"it has {name or 'a call'}")
+        arguments = ", ".join(self.text(arg) for arg in expr.args)
+        if name in _FAST and self._fast and dtype != "float64":
+            return f"{_FAST[name]}({arguments})"
+        if name == "tirx.sigmoid" and dtype != "float64":
+            return f"sigmoid_exact({arguments})"
+        if name not in _FUNCTIONS:
+            raise Unsupported(f"it has {name or 'a call'}")
+        return f"{_FUNCTIONS[name]}{'' if dtype == 'float64' else 'f'}({arguments})"
+
+    def _cast(self, value: Expr, to: str) -> str:
+        source = str(value.ty.dtype)
+        text = self.text(value)
+        if to == source:
+            return text
+        if to == "bool":
+            return f"({text} != 0)"
+        if to in LOW:
+            if source == "float64":
+                raise Unsupported("it rounds float64 to 16 bits")
+            return text if source in _FLOATS else f"(float)({text})"
+        return f"({TYPES[to]})({text})"
+
+
+def _constant(expr: Expr, dtype: str) -> str:
+    if dtype == "bool":
+        return "true" if expr.value else "false"
+    if dtype not in _FLOATS:
+        return _integer(int(expr.value), dtype)
+    value, suffix = float(expr.value), "" if dtype == "float64" else "f"
+    if isnan(value):
+        return "NAN"
+    if abs(value) == inf:
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    return f"({value.hex()}{suffix})"
+
+
+def _integer(value: int, dtype: str) -> str:
+    if dtype == "uint64":
+        return f"{value % (1 << 64)}ULL"
+    if dtype == "uint32":
+        return f"{value % (1 << 32)}u"
+    if -_INT < value < _INT:
+        return str(value) if value >= 0 else f"({value})"
+    if value == -(1 << 63):
+        return "(-9223372036854775807LL - 1)"
+    return f"({value}LL)"
