@@ -28,6 +28,7 @@ from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.fast_math import FastMath
 from service.passes.precision.narrow_contractions import NarrowContractions
+from service.passes.precision.store_gates_low import StoreGatesLow
 from service.passes.precision.store_low import StoreLow
 from service.passes.precision.store_slices_low import StoreSlicesLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
@@ -218,6 +219,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         MergeParallelMatmuls(through_casts=True),
         RecognizeLowAttention(match),
         StoreSlicesLow(),
+        StoreGatesLow(),
         SimplifyAlgebra(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),

@@ -11,7 +11,7 @@ from tvm import IRModule, relax
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls
 from service.passes.precision.dtypes import is_low
 
-__all__ = ["StoreSlicesLow"]
+__all__ = ["StoreSlicesLow", "product_dtype"]
 
 
 @tvm.transform.module_pass(opt_level=0, name="StoreSlicesLow")
@@ -44,15 +44,15 @@ def _only_sliced(function: Any) -> set[Any]:
 
 def _slice(call: relax.Call, scope: Scope, *, sliced: set[Any]) -> relax.Expr | None:
     data, *rest = call.args
-    dtype = _product(data, scope) if data in sliced else None
+    dtype = product_dtype(data, scope) if data in sliced else None
     if dtype is None:
         return None
     narrow = scope.emit(relax.op.astype(data, dtype))
     return relax.op.astype(scope.emit(relax.Call(call.op, [narrow, *rest], call.attrs)), "float32")
 
 
-def _product(expr: relax.Expr, scope: Scope) -> str | None:
-    """The 16-bit dtype of the operands of the product that `expr` is in fp32, with a constant added to it or not."""
+def product_dtype(expr: relax.Expr, scope: Scope) -> str | None:
+    """Return the 16-bit dtype of the operands of the fp32 product that `expr` is, or that a constant is added to."""
     if str(expr.ty.dtype) != "float32":
         return None
     total = scope.call(expr, "relax.add")

@@ -17,12 +17,23 @@ from service.passes import optimize
 from service.passes.common.constants import array_of, constant
 from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.narrow_contractions import NarrowContractions
+from service.passes.precision.store_gates_low import StoreGatesLow
 from service.passes.precision.store_low import StoreLow
 from service.passes.precision.store_slices_low import StoreSlicesLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
 from service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from service.request import CompileOptions, Precision
-from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, graph, random, run, weights
+from tests.passes.graphs import (
+    TARGET,
+    assert_becomes,
+    assert_unchanged,
+    compute,
+    graph,
+    operators,
+    random,
+    run,
+    weights,
+)
 
 
 def low(x: Any, dtype: str = "bfloat16") -> Any:
@@ -248,3 +259,14 @@ def test_sums_and_what_is_read_whole_stay_in_fp32() -> None:
         return op.add(halves(whole)[0], op.sum(whole))
 
     assert_unchanged(MergeEqualCalls()(graph(net, x=shape)), StoreSlicesLow())
+
+
+def test_the_later_of_two_products_is_stored_in_16_bits_for_the_gate() -> None:
+    def product(x: Any, seed: int) -> Any:
+        return op.matmul(x, weights(8, 4, seed=seed, dtype="float16"), out_dtype="float32")
+
+    given = graph(lambda x: op.multiply(op.nn.silu(product(x, 0)), product(x, 1)), x=("float16", (2, 8)))
+    made = StoreGatesLow()(given)
+    assert operators(made) == ["matmul", "matmul", "astype", "gated"]
+    x = random(2, 8).astype("float16")
+    np.testing.assert_allclose(compute(made, x)[0], compute(given, x)[0], rtol=2e-3, atol=2e-3)
