@@ -60,6 +60,7 @@ _IMAGES = (
     GroupsCase((32, 32, 32, 640)), GroupsCase((32, 32, 32, 640), behind="none"), GroupsCase((1, 32, 32, 640)),
     GroupsCase((32, 32, 32, 320), dtype="float16"), GroupsCase((1, 32, 32, 320), dtype="float16"),
     GroupsCase((2, 64, 64, 320), dtype="float16"), GroupsCase((1, 128, 128, 512), dtype="float16"),
+    GroupsCase((32, 32, 32, 640), dtype="float16"),
 )  # fmt: skip
 _POINTS = {
     _IMAGES[0]: ((40, 8, 256), (80, 4, 512), (160, 8, 512), (320, 8, 512), (80, 8, 512), (40, 4, 256), (20, 4, 256)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from math import prod
@@ -16,7 +17,7 @@ from schedules.cuda.conv import compute
 from schedules.cuda.conv.compute import VECTOR, Windows
 from schedules.cuda.groups.compute import group_norm
 from service.passes.common.constants import array_of, constant
-from service.passes.common.images import BINARY, ZERO_KEEPING_UNARY, elements_of_windows, pair, sides
+from service.passes.common.images import BINARY, ZERO_KEEPING_UNARY, count_reads, elements_of_windows, pair, sides
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
 from service.passes.precision.dtypes import is_low
 from service.passes.report import LayoutDecision, OptimizeReport
@@ -57,7 +58,7 @@ class ImagesLast:
         gvar = module.get_global_var("main")
         walker = _Walker(module)
         if self.group_norms:
-            walker.rules["relax.nn.group_norm"] = walker.group_norm
+            walker.rules["relax.nn.group_norm"] = partial(walker.group_norm, reads=count_reads(module[gvar]))
         function = walker.visit_expr(module[gvar])
         if not walker.convolutions:
             return module
@@ -142,8 +143,11 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         return value if str(value.ty.dtype) == dtype else self.builder_.emit(relax.op.astype(value, dtype))
 
     # ---- sums over pixels
-    def group_norm(self, call: relax.Call) -> relax.Var | None:
-        """Return the norm of an image in NHWC, or None; a widened image is read in its 16 bits."""
+    def group_norm(self, call: relax.Call, reads: Counter[Any]) -> relax.Var | None:
+        """Return the norm of an image in NHWC, or None.
+
+        A widened image is read in its 16 bits, and one that nothing else reads is stored so.
+        """
         data, gamma, beta = call.args
         attrs, shape = call.attrs, static_shape(data)
         if shape is None or len(shape) != 4 or int(attrs.channel_axis) % 4 != 1 or shape[1] % VECTOR:
@@ -154,7 +158,10 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         bound = self.lookup_binding(data) if isinstance(data, relax.Var) and data not in self.last else None
         image = self._image(bound.args[0] if bound is not None and _widens(bound) else data)
         function = partial(group_norm, groups=int(attrs.num_groups), epsilon=float(attrs.epsilon))
-        operands = (self.narrow.get(image, image), self.visit_expr(gamma), self.visit_expr(beta))
+        image = self.narrow.get(image, image)
+        if data in self.last and self.low and reads[data] == 1 and str(image.ty.dtype) == "float32":
+            image = self._cast(image, self.low)
+        operands = (image, self.visit_expr(gamma), self.visit_expr(beta))
         return self._cast(self._te(function, *operands, name="group_norm"), str(call.ty.dtype))
 
     # ---- sums over windows
