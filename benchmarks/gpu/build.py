@@ -144,7 +144,7 @@ def described(entry: Entry, case: Any) -> dict[str, Any]:
     if entry.suite == "attention":
         said |= {"shapes": case.shapes(), "result": case.result()}
     if entry.suite == "moves":
-        said["operands"] = moves_cases.operands(case)
+        said |= {"operands": moves_cases.operands(case), "result": moves_cases.result(case)}
     if entry.suite == "conv":
         said |= {"size": case.size, "weight": case.weight}
     return said

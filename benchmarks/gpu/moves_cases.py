@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["TIMED", "MovesCase", "awkward", "operands", "prim_func"]
+__all__ = ["TIMED", "MovesCase", "awkward", "operands", "prim_func", "result"]
 
 _FUNCTIONS = ("gelu", "silu", "tanh", "exp", "relu")
 _FLOATS = ("float16", "bfloat16", "float32")
@@ -92,6 +92,11 @@ def prim_func(case: MovesCase) -> Any:
     module = tvm.ir.transform.Sequential(passes)(block.get())
     (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
     return func
+
+
+def result(case: MovesCase) -> tuple[int, ...]:
+    """Return the shape of the result."""
+    return tuple(int(dim) for dim in prim_func(case).params[-1].shape)
 
 
 def _value(case: MovesCase, block: Any, x: Any, *rest: Any) -> Any:

@@ -25,13 +25,7 @@ def _rounded(case: dict[str, Any]) -> str:
 
 def result(case: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     """Return the shape and the dtype of the result."""
-    import torch
-
-    shapes = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for _, shape, dtype in case["operands"]]
-    shape = shapes[0].shape
-    if case["kind"] == "take":
-        return (*case["axes"], *shape[1:]), case["out"]
-    return tuple(_function(case)(*(x.double() if x.dtype != torch.bool else x for x in shapes)).shape), case["out"]
+    return tuple(case["result"]), case["out"]
 
 
 def work(case: dict[str, Any]) -> tuple[float, float]:
