@@ -28,6 +28,7 @@ from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.fast_math import FastMath
 from service.passes.precision.narrow_contractions import NarrowContractions
+from service.passes.precision.read_low import ReadLow
 from service.passes.precision.store_gates_low import StoreGatesLow
 from service.passes.precision.store_low import StoreLow
 from service.passes.precision.store_slices_low import StoreSlicesLow
@@ -120,10 +121,11 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
 def _cuda_phases(job: Job, arch: str) -> list[Phase]:
     return [
         Phase("prepare", 0, _prepare()),
-        Phase("widen", 0, _widen(job)),
+        # What lies between kernels as the model rounds it: memory is what bounds most of them
+        Phase("widen", 0, _widen(job, stored=True)),
         Phase("simplify", 1, [*_simplify(), EvaluateConstants(), *_simplify()]),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
-        Phase("precision", 0, _precision(job)),
+        Phase("precision", 0, _precision(job, stored=True)),
         # Attention in one kernel; NHWC where the templates read it, or where a model came with the transposes for it
         Phase("layout", 2, _cuda_layout(job, arch)),
         Phase("fast_math", 3, [FastMath()]),
@@ -162,25 +164,27 @@ def _simplify() -> list[Any]:
     ]
 
 
-def _widen(job: Job) -> list[Any]:
+def _widen(job: Job, *, stored: bool = False) -> list[Any]:
     if not job.low_dtypes:
         return []
     keeps_operands = job.precision is None or job.low_dtypes <= {job.precision.dtype}
     return [
         WidenArithmetic(contractions=not keeps_operands),
-        CancelCasts(),
+        CancelCasts(stored=stored),
         SimplifyAlgebra(),
         relax.transform.CanonicalizeBindings(),
         relax.transform.DeadCodeElimination(),
     ]
 
 
-def _precision(job: Job) -> list[Any]:
+def _precision(job: Job, *, stored: bool = False) -> list[Any]:
     narrow = job.precision if job.precision in (Precision.FP16, Precision.BF16) else None
     if narrow is None and not job.low_dtypes:
         return []
     return [
         *([NarrowContractions(narrow.dtype)] if narrow else []),
+        # What was several calls that read one value may be one by now
+        *([CancelCasts(stored=True)] if stored and job.low_dtypes else []),
         SimplifyAlgebra(),
         MergeEqualCalls(),
         StoreLow(),
@@ -217,6 +221,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         ChooseLayout(job.report),
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),
+        SimplifyAlgebra(),
         RecognizeLowAttention(match),
         StoreSlicesLow(),
         StoreGatesLow(),
@@ -225,6 +230,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         relax.transform.CanonicalizeBindings(),
         MergeEqualCalls(),
         relax.transform.DeadCodeElimination(),
+        *([ReadLow()] if job.low_dtypes else []),
     ]
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 
-__all__ = ["NORMS"]
+__all__ = ["NORMS", "OUT_FUSABLE", "layer_norm"]
 
 Key = Callable[[Sequence[Any]], Sequence[Any]]
 """From an element's indices to the indices of the group that it is normalized in."""
@@ -66,18 +67,19 @@ def _axes(call: relax.Call) -> list[int]:
     return sorted(int(axis) % rank for axis in call.attrs.axes)
 
 
+def layer_norm(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor, *, axes: Sequence[int], epsilon: float) -> te.Tensor:
+    """Return the data normalized over `axes`, times gamma plus beta, which have those axes alone."""
+    acc = _accumulator(str(data.dtype))
+
+    def affine(at: Sequence[Any], scaled: Any) -> Any:
+        inner = [at[i] for i in axes]
+        return scaled * gamma(*inner).astype(acc) + beta(*inner).astype(acc)
+
+    return _normalize(data, axes, epsilon, affine, "layer_norm")
+
+
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    axes = _axes(call)
-
-    def compute(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
-        acc = _accumulator(str(data.dtype))
-
-        def affine(at: Sequence[Any], scaled: Any) -> Any:
-            inner = [at[i] for i in axes]
-            return scaled * gamma(*inner).astype(acc) + beta(*inner).astype(acc)
-
-        return _normalize(data, axes, float(call.attrs.epsilon), affine, "layer_norm")
-
+    compute = partial(layer_norm, axes=_axes(call), epsilon=float(call.attrs.epsilon))
     return builder.call_te(compute, *call.args, primfunc_name_hint="layer_norm", primfunc_attrs=OUT_FUSABLE)
 
 

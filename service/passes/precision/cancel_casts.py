@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, rewrite_calls
+from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
 from service.passes.precision.dtypes import LOW, MOVES, is_low
 
 __all__ = ["CancelCasts"]
+
+
+_NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm", "relax.nn.group_norm", "relax.nn.instance_norm")
+_JOINING = ("relax.add", "relax.multiply")
+_STEPS = 8
 
 
 @tvm.transform.module_pass(opt_level=0, name="CancelCasts")
@@ -19,11 +25,20 @@ class CancelCasts:
 
     The first is no identity: it leaves out a rounding, which makes the result more exact. So it runs only on
     models in mixed precision, after WidenArithmetic, and not on a model whose casts are its own affair.
+
+    With `stored`, the roundings stay where one kernel ends and others begin, as far as that is known before fusion:
+    where a value has several readers, before a norm, and where two computed values are added or multiplied. What is
+    between kernels is then half as large, and no less exact than the model says.
     """
+
+    def __init__(self, *, stored: bool = False) -> None:
+        self.stored = stored
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module without the roundings between one operator and the next."""
-        return rewrite_calls(module, {"astype": _round_trip, **dict.fromkeys(MOVES, _sink)})
+        return rewrite_calls(
+            module, {"astype": partial(_round_trip, self.stored), **dict.fromkeys(MOVES, partial(_sink, self.stored))}
+        )
 
 
 def _cast(expr: relax.Expr, scope: Scope) -> relax.Call | None:
@@ -36,19 +51,52 @@ def _cast(expr: relax.Expr, scope: Scope) -> relax.Call | None:
     return found if between else None
 
 
-def _round_trip(call: relax.Call, scope: Scope) -> relax.Expr | None:
+def _round_trip(stored: bool, call: relax.Call, scope: Scope) -> relax.Expr | None:
     inner = _cast(call.args[0], scope)
     if inner is None or not is_low(inner) or str(call.ty.dtype) != "float32":
+        return None
+    if stored and (not scope.used_once(call.args[0]) or _begins_a_kernel(scope)):
         return None
     return inner.args[0]
 
 
-def _sink(call: relax.Call, scope: Scope) -> relax.Expr | None:
+def _begins_a_kernel(scope: Scope) -> bool:
+    """Whether what reads the cast that is being rewritten is no epilogue of what made its operand, or not surely."""
+    readers = scope.readers.of(scope.bound) if scope.bound is not None else []
+    if len(readers) != 1 or readers[0] is None:
+        return True
+    return op_name(readers[0].value) in _NORMS or _joins(readers[0], scope)
+
+
+def _joins(reader: relax.VarBinding, scope: Scope) -> bool:
+    """Whether `reader` adds or multiplies two values of one shape that are both computed, other than scores."""
+    if op_name(reader.value) not in _JOINING:
+        return False
+    left, right = reader.value.args
+    shape = static_shape(left)
+    if shape is None or shape != static_shape(right) or any(scope.constant(each) is not None for each in (left, right)):
+        return False
+    return not _reaches_softmax(reader, scope)
+
+
+def _reaches_softmax(binding: relax.VarBinding, scope: Scope) -> bool:
+    """Whether a softmax is what reads the value, a few operators on: attention is recognized without roundings."""
+    for _ in range(_STEPS):
+        readers = scope.readers.of(binding.var)
+        if len(readers) != 1 or readers[0] is None:
+            return False
+        binding = readers[0]
+        if op_name(binding.value) == "relax.nn.softmax":
+            return True
+    return False
+
+
+def _sink(stored: bool, call: relax.Call, scope: Scope) -> relax.Expr | None:
     data, *others = call.args
     if isinstance(data.ty, relax.TupleType):
         return _sink_all(call, scope)
     found = _cast(data, scope)
-    if found is None:
+    if found is None or (stored and is_low(found) and not scope.used_once(data)):
         return None
     moved = scope.emit(relax.Call(call.op, [found.args[0], *others], call.attrs))
     return relax.op.astype(moved, str(found.ty.dtype))

@@ -14,6 +14,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from service.passes.common.constants import Array, array_of, constant, is_tensor_constant
 from service.passes.common.rewrite import op_name, with_functions
+from service.passes.precision.dtypes import is_low
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["MergeParallelMatmuls"]
@@ -28,7 +29,7 @@ class MergeParallelMatmuls:
     reads the slice in place or copies it as it did before. Gate and up projections are left alone: the second one
     applies `silu(gate) * up` to its result in registers, and merged both would go through memory first.
 
-    With `through_casts`, a transpose may read the product rounded.
+    With `through_casts`, a transpose may read the product rounded; where all do, the merged one is rounded as a whole.
     """
 
     def __init__(self, *, through_casts: bool = False) -> None:
@@ -53,6 +54,8 @@ class _Product:
     bias: relax.Expr | None
     result: relax.Var
     out_dtype: Any
+    rounded: str
+    """The 16-bit dtype that whatever reads the result casts it to, if that is so."""
 
     @property
     def columns(self) -> int:
@@ -89,7 +92,15 @@ def _product(binding: Any, readers: Mapping[Any, Sequence[Any]]) -> _Product | N
     following = readers[binding.var]
     bias = _bias(following[0], binding.var, weight) if len(following) == 1 else None
     result = binding.var if bias is None else following[0].var
-    return _Product(data, weight, bias, result, value.attrs.out_dtype)
+    return _Product(data, weight, bias, result, value.attrs.out_dtype, _rounded(readers[result]))
+
+
+def _rounded(readers: Sequence[Any]) -> str:
+    casts: list[Any] = [getattr(reader, "value", None) for reader in readers]
+    if not casts or any(op_name(cast) != "relax.astype" or not is_low(cast) for cast in casts):
+        return ""
+    dtypes = {str(cast.ty.dtype) for cast in casts}
+    return dtypes.pop() if len(dtypes) == 1 else ""
 
 
 def _bias(binding: Any, product: relax.Var, weight: relax.Expr) -> relax.Expr | None:
@@ -139,16 +150,22 @@ class _Merger(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         part = relax.op.strided_slice(
             whole, [whole.ty.ndim - 1], [start], [start + group[at].columns], [1], assume_inbound=True
         )
-        self.set_var_remap(binding.var, self.builder_.emit(part))
+        wide = self.builder_.emit(part)
+        if str(wide.ty.dtype) != str(binding.var.ty.dtype):
+            wide = self.builder_.emit(relax.op.astype(wide, str(binding.var.ty.dtype)))
+        self.set_var_remap(binding.var, wide)
 
     def _product_of(self, group: list[_Product]) -> relax.Var:
         data = self.visit_expr(group[0].data)
         weight = constant(np.concatenate([array_of(member.weight) for member in group], axis=1))
         product = self.builder_.emit(relax.op.matmul(data, weight, group[0].out_dtype))
-        if all(member.bias is None for member in group):
-            return product
-        bias = np.concatenate([_vector(member) for member in group])
-        return self.builder_.emit(relax.op.add(product, constant(bias, str(product.ty.dtype))))
+        if any(member.bias is not None for member in group):
+            bias = np.concatenate([_vector(member) for member in group])
+            product = self.builder_.emit(relax.op.add(product, constant(bias, str(product.ty.dtype))))
+        rounded = {member.rounded for member in group}
+        if len(rounded) == 1 and "" not in rounded:
+            return self.builder_.emit(relax.op.astype(product, rounded.pop()))
+        return product
 
 
 def _vector(member: _Product) -> Array:
