@@ -127,6 +127,9 @@ class Writer:
             condition, yes, no = (self._text(e, side) for e in (expr.condition, expr.true_value, expr.false_value))
             return f"({condition} ? {yes} : {no})"
         if tir.is_if_then_else(expr):
+            # What is loaded is loaded before the expression, whatever the condition says.
+            if any(not self._is_sum(load) for branch in expr.args[1:] for load in tir.loads(branch)):
+                raise Unsupported("it reads an operand where a condition allows it")
             condition, yes, no = (self._text(e, side) for e in expr.args)
             return f"({condition} ? {yes} : {no})"
         name = str(getattr(expr.op, "name", "")) if isinstance(expr, Call) else ""
