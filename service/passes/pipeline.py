@@ -10,7 +10,6 @@ from tvm.relax import backend
 from tvm.target import Target
 
 from schedules.cuda.attention.form import match
-from schedules.cuda.groups import group_norm_sm90
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
 from service.errors import RelaxcError
@@ -217,7 +216,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         return [ChooseLayout(job.report)]
     return [
         relax.transform.CanonicalizeBindings(),
-        ImagesLast(job.report, group_norms=group_norm_sm90.taken()),
+        ImagesLast(job.report),
         ChooseLayout(job.report),
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),

@@ -40,8 +40,11 @@ class Conv2dSm90(HopperTemplate[Conv2d]):
         return choices(form)
 
     def default_of(self, form: Conv2d, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`."""
-        return default(form, gpu)
+        """See `HopperTemplate`; with overlapping rows of pixels to read from L2, two CTAs share the weights' way."""
+        found = default(form, gpu)
+        tile = Tile.of(found)
+        shared = form.by_rows and tile.rows == 128 and tile.parts == 1 and tile.tiles(form) >= 2 * gpu.sms
+        return {**found, "cluster": 2} if shared else found
 
     def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""

@@ -8,15 +8,13 @@ from typing import Any
 
 from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate, trusting
+from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.groups.form import Groups, match
 from schedules.hardware import Gpu
 from schedules.template import Choices, Declined, Parameters
 
-__all__ = ["CONFIRMED", "GroupNormSm90", "taken"]
+__all__ = ["GroupNormSm90"]
 
-CONFIRMED = False
-"""Whether a GPU has run it: without, neither the template nor the layout that it reads is taken."""
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _MOST_HELD = 48
 """Elements of an image that a thread holds, at most, each in a register."""
@@ -27,11 +25,6 @@ _SM_BYTES_PER_US = 6e4
 """That one SM reads and writes, at most."""
 _BARRIERS_US = 1.0
 """What one of the sums takes with the barriers of its cluster, and about as much the first load and the last store."""
-
-
-def taken() -> bool:
-    """Return whether the template takes what it can: else images must not be laid out for it."""
-    return CONFIRMED or trusting()
 
 
 class GroupNormSm90(HopperTemplate[Groups]):
@@ -51,10 +44,6 @@ class GroupNormSm90(HopperTemplate[Groups]):
         if not isinstance(found, Declined) and not _choices(found)["chunk"]:
             return Declined("its groups are wider than a block reads at a time")
         return found
-
-    def unconfirmed(self, form: Groups) -> str:
-        """See `HopperTemplate`."""
-        return "" if CONFIRMED else "no GPU has run it"
 
     def choices_of(self, form: Groups, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""

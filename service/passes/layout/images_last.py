@@ -46,19 +46,17 @@ class ImagesLast:
     NHWC is kept through elementwise operators, casts, concatenation of channels, pooling and means over H and W; a
     permutation comes where something else reads the value. Weights are permuted here. Sizes are known, channels in
     multiples of 8; images of fewer than 8 channels are filled up to 8 and padded where they are permuted.
-    `group_norms` are computed on NHWC too.
+    Group norms are computed on NHWC too.
     """
 
-    def __init__(self, report: OptimizeReport, *, group_norms: bool) -> None:
+    def __init__(self, report: OptimizeReport) -> None:
         self.report = report
-        self.group_norms = group_norms
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with convolutions on NHWC, or as it was if it has none that can be."""
         gvar = module.get_global_var("main")
         walker = _Walker(module)
-        if self.group_norms:
-            walker.rules["relax.nn.group_norm"] = partial(walker.group_norm, reads=count_reads(module[gvar]))
+        walker.rules["relax.nn.group_norm"] = partial(walker.group_norm, reads=count_reads(module[gvar]))
         function = walker.visit_expr(module[gvar])
         if not walker.convolutions:
             return module

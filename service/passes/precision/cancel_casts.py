@@ -9,12 +9,13 @@ import tvm
 from tvm import IRModule, relax
 
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
-from service.passes.precision.dtypes import LOW, MOVES, is_low
+from service.passes.precision.dtypes import CONTRACTIONS, LOW, MOVES, is_low
 
 __all__ = ["CancelCasts"]
 
 
 _NORMS = ("relax.nn.layer_norm", "relax.nn.rms_norm", "relax.nn.group_norm", "relax.nn.instance_norm")
+_ACTIVATIONS = ("nn.silu", "nn.gelu", "nn.gelu_tanh", "nn.relu")
 _JOINING = ("relax.add", "relax.multiply")
 _STEPS = 8
 
@@ -27,8 +28,8 @@ class CancelCasts:
     models in mixed precision, after WidenArithmetic, and not on a model whose casts are its own affair.
 
     With `stored`, the roundings stay where one kernel ends and others begin, as far as that is known before fusion:
-    where a value has several readers, before a norm, and where two computed values are added or multiplied. What is
-    between kernels is then half as large, and no less exact than the model says.
+    where a value has several readers, before a norm, and where a product is added to or multiplied with a computed
+    value. What is between kernels is then half as large, and no less exact than the model says.
     """
 
     def __init__(self, *, stored: bool = False) -> None:
@@ -55,17 +56,25 @@ def _round_trip(stored: bool, call: relax.Call, scope: Scope) -> relax.Expr | No
     inner = _cast(call.args[0], scope)
     if inner is None or not is_low(inner) or str(call.ty.dtype) != "float32":
         return None
-    if stored and (not scope.used_once(call.args[0]) or _begins_a_kernel(scope)):
+    if stored and (not scope.used_once(call.args[0]) or _begins_a_kernel(inner.args[0], scope)):
         return None
     return inner.args[0]
 
 
-def _begins_a_kernel(scope: Scope) -> bool:
-    """Whether what reads the cast that is being rewritten is no epilogue of what made its operand, or not surely."""
+def _begins_a_kernel(made: relax.Expr, scope: Scope) -> bool:
+    """Whether what reads the cast that is being rewritten is no epilogue of what `made` its operand, or not surely."""
     readers = scope.readers.of(scope.bound) if scope.bound is not None else []
     if len(readers) != 1 or readers[0] is None:
         return True
-    return op_name(readers[0].value) in _NORMS or _joins(readers[0], scope)
+    return op_name(readers[0].value) in _NORMS or (_is_product(made, scope) and _joins(readers[0], scope))
+
+
+def _is_product(made: relax.Expr, scope: Scope) -> bool:
+    """Whether `made` is a contraction, with a bias and an activation or without, moves aside."""
+    value = scope.value(made)
+    while op_name(value).removeprefix("relax.") in (*MOVES, *_ACTIVATIONS, "add"):
+        value = scope.value(value.args[0])
+    return op_name(value).removeprefix("relax.") in CONTRACTIONS
 
 
 def _joins(reader: relax.VarBinding, scope: Scope) -> bool:

@@ -33,7 +33,7 @@ def low(x: relax.Expr) -> relax.Expr:
 def changed(module: tvm.IRModule) -> tuple[tvm.IRModule, OptimizeReport]:
     """The module after the pass, and its report."""
     report = OptimizeReport()
-    result = ImagesLast(report, group_norms=True)(module)
+    result = ImagesLast(report)(module)
     return relax.transform.CanonicalizeBindings()(result), report
 
 

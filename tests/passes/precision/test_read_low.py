@@ -58,7 +58,8 @@ def before_a_norm(x: Any) -> Any:
 
 
 def before_a_sum(x: Any) -> Any:
-    return op.add(wide(low(op.exp(x))), op.abs(x))
+    product = emit(op.matmul(x, weights(8, 8)))
+    return op.add(wide(low(op.add(product, weights(8)))), op.abs(x))
 
 
 @pytest.mark.parametrize("net", [twice, before_a_norm, before_a_sum])
@@ -68,11 +69,11 @@ def test_a_rounding_stays_where_kernels_begin(net: Any) -> None:
 
 def test_a_rounding_goes_within_an_epilogue_and_before_a_softmax() -> None:
     def given(x: Any) -> Any:
-        scores = op.add(wide(low(op.exp(x))), op.abs(x))
+        scores = op.add(wide(low(op.matmul(x, weights(8, 8)))), op.abs(x))
         return op.nn.softmax(op.multiply(wide(low(op.add(scores, relax.const(1.0)))), relax.const(2.0)))
 
     def expected(x: Any) -> Any:
-        scores = op.add(op.exp(x), op.abs(x))
+        scores = op.add(op.matmul(x, weights(8, 8)), op.abs(x))
         return op.nn.softmax(op.multiply(op.add(scores, relax.const(1.0)), relax.const(2.0)))
 
     assert_becomes(graph(given, x=(2, 8)), STORED, graph(expected, x=(2, 8)))
@@ -85,6 +86,25 @@ def test_a_rounded_value_that_is_read_twice_is_not_sliced_in_fp32() -> None:
         return op.abs(halves[0]), op.sin(halves[1])
 
     assert_unchanged(graph(net, x=(2, 8)), STORED)
+
+
+def test_an_activation_in_many_operators_is_left_to_be_recognized() -> None:
+    """The tanh GELU as transformers spells it: what it multiplies and adds are values of its own."""
+
+    def net(x: Any) -> Any:
+        y = emit(op.matmul(x, weights(8, 8, dtype=LOW)))
+        cube = emit(op.power(y, constant(np.array(3.0), LOW)))
+        inner = emit(
+            op.multiply(
+                emit(op.add(y, emit(op.multiply(cube, constant(np.array(0.044715), LOW))))),
+                constant(np.array(0.7978845608), LOW),
+            )
+        )
+        half = emit(op.multiply(y, constant(np.array(0.5), LOW)))
+        return op.multiply(half, emit(op.add(emit(op.tanh(inner)), constant(np.array(1.0), LOW))))
+
+    made = optimize(graph(net, x=(LOW, (3, 8))), HOPPER, CompileOptions())
+    assert any("gelu_tanh" in str(var.name_hint) for var in made.module.get_global_vars())
 
 
 @pytest.mark.parametrize(
