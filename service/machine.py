@@ -41,7 +41,10 @@ _ASK_GPU = """
 import ctypes, json
 cuda = ctypes.CDLL("libcuda.so.1")
 device, major, minor, name = ctypes.c_int(), ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
-if cuda.cuInit(0) == 0 and cuda.cuDeviceGet(ctypes.byref(device), 0) == 0:
+error = cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), 0)
+if error:
+    print(json.dumps(error))
+else:
     cuda.cuDeviceGetAttribute(ctypes.byref(major), 75, device)
     cuda.cuDeviceGetAttribute(ctypes.byref(minor), 76, device)
     cuda.cuDeviceGetName(name, 256, device)
@@ -98,15 +101,25 @@ def host_features() -> frozenset[str]:
 @lru_cache(maxsize=1)
 def gpu() -> Gpu | None:
     """Return this machine's first CUDA device, or None where there is no driver or no device."""
+    found = _asked_gpu()
+    return found if isinstance(found, Gpu) else None
+
+
+@lru_cache(maxsize=1)
+def _asked_gpu() -> Gpu | str:
+    """The first CUDA device, or why there is none."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return None
+        return "there is none"
     asked = subprocess.run([sys.executable, "-c", _ASK_GPU], capture_output=True, text=True, timeout=60, check=False)
     if not asked.stdout.strip():
-        return None
-    name, major, minor = json.loads(asked.stdout)
-    return Gpu(name, (major, minor))
+        return f"the driver is here, and asking it for one ended with {asked.returncode}"
+    match json.loads(asked.stdout):
+        case [str(name), int(major), int(minor)]:
+            return Gpu(name, (major, minor))
+        case error:
+            return f"the driver is here, and gives error {error} for one"
 
 
 def family_of(spec: TargetSpec) -> str:
@@ -139,7 +152,9 @@ def _missing_on_gpu(arch: str) -> list[str]:
     wanted = (int(digits[:-1]), int(digits[-1]))
     exactly = arch.endswith("a")
     if here is None:
-        return [f"a CUDA device of compute capability {wanted[0]}.{wanted[1]} (there is none)"]
+        why = _asked_gpu()
+        why = why if isinstance(why, str) else "there is none"
+        return [f"a CUDA device of compute capability {wanted[0]}.{wanted[1]} ({why})"]
     fits = here.capability == wanted if exactly else here.capability[0] == wanted[0] and here.capability >= wanted
     if fits:
         return []
