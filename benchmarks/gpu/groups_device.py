@@ -6,6 +6,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from benchmarks.gpu.copies import copy_of
+
 __all__ = ["inputs", "peers", "reference", "result", "tolerance", "work"]
 
 _BYTES = {"float16": 2, "bfloat16": 2, "float32": 4}
@@ -63,10 +65,5 @@ def _function(case: dict[str, Any]) -> Callable[..., Any]:
 
 def peers(case: dict[str, Any], given: list[Any], out: Any) -> dict[str, Callable[[], Any]]:
     """Return a copy of as many bytes, which is the limit, and torch's operators on 16 bits, which read fewer."""
-    import torch
-
-    size = int(work(case)[1]) // 2
-    source = torch.randint(0, 255, (size,), dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
     function, low = _function(case), [x.half() for x in given]
-    return {"copy": lambda: target.copy_(source), "torch, fp16": lambda: function(*low)}
+    return {"copy": copy_of(work(case)[1]), "torch, fp16": lambda: function(*low)}

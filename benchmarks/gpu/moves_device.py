@@ -6,6 +6,8 @@ from collections.abc import Callable
 from math import prod
 from typing import Any
 
+from benchmarks.gpu.copies import copy_of
+
 __all__ = ["inputs", "peers", "reference", "result", "tolerance", "work"]
 
 _TOLERANCES = {"float16": 5e-4, "bfloat16": 4e-3, "float32": 2e-6}
@@ -140,10 +142,5 @@ def _rotary(axes: list[int], x: Any, cos: Any, sin: Any) -> Any:
 
 def peers(case: dict[str, Any], given: list[Any], out: Any) -> dict[str, Callable[[], Any]]:
     """Return a copy of as many bytes, which is the limit, and torch's operators on these inputs."""
-    import torch
-
-    size = int(work(case)[1]) // 2
-    source = torch.randint(0, 255, (size,), dtype=torch.uint8, device="cuda")
-    target = torch.empty_like(source)
     function = _function(case)
-    return {"copy": lambda: target.copy_(source), "torch": lambda: function(*given)}
+    return {"copy": copy_of(work(case)[1]), "torch": lambda: function(*given)}
