@@ -15,6 +15,7 @@ from service.passes.recognize.recognize_low_attention import RecognizeLowAttenti
 from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
 from service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
+from service.passes.simplify.simplify_algebra import SimplifyAlgebra
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random, weights
 from tests.passes.recognize.test_recognize_attention import R, merge, number
 from tests.passes.recognize.test_recognize_attention import split as split_in
@@ -27,8 +28,9 @@ INF = number(float("-inf"))
 
 
 def recognized(module: tvm.IRModule) -> tvm.IRModule:
-    """The module after slices are merged, and safe softmaxes and attention are recognized."""
-    passes = [MergeParallelMatmuls(through_casts=True), RecognizeSafeSoftmax(), RecognizeLowAttention(match)]
+    """The module after products are merged, and safe softmaxes and attention are recognized, as in the pipeline."""
+    merged = [MergeParallelMatmuls(through_casts=True), SimplifyAlgebra()]
+    passes = [*merged, RecognizeSafeSoftmax(), RecognizeLowAttention(match)]
     with TARGET:
         for each in (*passes, MergeEqualCalls(), relax.transform.DeadCodeElimination()):
             module = each(module)
