@@ -98,7 +98,6 @@ def host_features() -> frozenset[str]:
     return cpu().features
 
 
-@lru_cache(maxsize=1)
 def gpu() -> Gpu | None:
     """Return this machine's first CUDA device, or None where there is no driver or no device."""
     found = _asked_gpu()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from tvm.ir import TensorLoad
 from schedules.ir import tir
 from schedules.ir.types import Buffer, BufferStore, Expr, IterVar, SBlock, Size, Var
 
-__all__ = ["Access", "Axis", "Strided", "strided"]
+__all__ = ["Access", "Axis", "Strided", "nested", "strided"]
 
 
 @dataclass(frozen=True)
@@ -155,9 +155,14 @@ def _cut(iv: IterVar, block: SBlock) -> list[Size]:
             step = _stride(node.a, iv.var, {iv.var: iv.dom.extent})
             if divisor and step and divisor % step == 0 and extent % (divisor // step) == 0:
                 found.add(divisor // step)
-    sizes: list[Size] = []
+    return [*nested(extent, found)]
+
+
+def nested(extent: int, divisors: Iterable[int]) -> list[int]:
+    """Return the sizes of axes, outermost first, that an axis falls into by the `divisors` that divide each other."""
+    sizes: list[int] = []
     inner = 1
-    for divisor in sorted(found):
+    for divisor in sorted(divisors):
         if inner < divisor < extent and divisor % inner == 0:
             sizes.insert(0, divisor // inner)
             inner = divisor

@@ -9,6 +9,7 @@ from tvm import tirx
 
 from schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where, stride
 from schedules.ir import tir
+from schedules.ir.strides import nested
 from schedules.ir.types import Expr, Node, Var
 
 __all__ = ["coalesced"]
@@ -66,13 +67,7 @@ def _cuts(form: Form, axis: Var, size: int) -> list[int]:
         divisor, step = tir.as_int(node.b), stride(node.a, axis, form.bounds)
         if divisor and step and step > 0 and divisor % step == 0 and size % (divisor // step) == 0:
             found.add(divisor // step)
-    sizes: list[int] = []
-    inner = 1
-    for divisor in sorted(found):
-        if inner < divisor < size and divisor % inner == 0:
-            sizes.insert(0, divisor // inner)
-            inner = divisor
-    return [size // inner, *sizes]
+    return nested(size, found)
 
 
 def _joined(form: Form) -> Form:

@@ -6,10 +6,10 @@ from itertools import product
 from math import ceil, lcm
 from typing import Any
 
-from schedules.cuda.common.expression import C_TYPES
-from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.common.kernel import TextKernel
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.groups.form import Groups, match
+from schedules.cuda.rows.text import source
 from schedules.hardware import Gpu
 from schedules.template import Choices, Declined, Parameters
 
@@ -105,18 +105,14 @@ def _kernel(form: Groups, point: Parameters) -> TextKernel:
         "CHUNK": chunk, "CLUSTER": cluster, "THREADS": threads, "LINES": lines,
         "HELD": min(turns, _MOST_HELD // vector),
     }  # fmt: skip
-    operands = [f"p{i}" for i in range(len(form.operands))]
-    parameters = ["void* shared", "const void* x", "void* out", *(f"const void* {name}" for name in operands)]
-    constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
-    types = f"typedef {C_TYPES[str(form.x.dtype)]} In;\ntypedef {C_TYPES[str(form.out.dtype)]} Out;\n"
-    call = f"(float*)shared, (const NAME_::In*)x, (NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}}"
-    common = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "vectors.cuh"))
-    source = (
-        f"{common}namespace NAME_ {{\n{constants}{types}"
-        f"using namespace hopper;\n{form.text}{text_of('schedules.cuda.groups', 'groups.cuh')}}}\n"
-        f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
-        f"  NAME_::groups({call});\n}}\n"
-    )
     grid = form.images * (form.channels // chunk) * cluster
     shared = form.sums * 4 * ((lines + 1) * chunk // 2 + 2 * (chunk // form.width))
-    return TextKernel(source, (), (form.x, form.out, *form.operands), grid, cluster, threads, max(256, shared))
+    return TextKernel(
+        source(form, numbers, "groups"),
+        (),
+        (form.x, form.out, *form.operands),
+        grid,
+        cluster,
+        threads,
+        max(256, shared),
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from schedules.cuda.common.expression import C_TYPES
-from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.common.kernel import TextKernel
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.rows.form import Rows, match
+from schedules.cuda.rows.text import source
 from schedules.hardware import Gpu
 from schedules.template import Choices, Declined, Parameters
 
@@ -96,18 +96,8 @@ def _kernel(rows: Rows, threads: int, each: int, groups: int, gpu: Gpu) -> TextK
         "ROWS": rows.rows, "COLUMNS": rows.columns, "VECTOR": _vector(rows), "THREADS_PER_ROW": threads,
         "ROWS_EACH": each, "GROUPS": groups, "EARLY": int(wanted <= min(_EARLY, registers // 2)),
     }  # fmt: skip
-    operands = [f"p{i}" for i in range(len(rows.operands))]
-    parameters = ["void* shared", "const void* x", "void* out", *(f"const void* {name}" for name in operands)]
-    constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
-    types = f"typedef {C_TYPES[str(rows.x.dtype)]} In;\ntypedef {C_TYPES[str(rows.out.dtype)]} Out;\n"
-    call = f"(float*)shared, (const NAME_::In*)x, (NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}}"
-    common = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "vectors.cuh"))
-    source = (
-        f"{common}namespace NAME_ {{\n{constants}{types}"
-        f"using namespace hopper;\n{rows.text}{text_of('schedules.cuda.rows', 'rows.cuh')}}}\n"
-        f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
-        f"  NAME_::rows({call});\n}}\n"
-    )
     grid = ceil(rows.rows / (groups * each))
     shared = max(256, rows.sums * each * groups * threads // 32 * 4)
-    return TextKernel(source, (), (rows.x, rows.out, *rows.operands), grid, 1, groups * threads, shared)
+    return TextKernel(
+        source(rows, numbers, "rows"), (), (rows.x, rows.out, *rows.operands), grid, 1, groups * threads, shared
+    )

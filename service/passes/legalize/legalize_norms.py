@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-__all__ = ["NORMS", "OUT_FUSABLE", "layer_norm"]
+__all__ = ["NORMS", "OUT_FUSABLE", "axes_of", "layer_norm"]
 
 Key = Callable[[Sequence[Any]], Sequence[Any]]
 """From an element's indices to the indices of the group that it is normalized in."""
@@ -62,7 +62,8 @@ def _normalize(
     return te.compute(shape, output, name=name)
 
 
-def _axes(call: relax.Call) -> list[int]:
+def axes_of(call: relax.Call) -> list[int]:
+    """Return the axes that a norm is over, counted from the first, in order."""
     rank = call.args[0].ty.ndim
     return sorted(int(axis) % rank for axis in call.attrs.axes)
 
@@ -79,7 +80,7 @@ def layer_norm(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor, *, axes: Sequ
 
 
 def _layer_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    compute = partial(layer_norm, axes=_axes(call), epsilon=float(call.attrs.epsilon))
+    compute = partial(layer_norm, axes=axes_of(call), epsilon=float(call.attrs.epsilon))
     return builder.call_te(compute, *call.args, primfunc_name_hint="layer_norm", primfunc_attrs=OUT_FUSABLE)
 
 
@@ -92,7 +93,7 @@ def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         def affine(at: Sequence[Any], scaled: Any) -> Any:
             return scaled * gamma(at[channel]).astype(acc) + beta(at[channel]).astype(acc)
 
-        return _normalize(data, _axes(call), float(call.attrs.epsilon), affine, "instance_norm")
+        return _normalize(data, axes_of(call), float(call.attrs.epsilon), affine, "instance_norm")
 
     return builder.call_te(compute, *call.args, primfunc_name_hint="instance_norm", primfunc_attrs=OUT_FUSABLE)
 
@@ -105,7 +106,7 @@ def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     sizes = list(data.ty.shape)
     width = tirx.floordiv(sizes[channel], groups)
     split = [*sizes[:channel], tirx.IntImm("int64", groups), width, *sizes[channel + 1 :]]
-    axes = [channel + 1, *(axis + (axis > channel) for axis in _axes(call) if axis != channel)]
+    axes = [channel + 1, *(axis + (axis > channel) for axis in axes_of(call) if axis != channel)]
 
     def compute(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
         acc = _accumulator(str(data.dtype))

@@ -12,7 +12,7 @@ from tvm import IRModule, relax, te, topi
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from service.passes.common.rewrite import Rule, Scope, op_name, rewrite_calls, static_shape, with_functions
-from service.passes.legalize.legalize_norms import OUT_FUSABLE, layer_norm
+from service.passes.legalize.legalize_norms import OUT_FUSABLE, axes_of, layer_norm
 from service.passes.precision.dtypes import is_low
 
 __all__ = ["ReadLow"]
@@ -38,32 +38,27 @@ class ReadLow:
 
 
 def _layer_norm(call: relax.Call, scope: Scope) -> relax.Expr | None:
-    return _of_low(partial(layer_norm, axes=_axes(call), epsilon=float(call.attrs.epsilon)), call, scope)
+    return _of_low(partial(layer_norm, axes=axes_of(call), epsilon=float(call.attrs.epsilon)), call, scope)
 
 
 def _rms_norm(call: relax.Call, scope: Scope) -> relax.Expr | None:
     def compute(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        return topi.nn.rms_norm(data, weight, _axes(call), float(call.attrs.epsilon))
+        return topi.nn.rms_norm(data, weight, axes_of(call), float(call.attrs.epsilon))
 
     return _of_low(compute, call, scope)
 
 
-def _axes(call: relax.Call) -> list[int]:
-    rank = call.args[0].ty.ndim
-    return sorted(int(axis) % rank for axis in call.attrs.axes)
-
-
 def _of_low(norm: Any, call: relax.Call, scope: Scope) -> relax.Expr | None:
     """`norm` of the 16 bits that the call's first operand was widened from; None where it was not."""
-    widened = scope.call(call.args[0], "relax.astype")
-    if widened is None or not is_low(widened.args[0]) or str(call.ty.dtype) != "float32":
+    stored = _stored(call.args[0], scope)
+    if not is_low(stored) or str(call.ty.dtype) != "float32":
         return None
 
     def compute(data: te.Tensor, *others: te.Tensor) -> te.Tensor:
         return norm(te.compute(data.shape, lambda *at: data(*at).astype("float32"), name="widened"), *others)
 
     name = op_name(call).removeprefix("relax.nn.")
-    return scope.emit_te(compute, widened.args[0], *call.args[1:], name=name, attrs=OUT_FUSABLE)
+    return scope.emit_te(compute, stored, *call.args[1:], name=name, attrs=OUT_FUSABLE)
 
 
 def _joined(combine: Callable[[Any, Any], Any], call: relax.Call, scope: Scope) -> relax.Expr | None:

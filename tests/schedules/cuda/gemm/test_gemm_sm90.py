@@ -20,21 +20,17 @@ from schedules.cuda.gemm.gemm_sm90 import GemmSm90
 from schedules.cuda.gemm.tile import Tile
 from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
-from service import machine
 from service.lowering import tools
 from service.lowering.apply import finish
 from service.lowering.build import build_kernel
 from service.lowering.target import resolve, to_tvm
+from tests.gpu import needs_gpu
 
 SPEC = resolve("cuda-sm90")
 TARGET = to_tvm(SPEC)
 RULE = GemmSm90()
 BASE = Case(2, 100, 72, 136)
 needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-needs_gpu = pytest.mark.skipif(
-    shutil.which("nvcc") is None or getattr(machine.gpu(), "capability", None) != (9, 0),
-    reason="there is no GPU of compute capability 9.0, or no nvcc",
-)
 
 
 @pytest.mark.parametrize("epilogue", EPILOGUES)

@@ -1,0 +1,41 @@
+"""The CUDA text of a kernel that reduces one operand: constants, types, what is fused, the algorithm, an entry."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from schedules.cuda.common.expression import C_TYPES
+from schedules.cuda.common.kernel import text_of
+from schedules.ir.types import Buffer
+
+__all__ = ["source"]
+
+
+class _Reduced(Protocol):
+    """What `Rows` and `Groups` have."""
+
+    @property
+    def x(self) -> Buffer: ...
+    @property
+    def out(self) -> Buffer: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def operands(self) -> Sequence[Buffer]: ...
+
+
+def source(form: _Reduced, numbers: Mapping[str, int], name: str) -> str:
+    """Return the text around `<name>.cuh` of the package `schedules.cuda.<name>`, which defines the function `name`."""
+    operands = [f"p{i}" for i in range(len(form.operands))]
+    parameters = ["void* shared", "const void* x", "void* out", *(f"const void* {each}" for each in operands)]
+    constants = "".join(f"constexpr int {each} = {value};\n" for each, value in numbers.items())
+    types = f"typedef {C_TYPES[str(form.x.dtype)]} In;\ntypedef {C_TYPES[str(form.out.dtype)]} Out;\n"
+    call = f"(float*)shared, (const NAME_::In*)x, (NAME_::Out*)out, NAME_::Operands{{{', '.join(operands)}}}"
+    common = "".join(text_of("schedules.cuda.common", each) for each in ("hopper.cuh", "vectors.cuh"))
+    return (
+        f"{common}namespace NAME_ {{\n{constants}{types}"
+        f"using namespace hopper;\n{form.text}{text_of(f'schedules.cuda.{name}', f'{name}.cuh')}}}\n"
+        f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
+        f"  NAME_::{name}({call});\n}}\n"
+    )
