@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,35 @@ def _datagram(path: str) -> str:
     with contextlib.ExitStack() as closing:
         mine, _ = (closing.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM))
         return f"sent {mine.sendto(b'x', path)}"
+
+
+def _raw(path: str) -> str:
+    """SOCK_RAW is a datagram socket by another name."""
+    with contextlib.ExitStack() as closing:
+        mine, _ = (closing.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_RAW))
+        return f"sent {mine.sendto(b'x', path)}"
+
+
+def _unconnected(path: str) -> str:
+    """A socket of packets that was never connected."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as packets:
+        return f"sent {packets.sendto(b'x', path)}"
+
+
+def _named_socket(path: str) -> str:
+    with socket.socket(socket.AF_UNIX) as waiting:
+        waiting.bind(path)
+        return "bound"
+
+
+def _start_as_cuda_does(_: Any) -> str:
+    """What the CUDA driver's cuInit does beside opening devices: it is refused (304) where it may not."""
+    Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text("cuda")
+    for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+        with socket.socket(socket.AF_UNIX, kind) as waiting:
+            waiting.bind(f"\0cuda-uvmfd-{os.getpid()}-{kind.value}")
+            waiting.listen(16)
+    return "started"
 
 
 def _read(path: str) -> str:
@@ -117,7 +147,22 @@ def _facts(_: Any) -> dict[str, Any]:
 _ATTEMPTS: dict[str, Callable[[Any], Any]] = {
     function.__name__.lstrip("_"): function
     for function in (
-        *(_tcp, _unix, _datagram, _read, _list, _write, _link_and_read, _kill, _attach, _environments),
+        *(
+            _tcp,
+            _unix,
+            _datagram,
+            _raw,
+            _unconnected,
+            _named_socket,
+            _start_as_cuda_does,
+            _read,
+            _list,
+            _write,
+            _link_and_read,
+            _kill,
+            _attach,
+            _environments,
+        ),
         *(_become_root, _namespace, _breed, _facts),
     )
 }

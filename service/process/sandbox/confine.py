@@ -38,6 +38,8 @@ _FACTS = (
     *("/proc", "/sys", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/alternatives"),
     *("/etc/passwd", "/etc/group", "/etc/nsswitch.conf", "/etc/localtime", "/etc/OpenCL", "/run/nvidia-persistenced"),
 )
+_OWN_THREADS = Path("/proc/self/task")
+"""The CUDA driver names its threads here, and does not start where it cannot."""
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 # Processes and threads: each core has one in each of a few libraries (TVM, OpenMP, ONNX Runtime, torch), and g++ some.
@@ -83,6 +85,8 @@ def _set_up(sandbox: Sandbox, part: str, build: Callable[[], None]) -> bool:
 
 
 def _restrict_files(sandbox: Sandbox, rules: list[tuple[Path, int]], *, network: bool) -> None:
+    # Never closed: a rule holds for a folder of /proc as long as the kernel remembers it.
+    os.open(_OWN_THREADS, os.O_PATH | os.O_CLOEXEC)
     version = landlock.restrict(rules, network=network)
     sandbox.files = "landlock"
     if version >= _SIGNALS_SCOPED:
@@ -174,6 +178,7 @@ def _rules(workdir: Path, allowed: Confinement) -> Iterator[tuple[Path, int]]:
         yield path, landlock.READ
     for path in (workdir, *allowed.writes):
         yield path, landlock.WRITE
+    yield _OWN_THREADS, landlock.READ | landlock.REWRITE
 
 
 def _tool_folders() -> Iterator[str]:

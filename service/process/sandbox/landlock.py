@@ -15,7 +15,7 @@ from pathlib import Path
 
 from service.process.sandbox.kernel import call
 
-__all__ = ["EXECUTE", "LIST", "READ", "USE_DEVICE", "WRITE", "restrict", "version"]
+__all__ = ["EXECUTE", "LIST", "READ", "REWRITE", "USE_DEVICE", "WRITE", "restrict", "version"]
 
 # The numbers are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
@@ -29,6 +29,7 @@ _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 EXECUTE = 1 << 0
 LIST = _READ_DIR
 READ = _READ_FILE | _READ_DIR
+REWRITE = _WRITE_FILE | _TRUNCATE
 WRITE = READ | (_WRITE_FILE | _TRUNCATE | _MAKE_REG | _MAKE_DIR) | (_REMOVE_FILE | _REMOVE_DIR | _REFER)
 """Everything but devices, sockets, pipes and symbolic links: others would open them for the plain files they hide."""
 USE_DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV

@@ -1,4 +1,4 @@
-"""A filter of system calls: no sockets, no looking into other processes, no namespaces or mounts.
+"""A filter of system calls: no way out by a socket, no looking into other processes, no namespaces or mounts.
 
 A deny list, as in systemd's and Docker's defaults: what a compiler, LLVM, torch and CUDA call is too much to name.
 It stands behind the namespaces, Landlock and the user, so that none of them is all that holds.
@@ -22,7 +22,7 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
-_AF_UNIX, _SOCK_DGRAM, _TYPE_MASK = 1, 2, 0xF
+_AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _TYPE_MASK = 1, 1, 5, 0xF
 _NAMESPACES = 0x7E020000  # every CLONE_NEW… that clone(2) takes
 
 _ARCHES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
@@ -62,8 +62,8 @@ _DENIED = {
     "kexec_load": (246, 104),
     "kexec_file_load": (320, 294),
 }
-_SOCKETS = {"socket": (41, 198), "connect": (42, 203), "bind": (49, 200), "listen": (50, 201)}
-_SOCKETPAIR, _CLONE, _CLONE3 = (53, 199), (56, 220), (435, 435)
+_CONNECT = (42, 203)
+_SOCKET, _SOCKETPAIR, _CLONE, _CLONE3 = (41, 198), (53, 199), (56, 220), (435, 435)
 
 Instruction = tuple[int, int, int, int]
 """Code, how many to skip if so, how many if not, operand."""
@@ -75,10 +75,13 @@ def available() -> bool:
 
 
 def filter_calls(*, network: bool) -> None:
-    """From now on this process and its children get EPERM for the calls above; sockets stay only with `network`.
+    """From now on this process and its children get EPERM for the calls above; a network stays only with `network`.
 
-    Pairs of connected sockets, which the standard library makes, are always allowed. Raise OSError where the kernel
-    has no seccomp or `no_new_privs` is not set, NotImplementedError on other architectures. Not to be undone.
+    Without one there are UNIX sockets that wait or are made in pairs, and none that reaches a name: the standard
+    library makes such pairs, and the CUDA driver does not start where it may not listen on one.
+
+    Raise OSError where the kernel has no seccomp or `no_new_privs` is not set, NotImplementedError on other
+    architectures. Not to be undone.
     """
     if not available():
         raise NotImplementedError(f"no filter of system calls for {platform.machine()}")
@@ -96,8 +99,7 @@ def _program(machine: str, *, network: bool) -> Iterator[Instruction]:
     yield _RETURN, 0, 0, _KILL
     yield _LOAD, 0, 0, _NR
     yield from _refuse((_AT_LEAST, 0, 1, _X32), errno.ENOSYS)  # numbers of another table
-    denied = _DENIED if network else _DENIED | _SOCKETS
-    for numbers in denied.values():
+    for numbers in (*_DENIED.values(), *([] if network else [_CONNECT])):
         yield from _refuse((_EQUAL, 0, 1, numbers[column]), errno.EPERM)
     # Its flags are behind a pointer, which a filter cannot follow; glibc then takes clone.
     yield from _refuse((_EQUAL, 0, 1, _CLONE3[column]), errno.ENOSYS)
@@ -106,19 +108,23 @@ def _program(machine: str, *, network: bool) -> Iterator[Instruction]:
     yield from _refuse((_ANY_BIT, 0, 1, _NAMESPACES), errno.EPERM)
     yield _RETURN, 0, 0, _ALLOW
     if not network:
-        yield from _only_connected_pairs(_SOCKETPAIR[column])
+        yield from _only_unix_streams(_SOCKET[column])
+        yield from _only_unix_streams(_SOCKETPAIR[column])
     yield _RETURN, 0, 0, _ALLOW
 
 
-def _only_connected_pairs(number: int) -> Iterator[Instruction]:
-    """A datagram socket of a pair can still send to any name, so it has to be a stream."""
-    yield _EQUAL, 0, 7, number
+def _only_unix_streams(number: int) -> Iterator[Instruction]:
+    """A datagram socket, which SOCK_RAW is another name of, can send to any name without being connected."""
+    yield _EQUAL, 0, 9, number
     yield _LOAD, 0, 0, _ARGUMENTS
     yield _EQUAL, 1, 0, _AF_UNIX
     yield _RETURN, 0, 0, _ERRNO | errno.EPERM
     yield _LOAD, 0, 0, _ARGUMENTS + 8
     yield _AND, 0, 0, _TYPE_MASK
-    yield from _refuse((_EQUAL, 0, 1, _SOCK_DGRAM), errno.EPERM)
+    yield _EQUAL, 2, 0, _SOCK_STREAM
+    yield _EQUAL, 1, 0, _SOCK_SEQPACKET
+    yield _RETURN, 0, 0, _ERRNO | errno.EPERM
+    yield _RETURN, 0, 0, _ALLOW
 
 
 def _refuse(condition: Instruction, number: int) -> Iterator[Instruction]:

@@ -74,6 +74,7 @@ def sockets(tmp_path: Path) -> Iterator[dict[str, Any]]:
             datagrams.bind(str(tmp_path / "datagram"))
             (tmp_path / "datagram").chmod(0o777)
             names = {"unix": str(tmp_path / "stream"), "datagram": str(tmp_path / "datagram")}
+            names |= {"raw": names["datagram"], "unconnected": names["unix"]}
             yield {"tcp": tcp.getsockname()[1], **names}
 
 
@@ -85,6 +86,12 @@ def refused(got: dict[str, str]) -> bool:
 def test_no_socket_reaches_anybody(attempt: Attempt, sockets: dict[str, Any]) -> None:
     got = attempt(**sockets)
     assert refused(got), got
+
+
+def test_the_cuda_driver_may_start(attempt: Attempt) -> None:
+    got = attempt(start_as_cuda_does=None)
+    assert got == {"start_as_cuda_does": "got 'started'"}
+    assert refused(attempt(named_socket="here", write=f"/proc/{os.getppid()}/comm", read=f"/proc/{os.getppid()}/mem"))
 
 
 def test_files_of_others_are_neither_read_nor_listed_nor_written(attempt: Attempt, tmp_path: Path) -> None:
