@@ -54,7 +54,7 @@ _LAST_GUARDS_S = 4.0
 
 
 def preload(flavour: Flavour) -> None:
-    """Import what a job of this flavour will need; `onnx` cannot import torch afterwards."""
+    """Import and find out what a job of this flavour will need; `onnx` cannot import torch afterwards."""
     if flavour is Flavour.ONNX:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
     for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.entries", *_our_modules(flavour)):
@@ -63,6 +63,9 @@ def preload(flavour: Flavour) -> None:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in _EXTRAS:
                 raise
+    importlib.import_module(
+        "service.machine"
+    ).gpu()  # asked by a child, where a job's sandbox lets no child of it start CUDA
 
 
 def _our_modules(flavour: Flavour) -> Iterator[str]:

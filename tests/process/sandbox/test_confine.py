@@ -90,7 +90,7 @@ def test_no_socket_reaches_anybody(attempt: Attempt, sockets: dict[str, Any]) ->
 
 def test_the_cuda_driver_may_start(attempt: Attempt) -> None:
     got = attempt(start_as_cuda_does=None)
-    assert got == {"start_as_cuda_does": "got 'started'"}
+    assert got == {"start_as_cuda_does": "got 'started, the GPU asked for before: 1'"}
     assert refused(attempt(named_socket="here", write=f"/proc/{os.getppid()}/comm", read=f"/proc/{os.getppid()}/mem"))
 
 
