@@ -7,6 +7,7 @@ from tvm.s_tir.dlight import gpu
 from schedules.cuda.attention.attention_sm90 import AttentionSm90
 from schedules.cuda.attention.decoding_sm90 import DecodingSm90
 from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
+from schedules.cuda.conv.lines_sm90 import LinesSm90
 from schedules.cuda.conv.spread_sm90 import SpreadSm90
 from schedules.cuda.dlight import Dlight
 from schedules.cuda.elementwise.elementwise import Elementwise
@@ -23,6 +24,7 @@ RULES: tuple[Rule, ...] = (
     DecodingSm90(),
     AttentionSm90(),
     GemmSm90(),
+    LinesSm90(),
     Conv2dSm90(),
     WindowsSm90(),
     SpreadSm90(),

@@ -41,6 +41,12 @@ DEV void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memo
 DEV void block_sync(int id, int threads) { asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 DEV void block_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory"); }
 
+// ---- copies of 16 bytes by threads; without a source, zeros
+DEV void copy_vector(uint32_t to, const void* from, bool has_source) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(has_source ? 16 : 0) : "memory");
+}
+DEV void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // ---- tensor memory accelerator
 DEV void load_tile(uint32_t to, const TensorMap* map, uint32_t bar, int x, int y, int z) {
   asm volatile(
@@ -68,6 +74,7 @@ DEV void store_tile(const TensorMap* map, uint32_t from, int x, int y, int z) {
       "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];"
       ::"l"(map), "r"(from), "r"(x), "r"(y), "r"(z) : "memory");
 }
+DEV void prefetch_map(const TensorMap* map) { asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory"); }
 DEV void stores_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 template <int N> DEV void stores_read() { asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(N) : "memory"); }
 
@@ -80,6 +87,12 @@ DEV uint64_t operand(uint32_t address, uint32_t leading, uint32_t stride) {
   return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)(leading >> 4) << 16) | ((uint64_t)(stride >> 4) << 32) |
          (1ull << 62);
 }
+// An operand without a swizzle: pieces of 8 rows of 16 bytes, `leading` bytes apart in the sum, `stride` in the rows.
+DEV uint64_t plain_operand(uint32_t address, uint32_t leading, uint32_t stride) {
+  return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)(leading >> 4) << 16) | ((uint64_t)(stride >> 4) << 32);
+}
+// Where the compiler must have a sum of a product that runs apart.
+DEV void kept(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
 DEV void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");

@@ -14,7 +14,7 @@ from schedules.cuda.common.kernel import ImageMap, TensorMap, TextKernel, text_o
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.conv.form import Conv2d, match
 from schedules.cuda.gemm.gemm_sm90 import source
-from schedules.cuda.gemm.tile import Tile, choices, default
+from schedules.cuda.gemm.tile import Tile, choices, default, refusal
 from schedules.hardware import Gpu
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
@@ -29,7 +29,7 @@ class Conv2dSm90(HopperTemplate[Conv2d]):
     """
 
     name = "cuda.conv2d_sm90"
-    version = 4
+    version = 5
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
         """See `HopperTemplate`."""
@@ -48,7 +48,8 @@ class Conv2dSm90(HopperTemplate[Conv2d]):
 
     def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
-        return kernel(form, Tile.of(parameters), gpu)
+        tile = Tile.of(parameters)
+        return Declined(reason) if (reason := refusal(tile)) else kernel(form, tile, gpu)
 
 
 def kernel(conv: Conv2d, tile: Tile, gpu: Gpu) -> TextKernel:
@@ -74,7 +75,7 @@ def kernel(conv: Conv2d, tile: Tile, gpu: Gpu) -> TextKernel:
         cluster=tile.cluster * tile.parts,
         threads=tile.threads,
         shared_bytes=tile.shared_bytes(gpu, low),
-        per_sm=1,
+        per_sm=tile.per_sm,
     )
 
 

@@ -13,12 +13,12 @@ from schedules.cuda.common.expression import C_TYPES, LOW
 from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.gemm.form import Gemm, match
-from schedules.cuda.gemm.tile import Tile, choices, default
+from schedules.cuda.gemm.tile import Tile, choices, default, refusal
 from schedules.hardware import Gpu
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
-__all__ = ["GemmSm90", "source"]
+__all__ = ["GemmSm90", "multiply", "source"]
 
 
 class GemmSm90(HopperTemplate[Gemm]):
@@ -26,11 +26,11 @@ class GemmSm90(HopperTemplate[Gemm]):
 
     Parameters: `rows` and `columns` of the tile, `atoms` of 64 in a step of the sum, `splits` (0: two warpgroups in
     turns; 2 and 4: CTAs of a cluster share the sum), `cluster` of CTAs that share B, `group` of rows of tiles, `ahead`
-    (1: what is fused with a tile is brought into L2 a tile earlier).
+    (1: what is fused with a tile is brought into L2 a tile earlier), `share` (2: two CTAs an SM where they fit).
     """
 
     name = "cuda.gemm_sm90"
-    version = 5
+    version = 6
 
     def match(self, func: PrimFunc) -> Gemm | Declined:
         """See `HopperTemplate`."""
@@ -46,7 +46,8 @@ class GemmSm90(HopperTemplate[Gemm]):
 
     def kernel_of(self, form: Gemm, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
-        return kernel(form, Tile.of(parameters), gpu)
+        tile = Tile.of(parameters)
+        return Declined(reason) if (reason := refusal(tile)) else kernel(form, tile, gpu)
 
 
 def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
@@ -67,7 +68,7 @@ def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
         cluster=tile.cluster * tile.parts,
         threads=tile.threads,
         shared_bytes=tile.shared_bytes(gpu, low),
-        per_sm=1,
+        per_sm=tile.per_sm,
     )
 
 
@@ -84,20 +85,21 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     switches = {
         "PING_PONG": tile.ping_pong, "N_MAJOR": gemm.n_major, "BY_TMA": by_tma,
         "MOVES_REGISTERS": tile.moves_registers, "AHEAD": tile.ahead == 1,
+        "SHARES": tile.per_sm > 1,
     }  # fmt: skip
     lines = [f"constexpr int {name} = {value};\n" for name, value in constants.items()]
     lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
     lines.append(f"typedef {C_TYPES[str(gemm.out.dtype)]} Out;\nusing namespace hopper;\n")
     if tile.ahead:  # the compiler takes a prefetch for something that may write
         lines.append("using constant::load;\nusing constant::load_pair;\n")
-    parts = [*lines, gemm.epilogue, _multiply(tile.columns, gemm.dtype, gemm.n_major), rows]
+    parts = [*lines, gemm.epilogue, multiply(tile.columns, gemm.dtype, gemm.n_major), rows]
     parts.append(text_of("schedules.cuda.gemm", "kernel.cuh"))
     instructions = text_of("schedules.cuda.common", "hopper.cuh")
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{_entry(gemm, by_tma)}"
 
 
-def _multiply(columns: int, dtype: str, n_major: bool) -> str:
-    """`d[64, columns] (+)= a[64, 16] * b[16, columns]`: one wgmma, its sums named register by register."""
+def multiply(columns: int, dtype: str, n_major: bool) -> str:
+    """Return the text of one wgmma, its sums named one by one: `d[64, columns] (+)= a[64, 16] * b[16, columns]`."""
     count = columns // 2
     kind = "bf16" if dtype == "bfloat16" else "f16"
     registers = ", ".join(f"%{i}" for i in range(count))

@@ -1,8 +1,8 @@
 // A persistent warp-specialized GEMM: C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n]), fp32 sums.
 // One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
-// Stands in a namespace that has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M,
-// SPLITS, PING_PONG, MOVES_REGISTERS, GROUP_M, BY_TMA, AHEAD), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, the type
-// Out), Operands, `epilogue`, `bring_operands` and `multiply`, and what a row is (`rows.cuh`, or a convolution's `pixels.cuh`): ROW_TILES,
+// Its namespace has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M, SPLITS, PING_PONG,
+// MOVES_REGISTERS, GROUP_M, BY_TMA, AHEAD, SHARES), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, the type Out),
+// Operands, `epilogue`, `bring_operands` and `multiply`, and what a row is (`rows.cuh`, `pixels.cuh`): ROW_TILES,
 // COPIED_ROWS, STORES_WHOLE_TILES, `row_at`, `copy_rows`, `store_rows` and `column_of`.
 
 constexpr int TILE_K = K_ATOMS * 64;
@@ -88,6 +88,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     if (SPLITS > 1) barrier_init(reduced, 1);
     barriers_visible();
     fence_async();
+    if (SHARES) { prefetch_map(map_a); prefetch_map(map_b); if (BY_TMA) prefetch_map(map_c); }
     if (SPLITS > 1) barrier_expect(reduced, PARTIAL_BYTES / SPLITS * (SPLITS - 1));
     earlier_kernels_done();
     if (CLUSTER_M == 1 && cluster < TILES) {  // the ring is empty: load before the block has met

@@ -9,20 +9,25 @@ from schedules.cuda.gemm.form import Gemm
 from schedules.hardware import Gpu
 from schedules.template import Choices, Parameters
 
-__all__ = ["COOPERATIVE", "PING_PONG", "Tile", "choices", "default"]
+__all__ = ["COOPERATIVE", "PING_PONG", "Tile", "choices", "default", "refusal"]
 
 COOPERATIVE, PING_PONG = 1, 0
 """Values of the parameter `splits` of one CTA a tile; above 1 it is the CTAs of a cluster that share its sum."""
 
 _MAX_STAGES = 8
-_NAMES = ("rows", "columns", "atoms", "splits", "cluster", "group", "ahead")
+_NAMES = ("rows", "columns", "atoms", "splits", "cluster", "group", "ahead", "share")
+_RESERVED_BYTES = 1024
+"""Shared memory of a CTA that is the system's."""
+_HALF_BYTES = 228 * 1024 // 2 - _RESERVED_BYTES
+"""Shared memory of each of two CTAs of an SM."""
 
 
 @dataclass(frozen=True)
 class Tile:
     """`rows` x `columns` of the result, `atoms` x 64 of the sum a step; B shared by `cluster` CTAs above each other.
 
-    `ahead`: the operands of the epilogue come into L2 while the tile before is computed.
+    `ahead`: the operands of the epilogue come into L2 while the tile before is computed. `share`: the CTAs that an SM
+    shall hold, so that one loads or stores while another multiplies, and the next kernel's come in early.
     """
 
     rows: int
@@ -32,6 +37,7 @@ class Tile:
     cluster: int
     group: int
     ahead: int = 0
+    share: int = 1
 
     @staticmethod
     def of(parameters: Parameters) -> Tile:
@@ -69,6 +75,13 @@ class Tile:
         return self.consumers > 1 and (self.accumulators >= 96 or (self.ping_pong and self.accumulators > 32))
 
     @property
+    def per_sm(self) -> int:
+        """CTAs that an SM holds: one where two would have too few registers, or less than two steps of a ring."""
+        if self.share == 1 or self.moves_registers or self.accumulators > 64 or self.parts > 1:
+            return 1
+        return self.share if self.fixed_bytes(True) + 2 * (self.rows + self.columns) * 128 <= _HALF_BYTES else 1
+
+    @property
     def threads(self) -> int:
         """Threads of a CTA."""
         return self.consumers * 128 + (128 if self.moves_registers else 32)
@@ -89,7 +102,8 @@ class Tile:
 
         A consumer lets go of a step when it has the next, so there must be two.
         """
-        space = gpu.shared_bytes_per_block - self.fixed_bytes(low_result)
+        whole = gpu.shared_bytes_per_block if self.per_sm == 1 else _HALF_BYTES
+        space = whole - self.fixed_bytes(low_result)
         atom = (self.rows + self.columns) * 128
         atoms = self.atoms if space // (atom * self.atoms) >= 2 else 1
         return min(_MAX_STAGES, space // (atom * atoms)), atoms
@@ -107,7 +121,7 @@ class Tile:
         """Return the CTAs: as many as the device holds, or one a tile where clusters share a sum."""
         size = self.cluster * self.parts
         tiles = self.tiles(gemm)
-        return (tiles if self.parts > 1 else min(tiles, gpu.sms // size)) * size
+        return (tiles if self.parts > 1 else min(tiles, gpu.sms * self.per_sm // size)) * size
 
     def cycles(self, gemm: Gemm, gpu: Gpu) -> float:
         """Return the cycles of an SM, roughly: its tiles' products or loads, whichever is more, and the ends."""
@@ -124,18 +138,24 @@ class Tile:
         return waves * each + gpu.first_load_cycles
 
 
+def refusal(tile: Tile) -> str:
+    """Return why a CTA does not hold a tile of the space, or ''."""
+    return "three warpgroups of more than 128 columns do not fit" if tile.rows > 128 and tile.columns > 128 else ""
+
+
 def choices(gemm: Gemm) -> Choices:
-    """Return the space: every combination fits, and is right."""
+    """Return the space: every combination fits but those of `refusal`, and is right."""
     columns = tuple(size for size in (64, 128, 192, 256) if size == 64 or gemm.n > size - 64)
     steps = -(-gemm.k // 64)
     return {
-        "rows": (64, 128) if gemm.m > 64 else (64,),
+        "rows": (64, 128, 192) if gemm.m > 128 else (64, 128) if gemm.m > 64 else (64,),
         "columns": columns,
         "atoms": (1, 2) if steps > 1 else (1,),
         "splits": tuple(size for size in (PING_PONG, COOPERATIVE, 2, 4) if size <= max(1, steps // 2)),
         "cluster": (1, 2) if gemm.m > 64 else (1,),
         "group": (4, 8, 16),
         "ahead": (0, 1) if gemm.operands else (0,),
+        "share": (1, 2),
     }
 
 
@@ -145,6 +165,7 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     tiles = [
         Tile(rows, columns, 2 if rows + columns == 128 and 2 in space["atoms"] else 1, splits, cluster, 8)
         for rows in space["rows"]
+        if rows <= 128  # three warpgroups have not been timed yet
         for columns in space["columns"]
         for splits in space["splits"]
         for cluster in space["cluster"]

@@ -8,6 +8,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <map>
 #include <vector>
 using std::max;
 using std::min;
@@ -95,4 +96,62 @@ DEV float read_at(const float* shared, int cta) {
   float value;
   memcpy(&value, shared_of[cta] + ((const char*)shared - shared_of[current->cta]), 4);
   return value;
+}
+
+// ---- barriers in shared memory, copies, and products of what lies there without a swizzle: all at once, in order
+DEV uint32_t shared_address(const void* p) { return (uint32_t)((const char*)p - shared_of[current->cta]); }
+struct Arrivals { int wanted, arrived = 0, phases = 0; };
+static std::map<char*, Arrivals> arrivals;
+static std::map<std::pair<int, int>, Barrier> named;
+DEV char* shared_at(uint32_t address) { return shared_of[current->cta] + address; }
+DEV void barrier_init(uint32_t bar, int wanted) { arrivals[shared_at(bar)] = {wanted}; }
+DEV void barrier_arrive(uint32_t bar) {
+  Arrivals& found = arrivals.at(shared_at(bar));
+  waits = 0;
+  if (++found.arrived == found.wanted) { found.arrived = 0; found.phases++; }
+}
+DEV void barrier_wait(uint32_t bar, int parity) {
+  while ((arrivals.at(shared_at(bar)).phases & 1) == parity) yield();
+}
+DEV void barriers_visible() {}
+DEV void fence_async() {}
+DEV void block_sync(int id, int threads) {
+  Barrier& barrier = named[{current->cta, id}];
+  barrier.count = threads;
+  meet(barrier);
+}
+DEV void copy_vector(uint32_t to, const void* from, bool has_source) {
+  if (has_source) memcpy(shared_at(to), from, 16); else memset(shared_at(to), 0, 16);
+}
+DEV void copies_done() {}
+DEV void mma_fence() {}
+DEV void mma_commit() {}
+template <int N> DEV void mma_wait() { block_sync(64 + (int)threadIdx.x / 128, 128); }
+DEV void kept(float&) {}
+DEV uint64_t plain_operand(uint32_t address, uint32_t leading, uint32_t stride) {
+  return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)(leading >> 4) << 16) | ((uint64_t)(stride >> 4) << 32);
+}
+DEV float widen(__half x);
+DEV float widen(__nv_bfloat16 x);
+template <class In> DEV float element_of(uint64_t operand, int row, int k) {
+  const int start = operand & 0x3FFF, leading = operand >> 16 & 0x3FFF, stride = operand >> 32 & 0x3FFF;
+  return widen(((const In*)shared_at((start + row / 8 * stride + k / 8 * leading + row % 8) * 16))[k % 8]);
+}
+template <class In, int N> DEV void product(float (&d)[N], uint64_t a, uint64_t b, int adds) {
+  const int lane = threadIdx.x % 32, row = threadIdx.x % 128 / 32 * 16 + lane / 4;
+  for (int i = 0; i < N; i++) {
+    float sum = adds ? d[i] : 0.f;
+    for (int k = 0; k < 16; k++)
+      sum += element_of<In>(a, row + i / 2 % 2 * 8, k) * element_of<In>(b, i / 4 * 8 + lane % 4 * 2 + i % 2, k);
+    d[i] = sum;
+  }
+}
+static uint32_t matrix_rows[4096];
+DEV void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const int warp = current->at / 32 * 32, lane = current->at % 32;
+  matrix_rows[current->at] = to;
+  __syncwarp();
+  const uint32_t values[4] = {a, b, c, d};
+  for (int i = 0; i < 4; i++) memcpy(shared_at(matrix_rows[warp + i * 8 + lane / 4]) + lane % 4 * 4, &values[i], 4);
+  __syncwarp();
 }

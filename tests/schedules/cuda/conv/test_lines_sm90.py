@@ -1,0 +1,122 @@
+"""`cuda.lines_sm90`: what it takes and declines, its results by the kernel's own text on the CPU, and its code."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from schedules.cuda import RULES
+from schedules.cuda.common.template import trusted
+from schedules.cuda.conv.compute import Windows
+from schedules.cuda.conv.lines_sm90 import LinesSm90, Strip, kernel
+from schedules.hardware import gpu_of
+from schedules.template import Declined
+from service.lowering import tools
+from service.lowering.apply import finish
+from service.lowering.build import build_kernel
+from service.lowering.target import resolve, to_tvm
+from tests.schedules.cuda.images import prim_func, result_of
+from tests.schedules.cuda.simulated import run
+
+SPEC = resolve("cuda-sm90")
+TARGET = to_tvm(SPEC)
+GPU = gpu_of(TARGET)
+RULE = LinesSm90()
+STEM = Windows("rows", (7, 7), (2, 2), (3, 0))
+
+
+def wanted(windows: Windows, image: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    """`relu(windows of the image + bias)` in fp32."""
+    (kh, kw), (sy, sx), above = windows.kernel, windows.strides, windows.padding[0]
+    height, width = result_of(windows, image.shape, *windows.padding)
+    padded = np.pad(image.astype("float32"), ((0, 0), (above, above), (0, 0), (0, 0)))
+    sums = np.zeros((image.shape[0], height, width, weight.shape[1]), "float32")
+    for r, q in itertools.product(range(kh), range(kw)):
+        top = r * windows.dilation[0]
+        taken = padded[:, top : top + (height - 1) * sy + 1 : sy, q : q + (width - 1) * sx + 1 : sx]
+        sums += taken @ weight[r, :, q].astype("float32").T
+    return np.maximum(sums + bias, 0)
+
+
+@pytest.mark.parametrize(
+    ("windows", "image", "filters", "point"),
+    [
+        (STEM, (2, 13, 37, 8), 40, {"pixels": 16, "consumers": 2}),
+        pytest.param(
+            *(Windows("rows", (3, 3), (1, 1), (1, 0), (2, 1)), (1, 9, 27, 8), 72, {"pixels": 32, "consumers": 3}),
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            *(Windows("rows", (2, 4), (2, 1), (0, 0)), (3, 7, 11, 8), 8, {"pixels": 8, "consumers": 3}),
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_its_text_computes_them(tmp_path, windows, image, filters, point):
+    func = prim_func(windows, image, filters)
+    found = RULE.match(func)
+    assert not isinstance(found, Declined)
+    assert point["pixels"] in RULE.choices(func, TARGET)["pixels"]
+    draw = np.random.default_rng(len(image) + filters)
+    x = draw.standard_normal(image).astype("float16")
+    kh, kw = windows.kernel
+    w = (draw.standard_normal((kh, filters, kw, 8)) / (kh * kw)).astype("float16")
+    bias = draw.standard_normal((1, 1, 1, filters)).astype("float32")
+    out = np.full((image[0], *found.result, filters), np.nan, "float16")
+    run(kernel(Strip(found, point["pixels"], point["consumers"]), GPU), [x, w, out, bias], tmp_path)
+    np.testing.assert_allclose(out.astype("float32"), wanted(windows, x, w, bias), rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("windows", "image", "filters", "reason"),
+    [
+        (Windows("taps", (3, 3), padding=(1, 1)), (1, 9, 9, 8), 8, "8 channels"),
+        (Windows("rows", (3, 3)), (1, 9, 9, 16), 8, "8 channels"),
+        (Windows("rows", (3, 3), (1, 4)), (1, 9, 9, 8), 8, "stride"),
+        (STEM, (1, 20, 26, 8), 136, "128 filters"),
+        (Windows("rows", (7, 7), (8, 2), dilation=(8, 1)), (1, 80, 400, 8), 128, "do not fit"),
+        (Windows("max", (3, 3)), (1, 9, 9, 8), 0, "kind max"),
+    ],
+)
+def test_it_declines(windows, image, filters, reason):
+    result = RULE.proposed(prim_func(windows, image, filters), TARGET)
+    assert isinstance(result, Declined) and reason in result.reason
+
+
+def test_it_is_no_default_before_a_gpu_has_run_it():
+    func = prim_func(STEM, (1, 20, 26, 8), 40)
+    assert "no GPU" in RULE.apply(func, TARGET).reason
+    with trusted():
+        first = next(rule for rule in RULES if not isinstance(rule.apply(func, TARGET), Declined))
+    assert first.name == RULE.name
+
+
+def test_every_point_of_the_space_fits_the_device():
+    func = prim_func(STEM, (32, 224, 230, 8), 64)
+    space, found = RULE.choices(func, TARGET), RULE.match(func)
+    for point in itertools.product(*space.values()):
+        launch = kernel(Strip(found, *point), GPU)
+        assert launch.shared_bytes <= GPU.shared_bytes_per_block and launch.threads <= 512
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_the_machine_code_multiplies_on_tensor_cores(tmp_path, monkeypatch):
+    disassembler = shutil.which("nvdisasm") or shutil.which("cuobjdump")
+    if disassembler is None:
+        pytest.skip("neither nvdisasm nor cuobjdump is installed")
+    func = prim_func(STEM, (1, 20, 26, 8), 40)
+    made = RULE.apply(func, TARGET, RULE.proposed(func, TARGET))
+    cubins, compiled = [], tools.nvcc
+    building = sys.modules[build_kernel.__module__]
+    monkeypatch.setattr(building, "nvcc", lambda *a: cubins.append(compiled(*a)) or cubins[-1])
+    build_kernel(finish(made.func, SPEC, 2), SPEC, tmp_path / "kernel.so")
+    (tmp_path / "kernel.cubin").write_bytes(cubins[0])
+    option = "-c" if disassembler.endswith("nvdisasm") else "-sass"
+    command = [disassembler, option, tmp_path / "kernel.cubin"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert "HGMMA.64x64x16" in shown and "LDGSTS" in shown
