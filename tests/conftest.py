@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.machinery
+import inspect
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,12 @@ os.environ[STRICT] = "1"  # children inherit it
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# TVMScript asks for the source of every frame above it. For a frame of a module without a file, `inspect` goes through
+# all modules each time; while pytest imports a test there are dozens of such frames, and it took ten seconds in all.
+for _name, _module in list(sys.modules.items()):
+    if getattr(_module, "__loader__", None) is importlib.machinery.FrozenImporter:
+        inspect.modulesbyfile.setdefault(f"<frozen {_name}>", _name)
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -22,7 +22,10 @@ def exported(path: Path) -> list[str] | None:
     return None
 
 
-WITH_ALL = {module: names for module, path in MODULES.items() if (names := exported(path)) is not None}
+@pytest.fixture(scope="module")
+def with_all() -> dict[str, list[str]]:
+    """The names in `__all__` by module."""
+    return {module: names for module, path in MODULES.items() if (names := exported(path)) is not None}
 
 
 def test_the_public_surface() -> None:
@@ -46,11 +49,11 @@ def test_the_public_surface() -> None:
     ]
 
 
-def test_every_module_that_defines_something_public_says_so() -> None:
+def test_every_module_that_defines_something_public_says_so(with_all: dict[str, list[str]]) -> None:
     silent = [
         module
         for module, path in MODULES.items()
-        if module not in WITH_ALL and any(_public(node) for node in ast.parse(path.read_text(encoding="utf-8")).body)
+        if module not in with_all and any(_public(node) for node in ast.parse(path.read_text(encoding="utf-8")).body)
     ]
     assert not silent, f"no __all__ in {silent}"
 
@@ -61,9 +64,9 @@ def _public(node: ast.stmt) -> bool:
     return named and not (isinstance(node, ast.FunctionDef) and node.decorator_list)
 
 
-@pytest.mark.parametrize("module", WITH_ALL)
-def test_all_is_sorted_without_repeats(module: str) -> None:
-    assert WITH_ALL[module] == sorted(set(WITH_ALL[module]), key=_isort_style)
+def test_all_is_sorted_without_repeats(with_all: dict[str, list[str]]) -> None:
+    wanted = {module: sorted(set(names), key=_isort_style) for module, names in with_all.items()}
+    assert {module: names for module, names in with_all.items() if names != wanted[module]} == {}
 
 
 def _isort_style(name: str) -> tuple[int, str]:
@@ -71,10 +74,14 @@ def _isort_style(name: str) -> tuple[int, str]:
     return (0 if name.isupper() else 1 if name.lstrip("_")[0].isupper() else 2), name
 
 
-@pytest.mark.parametrize("module", WITH_ALL)
-def test_every_name_in_all_resolves(module: str) -> None:
-    loaded = importlib.import_module(module)
-    assert [name for name in WITH_ALL[module] if not hasattr(loaded, name)] == []
+def test_every_name_in_all_resolves(with_all: dict[str, list[str]]) -> None:
+    missing = [
+        f"{module}.{name}"
+        for module, names in with_all.items()
+        for name in names
+        if not hasattr(importlib.import_module(module), name)
+    ]
+    assert missing == []
 
 
 def test_an_unknown_public_name_is_an_attribute_error() -> None:

@@ -13,11 +13,11 @@ import httpx
 import psutil
 import pytest
 
+from tests.jobs.light_worker import BY_SEED
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parent.parent.parent
 COMPILE = "service.jobs.entries:compile_model"
-BY_SEED = "tests.jobs.entries:by_seed"
 
 
 class RunningServer:

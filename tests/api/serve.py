@@ -8,7 +8,9 @@ from functools import partial
 from service.api.server import run
 from service.jobs.backend import Backend
 from service.jobs.once import COMPILE_ENTRY
+from service.process import flavour_zygote
 from service.process.task import Flavour
+from tests.jobs.light_worker import BY_SEED, light_zygote
 
 
 class WithoutTorch(Backend):
@@ -21,5 +23,7 @@ class WithoutTorch(Backend):
 
 if __name__ == "__main__":
     entry = sys.argv[1]
+    if entry == BY_SEED:
+        flavour_zygote.Zygote = light_zygote  # type: ignore[assignment, misc]  # as it starts one
     kind = Backend if entry == COMPILE_ENTRY else WithoutTorch
     run("127.0.0.1", 0, open_backend=partial(kind, entry=entry), no_auth="--no-auth" in sys.argv)

@@ -28,18 +28,18 @@ def test_a_key_is_made_shown_once_listed_and_revoked(relaxc: Relaxc, tmp_path: P
     assert json.loads(relaxc("keys", "ls", "--json", **here).stdout)["keys"][0]["revoked"]
 
 
-def test_people_see_the_secret_and_that_it_is_shown_once(relaxc: Relaxc, tmp_path: Path) -> None:
+def test_people_see_the_secret_and_that_it_is_shown_once(called: Relaxc, tmp_path: Path) -> None:
     here = {"RELAXC_CACHE_DIR": str(tmp_path)}
-    done = relaxc("keys", "create", "laptop", **here)
+    done = called("keys", "create", "laptop", **here)
     assert "rk_" in done.stdout
     assert "compile read" in done.stdout
     assert "not shown again" in done.stdout
-    assert "laptop" in relaxc("keys", "ls", **here).stdout
+    assert "laptop" in called("keys", "ls", **here).stdout
 
 
-def test_mistakes_have_codes(relaxc: Relaxc, tmp_path: Path) -> None:
+def test_mistakes_have_codes(called: Relaxc, tmp_path: Path) -> None:
     here = {"RELAXC_CACHE_DIR": str(tmp_path)}
-    wrong = relaxc("keys", "create", "ci", "--scope", "everything", **here)
+    wrong = called("keys", "create", "ci", "--scope", "everything", **here)
     assert wrong.returncode == 2
     assert "[invalid-option]" in wrong.stderr
-    assert "[key-not-found]" in relaxc("keys", "revoke", "k_none", **here).stderr
+    assert "[key-not-found]" in called("keys", "revoke", "k_none", **here).stderr

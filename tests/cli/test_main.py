@@ -45,8 +45,8 @@ def test_a_usage_error_exits_2_with_a_line_and_a_remedy(relaxc: Relaxc) -> None:
     "arguments",
     [("frobnicate",), ("compile", "--frob"), ("serve", "--port", "99999"), ("targets", "one", "two"), ("cache", "eat")],
 )
-def test_usage_errors_are_json_too(relaxc: Relaxc, arguments: tuple[str, ...]) -> None:
-    done = relaxc(*arguments, "--json")
+def test_usage_errors_are_json_too(called: Relaxc, arguments: tuple[str, ...]) -> None:
+    done = called(*arguments, "--json")
     assert done.returncode == 2
     error = json.loads(done.stdout)["error"]
     assert error["code"] == "invalid-option"
@@ -65,8 +65,8 @@ def test_usage_errors_are_json_too(relaxc: Relaxc, arguments: tuple[str, ...]) -
         (("README.md", "-o", "x.so", "--shape", "x=1,z z"), "invalid-shape"),
     ],
 )
-def test_errors_exit_with_their_familys_code(relaxc: Relaxc, arguments: tuple[str, ...], code: str) -> None:
-    done = relaxc("compile", *arguments, "--json")
+def test_errors_exit_with_their_familys_code(called: Relaxc, arguments: tuple[str, ...], code: str) -> None:
+    done = called("compile", *arguments, "--json")
     assert done.returncode == by_code()[code].exit_code
     error = json.loads(done.stdout)["error"]
     assert error["code"] == code
@@ -170,6 +170,7 @@ def test_version_names_what_an_artifact_depends_on(relaxc: Relaxc) -> None:
     assert "apache-tvm-ffi" in relaxc("version").stdout
 
 
+@pytest.mark.slow  # it measures the machine's peak; tests/cli/test_targets.py shows the same without
 def test_targets_start_with_this_machine(relaxc: Relaxc) -> None:
     rows = json.loads(relaxc("targets", "--json").stdout)["targets"]
     assert rows[0]["target"] == "auto"

@@ -104,24 +104,24 @@ def test_the_targets_are_the_servers(relaxc: Relaxc, server: RunningServer) -> N
 @pytest.mark.parametrize(
     "option", [("--dump", "dump"), ("--plugin", "plugin.py"), ("--force",), ("--records", "README.md")]
 )
-def test_what_only_works_here_is_refused(relaxc: Relaxc, server: RunningServer, model: Path, option: Any) -> None:
-    done = relaxc("compile", model, "-o", "x.so", *option, "--json", RELAXC_SERVER=server.url)
+def test_what_only_works_here_is_refused(called: Relaxc, server: RunningServer, model: Path, option: Any) -> None:
+    done = called("compile", model, "-o", "x.so", *option, "--json", RELAXC_SERVER=server.url)
     assert done.returncode == 2
     assert f"{option[0]} works on this machine only" in _json(done)["error"]["message"]
 
 
-def test_a_verb_without_use_for_a_server_says_so(relaxc: Relaxc) -> None:
-    refused = relaxc("--server", "http://127.0.0.1:1", "cache", "ls", "--json")
+def test_a_verb_without_use_for_a_server_says_so(called: Relaxc) -> None:
+    refused = called("--server", "http://127.0.0.1:1", "cache", "ls", "--json")
     assert refused.returncode == 2
     assert "takes no --server" in _json(refused)["error"]["message"]
-    assert relaxc("cache", "ls", RELAXC_SERVER="http://127.0.0.1:1").returncode == 0
+    assert called("cache", "ls", RELAXC_SERVER="http://127.0.0.1:1").returncode == 0
 
 
-def test_nobody_there_exits_8(relaxc: Relaxc, model: Path) -> None:
-    done = relaxc("--server", "http://127.0.0.1:1", "compile", model, "-o", "x.so", "--json")
+def test_nobody_there_exits_8(called: Relaxc, model: Path) -> None:
+    done = called("--server", "http://127.0.0.1:1", "compile", model, "-o", "x.so", "--json")
     assert done.returncode == 8
     assert _json(done)["error"]["code"] == "server-unreachable"
-    assert relaxc("--server", "nonsense", "compile", model, "-o", "x.so").returncode == 2
+    assert called("--server", "nonsense", "compile", model, "-o", "x.so").returncode == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

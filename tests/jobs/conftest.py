@@ -11,13 +11,13 @@ from service.jobs.backend import Backend
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind
 from service.process.limits import Limits
+from tests.jobs.light_worker import BY_SEED, light_zygote
 from tests.jobs.zygotes import Lender
 from tests.postgres import postgres, postgres_server
 
 __all__ = ["postgres", "postgres_server"]
 
 LIMITS = Limits(timeout_s=120.0, memory_bytes=2 << 30, file_bytes=1 << 30)
-BY_SEED = "tests.jobs.entries:by_seed"
 ENTRIES = {
     JobKind.TUNE: "tests.jobs.durable_entries:tune",
     JobKind.BENCH: "tests.jobs.durable_entries:report",
@@ -58,6 +58,7 @@ def open_backend(
 ) -> Iterator[OpenBackend]:
     """Backends over one database, by default in one cache folder; all closed at the end."""
     monkeypatch.setattr("service.jobs.backend.Pool", lender.pool)
+    monkeypatch.setattr("service.process.flavour_zygote.Zygote", light_zygote)
     opened: list[Backend] = []
 
     def make(cache: str = "cache", **options: object) -> Backend:

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from service.jobs.backend import Backend
 from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest
+from service.process import flavour_zygote
 from service.request import CompileOptions
 from tests.api.conftest import make_onnx
+from tests.jobs.light_worker import light_zygote
 
 if __name__ == "__main__":
     cache, url, entry, *seeds = sys.argv[1:]
+    flavour_zygote.Zygote = light_zygote  # type: ignore[assignment, misc]  # as it starts one
     with Backend(Path(cache), database_url=url, entry=entry) as backend:
         data = make_onnx(4)
         sha256 = hashlib.sha256(data).hexdigest()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import json
 import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +31,6 @@ def echo(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 def report(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """What the process is like."""
     import resource
-    import tempfile
 
     facts = {
         "pid": os.getpid(),
@@ -137,6 +138,15 @@ def bug(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     raise KeyError("missing")
 
 
+@functools.cache
+def small_library() -> bytes:
+    """A shared library with one function. A light worker has made it before it forks."""
+    with tempfile.TemporaryDirectory() as folder:
+        out, source = Path(folder) / "library.so", 'extern "C" int answer() { return 42; }'
+        subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", out], input=source, text=True, check=True)
+        return out.read_bytes()
+
+
 def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """What a compile leaves, without compiling: a packed library with weights of zeros, and build.json.
 
@@ -155,8 +165,7 @@ def made(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     emit({"event": "stage", "stage": "build", "state": "start"})
     time.sleep(int(shapes.get("sleep_s", (0,))[0]))
     library = workdir / "library.so"
-    source = 'extern "C" int answer() { return 42; }'
-    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", library], input=source, text=True, check=True)
+    library.write_bytes(small_library())
     tensor = TensorSpec("x", "float32", ("batch", 4))
     manifest = Manifest(
         signature=Signature((tensor,), (tensor,), ()),
