@@ -1,7 +1,7 @@
-"""`python -m benchmarks.gpu build|measure|table FOLDER`: made anywhere, measured on a GPU machine, and shown.
+"""`python -m benchmarks.gpu build|measure|table|random FOLDER`: made anywhere, measured on a GPU machine, and shown.
 
 `build` needs nvcc and no GPU. `measure` needs a GPU, torch and TVM's runtime libraries; cut off, it goes on where it
-stopped when it is called again with its results.
+stopped when it is called again with its results. `random` compiles and checks random kernels, and needs all of these.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import sys
 from pathlib import Path
 
+from benchmarks.gpu.fuzz.command import add_arguments, random_kernels
 from benchmarks.gpu.manifest import read_manifest, read_results
 
 
@@ -36,8 +37,9 @@ def main() -> int:
     shown = verbs.add_parser("table", help="print the tables of docs/benchmarks.md")
     shown.add_argument("folder", type=Path)
     shown.add_argument("--out", type=Path, help="where results.jsonl is; FOLDER without")
+    add_arguments(verbs.add_parser("random", help="compile random kernels, and compare them with fp64 references"))
     args = parser.parse_args()
-    return {"build": _build, "measure": _measure, "table": _table}[args.verb](args)
+    return {"build": _build, "measure": _measure, "table": _table, "random": random_kernels}[args.verb](args)
 
 
 def _build(args: argparse.Namespace) -> int:

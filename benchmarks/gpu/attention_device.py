@@ -28,23 +28,23 @@ def work(case: dict[str, Any]) -> tuple[float, float]:
     return flops / (2 if case["causal"] is not None else 1), size
 
 
-def inputs(case: dict[str, Any], seed: int) -> list[Any]:
+def inputs(case: dict[str, Any], seed: int, device: str = "cuda") -> list[Any]:
     """Return random operands on the GPU; masks hide some keys, and all of one row."""
     import torch
 
-    draw = torch.Generator("cuda").manual_seed(seed)
+    draw = torch.Generator(device).manual_seed(seed)
     made = [
-        torch.randn(shape, device="cuda", generator=draw).mul_(1.5).to(getattr(torch, dtype))
+        torch.randn(shape, device=device, generator=draw).mul_(1.5).to(getattr(torch, dtype))
         for shape, dtype in case["shapes"]
         if dtype != "bool"
     ]
     tensors, mask = (1 if case["layout"] == "merged" else 3), case["mask"]
     if mask == "keys":
-        hidden = torch.zeros(case["shapes"][-1][0], device="cuda")
+        hidden = torch.zeros(case["shapes"][-1][0], device=device)
         for row in range(case["batch"]):
             hidden[row, ..., max(1, case["keys"] - 1 - (row * 37) % case["keys"]) :] = _LOWEST
         return [*made[:tensors], hidden]
-    chance = torch.rand(case["shapes"][-1][0], device="cuda", generator=draw)
+    chance = torch.rand(case["shapes"][-1][0], device=device, generator=draw)
     if mask in ("full", "low"):
         made[-1].masked_fill_(chance < 0.2, float("-inf"))
         if case["queries"] > 2:
@@ -79,17 +79,17 @@ def reference(case: dict[str, Any], given: list[Any]) -> Any:
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     scores = q @ k.transpose(-1, -2) * (case["scale"] or case["head"] ** -0.5)
     if case["mask"] == "where":
-        scores = torch.where(given[-1], scores, torch.tensor(_LOWEST, dtype=dtype, device="cuda"))
+        scores = torch.where(given[-1], scores, torch.tensor(_LOWEST, dtype=dtype, device=q.device))
     elif case["mask"] == "keys":
         scores = (scores.float() + given[-1].float()).to(dtype)  # so that the sum with the least float stays finite
     elif case["mask"] != "none":
         scores = scores + given[-1].to(dtype)
     if case["causal"] is not None:
-        m, n = torch.arange(case["queries"], device="cuda")[:, None], torch.arange(case["keys"], device="cuda")
-        scores = scores.masked_fill(n > m + case["causal"], float("-inf"))
+        m, n = (torch.arange(case[name], device=q.device) for name in ("queries", "keys"))
+        scores = scores.masked_fill(n > m[:, None] + case["causal"], float("-inf"))
     found = torch.softmax(scores, -1) @ v
     if case["masked"] != "nan":
-        zero = torch.zeros((), dtype=dtype, device="cuda")
+        zero = torch.zeros((), dtype=dtype, device=q.device)
         found = torch.where(torch.isneginf(scores).all(-1, keepdim=True), zero, found)
     return (found if case["layout"] == "flat" else found.transpose(1, 2)).reshape(case["result"])
 

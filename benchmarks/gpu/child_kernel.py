@@ -11,7 +11,7 @@ from benchmarks.gpu.child import over, turn
 from benchmarks.gpu.manifest import Entry
 from benchmarks.gpu.timing import copies_for, in_turns
 
-__all__ = ["check_kernel", "measure_kernel"]
+__all__ = ["check_kernel", "compared", "measure_kernel", "poison"]
 
 _REPEATS = 8
 _WORST = 8
@@ -50,15 +50,20 @@ def check_kernel(folder: Path, entry: Entry, repeats: int) -> tuple[dict[str, An
     torch.cuda.synchronize()
     first, equal = out.clone(), True
     for _ in range(repeats):
-        out.fill_(_poison(out.dtype))
+        out.fill_(poison(out.dtype))
         kernel(*given, out)
         torch.cuda.synchronize()
         equal = equal and bool(torch.equal(torch.nan_to_num(first, 7.0), torch.nan_to_num(out, 7.0)))
     want = device.reference(case, given)
-    return _compared(first, want, device.tolerance(case), equal), kernel
+    return compared(first, want, device.tolerance(case), equal), kernel
 
 
-def _compared(first: Any, want: Any, tolerance: float, equal: bool) -> dict[str, Any]:
+def compared(first: Any, want: Any, tolerance: float, equal: bool, least: float = 0.0) -> dict[str, Any]:
+    """Return whether a result is right, and how far it is off, relative to the reference.
+
+    The reference counts as having elements of `least` at least, as a root mean square: what cancels to less has the
+    error of what it came from.
+    """
     import torch
 
     missing = bool(torch.equal(torch.isnan(want), torch.isnan(first)))
@@ -67,8 +72,8 @@ def _compared(first: Any, want: Any, tolerance: float, equal: bool) -> dict[str,
     same = bool(torch.equal(got[beyond], torch.nan_to_num(want[beyond], 0.0)))
     got, want = torch.where(beyond, 0.0, got), torch.where(beyond, 0.0, want)
     off = (got - want).abs()
-    error = float(off.norm() / want.norm().clamp_min(1e-30))
-    worst = float(off.max() / want.abs().max().clamp_min(1e-30))
+    error = float(off.norm() / want.norm().clamp_min(max(1e-30, least * off.numel() ** 0.5)))
+    worst = float(off.max() / want.abs().max().clamp_min(max(1e-30, least)))
     right = equal and missing and same and error <= tolerance and worst <= _WORST * tolerance
     found = {"right": right, "error": error, "worst": worst, "equal_bits": equal, "same_nan": missing}
     found["same_infinities"] = same
@@ -90,10 +95,10 @@ def _result(entry: Entry) -> Any:
     import torch
 
     shape, dtype = _device(entry).result(entry.case)
-    return torch.full(shape, _poison(getattr(torch, dtype)), device="cuda", dtype=getattr(torch, dtype))
+    return torch.full(shape, poison(getattr(torch, dtype)), device="cuda", dtype=getattr(torch, dtype))
 
 
-def _poison(dtype: Any) -> Any:
+def poison(dtype: Any) -> Any:
     """What no result has: NaN, and of integers a number that is larger than those that come out."""
     return float("nan") if dtype.is_floating_point else True if str(dtype) == "torch.bool" else 101
 

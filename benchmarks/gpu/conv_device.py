@@ -29,14 +29,14 @@ def work(case: dict[str, Any]) -> tuple[float, float]:
     return 2.0 * prod(shape) * taps * depth, 2.0 * (prod(case["image"]) + prod(shape) + prod(case["weight"]) + residual)
 
 
-def inputs(case: dict[str, Any], seed: int) -> list[Any]:
+def inputs(case: dict[str, Any], seed: int, device: str = "cuda") -> list[Any]:
     """Return random operands on the GPU: image, weight, bias, residual, those that there are."""
     import torch
 
-    draw = torch.Generator("cuda").manual_seed(seed)
+    draw = torch.Generator(device).manual_seed(seed)
 
     def normal(*shape: int) -> Any:
-        return torch.randn(*shape, device="cuda", generator=draw)
+        return torch.randn(*shape, device=device, generator=draw)
 
     dtype = getattr(torch, case["dtype"])
     made = [normal(*case["image"]).to(dtype)]

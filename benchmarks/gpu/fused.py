@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["prim_func_of"]
+__all__ = ["one_prim_func", "prim_func_of"]
 
 
 def prim_func_of(module: Any, legalize: Any = None) -> Any:
@@ -19,4 +20,27 @@ def prim_func_of(module: Any, legalize: Any = None) -> Any:
         for _, func in tvm.transform.Sequential(passes)(module).functions_items()
         if isinstance(func, tvm.tirx.PrimFunc)
     )
+    return func
+
+
+def one_prim_func(shapes: Sequence[tuple[int, ...]], dtype: str, value: Callable[[list[Any]], Any]) -> Any:
+    """Return the PrimFunc of `value` of operands of `shapes`, whatever would fuse of itself."""
+    import tvm
+    from tvm import relax
+
+    block = relax.BlockBuilder()
+    inner, outer = (
+        [relax.Var(f"x{i}", relax.TensorType(shape, dtype)) for i, shape in enumerate(shapes)] for _ in range(2)
+    )
+    with block.function("fused", inner, attrs={"Primitive": True}, private=True):
+        with block.dataflow():
+            result = block.emit_output(block.normalize(value(inner)))
+        block.emit_func_output(result)
+    with block.function("main", outer):
+        with block.dataflow():
+            result = block.emit_output(relax.Call(block.get().get_global_var("fused"), outer))
+        block.emit_func_output(result)
+    passes = [relax.transform.LegalizeOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
+    module = tvm.ir.transform.Sequential(passes)(block.get())
+    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
     return func

@@ -27,14 +27,14 @@ def work(case: dict[str, Any]) -> tuple[float, float]:
     return 2.0 * batch * m * n * k, 2.0 * batch * (m * k + n * k + m * n)
 
 
-def inputs(case: dict[str, Any], seed: int) -> list[Any]:
+def inputs(case: dict[str, Any], seed: int, device: str = "cuda") -> list[Any]:
     """Return random operands on the GPU, in the order of the kernel's parameters."""
     import torch
 
-    draw = torch.Generator("cuda").manual_seed(seed)
+    draw = torch.Generator(device).manual_seed(seed)
 
     def normal(*shape: int) -> Any:
-        return torch.randn(*shape, device="cuda", generator=draw)
+        return torch.randn(*shape, device=device, generator=draw)
 
     batch, m, n, k, dtype = case["batch"], case["m"], case["n"], case["k"], getattr(torch, case["dtype"])
     b_shape = (batch, k, n) if case["n_major"] else (batch, n, k)

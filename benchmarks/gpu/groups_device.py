@@ -29,14 +29,14 @@ def work(case: dict[str, Any]) -> tuple[float, float]:
     return 0.0, float(prod(case["shape"]) * size)
 
 
-def inputs(case: dict[str, Any], seed: int) -> list[Any]:
+def inputs(case: dict[str, Any], seed: int, device: str = "cuda") -> list[Any]:
     """Return random operands on the GPU: the image, a factor and a summand for each channel, and the residual."""
     import torch
 
-    draw = torch.Generator("cuda").manual_seed(seed)
+    draw = torch.Generator(device).manual_seed(seed)
 
     def normal(*shape: int) -> Any:
-        return torch.randn(*shape, device="cuda", generator=draw)
+        return torch.randn(*shape, device=device, generator=draw)
 
     made = [(normal(*case["shape"]) * 1.5 + 0.5).to(getattr(torch, case["dtype"]))]
     made += [normal(case["shape"][-1]) for _ in range(2)]

@@ -10,20 +10,18 @@ import os
 import queue
 import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.manifest import RESULTS, Entry, left, read_manifest, read_results
-from benchmarks.gpu.processes import signal_all
+from benchmarks.gpu.processes import Child, signal_all
 
 __all__ = ["CHILD", "measure"]
 
@@ -63,55 +61,6 @@ def measure(
     return run.rows
 
 
-class _Child:
-    """A process that measures; its rows come through a queue, None when it has ended."""
-
-    def __init__(self, command: Sequence[str]) -> None:
-        self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115, it lives as long as the process
-        self.process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-        )
-        self.rows: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self.ready = False
-        self.reader = threading.Thread(target=self._read, daemon=True)
-        self.reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("@"):
-                self.rows.put(json.loads(line[1:]))
-        self.rows.put(None)
-
-    def send(self, line: str) -> None:
-        """Give it a line; one that has ended gets none."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(line + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            return
-
-    def last_words(self) -> str:
-        """The end of what it wrote on stderr."""
-        self.errors.seek(0)
-        return self.errors.read()[-400:].strip()
-
-    def end(self) -> None:
-        """Kill it with all that it started."""
-        signal_all([self.process.pid], signal.SIGKILL)
-        self.process.wait()
-        self.reader.join()
-        for file in (self.process.stdin, self.process.stdout, self.errors):
-            assert file is not None
-            with suppress(BrokenPipeError):
-                file.close()
-
-
 class _Run:
     """What the workers share: the entries that wait, the children there are, the turn to be timed, and the rows."""
 
@@ -121,7 +70,7 @@ class _Run:
         self.folder, self.results, self.deadline, self.command = folder, results, deadline, [*child, str(folder)]
         self.waiting: list[Entry] = list(waiting)
         self.rows: list[dict[str, Any]] = []
-        self.children: set[_Child] = set()
+        self.children: set[Child] = set()
         self.turn, self.guard = threading.Lock(), threading.Lock()
         self.stopped_s = 0.0
         """Seconds for which somebody had the machine alone: they do not count for the others' limits."""
@@ -129,7 +78,7 @@ class _Run:
 
     def work(self) -> None:
         """Take one entry after the other until none is left or the time is over."""
-        child: _Child | None = None
+        child: Child | None = None
         while (entry := self._next()) is not None:
             if entry.suite == "sanitizer":
                 self._write(self._sanitized(entry))
@@ -148,18 +97,18 @@ class _Run:
         with self.guard:
             return self.waiting.pop(0) if self.waiting and time.monotonic() < self.deadline else None
 
-    def _open(self, command: Sequence[str]) -> _Child:
+    def _open(self, command: Sequence[str]) -> Child:
         with self.turn:  # nothing starts while somebody is timed
-            child = _Child(command)
+            child = Child(command)
             self.children.add(child)
         return child
 
-    def _close(self, child: _Child | None) -> None:
+    def _close(self, child: Child | None) -> None:
         if child is not None:
             self.children.discard(child)
             child.end()
 
-    def _measured(self, child: _Child, entry: Entry) -> dict[str, Any]:
+    def _measured(self, child: Child, entry: Entry) -> dict[str, Any]:
         """The entry's row: what the child says in the end, or why it says nothing."""
         child.send(json.dumps(asdict(entry)))
         found: dict[str, Any] = {}
@@ -206,7 +155,7 @@ class _Run:
         return late
 
     @contextmanager
-    def _alone(self, child: _Child) -> Any:
+    def _alone(self, child: Child) -> Any:
         """Have the others stopped."""
         with self.turn:
             others = [each.process.pid for each in self.children if each is not child]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["TIMED", "MovesCase", "awkward", "operands", "prim_func", "result"]
+__all__ = ["KINDS", "TIMED", "MovesCase", "awkward", "drawn", "operands", "prim_func", "result"]
 
 _FUNCTIONS = ("gelu", "silu", "tanh", "exp", "relu")
 _FLOATS = ("float16", "bfloat16", "float32")
@@ -179,6 +179,7 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "transposes_add": lambda case, op, cast, x, y: op.add(op.permute_dims(x, case.axes), op.permute_dims(y, case.axes)),
 }
 
+KINDS = (*_KINDS, *_FUNCTIONS)
 _TRANSPOSED = "cuda.transposed"
 _FASTEST = (
     MovesCase("append", (32, 12, 512, 64)),
@@ -213,11 +214,11 @@ TIMED: tuple[MovesCase, ...] = tuple(replace(case, timed=True) for case in (*_FA
 def awkward(count: int, seed: int) -> list[MovesCase]:
     """Odd extents, dtypes and parameters over all kinds; the same for the same seed."""
     draw = random.Random(seed)
-    kinds = [*_KINDS, *_FUNCTIONS]
-    return [_drawn(kinds[i % len(kinds)], draw) for i in range(count)]
+    return [drawn(KINDS[i % len(KINDS)], draw) for i in range(count)]
 
 
-def _drawn(kind: str, draw: random.Random) -> MovesCase:
+def drawn(kind: str, draw: random.Random) -> MovesCase:
+    """Return a case of `kind` with odd extents."""
     last = draw.choice((1, 2, 3, 6, 8, 20, 24, 40, 64, 72, 77, 100, 129))
     outer = [draw.choice((1, 2, 3, 5, 8, 13)) for _ in range(draw.choice((0, 1, 2)))]
     shape = (*outer, draw.choice((1, 7, 33)), last)

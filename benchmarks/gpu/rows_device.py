@@ -34,14 +34,14 @@ def _has_second(case: dict[str, Any]) -> bool:
     return bool(case["before"] == "residual" or case["kind"] == "add")
 
 
-def inputs(case: dict[str, Any], seed: int) -> list[Any]:
+def inputs(case: dict[str, Any], seed: int, device: str = "cuda") -> list[Any]:
     """Return random operands on the GPU: the rows, another tensor of their shape, and vectors for the columns."""
     import torch
 
-    draw = torch.Generator("cuda").manual_seed(seed)
+    draw = torch.Generator(device).manual_seed(seed)
 
     def normal(*shape: int) -> Any:
-        return torch.randn(*shape, device="cuda", generator=draw)
+        return torch.randn(*shape, device=device, generator=draw)
 
     made = [(normal(*case["shape"]) * 1.5 + 0.5).to(getattr(torch, case["dtype"]))]
     if _has_second(case):

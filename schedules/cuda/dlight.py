@@ -6,6 +6,7 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
+from tvm.error import InternalError
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
@@ -14,6 +15,10 @@ from schedules.ir.types import Node, PrimFunc, Stmt, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
 __all__ = ["Dlight"]
+
+
+_BREAKS = (AssertionError, AttributeError, TypeError, InternalError)
+"""What they raise where extents are not what they expect, or TVM's own state breaks: a rule behind may take it."""
 
 
 class Dlight:
@@ -33,7 +38,7 @@ class Dlight:
             return Declined("it reduces nothing")
         try:
             found = self.rule.apply(func, target, False)
-        except TypeError as error:  # how gpu.Transpose says that an index is not an integer
+        except _BREAKS as error:
             return Declined(f"dlight's rule fails: {error}")
         if found is None:
             return Declined(self.reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from service.lowering.target import to_tvm
 from service.lowering.tools import link, linker_of, nvcc
 from service.request import TargetSpec
 
-__all__ = ["KERNEL", "build", "build_kernel"]
+__all__ = ["KERNEL", "build", "build_kernel", "build_kernels"]
 
 KERNEL = "kernel"
 """The name of the one function in what `build_kernel` writes."""
@@ -53,12 +54,20 @@ def build_kernel(func: Any, spec: TargetSpec, out: Path) -> None:
 
     Raise as `build` does.
     """
+    build_kernels({KERNEL: func}, spec, out)
+
+
+def build_kernels(funcs: Mapping[str, Any], spec: TargetSpec, out: Path) -> None:
+    """Build the shared library `out` of scheduled PrimFuncs by name: one start of each tool for all.
+
+    Raise as `build` does.
+    """
     import tvm
 
     from service.lowering import pipeline
 
     pipeline.register()
-    module = tvm.IRModule({KERNEL: func.with_attr("global_symbol", KERNEL)})
+    module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in funcs.items()})
     with environment_variable("TVM_COMPILE_FORCE_FALLBACK", "1"), tvm.transform.PassContext(opt_level=3):
         compiled = tvm.tirx.build(module, to_tvm(spec), pipeline=pipeline.NAME)
     _write(compiled, spec, out, no_dump)

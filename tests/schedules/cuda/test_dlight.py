@@ -5,7 +5,10 @@ from __future__ import annotations
 from tvm import relax
 from tvm.relax import op
 
+from benchmarks.gpu import plain_cases
 from benchmarks.gpu.fused import prim_func_of
+from benchmarks.gpu.gemm_cases import Case, prim_func
+from benchmarks.gpu.plain_cases import PlainCase
 from schedules.cuda import RULES
 from schedules.cuda.dlight import Dlight
 from schedules.template import Declined, Schedule
@@ -41,3 +44,21 @@ def test_an_exception_of_a_rule_is_a_decline():
 
     result = Dlight("cuda.broken", Breaks(), "").apply(_patches(), to_tvm(resolve("cuda-sm90")))
     assert isinstance(result, Declined) and "not an integer" in result.reason
+
+
+def test_a_rule_that_takes_an_expression_for_an_integer_declines():
+    """Batches of products with one vector in fp32, which gpu.GEMV splits into an extent that is a quotient."""
+    func, target = prim_func(Case(24, 31, 1, 97, "float32", "float16", "relu")), to_tvm(resolve("cuda-sm90"))
+    results = {rule.name: rule.apply(func, target) for rule in RULES if isinstance(rule, Dlight)}
+    declined = results["cuda.gemv"]
+    assert isinstance(declined, Declined) and "FloorDiv" in declined.reason
+    assert any(isinstance(result, Schedule) for result in results.values())
+
+
+def test_a_rule_that_breaks_within_tvm_declines():
+    """The mean of all elements with something fused before it, on which gpu.Reduction loses a block."""
+    case, target = PlainCase("mean", (1, 61, 191), steps=("tanh",), axes=(0, 1, 2)), to_tvm(resolve("cuda-sm90"))
+    results = {rule.name: rule.apply(plain_cases.prim_func(case), target) for rule in RULES[-6:]}
+    declined = results["cuda.reduction"]
+    assert isinstance(declined, Declined) and "block_realize" in declined.reason
+    assert isinstance(results["cuda.general_reduction"], Schedule)

@@ -1,0 +1,242 @@
+"""A case from a seed and an index alone: every family of kernels, its sizes mostly awkward, its work bounded."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from benchmarks.gpu import (
+    attention_cases,
+    conv_cases,
+    gemm_cases,
+    groups_cases,
+    moves_cases,
+    plain_cases,
+    rows_cases,
+)
+from benchmarks.gpu.attention_cases import AttentionCase
+from benchmarks.gpu.conv_cases import ConvCase
+from benchmarks.gpu.fuzz.sizes import LOW, channels, dtype_of, extent, out_of, shape_of
+from benchmarks.gpu.gemm_cases import Case
+from benchmarks.gpu.groups_cases import GroupsCase
+from benchmarks.gpu.moves_cases import MovesCase
+from benchmarks.gpu.plain_cases import PlainCase
+from benchmarks.gpu.rows_cases import RowsCase
+
+__all__ = ["SUITES", "Drawn", "draw"]
+
+SUITES: Mapping[str, Any] = {
+    "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases, "groups": groups_cases,
+    "moves": moves_cases, "plain": plain_cases, "rows": rows_cases,
+}  # fmt: skip
+"""What makes the PrimFunc of each suite's cases."""
+
+_MOST_FLOPS = 1 << 32
+_MOST_ELEMENTS = 1 << 23
+"""Of an operand, of a result, and of the scores of an attention."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A case of a suite. `pointed`: at a random point of a template's space, not at its default."""
+
+    seed: int
+    index: int
+    family: str
+    suite: str
+    case: Any
+    pointed: bool
+
+    @property
+    def id(self) -> str:
+        """What it is drawn from."""
+        return f"{self.seed}:{self.index}"
+
+    def chooser(self) -> random.Random:
+        """Return what draws its points, the same each time."""
+        return random.Random(f"{self.id}:point")
+
+
+def draw(seed: int, index: int) -> Drawn:
+    """Return the case with this index, the same whenever and wherever it is drawn."""
+    chance = random.Random(f"{seed}:{index}")
+    family = chance.choices(list(_FAMILIES), [weight for weight, _, _ in _FAMILIES.values()])[0]
+    _, suite, made = _FAMILIES[family]
+    return Drawn(seed, index, family, suite, made(chance), chance.random() < 0.5)
+
+
+def _gemm(chance: random.Random) -> Case:
+    while True:
+        dtype = dtype_of(chance)
+        whole = chance.random() < 0.88  # what the copy engine takes
+        n, k = (channels(chance, 4096) if whole else extent(chance, 600) for _ in range(2))
+        batch = chance.choice((1, 1, 1, 1, 2, 3, 7, 24))
+        m = extent(chance, 2000) if chance.random() < 0.95 else chance.randrange(20_000, 70_000)
+        known = [each for each in gemm_cases.EPILOGUES if each != "low" or (whole and dtype in LOW)]
+        case = Case(batch, m, n, k, dtype, out_of(chance, dtype), chance.choice(known), chance.random() < 0.5)
+        if case.flops <= _MOST_FLOPS and batch * max(m * n, m * k, n * k) <= _MOST_ELEMENTS:
+            return case
+
+
+_KINDS = ("taps", "taps", "taps", "pointwise", "rows", "depthwise", "depthwise", "max", "sum", "pixels")
+
+
+def _conv(chance: random.Random) -> ConvCase:
+    while True:
+        kind, dtype = chance.choice(_KINDS), dtype_of(chance, wide=0.06)
+        deep = channels(chance, 520) if chance.random() < 0.93 else extent(chance, 130)
+        filters = channels(chance, 520) if kind in ("taps", "rows", "pointwise") else deep
+        kernel = chance.choice(((3, 3), (3, 3), (1, 1), (5, 5), (7, 7), (1, 3), (3, 1), (2, 2), (4, 3), (1, 7)))
+        dilation = chance.choice(((1, 1), (1, 1), (1, 1), (2, 2), (1, 2), (3, 1)))
+        strides = chance.choice(((1, 1), (1, 1), (1, 1), (2, 2), (2, 1), (1, 2), (3, 2), (5, 5)))
+        pads = [chance.choice((0, 1, kernel[i % 2] // 2, kernel[i % 2] - 1)) for i in range(4)]
+        if kind == "rows":
+            deep, dilation = chance.choice((8, 8, 8, 16)), (dilation[0], 1)
+            pads[1] = pads[3] = 0
+        if kind in ("pointwise", "pixels"):
+            kernel, strides, dilation, pads = (1, 1), (1, 1), (1, 1), [0, 0, 0, 0]
+        if kind == "sum":
+            dilation = (1, 1)
+        sides = (extent(chance, 70), extent(chance, 70)) if chance.random() < 0.93 else (1, chance.randrange(900, 4000))
+        case = ConvCase(
+            kind, (chance.choice((1, 1, 2, 3, 5, 17)), *sides, deep), filters, kernel, strides,
+            (pads[0], pads[1], pads[2], pads[3]), dilation, dtype, out_of(chance, dtype),
+            chance.choice(("none", "bias", "bias_relu", "bias_clip", "bias_residual_relu")),
+        )  # fmt: skip
+        if min(case.size) <= 0 or (kind == "rows" and deep * kernel[1] > 64):
+            continue
+        result = case.image[0] * prod(case.size) * filters
+        flops = 2 * result * prod(kernel) * (deep if kind in ("taps", "rows", "pointwise") else 1)
+        if flops <= _MOST_FLOPS and max(result, prod(case.image), prod(case.weight)) <= _MOST_ELEMENTS:
+            return case
+
+
+def _heads(chance: random.Random) -> tuple[int, int]:
+    """Heads, and the heads of keys and values that they share."""
+    shared = chance.choice((1, 1, 2, 3, 4))
+    return shared * chance.choice((1, 1, 2, 3, 4, 8)), shared
+
+
+_HEADS = (8, 24, 32, 40, 64, 64, 72, 80, 96, 104, 128, 128, 160, 192, 256)
+
+
+def _bounded(case: AttentionCase) -> bool:
+    """Whether its scores, and what the fp64 reference makes of its operands, are few enough."""
+    rows = case.batch * case.heads
+    scores, wide = rows * case.queries * case.keys, rows * max(case.queries, case.keys) * case.head
+    return scores <= _MOST_ELEMENTS and wide <= 2 * _MOST_ELEMENTS and 4 * scores * case.head <= _MOST_FLOPS
+
+
+def _attention(chance: random.Random) -> AttentionCase:
+    while True:
+        dtype, layout = chance.choice(LOW), chance.choice(attention_cases.LAYOUTS)
+        heads, shared = _heads(chance)
+        queries = extent(chance, 1100)
+        keys = queries if layout == "merged" else extent(chance, 1100)
+        case = AttentionCase(
+            chance.choice((1, 1, 2, 3)), heads, queries, keys, chance.choice(_HEADS), shared, dtype,
+            out_of(chance, dtype), layout,
+            "none" if layout == "flat" else chance.choice(("none", "none", *attention_cases.MASKS)),
+            chance.choice((None, None, 0, keys - queries, keys // 3)), chance.choice(("nan", "zero", "never_nan")),
+            chance.choice((0.0, 0.0, 0.3)),
+        )  # fmt: skip
+        if _bounded(case):
+            return case
+
+
+def _decoding(chance: random.Random) -> AttentionCase:
+    while True:
+        dtype = chance.choice(LOW)
+        heads, shared = _heads(chance)
+        queries = chance.choice((1, 1, 1, 2, 3, 15, 16, 17, 40, 63, 64))
+        keys = extent(chance, 5000, least=256) if chance.random() < 0.9 else chance.randrange(16_000, 33_000)
+        case = AttentionCase(
+            chance.choice((1, 1, 2, 3, 7)), heads, queries, keys, chance.choice(_HEADS), shared, dtype,
+            out_of(chance, dtype), chance.choice(("bshd", "bhsd", "bhsd")),
+            chance.choice(("none", "none", *attention_cases.MASKS)),
+            chance.choice((None, None, keys - queries, keys // 3)), chance.choice(("nan", "zero")),
+        )  # fmt: skip
+        if _bounded(case):
+            return case
+
+
+def _rows(chance: random.Random) -> RowsCase:
+    kind = chance.choice(("layer_norm", "rms_norm", "softmax", "softmax", "gelu", "add", "transpose"))
+    moves = kind in ("gelu", "add", "transpose")
+    while True:
+        columns = channels(chance, 17_000) if chance.random() < 0.85 else extent(chance, 4000)
+        shape = (*shape_of(chance, 5000)[-2:], columns)
+        if prod(shape) <= _MOST_ELEMENTS:
+            break
+    dtype = dtype_of(chance, wide=0.4)
+    out = dtype if kind == "transpose" else out_of(chance, dtype)
+    return RowsCase(kind, shape, dtype, out, "none" if moves else chance.choice(("none", "none", "residual", "scale")))
+
+
+def _groups(chance: random.Random) -> GroupsCase:
+    while True:
+        groups = chance.choice((1, 2, 3, 5, 8, 32))
+        width = chance.choice((1, 2, 4, 6, 8, 10, 16, 20, 40))
+        shape = (chance.choice((1, 1, 2, 5)), extent(chance, 70), extent(chance, 70), groups * width)
+        if prod(shape) <= _MOST_ELEMENTS and (shape[-1] % 8 == 0 or chance.random() < 0.2):
+            break
+    dtype = dtype_of(chance, wide=0.3)
+    return GroupsCase(shape, groups, dtype, out_of(chance, dtype), chance.choice(("none", "silu", "residual")))
+
+
+_SHAPELESS = ("gelu", "silu", "tanh", "exp", "relu", "add", "bias", "scale", "where", "equal")
+
+
+def _moves(chance: random.Random) -> MovesCase:
+    case = moves_cases.drawn(chance.choice(moves_cases.KINDS), chance)
+    if case.kind in _SHAPELESS and chance.random() < 0.6:
+        case = replace(case, shape=shape_of(chance, _MOST_ELEMENTS // 4))
+    if case.kind == "silu_transpose" and chance.random() < 0.3:
+        case = replace(case, shape=(extent(chance, 9), extent(chance, 1000), extent(chance, 800)), axes=(0, 2, 1))
+    return replace(case, parameters=None)
+
+
+def _spread(chance: random.Random) -> PlainCase:
+    image = (chance.choice((1, 2, 5)), chance.randrange(1, 9), extent(chance, 260), extent(chance, 260))
+    axes = (chance.randrange(4), chance.randrange(6))
+    return PlainCase("spread", image, dtype_of(chance, wide=0.3), chance.choice(LOW), axes=axes)
+
+
+def _grouped(chance: random.Random, dtype: str) -> PlainCase:
+    groups, channels_of = chance.choice((2, 3, 4)), chance.choice((1, 4, 8, 9))
+    image = (chance.choice((1, 2)), groups * channels_of, extent(chance, 33), extent(chance, 33))
+    axes = (groups, groups * chance.choice((1, 5, 8, 16)), chance.choice((1, 3, 5)), chance.choice((1, 2)))
+    return PlainCase("grouped", image, dtype, out_of(chance, dtype), axes=axes)
+
+
+def _plain(chance: random.Random) -> PlainCase:
+    kind = chance.choice(("chain",) * 6 + ("sum", "mean", "max", "grouped"))
+    dtype = dtype_of(chance, wide=0.3)
+    if kind == "grouped":
+        return _grouped(chance, dtype)
+    shape = shape_of(chance, _MOST_ELEMENTS // 4)
+    steps = [chance.choice(plain_cases.UNARY + plain_cases.BINARY * 2) for _ in range(chance.randrange(1, 5))]
+    others = [
+        tuple(size if chance.random() < 0.6 else 1 for size in shape) for s in steps if s in plain_cases.BINARY
+    ]  # fmt: skip
+    axes: tuple[int, ...] = ()
+    if kind != "chain":
+        axes = tuple(sorted(chance.sample(range(len(shape)), chance.randrange(1, len(shape) + 1))))
+    return PlainCase(kind, shape, dtype, out_of(chance, dtype), tuple(steps), tuple(others), axes)
+
+
+_FAMILIES: Mapping[str, tuple[int, str, Callable[[random.Random], Any]]] = {
+    "gemm": (22, "gemm", _gemm),
+    "conv": (24, "conv", _conv),
+    "attention": (9, "attention", _attention),
+    "decoding": (8, "attention", _decoding),
+    "rows": (12, "rows", _rows),
+    "groups": (7, "groups", _groups),
+    "moves": (11, "moves", _moves),
+    "plain": (5, "plain", _plain),
+    "spread": (2, "plain", _spread),
+}
+"""Each family's share in percent, its suite, and what draws a case."""
