@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import sys
+import threading
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +18,7 @@ import torch
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.build import described
 from benchmarks.gpu.fuzz import run as running
+from benchmarks.gpu.fuzz import sanitize as sanitizing
 from benchmarks.gpu.fuzz.check_child import check
 from benchmarks.gpu.fuzz.compile_child import build_batch, kernel_of
 from benchmarks.gpu.fuzz.draw import SUITES, Drawn, draw
@@ -162,6 +166,12 @@ def test_no_time_leaves_all_for_another_call(tmp_path):
     assert len(fuzz(plan(tmp_path))) == 6
 
 
+def test_a_machine_that_can_check_nothing_leaves_all_for_another_call(tmp_path, capsys):
+    checker = (sys.executable, "-S", "-c", "raise OSError('no driver')")
+    assert fuzz(replace(plan(tmp_path), checker=checker)) == [] and "no driver" in capsys.readouterr().out
+    assert len(fuzz(plan(tmp_path))) == 6
+
+
 def test_a_wrong_value_is_status_one(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu", "random", str(tmp_path), "--count", "6"])
     fuzz(plan(tmp_path, indices=range(5)))
@@ -186,3 +196,19 @@ def test_kernels_that_are_built_together_and_that_fail_alone(tmp_path):
 
 def _is_small(drawn: Drawn) -> bool:
     return drawn.suite == "gemm" and drawn.case.epilogue == "none" and drawn.case.flops < 1 << 20
+
+
+@pytest.mark.parametrize(("trouble", "status"), [("", 0), ("check:dies=0:1", 9), ("check:wrong=0:1", 0), ("", 9)])
+def test_a_sanitizer_is_clean_where_it_exits_so_and_every_value_is_right(trouble, status, tmp_path, monkeypatch):
+    tool = tmp_path / "compute-sanitizer"  # in its place: writes a log, runs the rest, and exits
+    tool.write_text(f'#!/bin/sh\necho "a race" > "$6"\nshift 6\n"$@" || exit 9\nexit {status}\n')
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(sanitizing, "CHECKER", (*FAKE, trouble or "check"))
+    row = {"id": "one", "status": "done", "tool": "racecheck", "rule": "cuda.attention_sm90"}
+    entries = [Entry(f"0:{index}", "attention", {}) for index in range(3)]
+    sanitizing._watch(tmp_path, row, entries, time.monotonic() + 60, threading.Lock())
+    (found,) = read_results(tmp_path)
+    clean = not trouble and not status
+    assert found["right"] is clean and is_bad(found) is not clean and found["of"] == 3
+    assert clean or "a race" in found["said"]

@@ -193,10 +193,15 @@ class _Run:
                 row = child.rows.get(timeout=0.2)
             except queue.Empty:
                 continue
+            if row is None and not child.ready:  # nothing can be checked here: what waits is left for another call
+                print(f"no process that checks can start: {child.last_words()}", flush=True)
+                self.deadline = 0.0
+                return None
             if row is None:
                 return {"id": entry.id, "status": "failed", "lost": f"it died: {child.last_words()}"}
             if "ready" not in row:
                 return row
+            child.ready = True
         return {"id": entry.id, "status": "failed", "lost": f"it took more than {limit_s:.0f} s"}
 
     def _write(self, row: dict[str, Any]) -> None:
