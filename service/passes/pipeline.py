@@ -52,6 +52,7 @@ from service.passes.simplify.simplify_sizes import SimplifySizes
 from service.passes.simplify.sink_reshape import SinkReshape
 from service.passes.vm.lift_weights import LiftWeights
 from service.passes.vm.order_shape_stores import OrderShapeStores
+from service.passes.vm.share_storage import ShareStorage
 from service.request import Precision
 
 __all__ = ["Job", "lowering_passes", "phases"]
@@ -266,12 +267,13 @@ def _weights(job: Job) -> list[Any]:
 
 
 def lowering_passes(target: Target) -> list[Any]:
-    """From scheduled PrimFuncs and Relax to what the VM's code generator takes: TVM's order, and one pass of ours."""
+    """From scheduled PrimFuncs and Relax to what the VM's code generator takes: TVM's order, and two passes of ours."""
     return [
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(),
+        ShareStorage(),
         *([relax.transform.RewriteCUDAGraph()] if str(target.kind.name) == "cuda" else []),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),

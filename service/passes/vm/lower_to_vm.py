@@ -58,13 +58,13 @@ def _lower(module: IRModule, target: Target, bounds: Mapping[str, DimBounds]) ->
             except Exception as error:
                 message = f"pass {each.info.name} of the VM lowering raised {type(error).__name__}: {error}"
                 raise CompileFailed(message, stage="build", phase="finalize") from error
-            if each.info.name == "StaticPlanBlockMemory":
+            if each.info.name == "ShareStorage":
                 memory = _planned(module["main"], bounds)
     return module, memory
 
 
 def _planned(main: relax.Function, bounds: Mapping[str, DimBounds]) -> MemoryReport:
-    """Storages as StaticPlanBlockMemory left them: what it planned, and what it could not."""
+    """Storages as ShareStorage left them: what it planned, and what it could not."""
     sizes: list[int] = []
     dynamic = 0
     names: set[str] = set()
