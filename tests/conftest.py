@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import inspect
 import os
@@ -13,6 +14,7 @@ import pytest
 
 from schedules.strict import STRICT
 from tests.sampling import mark_unsampled
+from tests.zoo import share_exports
 
 os.environ[STRICT] = "1"  # children inherit it
 
@@ -31,6 +33,14 @@ GOLDEN = Path(__file__).parent / "golden"
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite tests/golden/ with what the tests produce")
     parser.addoption("--points", type=int, help="points of each template's space (tests/conformance)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """In the process that starts the others: a test's model that is exported by one of them is there for all."""
+    if not hasattr(config, "workerinput"):
+        sharing = contextlib.ExitStack()
+        sharing.enter_context(share_exports())
+        config.add_cleanup(sharing.close)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,12 +22,19 @@ from service.tuning.records import RecordTarget
 from tests.machines import KIB, MACHINES, MIB, UNKNOWN, Machine
 
 
+@functools.cache
+def read(described: Machine) -> processor.Cpu:
+    """What is read from its files, which are some thousands for a large machine."""
+    with tempfile.TemporaryDirectory() as folder:
+        return described.read(Path(folder))
+
+
 @pytest.fixture
-def auto(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def auto(monkeypatch: pytest.MonkeyPatch):
     """Gives what `auto` means on a machine."""
 
     def on(described: Machine) -> TargetSpec:
-        cpu = described.read(tmp_path)
+        cpu = read(described)
         monkeypatch.setattr(machine, "cpu", lambda: cpu)
         target._warn_of_unknown.cache_clear()
         return resolve("auto")
@@ -103,6 +112,7 @@ def test_the_model_of_the_fastest_core_counts(tmp_path):
 def test_a_machine_that_tells_nothing_but_its_name(tmp_path):
     """As in a container without /sys: the row's caches, and a core for each CPU."""
     described = MACHINES["Zen 4: EPYC 9654"]
+    described = replace(described, clusters=(replace(described.clusters[0], cores=4, l3_cores=4),))
     described.write(tmp_path)
     (tmp_path / "sys").rename(tmp_path / "hidden")
     found = processor.read(tmp_path, "x86_64", range(4))

@@ -126,8 +126,8 @@ def _first_input(request: CompileRequest) -> tuple[str, tuple[Any, ...]]:
     return info.signature.inputs[0].name, info.signature.inputs[0].shape
 
 
-def test_a_run_leaves_records_a_report_and_a_curve(request_: CompileRequest, workdir: Path) -> None:
-    events = tuned(request_, workdir)
+def test_a_run_leaves_records_a_report_and_a_curve(workdir: Path) -> None:
+    events = tuned(prepare(export("mlp", "onnx")), workdir)
     result = events[-1]
     assert result["event"] == "result"
     assert result["files"] == ["records.jsonl", "report.json", "curve.png"]

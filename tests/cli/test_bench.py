@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,10 @@ import pytest
 from service.cli.main import main
 from service.config import settings
 from tests.cli.conftest import Relaxc
+from tests.runtime.conftest import artifact, linear
 from tests.zoo import export
+
+__all__ = ["artifact", "linear"]
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +67,12 @@ def test_bench_alone(cnn: tuple[Path, Path], capsys: pytest.CaptureFixture[str])
 
 @pytest.mark.parametrize("against", ["onnxruntime", "torch"])
 def test_a_comparison_that_would_mislead_is_refused(
-    cnn: tuple[Path, Path], against: str, capsys: pytest.CaptureFixture[str]
+    artifact: Callable[..., Path], against: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    artifact = cnn[1]
-    assert main(["bench", str(artifact), "--against", against]) == 2
+    made = artifact(digests={"model": "ab" * 32})
+    assert main(["bench", str(made), "--against", against]) == 2
     other = export("mlp", "pt2")  # not what the artifact was compiled from
-    assert main(["bench", str(artifact), "--against", against, "--model", str(other)]) == 2
+    assert main(["bench", str(made), "--against", against, "--model", str(other)]) == 2
     said = capsys.readouterr().err
     assert "needs --model" in said
     assert ("digests differ" if against == "torch" else "use --against torch") in said

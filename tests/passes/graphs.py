@@ -13,12 +13,11 @@ from tvm import relax
 from service.passes import Optimized, finalize
 from service.passes.common.constants import constant, numpy_dtype
 from service.passes.common.rewrite import op_name
+from tests import quickly
 
 __all__ = ["TARGET", "assert_becomes", "assert_unchanged", "compute", "graph", "operators", "ops", "run", "weights"]
 
 TARGET = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2})
-_QUICKLY = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "num-cores": 2, "opt-level": 0})
-"""TARGET with as little of LLVM's work as there is: what passes do is not seen in the machine code of plain loops."""
 
 
 def graph(build: Callable[..., Any], **inputs: Any) -> tvm.IRModule:
@@ -91,7 +90,7 @@ def compute(module: tvm.IRModule, *inputs: Any) -> list[Any]:
 def run(optimized: Optimized, *inputs: Any) -> list[Any]:
     """What an optimized module computes, its PrimFuncs unscheduled."""
     module, _ = finalize(optimized.module, TARGET)
-    machine = relax.VirtualMachine(relax.build(module, _QUICKLY, relax_pipeline=None), tvm.cpu())
+    machine = quickly.machine_of(relax.build(module, quickly.target(), relax_pipeline=None))
     tensors: Sequence[Any] = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs]
     results = machine["main"](*tensors, tvm_ffi.convert(list(optimized.weights.values())))
     return [result.numpy() for result in results]

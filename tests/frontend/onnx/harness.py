@@ -13,6 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from service.frontend import ImportedModel, load, reference
 from service.request import ModelFormat
 from service.signature import Signature
+from tests import quickly
 
 __all__ = ["check", "inputs_for", "model", "node", "run", "value", "write"]
 
@@ -81,12 +82,10 @@ def inputs_for(signature: Signature, sizes: Mapping[str, int] | None = None, see
 
 
 def run(imported: ImportedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """The outputs by name, through TVM's default pipeline for the CPU, and as little of LLVM's as there is."""
+    """The outputs by name, through TVM's default pipeline for the CPU."""
     import tvm
-    from tvm import relax
 
-    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "opt-level": 0})
-    machine = relax.VirtualMachine(tvm.compile(imported.module, target), tvm.cpu())
+    machine = quickly.machine_of(tvm.compile(imported.module, quickly.target()))
     arguments = [tvm.runtime.tensor(inputs[spec.name]) for spec in imported.signature.inputs]
     results = machine["main"](*arguments)
     return {spec.name: result.numpy() for spec, result in zip(imported.signature.outputs, results, strict=True)}

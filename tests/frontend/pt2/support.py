@@ -12,6 +12,7 @@ import numpy as np
 from service.frontend.model import ImportedModel
 from service.frontend.pt2 import frontend as exported_program
 from service.signature import Dim
+from tests import quickly
 
 __all__ = ["Case", "arrays_of", "check", "compiled", "export"]
 
@@ -44,10 +45,8 @@ def arrays_of(*args: Any, **kwargs: Any) -> list[Any]:
 def compiled(model: ImportedModel) -> Any:
     """Arrays in, arrays out, by TVM's own pipeline without optimization."""
     import tvm
-    from tvm import relax
 
-    target = tvm.target.Target({"kind": "llvm", "mcpu": "x86-64-v3", "opt-level": 0})
-    machine = relax.VirtualMachine(tvm.compile(model.module, target), tvm.cpu())
+    machine = quickly.machine_of(tvm.compile(model.module, quickly.target()))
 
     def run(arrays: Sequence[Any]) -> list[Any]:
         return [out.numpy() for out in machine["main"](*map(tvm.runtime.tensor, arrays))]

@@ -15,6 +15,7 @@ from service.passes import MemoryReport, finalize, optimize
 from service.passes.vm.lower_to_vm import PLAN_MAX_BYTES
 from service.request import CompileOptions
 from service.signature import DimBounds
+from tests import quickly
 from tests.passes.graphs import TARGET, graph, random, weights
 
 
@@ -65,7 +66,7 @@ def test_a_plan_that_is_too_large_is_not_made() -> None:
 def test_one_module_runs_several_sizes(upper: int | None) -> None:
     optimized = optimize(graph(chain, x=("n", 16)), TARGET, CompileOptions())
     module, _ = finalize(optimized.module, TARGET, bounds={"n": DimBounds(1, upper)})
-    machine = relax.VirtualMachine(relax.build(module, TARGET, relax_pipeline=None), tvm.cpu())
+    machine = quickly.machine_of(relax.build(module, quickly.target(), relax_pipeline=None))
     packed = tvm_ffi.convert(list(optimized.weights.values()))
     fixed = {}
     for rows in (8, 1, 5, 8):
@@ -77,7 +78,7 @@ def test_one_module_runs_several_sizes(upper: int | None) -> None:
 def test_bfloat16_passes_the_boundary() -> None:
     optimized = optimize(graph(op.negative, x=("bfloat16", (3,))), TARGET, CompileOptions())
     module, _ = finalize(optimized.module, TARGET)
-    machine = relax.VirtualMachine(relax.build(module, TARGET, relax_pipeline=None), tvm.cpu())
+    machine = quickly.machine_of(relax.build(module, quickly.target(), relax_pipeline=None))
     x = np.array([1, -2, 3], ml_dtypes.bfloat16)
     got = machine["main"](tvm.runtime.tensor(x), tvm_ffi.convert([]))[0].numpy()
     np.testing.assert_array_equal(got, -x)
