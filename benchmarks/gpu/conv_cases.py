@@ -124,9 +124,13 @@ def _resnet(batch: int) -> list[ConvCase]:
 def _mobilenet(batch: int) -> list[ConvCase]:
     shapes = [(112, 32, 1), (112, 96, 2), (56, 144, 1), (56, 144, 2), (28, 192, 1), (28, 192, 2), (14, 384, 1)]
     shapes += [(14, 576, 1), (14, 576, 2), (7, 960, 1)]
+    stem = ConvCase("rows", (batch, 224, 226, 8), 32, (3, 3), (2, 2), (1, 0, 1, 0), epilogue="bias_clip")
     return [
-        ConvCase("depthwise", (batch, s, s, c), c, (3, 3), (by, by), _AROUND, epilogue="bias_clip")
-        for s, c, by in shapes
+        stem,
+        *(
+            ConvCase("depthwise", (batch, s, s, c), c, (3, 3), (by, by), _AROUND, epilogue="bias_clip")
+            for s, c, by in shapes
+        ),
     ]
 
 
@@ -142,7 +146,7 @@ def _tile(rows: int, columns: int, splits: int, **others: int) -> dict[str, int]
 _DEEP = (_tile(64, 128, 1, cluster=2), _tile(128, 128, 2), _tile(128, 128, 1, cluster=2), _tile(128, 256, 4))
 _WIDE = ({"ahead": 1}, _tile(128, 256, 1, ahead=1), _tile(64, 256, 0, ahead=1), _tile(128, 128, 1, ahead=1))
 _NARROW = (_tile(128, 64, 0), _tile(128, 64, 1), _tile(64, 64, 1), _tile(128, 128, 1, cluster=2))
-_STEM = (_tile(128, 64, 1, cluster=2), _tile(128, 64, 0), _tile(128, 64, 0, cluster=2), _tile(64, 64, 0), {"ahead": 1})
+_STEM = tuple({"pixels": p, "consumers": c} for p, c in ((16, 2), (24, 3), (56, 3), (112, 2), (112, 3)))
 _POINTS: Mapping[tuple[str, int, int, int, int], tuple[dict[str, int], ...]] = {
     ("taps", 32, 7, 512, 512): _DEEP, ("taps", 32, 14, 512, 512): _DEEP, ("pointwise", 32, 14, 1024, 512): _DEEP,
     ("pointwise", 32, 14, 1024, 256): _DEEP, ("pointwise", 32, 28, 512, 256): _DEEP,
@@ -152,6 +156,7 @@ _POINTS: Mapping[tuple[str, int, int, int, int], tuple[dict[str, int], ...]] = {
     ("pointwise", 1, 56, 64, 256): ({"ahead": 1}, _tile(64, 64, 1)), ("pointwise", 1, 28, 128, 512): ({"ahead": 1},),
     ("pointwise", 1, 56, 256, 64): (_tile(64, 64, 2), _tile(64, 64, 1, ahead=1)),
     ("pointwise", 32, 56, 64, 64): _NARROW, ("rows", 32, 224, 8, 64): _STEM,
+    ("rows", 32, 224, 8, 32): _STEM, ("rows", 1, 224, 8, 64): ({"pixels": 8}, {"pixels": 24}),
     ("depthwise", 1, 56, 144, 144): tuple({"strip": s, "per_sm": 1} for s in (2, 4)),
     **{
         ("depthwise", 32, size, channels, channels): tuple({"strip": s, "per_sm": 1} for s in (1, 2, 4))

@@ -3,7 +3,9 @@
 // in one piece, at any two distances: 8 pixels under one tap of the kernel are such a piece where the pixels of a line
 // are sorted by their place modulo the stride, the next 8 rows are the next line of the result, and the next 8 of the sum
 // are the next tap. So each pixel is copied once for a strip of tiles, and is multiplied under all of its taps.
-// A warp of the producers copies a strip; each consumer warpgroup takes every CONSUMERS-th tile.
+// A warp of the producers copies a strip, always into the same place of the ring: a barrier tells a wait of one phase from
+// the next only, so whoever waits may never be two behind. So too every warp of the consumers lets go of every strip, also
+// of one that has no tile for its warpgroup. Each consumer warpgroup takes every CONSUMERS-th tile.
 // Stands in a namespace that has defined: IMAGES, IN_H, IN_W, OUT_H, OUT_W, KERNEL_H, KERNEL_W, STEP_Y, STEP_X, PAD_Y,
 // DILATION_Y, SIZE_N, TILE_N, STRIP, STAGES, CONSUMERS, the type Out, Operands, `epilogue` and `multiply`.
 using namespace hopper;
@@ -14,8 +16,9 @@ constexpr int PLACE_BYTES = SPAN * 16, LINE_BYTES = PLACE_BYTES * STEP_X;
 constexpr int LINES = 7 * STEP_Y + (KERNEL_H - 1) * DILATION_Y + 1, STRIP_BYTES = LINES * LINE_BYTES;
 constexpr int STRIPS = (OUT_W + STRIP - 1) / STRIP, GROUPS = (OUT_H + 7) / 8, UNITS = STRIPS * GROUPS * IMAGES;
 constexpr int TILES = STRIP / 8;  // of a strip
-constexpr int PRODUCERS = 4;      // warps
+constexpr int PRODUCERS = 4;      // warps: all copy weights, STAGES of them strips
 constexpr int CHUNK_BYTES = 64 * 128, WEIGHT_BYTES = STEPS * 2 * TILE_N * 16;
+static_assert(STAGES <= PRODUCERS, "a place of the ring is one warp's");
 static_assert(STRIP % 8 == 0 && TILE_N % 64 == 0 && SIZE_N <= TILE_N, "tile");
 
 struct Unit { int x, y, n; };  // the first pixel of a strip, in the result
@@ -63,17 +66,16 @@ DEV void produce(uint32_t lines, uint32_t weights_at, uint32_t full, uint32_t em
   earlier_kernels_done();
   copy_weights(weights_at, weights, thread);
   bool has_weights = false;
-  int stage = thread / 32 % STAGES, round = thread / 32 / STAGES;
-  for (int unit = blockIdx.x + thread / 32 * GRID; unit < UNITS; unit += PRODUCERS * GRID) {
-    barrier_wait(empty + stage * 8, (round & 1) ^ 1);
+  const int stage = thread / 32, units = stage < STAGES ? UNITS : 0;
+  int phase = 1;
+  for (int unit = blockIdx.x + stage * GRID; unit < units; unit += STAGES * GRID, phase ^= 1) {
+    barrier_wait(empty + stage * 8, phase);
     copy_strip(lines + stage * STRIP_BYTES, image, unit, thread & 31);
     copies_done();
     fence_async();
     if (!has_weights) barrier_arrive(weighed);
     has_weights = true;
     barrier_arrive(full + stage * 8);
-    stage += PRODUCERS;
-    while (stage >= STAGES) { stage -= STAGES; round++; }
   }
   if (!has_weights) {
     copies_done();
@@ -137,7 +139,7 @@ DEV void convolve(uint8_t* raw, const uint4* image, const uint4* weights, Out* C
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       barrier_init(full + i * 8, 32);
-      barrier_init(empty + i * 8, CONSUMERS);
+      barrier_init(empty + i * 8, CONSUMERS * 4);
     }
     barrier_init(weighed, PRODUCERS * 32);
     barriers_visible();
@@ -151,11 +153,15 @@ DEV void convolve(uint8_t* raw, const uint4* image, const uint4* weights, Out* C
   const uint64_t b = plain_operand(weights_at, TILE_N * 16, 128);
   float acc[TILE_N / 2];
   int stage = 0, phase = 0, next = warpgroup;  // `next`: the warpgroup's first tile of the strip
+  auto release = [&]() {
+    __syncwarp();
+    if ((thread & 31) == 0) barrier_arrive(empty + stage * 8);
+  };
   barrier_wait(weighed, 0);
   for (int unit = blockIdx.x; unit < UNITS; unit += GRID) {
     const Unit at = unit_of(unit);
     barrier_wait(full + stage * 8, phase);
-    if (next >= TILES && thread == 0) barrier_arrive(empty + stage * 8);
+    if (next >= TILES) release();
 #pragma unroll 1
     for (; next < TILES; next += CONSUMERS) {
       const uint64_t a = plain_operand(lines + stage * STRIP_BYTES + next * 128, 0, STEP_Y * LINE_BYTES);
@@ -169,7 +175,7 @@ DEV void convolve(uint8_t* raw, const uint4* image, const uint4* weights, Out* C
       mma_wait<0>();
 #pragma unroll
       for (int j = 0; j < TILE_N / 2; j++) kept(acc[j]);
-      if (next + CONSUMERS >= TILES && thread == 0) barrier_arrive(empty + stage * 8);
+      if (next + CONSUMERS >= TILES) release();
       store_tile_of(acc, {at.x + next * 8, at.y, at.n}, C, held, base + warpgroup * CHUNK_BYTES, 1 + warpgroup, thread,
                     operands);
     }

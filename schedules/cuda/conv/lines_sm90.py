@@ -24,6 +24,9 @@ __all__ = ["LinesSm90", "Strip", "kernel"]
 _TILE = 8
 """Lines of a tile, and pixels of each."""
 _MAX_STAGES = 4
+"""No more than warps that copy: each has a place of its own in the ring."""
+_LEAST_PIXELS = 16
+"""Pixels of a line of the strips that were the fastest; narrower ones have not been timed."""
 _MAX_COLUMNS = 128
 _MAX_STEP = 2
 _MAX_DISTANCE = 1 << 18
@@ -89,7 +92,7 @@ class LinesSm90(HopperTemplate[Conv2d]):
     """
 
     name = "cuda.lines_sm90"
-    version = 1
+    version = 2
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
         """See `HopperTemplate`."""
@@ -99,17 +102,14 @@ class LinesSm90(HopperTemplate[Conv2d]):
         reason = _refusal(found)
         return Declined(reason) if reason else found
 
-    def unconfirmed(self, form: Conv2d) -> str:
-        """See `HopperTemplate`."""
-        return "no GPU has run it yet"
-
     def choices_of(self, form: Conv2d, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
         return {"pixels": _pixels(form), "consumers": (2, 3)}
 
     def default_of(self, form: Conv2d, gpu: Gpu) -> Parameters:
         """See `HopperTemplate`."""
-        strips = [Strip(form, pixels, 3) for pixels in _pixels(form)]
+        sizes = _pixels(form)
+        strips = [Strip(form, pixels, 3) for pixels in sizes if pixels >= min(_LEAST_PIXELS, sizes[-1])]
         return {"pixels": min(strips, key=lambda strip: strip.cost(gpu)).pixels, "consumers": 3}
 
     def kernel_of(self, form: Conv2d, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
@@ -118,9 +118,10 @@ class LinesSm90(HopperTemplate[Conv2d]):
 
 
 def _pixels(conv: Conv2d) -> tuple[int, ...]:
-    """Whole tiles that cut lines evenly; two strips must fit, so that one is copied while the other is multiplied."""
+    """Whole tiles, most of which cut lines evenly; two strips must fit: one is copied while another is multiplied."""
     width = conv.result[1]
     sizes = {ceil(width / (parts * _TILE)) * _TILE for parts in range(1, 9)}
+    sizes |= {_LEAST_PIXELS} if width > _TILE else set()
     return tuple(size for size in sorted(sizes) if Strip(conv, size, 3).stages >= 2)
 
 

@@ -168,8 +168,9 @@ def test_a_small_resnet_has_kernels_of_templates_only() -> None:
             rules[gvar.name_hint] = next(taken)
     dlights = [name for name, rule in rules.items() if not rule.endswith("sm90")]
     assert sorted(rule for rule in rules.values() if rule.endswith("sm90")) == [
-        *["cuda.conv2d_sm90"] * 4,
+        *["cuda.conv2d_sm90"] * 3,
         "cuda.gemm_sm90",
+        "cuda.lines_sm90",
         "cuda.spread_sm90",
         *["cuda.windows_sm90"] * 2,
     ]

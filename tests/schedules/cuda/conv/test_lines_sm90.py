@@ -6,12 +6,13 @@ import itertools
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from schedules.cuda import RULES
-from schedules.cuda.common.template import trusted
+from schedules.cuda.conv import lines_sm90
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.conv.lines_sm90 import LinesSm90, Strip, kernel
 from schedules.hardware import gpu_of
@@ -72,6 +73,25 @@ def test_its_text_computes_them(tmp_path, windows, image, filters, point):
     np.testing.assert_allclose(out.astype("float32"), wanted(windows, x, w, bias), rtol=2e-3, atol=2e-3)
 
 
+@pytest.mark.parametrize(("stages", "consumers"), [(2, 3), (3, 2)])
+def test_a_ring_of_fewer_strips_than_warps_copy_is_not_written_before_it_is_read(
+    tmp_path, monkeypatch, stages, consumers
+):
+    monkeypatch.setattr(lines_sm90, "_MAX_STAGES", stages)
+    windows, image = Windows("rows", (2, 1)), (1, 73, 8, 8)  # 9 strips, of one CTA
+    found = RULE.match(prim_func(windows, image, 8))
+    assert not isinstance(found, Declined)
+    draw = np.random.default_rng(stages)
+    x = draw.standard_normal(image).astype("float16")
+    w = draw.standard_normal((2, 8, 1, 8)).astype("float16")
+    bias = draw.standard_normal((1, 1, 1, 8)).astype("float32")
+    out = np.full((1, *found.result, 8), np.nan, "float16")
+    strip = Strip(found, 8, consumers)
+    assert strip.stages == stages and strip.units == 9
+    run(kernel(strip, replace(GPU, sms=1)), [x, w, out, bias], tmp_path)
+    np.testing.assert_allclose(out.astype("float32"), wanted(windows, x, w, bias), rtol=2e-3, atol=2e-3)
+
+
 @pytest.mark.parametrize(
     ("windows", "image", "filters", "reason"),
     [
@@ -88,12 +108,22 @@ def test_it_declines(windows, image, filters, reason):
     assert isinstance(result, Declined) and reason in result.reason
 
 
-def test_it_is_no_default_before_a_gpu_has_run_it():
-    func = prim_func(STEM, (1, 20, 26, 8), 40)
-    assert "no GPU" in RULE.apply(func, TARGET).reason
-    with trusted():
-        first = next(rule for rule in RULES if not isinstance(rule.apply(func, TARGET), Declined))
-    assert first.name == RULE.name
+@pytest.mark.parametrize(
+    ("windows", "image", "filters", "pixels"),
+    [
+        (STEM, (32, 224, 230, 8), 64, 16),
+        (STEM, (1, 224, 230, 8), 64, 16),
+        (Windows("rows", (3, 3), (2, 2), (1, 0)), (32, 224, 226, 8), 32, 16),
+        (Windows("rows", (3, 3), (1, 1), (1, 0)), (32, 224, 226, 8), 64, 16),
+        (STEM, (32, 37, 54, 8), 40, 24),  # a line of 24 pixels
+        (STEM, (2, 37, 20, 8), 40, 8),  # and one of 7
+    ],
+)
+def test_a_model_gets_it_with_the_strips_that_were_fastest(windows, image, filters, pixels):
+    func = prim_func(windows, image, filters)
+    first = next(rule for rule in RULES if not isinstance(rule.apply(func, TARGET), Declined))
+    made = first.apply(func, TARGET)
+    assert first.name == RULE.name and made.parameters == {"pixels": pixels, "consumers": 3}
 
 
 def test_every_point_of_the_space_fits_the_device():
