@@ -30,7 +30,7 @@ class GemmSm90(HopperTemplate[Gemm]):
     """
 
     name = "cuda.gemm_sm90"
-    version = 6
+    version = 7
 
     def match(self, func: PrimFunc) -> Gemm | Declined:
         """See `HopperTemplate`."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from schedules.cuda.gemm.form import Gemm
 from schedules.hardware import Gpu
+from schedules.ir.types import Buffer
 from schedules.template import Choices, Parameters
 
 __all__ = ["COOPERATIVE", "PING_PONG", "Tile", "choices", "default", "refusal"]
@@ -20,6 +21,8 @@ _RESERVED_BYTES = 1024
 """Shared memory of a CTA that is the system's."""
 _HALF_BYTES = 228 * 1024 // 2 - _RESERVED_BYTES
 """Shared memory of each of two CTAs of an SM."""
+_CLEARLY = 0.9
+"""Of the others' cycles: three warpgroups and two CTAs an SM lost where the arithmetic had them a little faster."""
 
 
 @dataclass(frozen=True)
@@ -125,17 +128,31 @@ class Tile:
 
     def cycles(self, gemm: Gemm, gpu: Gpu) -> float:
         """Return the cycles of an SM, roughly: its tiles' products or loads, whichever is more, and the ends."""
-        waves = ceil(self.tiles(gemm) / gpu.clusters(self.cluster * self.parts))
-        steps = ceil(ceil(gemm.k / 64) / self.parts)
-        products = self.rows * self.columns * 64 / 2048
         loads = (self.rows + self.columns / self.cluster) * 128 / gpu.l2_bytes_per_cycle
-        end = self.rows * self.columns * (3 if gemm.expensive else 1) / 16
-        hidden = self.ping_pong and waves > 1
-        each = steps * (max(products, loads) + gpu.tile_step_cycles) + (end / 8 if hidden else end)
+        main, end = self._main(gemm, gpu, loads), self._end(gemm)
+        waves = ceil(self.tiles(gemm) / (gpu.clusters(self.cluster * self.parts) * self.per_sm))
         if self.parts > 1:  # A cluster that shares a sum has one tile: the next wave loads and exchanges anew.
             exchange = gpu.exchange_cycles * self.rows * self.columns / (64 * 64)
-            return waves * (each + gpu.first_load_cycles + exchange)
-        return waves * each + gpu.first_load_cycles
+            return waves * (main + end + gpu.first_load_cycles + exchange)
+        first = gpu.first_load_cycles + (self.atoms - 1) * loads
+        if self.per_sm > 1:  # One CTA is at its end while the other multiplies; both load by the same way.
+            return first + waves * max(2 * main, main + end)
+        if self.ping_pong:  # One of two warpgroups multiplies at a time, and each ends its own tiles.
+            turns = ceil(waves / 2) * (main + end) + (0 if waves % 2 else main)
+            return first + max(waves * main + end, turns)
+        return first + waves * (main + end)
+
+    def _main(self, gemm: Gemm, gpu: Gpu, loads: float) -> float:
+        """The cycles of a tile's sum. Three warpgroups were as slow as if each met the barriers of a step alone."""
+        steps = ceil(ceil(gemm.k / 64) / self.parts)
+        products = self.rows * self.columns * 64 / 2048
+        barriers = gpu.tile_step_cycles * (3 if self.rows > 128 else 1) / self.atoms
+        return steps * (max(products, loads) + barriers)
+
+    def _end(self, gemm: Gemm) -> float:
+        """The cycles of what is done with a tile's sums; operands as large as the result take as long again."""
+        weight = (3 if gemm.expensive else 1) + sum(_is_whole(operand, gemm) for operand in gemm.operands)
+        return self.rows * self.columns * weight / (8 if self.ping_pong else 8 * max(2, self.consumers))
 
 
 def refusal(tile: Tile) -> str:
@@ -163,22 +180,41 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     """Return the parameters that take the fewest cycles by arithmetic."""
     space = choices(gemm)
     tiles = [
-        Tile(rows, columns, 2 if rows + columns == 128 and 2 in space["atoms"] else 1, splits, cluster, 8)
+        Tile(rows, columns, atoms, splits, cluster, 8)
         for rows in space["rows"]
-        if rows <= 128  # three warpgroups have not been timed yet
         for columns in space["columns"]
         for splits in space["splits"]
         for cluster in space["cluster"]
+        for atoms in _atoms((rows, columns), splits == COOPERATIVE and cluster == 1, space["atoms"])
     ]
     fitting = [tile for tile in tiles if _is_sensible(tile) and (not tile.ping_pong or tile.tiles(gemm) >= 2 * gpu.sms)]
+    rare = [tile for tile in fitting if tile.rows > 128]
+    if 128 in space["columns"] and any(_is_whole(operand, gemm) for operand in gemm.operands):
+        rare.append(Tile(64, 128, 1, COOPERATIVE, 1, 8, share=2))
     # Of equals a cluster: it takes less from L2.
-    return min(fitting, key=lambda tile: (tile.cycles(gemm, gpu), -tile.cluster)).parameters()
+    best = min((tile for tile in fitting if tile.rows <= 128), key=lambda tile: (tile.cycles(gemm, gpu), -tile.cluster))
+    other = min(rare, key=lambda tile: tile.cycles(gemm, gpu), default=best)
+    return (other if other.cycles(gemm, gpu) < _CLEARLY * best.cycles(gemm, gpu) else best).parameters()
+
+
+def _atoms(size: tuple[int, int], is_alone: bool, atoms: tuple[int, ...]) -> tuple[int, ...]:
+    """The atoms of a step that may be fastest: two where one warpgroup multiplies, and the ring has four such steps."""
+    if size == (64, 64):
+        return atoms[-1:]
+    return atoms if size == (64, 128) and is_alone else (1,)
+
+
+def _is_whole(operand: Buffer, gemm: Gemm) -> bool:
+    """Whether an operand of what is fused is as large as the result."""
+    return prod(int(size) for size in operand.shape) >= gemm.batch * gemm.m * gemm.n
 
 
 def _is_sensible(tile: Tile) -> bool:
     """Leaves out what was never the fastest: sums that spill, clusters of small tiles, ping-pong of small ones."""
     if tile.splits == PING_PONG and not tile.ping_pong:
         return False
+    if tile.rows > 128:
+        return (tile.columns, tile.splits, tile.cluster) == (128, COOPERATIVE, 1)
     if tile.accumulators > 128 or (tile.cluster > 1 and (tile.columns < 192 or tile.splits != COOPERATIVE)):
         return False
     if tile.ping_pong:
