@@ -11,6 +11,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
 from schedules.ir import analysis
+from schedules.ir.single import without_single_reductions
 from schedules.ir.types import Node, PrimFunc, Stmt, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
@@ -26,7 +27,7 @@ class Dlight:
 
     def __init__(self, name: str, rule: Any, reason: str, *, needs_reduction: bool = False) -> None:
         self.name = name
-        self.version = 1
+        self.version = 2
         self.rule = rule
         self.reason = reason
         self.needs_reduction = needs_reduction
@@ -34,6 +35,7 @@ class Dlight:
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         check(parameters or {}, {})
+        func = without_single_reductions(func)
         if self.needs_reduction and not analysis.has_reduction(func):
             return Declined("it reduces nothing")
         try:
