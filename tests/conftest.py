@@ -14,7 +14,7 @@ import pytest
 
 from schedules.strict import STRICT
 from tests.sampling import mark_unsampled
-from tests.zoo import share_exports
+from tests.zoo.folder import share_exports
 
 os.environ[STRICT] = "1"  # children inherit it
 

@@ -11,15 +11,13 @@ import functools
 import importlib
 import io
 import logging
-import os
-import tempfile
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock
+from tests.zoo.folder import written_once
 
 __all__ = [
     "FAMILIES",
@@ -31,15 +29,12 @@ __all__ = [
     "export_onnx",
     "export_pt2",
     "names",
-    "share_exports",
     "sized",
     "write_onnx",
     "write_pt2",
 ]
 
 Size = Literal["small", "full"]
-
-_SHARED = "ZOO_FOLDER"
 
 # name -> module of this package, which has a function of the same name.
 FAMILIES = {
@@ -217,42 +212,15 @@ def write_onnx(model: ZooModel, path: Path, *, dynamic: bool = False) -> Path:
 
 
 def export(name: str, format: str, *, size: Size = "small", dtype: str = "float32", dynamic: bool = False) -> Path:
-    """The family in a file of `format` ("onnx" or "pt2"), written once for all processes of a test run.
-
-    Without `share_exports` once for this process, into a folder that goes with it.
-    """
+    """The family in a file of `format` ("onnx" or "pt2"), written once: see tests/zoo/folder.py."""
     return _export_once(name, format, size, dtype, dynamic)
 
 
 @functools.cache
 def _export_once(name: str, format: str, size: Size, dtype: str, dynamic: bool) -> Path:
-    path = _folder() / f"{name}-{size}-{dtype}{'-dynamic' if dynamic else ''}.{format}"
     write = {"onnx": export_onnx, "pt2": export_pt2}[format]
-    with FileLock(f"{path}.lock"):
-        if not path.exists():
-            unfinished = path.with_name(f"unfinished-{path.name}")
-            write(name, unfinished, size=size, dtype=dtype, dynamic=dynamic).rename(path)
-    return path
-
-
-@functools.lru_cache(maxsize=1)
-def _kept() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="relaxc-zoo-")
-
-
-def _folder() -> Path:
-    return Path(os.environ.get(_SHARED) or _kept().name)
-
-
-@contextlib.contextmanager
-def share_exports() -> Iterator[None]:
-    """Has this process and those that it starts meanwhile write each export once, into one folder."""
-    with tempfile.TemporaryDirectory(prefix="relaxc-zoo-") as folder:
-        os.environ[_SHARED] = folder
-        try:
-            yield
-        finally:
-            del os.environ[_SHARED]
+    file = f"{name}-{size}-{dtype}{'-dynamic' if dynamic else ''}.{format}"
+    return written_once(file, lambda path: write(name, path, size=size, dtype=dtype, dynamic=dynamic))
 
 
 def _sample(model: ZooModel, dynamic: bool) -> ZooModel:
