@@ -156,7 +156,7 @@ _POINTS: Mapping[tuple[str, int, int, int, int], tuple[dict[str, int], ...]] = {
     ("pointwise", 1, 56, 64, 256): ({"ahead": 1}, _tile(64, 64, 1)), ("pointwise", 1, 28, 128, 512): ({"ahead": 1},),
     ("pointwise", 1, 56, 256, 64): (_tile(64, 64, 2), _tile(64, 64, 1, ahead=1)),
     ("pointwise", 32, 56, 64, 64): _NARROW, ("rows", 32, 224, 8, 64): _STEM,
-    ("rows", 32, 224, 8, 32): _STEM, ("rows", 1, 224, 8, 64): ({"pixels": 8}, {"pixels": 24}),
+    ("rows", 32, 224, 8, 32): _STEM, ("rows", 1, 224, 8, 64): ({"pixels": 24},),
     ("depthwise", 1, 56, 144, 144): tuple({"strip": s, "per_sm": 1} for s in (2, 4)),
     **{
         ("depthwise", 32, size, channels, channels): tuple({"strip": s, "per_sm": 1} for s in (1, 2, 4))

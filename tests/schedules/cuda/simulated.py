@@ -53,6 +53,7 @@ extern "C" int run(void* const* pointers) {
       for (Fiber& fiber : fibers)
         if (!fiber.done) {
           left = true;
+          if (fiber.at / 32 == %d && waits < 5) continue;  // the others go on as far as they can
           current = &fiber;
           swapcontext(&scheduler, &fiber.context);
         }
@@ -74,8 +75,11 @@ def _product(found: re.Match[str]) -> str:
     return f"{head}  product<{dtype}>(d, a, b, adds);\n}}\n"
 
 
-def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path) -> None:
-    """Run `kernel` on `arrays`, which are in the order of its pointers and are written in place."""
+def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = -1) -> None:
+    """Run `kernel` on `arrays`, which are in the order of its pointers and are written in place.
+
+    The warp `late` of each cluster goes on only when no other can.
+    """
     hopper = text_of("schedules.cuda.common", "hopper.cuh")
     assert not kernel.maps and kernel.source.startswith(hopper)
     values = hopper[hopper.index("// ---- values") :]
@@ -85,7 +89,7 @@ def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path) -> None:
         values = values.replace(line, f"DEV float {name}(float x) {{ return {exact}; }}")
     text = _MULTIPLY.sub(_product, kernel.source.removeprefix(hopper)).replace("NAME", "kernel")
     pointers = "".join(f", given[{index}]" for index in range(len(arrays)))
-    launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes)
+    launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes, late)
     source = (_HERE / "simulated.h").read_text() + values + text + launch.replace("NAME", "kernel")
     library = folder / f"{sha256(source.encode()).hexdigest()[:16]}.so"
     flags = ["-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
