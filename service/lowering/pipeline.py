@@ -12,6 +12,7 @@ from service.lowering.accumulate import AccumulateLocally
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
 from service.lowering.text_kernels import lower_text_kernels, split_text_kernels
+from service.lowering.vector_alignment import UnrollUnalignedVectors
 from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
 from service.lowering.vector_tails import VersionVectorLoops
 
@@ -62,6 +63,7 @@ def _list() -> list[Any]:
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
+        UnrollUnalignedVectors(),  # ours
         VersionVectorLoops(),  # ours
         MarkVectorFunctions(),  # ours
         tirx.transform.VectorizeLoop(True),
