@@ -30,7 +30,7 @@ class AttentionSm90(HopperTemplate[Attention]):
     """
 
     name = "cuda.attention_sm90"
-    version = 1
+    version = 2
 
     def match(self, func: Any) -> Attention | Declined:
         """See `HopperTemplate`."""

@@ -169,8 +169,9 @@ DEV void attention(uint8_t* raw, const TensorMap* map_q, const TensorMap* map_k,
 
   for (int it = first; it < last; it++) {
     const Tile tile = tile_of(tile_at(it));
-    int blocks = blocks_of(tile);
-    asm volatile("" : "+r"(blocks));  // a constant has the loop over blocks unrolled, and registers spilled
+    // A constant has the loop over blocks unrolled and registers spilled; and of keys that are hidden for certain,
+    // ptxas 13.0 took some for the register R1, which nothing had written. It does not see through a shuffle.
+    const int blocks = __shfl_sync(0xffffffff, blocks_of(tile), 0);
     const int row = tile.m * ROWS + warpgroup * 64 + (warp & 3) * 16 + (lane >> 2);
     const int seen_by_all = tile.m * ROWS + OFFSET;  // the last key that the tile's first query may see
     auto change = [&](int j) {  // the scores into logits
