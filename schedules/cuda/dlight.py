@@ -10,6 +10,7 @@ from tvm.error import InternalError
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
+from schedules.cuda.common.races import race
 from schedules.ir import analysis
 from schedules.ir.single import without_single_reductions
 from schedules.ir.types import Node, PrimFunc, Stmt, Target
@@ -48,7 +49,8 @@ class Dlight:
         made = sch.mod["main"]
         if not all(_launches(part) for part in _parts(made)):
             return Declined("it would leave loops to the CPU, which cannot read the device's memory")
-        return Schedule(made)
+        reason = race(made)
+        return Declined(reason) if reason else Schedule(made)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """There is one point: nothing is chosen."""

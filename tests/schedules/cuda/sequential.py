@@ -10,6 +10,7 @@ import tvm_ffi
 from tvm import tirx
 
 from schedules.cuda import RULES
+from schedules.cuda.common.races import race
 from schedules.template import Schedule
 from service.lowering.target import resolve, to_tvm
 from tests import quickly
@@ -28,6 +29,7 @@ def scheduled_by(name: str, func: Any) -> Any:
 
 def assert_means_the_same(scheduled: Any, func: Any, tolerance: float = 1e-5) -> None:
     """Compare what both write into the last parameter, its error relative to its largest value."""
+    assert race(scheduled) == ""
     funcs = {"scheduled": tvm_ffi.structural_map(scheduled, (tirx.For, _serial)), "plain": func}
     module = tvm.IRModule({name: each.with_attr("global_symbol", name) for name, each in funcs.items()})
     built = tvm.compile(module, target=quickly.target())

@@ -62,3 +62,13 @@ def test_a_rule_that_breaks_within_tvm_declines():
     declined = results["cuda.reduction"]
     assert isinstance(declined, Declined) and "block_realize" in declined.reason
     assert isinstance(results["cuda.general_reduction"], Schedule)
+
+
+def test_a_schedule_that_tvm_cannot_lower_is_declined():
+    """A grouped convolution of one pixel, whose channels gpu.Reduction gives to threads around other loops."""
+    case, target = PlainCase("grouped", (1, 8, 1, 1), "bfloat16", axes=(2, 16, 1, 1)), to_tvm(resolve("cuda-sm90"))
+    func = plain_cases.prim_func(case)
+    results = {rule.name: rule.apply(func, target) for rule in RULES if isinstance(rule, Dlight)}
+    declined = results["cuda.reduction"]
+    assert isinstance(declined, Declined) and "across threads" in declined.reason
+    assert isinstance(results["cuda.fallback"], Schedule)
