@@ -233,7 +233,7 @@ def verify(
     from service.lowering.target import missing_features
     from service.runtime.compare import compare, judging_dtypes
     from service.runtime.inputs import choose_sizes, random_inputs
-    from service.runtime.moved import moved_outputs
+    from service.runtime.moved import moved_outputs, rounds_by
     from service.runtime.ties import ties_of
     from service.runtime.verification import Verification
 
@@ -257,7 +257,7 @@ def verify(
             ties = ties_of(reference, inputs, wanted, seed=options.seed)
             compared = compare(got, wanted, dtypes, ties)
         if not compared.passed:
-            moved = moved_outputs(_moved_references(request), inputs, wanted)
+            moved = moved_outputs(_moved_references(request, rounds_by(dtypes.values())), inputs, wanted)
             compared = compare(got, wanted, dtypes, ties, moved) if moved else compared
         results.append(compared)
         progress(done + 1, len(cases))
@@ -267,14 +267,18 @@ def verify(
     return found
 
 
-def _moved_references(request: CompileRequest) -> Iterator[Reference]:
-    """The reference with its quantizations moved, in several ways; none for a model that has no quantization."""
+def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Reference]:
+    """The reference with its quantizations moved, in several ways; of a model that has none with its weights moved by
+    `rounds`, unless that is 0.
+    """
     from service import frontend
     from service.runtime.moved import MOVED_BY, RUNS
 
     model, shapes = request.model, dict(request.options.shapes)
     for seed in range(request.options.seed, request.options.seed + RUNS):
         found = frontend.moved_reference(model.path, model.format, seed=seed, by=MOVED_BY, shapes=shapes)
+        if found is None and rounds:
+            found = frontend.rounded_reference(model.path, model.format, seed=seed, by=rounds, shapes=shapes)
         if found is None:
             return
         yield found

@@ -16,6 +16,7 @@ import service
 from service import compiler, config, frontend
 from service.errors import InvalidRecords, NotTuned, VerificationFailed
 from service.jobs.local import calls as local
+from service.request import CompileOptions, Precision
 from service.runtime.inputs import random_inputs
 from service.tuning.record_files import append
 from tests import zoo
@@ -170,3 +171,29 @@ def test_a_quantized_model_may_be_off_by_what_its_reference_moves(tmp_path, move
     else:
         with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
             compiler.verify(request, signature, Session, lambda *_: None)
+
+
+@pytest.mark.parametrize(("by", "passes"), [(2.0**-11, True), (0.05, False)], ids=["rounding", "another weight"])
+def test_a_model_in_16_bits_may_be_off_by_what_rounding_its_weights_moves(tmp_path, by: float, passes: bool) -> None:
+    """The difference of two products that are nearly equal: what is rounded is a hundred times what is left."""
+    draw = np.random.default_rng(0)
+    a = draw.standard_normal((64, 64)).astype("float32")
+    b = (a * (1 + 0.01 * draw.standard_normal((64, 64)))).astype("float32")
+    nodes = [node("MatMul", ["x", "a"], ["p"]), node("MatMul", ["x", "b"], ["q"]), node("Sub", ["p", "q"], ["y"])]
+    path = write(tmp_path, model(nodes, [value("x", [64, 64])], [value("y", [64, 64])], a=a, b=b))
+    request = compiler.prepare(path, options=CompileOptions(precision=Precision.FP16))
+    signature = frontend.inspect(path, request.model.format).signature
+
+    class Session:
+        manifest = SimpleNamespace(weights=SimpleNamespace(tensors=()))
+        __call__ = staticmethod(frontend.rounded_reference(path, request.model.format, seed=99, by=by))
+
+    if passes:
+        found = compiler.verify(request, signature, Session, lambda *_: None)
+        assert found.passed and found.outputs[0].moved and found.outputs[0].scaled_error > 0.02
+    else:
+        with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
+            compiler.verify(request, signature, Session, lambda *_: None)
+    exact = compiler.prepare(path)
+    with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
+        compiler.verify(exact, signature, Session, lambda *_: None)

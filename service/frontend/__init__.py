@@ -22,6 +22,7 @@ __all__ = [
     "load",
     "moved_reference",
     "reference",
+    "rounded_reference",
 ]
 
 _MODULES = {ModelFormat.ONNX: "service.frontend.onnx.frontend", ModelFormat.PT2: "service.frontend.pt2.frontend"}
@@ -65,6 +66,19 @@ def moved_reference(
     What lies that near to a rounding boundary then falls to its other side. None for a model that quantizes nothing.
     """
     run: Reference | None = _frontend(format).moved_reference(
+        path, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
+    )
+    return run
+
+
+def rounded_reference(
+    path: Path, format: ModelFormat, *, seed: int, by: float, threads: int = 1, shapes: Shapes | None = None
+) -> Reference | None:
+    """Return `reference` of the model whose weights are each times a number of their own from 1 - `by` to 1 + `by`.
+
+    None where it does not run so.
+    """
+    run: Reference | None = _frontend(format).rounded_reference(
         path, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
     )
     return run

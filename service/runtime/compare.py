@@ -14,7 +14,8 @@ small in every element and large in all.
 | bfloat16 | 1e-1      | 1 - 1e-3        | 25 roundings of 2^-8 |
 
 Integers and bools must be equal, but where the caller says that rounding decides (`service.runtime.ties`). Outputs of a
-quantized model may be off by what the reference itself moves (`service.runtime.moved`), and no further. NaN and
+quantized model, or of one in 16 bits, may be off by what the reference itself moves (`service.runtime.moved`), and no
+further. NaN and
 infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and fails.
 """
 

@@ -1,4 +1,12 @@
-"""How far the outputs of a quantized model move where rounding decides otherwise.
+"""How far the outputs of a model move where rounding decides otherwise.
+
+In 16 bits every operand of a product is rounded, and what comes out is what exact arithmetic gives for operands that
+are off by half a unit in their last place: Wilkinson's backward error (Higham, Accuracy and Stability of Numerical
+Algorithms, 2002, 1.5). How far that is from the reference is the model's own doing; it is found with the reference
+alone, whose weights are moved by as much (`rounds_by`). Deep networks with random weights move by more than the
+tolerance of their dtype, eager programs as well as ours.
+
+Quantized models:
 
 A value on a rounding boundary falls a step to either side, as the last digit of a float says, and what reads it is off
 by that step. So two right implementations of a quantized network differ by more than floats do. How much is found with
@@ -16,7 +24,7 @@ import numpy as np
 from service.runtime.compare import TOLERANCES, Moved
 from service.runtime.measure import measure
 
-__all__ = ["MOVED_BY", "RUNS", "moved_outputs"]
+__all__ = ["MOVED_BY", "RUNS", "moved_outputs", "rounds_by"]
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -26,6 +34,15 @@ MOVED_BY = TOLERANCES["float32"].error
 
 RUNS = 4
 """Each with other directions."""
+
+
+_ROUNDS_BY = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""Half a unit for the weight, and half a one for what it is multiplied by."""
+
+
+def rounds_by(judges: Iterable[str]) -> float:
+    """Return how much of itself a weight is moved, for outputs that are judged as these dtypes; 0 but for 16 bits."""
+    return max((_ROUNDS_BY.get(judge, 0.0) for judge in judges), default=0.0)
 
 
 def moved_outputs(

@@ -14,7 +14,7 @@ from service.frontend.signature import signature_of
 from service.request import ModelFormat
 from service.signature import Dim, DimBounds, Signature, TensorSpec
 
-__all__ = ["inspect", "load", "moved_reference", "reference"]
+__all__ = ["inspect", "load", "moved_reference", "reference", "rounded_reference"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -72,6 +72,13 @@ def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False
 def moved_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
     """Return `reference` with its quantizations moved, None for a model that has none."""
     from service.frontend.onnx.reference import moved_reference as build
+
+    return build(path, threads, seed, by)
+
+
+def rounded_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
+    """Return `reference` with its weights moved."""
+    from service.frontend.onnx.reference import rounded_reference as build
 
     return build(path, threads, seed, by)
 

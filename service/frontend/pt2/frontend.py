@@ -18,7 +18,7 @@ from service.frontend.pt2.signature import signature
 from service.frontend.pt2.torch_calls import quiet
 from service.request import ModelFormat
 
-__all__ = ["inspect", "load", "moved_reference", "reference"]
+__all__ = ["inspect", "load", "moved_reference", "reference", "rounded_reference"]
 
 _QUANTIZE = "quantized_decomposed.quantize_"
 """Operators whose second argument is the scale, or the scales, that they quantize with."""
@@ -74,6 +74,23 @@ def moved_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: 
         return None
     signature(document.interface, shapes)
     return _TorchReference(document, deserialize(document), threads, moved=(seed, by))
+
+
+def rounded_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
+    """Return `reference` with its weights moved."""
+    import torch
+
+    document = parse(path, writable=True)
+    refuse(document.unknown)
+    signature(document.interface, shapes)
+    program, draw = deserialize(document), torch.Generator().manual_seed(seed)
+    exported = program.exported
+    for held in (exported.constants, exported.state_dict):
+        for name, value in held.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1:
+                factor = 1 + by * (2 * torch.rand(value.shape, generator=draw) - 1)
+                held[name] = (value.detach() * factor).to(value.dtype)
+    return _TorchReference(document, program, threads)
 
 
 class _TorchReference:

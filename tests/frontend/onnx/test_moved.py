@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from service.frontend import moved_reference, reference
+from service.frontend import moved_reference, reference, rounded_reference
 from service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
@@ -43,3 +43,20 @@ def test_a_few_values_fall_a_step_to_the_other_side(tmp_path: Path, name: str, o
 def test_what_quantizes_nothing_does_not_move(tmp_path: Path) -> None:
     path = write(tmp_path, model([node("Relu", ["x"], ["y"])], [value("x", [4])], [value("y", [4])]))
     assert moved_reference(path, ModelFormat.ONNX, seed=0, by=1e-3) is None
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_every_weight_moves_by_a_number_of_its_own(tmp_path: Path, dtype: str) -> None:
+    kind = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "bfloat16": TensorProto.BFLOAT16}[dtype]
+    weight, scale = np.eye(50, dtype=dtype), np.asarray(2, dtype)
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("Mul", ["p", "s"], ["y"])]
+    path = write(tmp_path, model(nodes, [value("x", [3, 50], kind)], [value("y", [3, 50], kind)], w=weight, s=scale))
+    ones = {"x": np.ones((3, 50), dtype)}
+    runs = [rounded_reference(path, ModelFormat.ONNX, seed=seed, by=2**-5) for seed in (0, 0, 1)]
+    first, again, other = (run(ones)["y"].astype("float64") for run in runs if run is not None)
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    apart = np.abs(first[0] / 2 - 1)
+    assert 2**-7 < apart.max() <= 2**-5 + 2**-8
+    assert len(np.unique(apart)) > 5
+    assert reference(path, ModelFormat.ONNX)(ones)["y"].astype("float64").tolist() == [[2.0] * 50] * 3

@@ -99,3 +99,19 @@ def test_the_reference_with_its_quantizations_moved(tmp_path: Path) -> None:
     assert 0 < (apart > 0).mean() < 0.25
     path = export(tmp_path / "plain.pt2", nn.ReLU(), x)
     assert frontend.moved_reference(path, threads=1, shapes={}, seed=0, by=1e-3) is None
+
+
+def test_the_reference_with_its_weights_moved(tmp_path: Path) -> None:
+    """A weight of 16 bits falls to one of its neighbours or stays; ones add up what became of a row."""
+    linear = nn.Linear(50, 50, bias=False).bfloat16()
+    torch.nn.init.eye_(linear.weight)
+    x = torch.ones(3, 50, dtype=torch.bfloat16)
+    path = export(tmp_path / "m.pt2", linear, x)
+    given = {"input": arrays_of(x)[0]}
+    runs = [frontend.rounded_reference(path, threads=1, shapes={}, seed=seed, by=2.0**-5) for seed in (0, 0, 1)]
+    first, again, other = (next(iter(run(given).values())).astype("float64") for run in runs)
+    assert np.array_equal(first, again) and not np.array_equal(first, other)
+    apart = np.abs(first[0] - 1)
+    assert 2**-7 < apart.max() <= 2**-5 + 2**-8 and len(np.unique(apart)) > 3
+    plain = next(iter(frontend.reference(path, threads=1, shapes={})(given).values())).astype("float64")
+    assert plain.tolist() == [[1.0] * 50] * 3
