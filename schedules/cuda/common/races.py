@@ -1,9 +1,11 @@
-"""Whether threads of a scheduled kernel would reduce into one element at the same time."""
+"""Whether threads of a scheduled kernel would reduce into one element at the same time, or write outside of it."""
 
 from __future__ import annotations
 
 import tvm
 from tvm import s_tir, tirx
+from tvm.s_tir import SBlockRealize
+from tvm.sym import Analyzer
 
 from schedules.ir import analysis, tir
 from schedules.ir.types import PrimFunc, SBlock, Var
@@ -28,7 +30,27 @@ def race(func: PrimFunc) -> str:
     realizes = tir.block_realizes(lowered)
     if any(_is_shared(each.block, list(each.iter_values), threads) for each in realizes):
         return "its threads would add to one element at the same time"
+    before = {each.block.name_hint for each in tir.block_realizes(func)}
+    made = [each for each in realizes if each.block.name_hint not in before]
+    if any(not _stays_inside(each, lowered) for each in made if not _is_own(each.block)):
+        return "its threads would write behind the end of a buffer"
     return ""
+
+
+def _stays_inside(realize: SBlockRealize, func: PrimFunc) -> bool:
+    """Whether the condition of a block keeps its axes within their extents.
+
+    TVM drops a condition on what is not reduced from the block that writes the result of a reduction across threads.
+    """
+    analyzer = Analyzer()
+    for loop in tir.collect(func.body, tirx.For):
+        analyzer.bind(loop.loop_var, tvm.ir.Range.from_min_extent(loop.min, loop.extent))
+    with analyzer.constraint_scope(realize.predicate):
+        return all(
+            analyzer.can_prove(value < iv.dom.extent)
+            for iv, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)
+            if not analysis.reduces(iv)
+        )
 
 
 def _is_bound(loop: tirx.For) -> bool:
@@ -37,6 +59,11 @@ def _is_bound(loop: tirx.For) -> bool:
 
 def _is_shared(block: SBlock, values: list[tirx.Expr], threads: list[Var]) -> bool:
     """Whether threads differ in what they reduce, and not in where to, which is in memory that they share."""
-    own = all(region.source.scope() in ("local", "warp") for region in block.writes)
+    own = _is_own(block)
     reduced = [value for iv, value in zip(block.iter_vars, values, strict=True) if analysis.reduces(iv)]
     return not own and bool(tir.uses(reduced, threads))
+
+
+def _is_own(block: SBlock) -> bool:
+    """Whether only the thread itself, or its warp, has what the block writes."""
+    return all(region.source.scope() in ("local", "warp") for region in block.writes)
