@@ -21,7 +21,7 @@ demo: $(STAMP)
 # One more process than cores, at most 5: tests that wait for a server or a child leave a fifth of two cores idle.
 WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
 test: $(STAMP) lint
-	@echo "tests: 5,000 small ones on $(WORKERS) processes; some twelve minutes on two cores"
+	@echo "tests: 5,000 small ones on $(WORKERS) processes; some ten minutes on two cores"
 	@$(BIN)/python -m pytest -m "not slow" -n $(WORKERS) --dist worksteal
 
 # What is too slow for `make test`: models at length, products of parameters in full, drills. Hours.

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from benchmarks.gpu.fused import one_prim_func_of
+
 __all__ = ["KINDS", "TIMED", "MovesCase", "awkward", "drawn", "operands", "prim_func", "result"]
 
 _FUNCTIONS = ("gelu", "silu", "tanh", "exp", "relu")
@@ -70,28 +72,7 @@ def _second(case: MovesCase) -> list[tuple[str, tuple[int, ...], str]]:
 
 def prim_func(case: MovesCase) -> Any:
     """One PrimFunc of all that `case` computes."""
-    import tvm
-    from tvm import relax
-
-    given = operands(case)
-
-    def variables() -> list[Any]:
-        return [relax.Var(name, relax.TensorType(shape, dtype)) for name, shape, dtype in given]
-
-    block = relax.BlockBuilder()
-    inner, outer = variables(), variables()
-    with block.function("fused", inner, attrs={"Primitive": True}, private=True):
-        with block.dataflow():
-            result = block.emit_output(block.normalize(_value(case, block, *inner)))
-        block.emit_func_output(result)
-    with block.function("main", outer):
-        with block.dataflow():
-            result = block.emit_output(relax.Call(block.get().get_global_var("fused"), outer))
-        block.emit_func_output(result)
-    passes = [relax.transform.LegalizeOps(), relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()]
-    module = tvm.ir.transform.Sequential(passes)(block.get())
-    (func,) = (func for _, func in module.functions_items() if isinstance(func, tvm.tirx.PrimFunc))
-    return func
+    return one_prim_func_of(operands(case), lambda block, given: _value(case, block, *given))
 
 
 def result(case: MovesCase) -> tuple[int, ...]:

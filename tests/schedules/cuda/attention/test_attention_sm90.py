@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import itertools
 import re
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -19,9 +16,6 @@ from schedules.cuda.attention.tile import Tile, choices, default, order
 from schedules.cuda.common.kernel import TEXT_KERNEL
 from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
-from service.lowering import tools
-from service.lowering.apply import finish
-from service.lowering.build import build_kernel
 from service.lowering.target import resolve, to_tvm
 
 SPEC = resolve("cuda-sm90")
@@ -125,38 +119,12 @@ def test_causal_tiles_are_each_computed_once_and_end_together():
     assert max(loads) - min(loads) <= tile.blocks(attention, rows - 1)
 
 
-@pytest.fixture
-def disassembled(tmp_path, monkeypatch):
-    """What nvcc makes of a PrimFunc, as SASS; a test without a disassembler is skipped when it asks for it."""
-    cubins, compiled = [], tools.nvcc
-    building = sys.modules[build_kernel.__module__]
-    monkeypatch.setattr(building, "nvcc", lambda *a: cubins.append(compiled(*a)) or cubins[-1])
-
-    def run(func):
-        build_kernel(finish(func, SPEC, 2), SPEC, tmp_path / "kernel.so")
-        assert (tmp_path / "kernel.so").stat().st_size < 120_000
-        disassembler = shutil.which("nvdisasm")
-        if disassembler is None:
-            pytest.skip("nvdisasm is not installed")
-        (tmp_path / "kernel.cubin").write_bytes(cubins[-1])
-        return subprocess.run(
-            [disassembler, "-c", tmp_path / "kernel.cubin"], capture_output=True, text=True, check=True
-        ).stdout
-
-    return run
-
-
-needs_nvcc = pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-
-
-@needs_nvcc
 @pytest.mark.slow
 def test_a_cubin_with_wgmma_and_no_source(disassembled):
     sass = disassembled(RULE.apply(prim_func(replace(MERGED, mask="keys", causal=0)), TARGET).func)
     assert "HGMMA.64x" in sass and "UTMALDG" in sass
 
 
-@needs_nvcc
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [AttentionCase(2, 4, 704, 1, 8, causal=0), AttentionCase(1, 8, 1024, 19, 8, causal=6)])
 def test_hidden_keys_are_not_read_from_a_register_that_nothing_wrote(disassembled, case):

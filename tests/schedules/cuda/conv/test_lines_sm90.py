@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -17,9 +14,6 @@ from schedules.cuda.conv.compute import Windows
 from schedules.cuda.conv.lines_sm90 import LinesSm90, Strip, kernel
 from schedules.hardware import gpu_of
 from schedules.template import Declined
-from service.lowering import tools
-from service.lowering.apply import finish
-from service.lowering.build import build_kernel
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.images import prim_func, result_of
 from tests.schedules.cuda.simulated import run
@@ -140,19 +134,7 @@ def test_every_point_of_the_space_fits_the_device():
         assert launch.shared_bytes <= GPU.shared_bytes_per_block and launch.threads <= 512
 
 
-@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
-def test_the_machine_code_multiplies_on_tensor_cores(tmp_path, monkeypatch):
-    disassembler = shutil.which("nvdisasm") or shutil.which("cuobjdump")
-    if disassembler is None:
-        pytest.skip("neither nvdisasm nor cuobjdump is installed")
+def test_the_machine_code_multiplies_on_tensor_cores(disassembled):
     func = prim_func(STEM, (1, 20, 26, 8), 40)
-    made = RULE.apply(func, TARGET, RULE.proposed(func, TARGET))
-    cubins, compiled = [], tools.nvcc
-    building = sys.modules[build_kernel.__module__]
-    monkeypatch.setattr(building, "nvcc", lambda *a: cubins.append(compiled(*a)) or cubins[-1])
-    build_kernel(finish(made.func, SPEC, 2), SPEC, tmp_path / "kernel.so")
-    (tmp_path / "kernel.cubin").write_bytes(cubins[0])
-    option = "-c" if disassembler.endswith("nvdisasm") else "-sass"
-    command = [disassembler, option, tmp_path / "kernel.cubin"]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    assert "HGMMA.64x64x16" in shown and "LDGSTS" in shown
+    sass = disassembled(RULE.apply(func, TARGET, RULE.proposed(func, TARGET)).func)
+    assert "HGMMA.64x64x16" in sass and "LDGSTS" in sass
