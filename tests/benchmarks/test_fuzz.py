@@ -189,7 +189,7 @@ def test_kernels_that_are_built_together_and_that_fail_alone(tmp_path):
     assert [bool(failed) for _, failed in found] == [False, True]
     chosen = (index for index in range(4000) if _is_small(draw(0, index)))
     index = next(chosen)
-    wrong = (sys.executable, str(HERE / "wrong_fuzz_compiler.py"))
+    wrong = (sys.executable, "-m", "tests.benchmarks.wrong_fuzz_compiler")
     (row,) = fuzz(Plan(tmp_path, 0, range(index, index + 1), "cpu", workers=1, runners=1, compiler=wrong))
     assert is_bad(row) and row["error"] > 0.5 and json.loads(json.dumps(row["case"]))["epilogue"] == "none"
 
