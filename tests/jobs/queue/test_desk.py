@@ -211,10 +211,10 @@ def test_a_cancelled_job_leaves_no_process(backend: Backend) -> None:
     id = backend.jobs.submit(ANN, asks(backend, "sleep")).job.id
     until(State.RUNNING, backend, id, "build")
     event = next(event for event in follow_some(backend, id, 3) if "pids" in event.data)
+    family = [psutil.Process(pid) for pid in event.data["pids"]]
     with pytest.raises(JobNotFound):
         backend.jobs.cancel(BOB, id)
     backend.jobs.cancel(ANN, id)
-    family = [psutil.Process(pid) for pid in event.data["pids"] if psutil.pid_exists(pid)]
     assert gone(family)
     job = end_of(backend, ANN, id)
     assert (job.state, (job.error or {})["code"]) == (State.CANCELLED, "cancelled")
