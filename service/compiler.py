@@ -275,13 +275,16 @@ def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Refere
     from service.runtime.moved import MOVED_BY, RUNS
 
     model, shapes = request.model, dict(request.options.shapes)
-    for seed in range(request.options.seed, request.options.seed + RUNS):
-        found = frontend.moved_reference(model.path, model.format, seed=seed, by=MOVED_BY, shapes=shapes)
-        if found is None and rounds:
-            found = frontend.rounded_reference(model.path, model.format, seed=seed, by=rounds, shapes=shapes)
-        if found is None:
+    ways = [(frontend.moved_reference, MOVED_BY)] + ([(frontend.rounded_reference, rounds)] if rounds else [])
+    found: Reference | None = None
+    for build, by in ways:
+        for seed in range(request.options.seed, request.options.seed + RUNS):
+            found = build(model.path, model.format, seed=seed, by=by, shapes=shapes)
+            if found is None:
+                break
+            yield found
+        if found is not None:
             return
-        yield found
 
 
 def _first_line(error: BaseException) -> str:

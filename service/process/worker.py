@@ -63,9 +63,8 @@ def preload(flavour: Flavour) -> None:
         except ModuleNotFoundError as error:
             if (error.name or "").partition(".")[0] not in _EXTRAS:
                 raise
-    importlib.import_module(
-        "service.machine"
-    ).gpu()  # asked by a child, where a job's sandbox lets no child of it start CUDA
+    # It asks by a child, and in a job's sandbox only the job itself may start CUDA.
+    importlib.import_module("service.machine").gpu()
 
 
 def _our_modules(flavour: Flavour) -> Iterator[str]:

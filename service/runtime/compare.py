@@ -15,8 +15,8 @@ small in every element and large in all.
 
 Integers and bools must be equal, but where the caller says that rounding decides (`service.runtime.ties`). Outputs of a
 quantized model, or of one in 16 bits, may be off by what the reference itself moves (`service.runtime.moved`), and no
-further. NaN and
-infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and fails.
+further. NaN and infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and
+fails.
 """
 
 from __future__ import annotations

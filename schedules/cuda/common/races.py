@@ -17,7 +17,8 @@ _BREAKS = (ValueError, tvm.error.InternalError)
 
 
 def race(func: PrimFunc) -> str:
-    """Return why the threads that share a reduction of `func` would not add up what they have, or nothing.
+    """Return why the threads that share a reduction of `func` would not add up what they have, or write a result where
+    no element is; nothing where they do what they should.
 
     TVM makes such a reduction one over shared memory where it knows the pattern; else it refuses, in the best case.
     """
@@ -59,9 +60,8 @@ def _is_bound(loop: tirx.For) -> bool:
 
 def _is_shared(block: SBlock, values: list[tirx.Expr], threads: list[Var]) -> bool:
     """Whether threads differ in what they reduce, and not in where to, which is in memory that they share."""
-    own = _is_own(block)
     reduced = [value for iv, value in zip(block.iter_vars, values, strict=True) if analysis.reduces(iv)]
-    return not own and bool(tir.uses(reduced, threads))
+    return not _is_own(block) and bool(tir.uses(reduced, threads))
 
 
 def _is_own(block: SBlock) -> bool:

@@ -72,9 +72,9 @@ def rounded_reference(path: Path, threads: int, seed: int, by: float) -> Referen
 
 def _of(model: Any, threads: int) -> Reference | None:
     try:
-        return (
-            _rounded(model, threads) if uses_bfloat16(model) else _runtime(_session(model.SerializeToString(), threads))
-        )
+        if uses_bfloat16(model):
+            return _rounded(model, threads)
+        return _runtime(_session(model.SerializeToString(), threads))
     except _errors():
         return None
 

@@ -30,9 +30,9 @@ EXECUTE = 1 << 0
 LIST = _READ_DIR
 READ = _READ_FILE | _READ_DIR
 REWRITE = _WRITE_FILE | _TRUNCATE
-WRITE = READ | (_WRITE_FILE | _TRUNCATE | _MAKE_REG | _MAKE_DIR) | (_REMOVE_FILE | _REMOVE_DIR | _REFER)
+WRITE = READ | REWRITE | (_MAKE_REG | _MAKE_DIR) | (_REMOVE_FILE | _REMOVE_DIR | _REFER)
 """Everything but devices, sockets, pipes and symbolic links: others would open them for the plain files they hide."""
-USE_DEVICE = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
+USE_DEVICE = _READ_FILE | REWRITE | _IOCTL_DEV
 
 _OF_FILES = EXECUTE | USE_DEVICE
 _OF_TCP = 0b11  # bind, connect
