@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 
 from service.artifact.atomic import sweep_staging, sync
@@ -15,6 +15,7 @@ __all__ = ["LocalBlobs", "is_blob_name"]
 
 _NAME = re.compile(r"[a-z]+(/(?!\.\.?(/|$))[^/\\\x00-\x1f\x7f]{1,255}){1,3}")
 _STALE_S = 3600.0
+_TRIES = 100  # to make a folder that others remove; each lost try needs one of them between two system calls
 
 
 def is_blob_name(name: str) -> bool:
@@ -48,9 +49,9 @@ class LocalBlobs:
         path = self.path(name)
         try:
             sync(file)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            file.replace(path)
-            sync(path.parent)
+            _move(file, path)
+            with contextlib.suppress(FileNotFoundError):  # somebody has removed it again, and its folder
+                sync(path.parent)
         except OSError as error:
             raise StoreUnwritable(f"models and logs cannot be kept: {error.strerror or error}") from error
         return path
@@ -65,15 +66,18 @@ class LocalBlobs:
             except OSError:  # others are in it, or it has gone
                 return
 
-    def names(self, folder: str) -> Iterator[tuple[str, float]]:
-        """Return every blob below `folder`, with the Unix time of its last change."""
-        for path in sorted((self.root / folder).rglob("*")):
-            try:
-                if path.is_file():
-                    yield path.relative_to(self.root).as_posix(), path.stat().st_mtime
-            except FileNotFoundError:
-                continue
-
     def sweep(self) -> None:
         """Remove what dead processes left half written."""
         sweep_staging(self._staging, time.time() - _STALE_S)
+
+
+def _move(file: Path, path: Path) -> None:
+    """Move it, into a folder that `remove` may take away while it is still empty, so make that again."""
+    for left in reversed(range(_TRIES)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(path)
+            return
+        except (FileNotFoundError, FileExistsError):
+            if not left or not file.exists():
+                raise

@@ -6,6 +6,7 @@ import hashlib
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,6 +69,41 @@ def blobs(s3: str, tmp_path: Path) -> Iterator[Blobs]:
     opened = open_blobs(BUCKET, tmp_path / "blobs", s3)
     yield opened
     opened.close()
+
+
+def test_a_folder_that_others_empty_does_not_fail_who_puts(tmp_path: Path) -> None:
+    """Two blobs of one folder come and go; the folder does as well, between any two system calls of the other."""
+    local = LocalBlobs(tmp_path)
+    errors: list[Exception] = []
+
+    def put_and_remove(name: str) -> None:
+        try:
+            for _ in range(400):
+                staged = local.staged()
+                staged.touch()
+                assert local.put(name, staged).read_bytes() == b""
+                local.remove(name)
+        except Exception as error:  # noqa: BLE001  # for the test's own thread
+            errors.append(error)
+
+    threads = [threading.Thread(target=put_and_remove, args=(f"models/a/{name}",)) for name in "bc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_what_cannot_be_put_is_named(tmp_path: Path) -> None:
+    local = LocalBlobs(tmp_path)
+    with pytest.raises(StoreUnwritable, match="No such file"):
+        local.put("models/a/b", tmp_path / "nothing")
+    (tmp_path / "models").touch()
+    staged = local.staged()
+    staged.touch()
+    with pytest.raises(StoreUnwritable, match=r"Not a directory|File exists"):
+        local.put("models/a/b", staged)
+    assert staged.exists()
 
 
 @pytest.mark.parametrize("name", ["models/a/b.onnx", "jobs/j_1/log.txt", "models/x/wéights (1).bin"])
