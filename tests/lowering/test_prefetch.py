@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
+import tvm_ffi
 from tvm import tirx
 from tvm.script import tirx as T
 
@@ -48,6 +49,19 @@ def test_every_step_fetches_its_share_of_the_next_panel() -> None:
 def test_the_fetched_addresses_cover_the_next_panel() -> None:
     fetched = {tile * 64 + k * 8 for tile in range(TILES) for k in range(DEPTH)}
     assert {address // 16 for address in fetched} == set(range(DEPTH * WIDTH // 16))
+
+
+def test_tiles_that_have_a_line_each_fetch_it_once() -> None:
+    """Not their steps, each of which would have a part of the line, and an address to compute."""
+    (loop,) = (loop for loop in tir.collect(product.body, tirx.For) if loop.annotations)
+    annotations = {PREFETCH_AHEAD: [256, 64]}
+    less = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, annotations=annotations)
+    body = tvm_ffi.structural_map(product.body, (tirx.For, lambda each: less if each.same_as(loop) else each))
+    func = transformed(product.with_body(body))
+    (call,) = prefetches(func)
+    assert "p[panel * 256 + tile * 16 + 256]" in call
+    (steps,) = (loop for loop in tir.collect(func.body, tirx.For) if loop.loop_var.name == "k")
+    assert "prefetch" not in str(steps)
 
 
 def test_a_loop_without_a_stream_stays_as_it_is(monkeypatch) -> None:
