@@ -64,6 +64,9 @@ def tune(
         bool, typer.Option("--resume", help="Go on with the run that was interrupted: its trials are not repeated.")
     ] = False,
     again: Annotated[bool, typer.Option("--again", help="Search also for kernels that have a record.")] = False,
+    exhaustive: Annotated[
+        bool, typer.Option("--exhaustive", help="Give no task up before its trials: every point, if N is that many.")
+    ] = False,
     rpc_tracker: Annotated[
         str, typer.Option("--rpc-tracker", metavar="HOST:PORT", help="Measure on devices of this tracker.")
     ] = "",
@@ -92,7 +95,7 @@ def tune(
     remote: Remote = context.obj
     if remote.url is not None:
         remote.refuse(tasks=tasks != "all", resume=resume, again=again, seed=seed, threads=threads, plugin=plugin)
-        remote.refuse(rpc_tracker=rpc_tracker, rpc_key=rpc_key)
+        remote.refuse(exhaustive=exhaustive, rpc_tracker=rpc_tracker, rpc_key=rpc_key)
         compiling = options_for(shape, precision, opt_level, None, True, 0)
         wishes: TuneWishes = {"target": target, "options": compiling, "trials": trials, "time_s": parse_time(time)}
         _end(_there(remote, model, into, wishes), json)
@@ -108,6 +111,7 @@ def tune(
         into=str(into),
         resume=resume,
         again=again,
+        exhaustive=exhaustive,
         rpc_tracker=rpc_tracker,
         rpc_key=rpc_key,
     )

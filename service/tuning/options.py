@@ -21,8 +21,9 @@ class TuneOptions:
 
     `tasks` is `all`, or numbers of the list: `0,3-5`. `records` are files and folders of records to start from, `into`
     the folder that new ones are added to; `threads` 0 is one for each core. `resume` goes on with the run that was
-    interrupted; `again` searches also for what has a record. `rpc_tracker` is HOST:PORT of TVM's tracker, where the
-    devices are registered under `rpc_key`. `list_only` says what the tasks are and measures nothing.
+    interrupted; `again` searches also for what has a record, `exhaustive` gives nothing up before its trials.
+    `rpc_tracker` is HOST:PORT of TVM's tracker, where the devices are registered under `rpc_key`. `list_only` says what
+    the tasks are and measures nothing.
     """
 
     trials: int = 64
@@ -34,6 +35,7 @@ class TuneOptions:
     into: str = ""
     resume: bool = False
     again: bool = False
+    exhaustive: bool = False
     rpc_tracker: str = ""
     rpc_key: str = ""
     list_only: bool = False

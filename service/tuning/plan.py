@@ -26,10 +26,14 @@ _SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What a run may spend: `trials` a task on average, the first of which is the untuned kernel, and `time_s`."""
+    """What a run may spend: `trials` a task on average, the first of which is the untuned kernel, and `time_s`.
+
+    `exhaustive` gives no task up for what is expected of it: each gets its `trials`, or all of its points.
+    """
 
     trials: int = 64
     time_s: float | None = None
+    exhaustive: bool = False
 
 
 @dataclass
@@ -83,14 +87,16 @@ class Progress:
         hope = max(self.improvement(ENOUGH_TRIALS), 2.0 / (8 + self.trials))
         return self.weight * self.best_s * min(1 - self.roofline, hope)
 
-    def finish(self) -> None:
-        """Set `done` where nothing more is to be expected."""
+    def finish(self, *, exhaustive: bool = False) -> None:
+        """Set `done` where nothing more is to be expected; an exhaustive run expects nothing, and measures."""
         if self.trials and self.untuned_s is None:
             self.done = "its untuned kernel cannot be measured"
-        elif self.roofline >= AT_ROOFLINE:
-            self.done = "at the roofline"
         elif self.search.exhausted:
             self.done = "every point was measured"
+        elif exhaustive:
+            return
+        elif self.roofline >= AT_ROOFLINE:
+            self.done = "at the roofline"
         elif self._settled():
             self.done = "nothing more expected"
 
@@ -108,7 +114,8 @@ class Plan:
     def __init__(self, tasks: Sequence[Progress], budget: Budget) -> None:
         self._tasks = tasks
         self.total = budget.trials * len(tasks)
-        self._most = budget.trials if len(tasks) == 1 else _SHARE * budget.trials
+        self._exhaustive = budget.exhaustive
+        self._most = budget.trials * (1 if len(tasks) == 1 or budget.exhaustive else _SHARE)
 
     @property
     def spent(self) -> int:
@@ -133,6 +140,8 @@ class Plan:
     def _worth(self, index: int) -> bool:
         """Whether the task may save a notable part of the time of all; if not, it is done."""
         task = self._tasks[index]
+        if self._exhaustive:
+            return True
         whole = sum(one.weight * (one.best_s or 0.0) for one in self._tasks)
         if task.gain_s() < _WORTH * whole:
             task.done = "too little to gain"

@@ -130,7 +130,7 @@ class TuningRun:
         for point, outcome in zip(points, outcomes, strict=True):
             progress.search.tell(point, outcome.seconds)
             progress.take(outcome.seconds, self.elapsed())
-        progress.finish()
+        progress.finish(exhaustive=self._budget.exhaustive)
         if progress.done:
             self._conclude(candidate)
         elif self._promising(candidate, _NOTABLE):

@@ -73,7 +73,7 @@ class Session:
                     starts,
                     measurer,
                     journal,
-                    budget=Budget(options.trials, options.time_s),
+                    budget=Budget(options.trials, options.time_s, options.exhaustive),
                     seed=options.seed,
                     confirmed=self._record,
                     refused=self._strike,

@@ -72,6 +72,20 @@ def test_a_flat_task_is_given_up_and_its_default_kept(tmp_path: Path) -> None:
     assert (done.verdict.point, done.verdict.won) == (DEFAULT, False)
 
 
+def test_an_exhaustive_run_gives_nothing_up(tmp_path: Path) -> None:
+    """Neither at the roofline nor where the model hopes for nothing; the end is that of the space, or of the trials."""
+    one_each = {name: (value,) for name, value in DEFAULT.items()}
+    space = {**one_each, "rows": tuple(range(1, 15)), "vectors": (1, 2, 3, 4)}
+    flat, near = FakeMeasurer({"task": lambda point: 1e-3}), [Start(limit_s=0.95e-3)]
+    for trials, done in ((60, "every point was measured"), (50, "the budget is spent")):
+        budget = Budget(trials, exhaustive=True)
+        (one,) = run(tmp_path / str(trials), [task(space=space)], flat, starts=near, budget=budget)
+        assert (one.progress.done, one.progress.trials) == (done, min(trials, 14 * 4))
+    tasks = [task("light"), task("heavy", weight=100)]
+    for one in run(tmp_path / "two", tasks, FakeMeasurer(), budget=Budget(50, exhaustive=True)):
+        assert one.progress.trials == 50
+
+
 def test_a_kernel_that_does_not_run_untuned_is_left_alone(tmp_path: Path) -> None:
     (done,) = run(tmp_path, [task()], FakeMeasurer({"task": lambda point: None}))
     assert done.progress.done == "its untuned kernel cannot be measured"
