@@ -5,18 +5,18 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from service.jobs.database import jobs, transitions
+from service.jobs.database import instances, jobs, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.transitions import Candidate
 
-__all__ = ["claim", "find", "put", "put_row"]
+__all__ = ["claim", "find", "insert", "put", "put_row"]
 
 _NUMBERS = itertools.count()
 
 
-def put_row(database: Database, **columns: Any) -> JobRow | None:
-    """A queued job; each has a request of its own unless `request_key` is given. None where an equal one lives."""
+def insert(database: Database, **columns: Any) -> str | None:
+    """The id of a queued job, of a request of its own unless `request_key` is given. None where an equal one lives."""
     values = {
         "kind": JobKind.COMPILE,
         "owner": "k_a",
@@ -31,8 +31,13 @@ def put_row(database: Database, **columns: Any) -> JobRow | None:
         **columns,
     }
     with database.begin() as connection:
-        id = jobs.insert(connection, **values)
-        return None if id is None else jobs.get(connection, id)
+        return jobs.insert(connection, **values)
+
+
+def put_row(database: Database, **columns: Any) -> JobRow | None:
+    """The job of `insert`."""
+    id = insert(database, **columns)
+    return None if id is None else find(database, id)
 
 
 def put(database: Database, **columns: Any) -> JobRow:
@@ -43,12 +48,15 @@ def put(database: Database, **columns: Any) -> JobRow:
 
 
 def claim(database: Database, *, lane: bool = False, instance: str = "i1", limit: float = 1e9) -> JobRow | None:
-    """The job whose turn it is, running; None where there is none, or it takes more than `limit` bytes."""
+    """The job whose turn it is, running on a server that there is now; None where there is none, or it takes more than
+    `limit` bytes."""
 
     def fits(job: Candidate) -> bool:
         return job.memory_bytes <= limit
 
     with database.begin() as connection:
+        if not instances.is_registered(connection, instance):
+            instances.register(connection, instance, instance, instance)
         claimed = transitions.claim(connection, instance, lane, fits)
     return None if claimed is None else claimed[0]
 

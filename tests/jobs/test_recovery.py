@@ -156,11 +156,13 @@ def test_waiting_jobs_are_done_by_the_next_server(start: Start, look: Look, open
 
 
 @pytest.mark.sampled("sqlite")
-def test_a_cancel_that_a_server_did_not_live_to_see_holds(start: Start, look: Look, open_backend: OpenBackend) -> None:
+def test_a_cancel_that_a_server_did_not_live_to_see_holds(
+    start: Start, look: Look, open_backend: OpenBackend, tmp_path: Path
+) -> None:
     first = start("sleep")
     (id,) = first.ids
     until(look, id, in_stage)
-    first.process.send_signal(signal.SIGSTOP)
+    pause(first, tmp_path)
     second = open_backend("another cache")  # it does not know the first one's folder, and its lease is not over
     second.jobs.cancel(LOCAL_OWNER, id)
     assert look(id).cancelling

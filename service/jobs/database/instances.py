@@ -11,9 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from service.jobs.database.engine import now
+from service.jobs.database.rows import Claim
 from service.jobs.database.tables import instances, jobs
 
-__all__ = ["beat", "bury", "dead", "forget", "register", "suspicious"]
+__all__ = ["beat", "bury", "dead", "forget", "is_registered", "register", "suspicious"]
 
 
 def register(connection: Connection, id: str, place: str, workspace: str) -> None:
@@ -27,6 +28,12 @@ def beat(connection: Connection, id: str) -> bool:
     return connection.execute(sa.update(instances).where(instances.c.id == id).values(heartbeat=now())).rowcount > 0
 
 
+def is_registered(connection: Connection, id: str) -> bool:
+    """Return whether others take it for alive; they cannot give it up until this transaction ends."""
+    mine = sa.select(sa.literal(1)).where(instances.c.id == id).with_for_update(read=True, key_share=True)
+    return connection.scalar(mine) is not None
+
+
 def forget(connection: Connection, id: str) -> None:
     """It has ended in order."""
     connection.execute(sa.delete(instances).where(instances.c.id == id))
@@ -35,12 +42,12 @@ def forget(connection: Connection, id: str) -> None:
 def suspicious(connection: Connection, me: str) -> bool:
     """Return whether there is another server, or a job without one: something that `dead` and `bury` should look at."""
     other = connection.scalar(sa.select(sa.literal(1)).where(instances.c.id != me).limit(1))
-    return other is not None or bool(connection.scalars(_orphaned().limit(1)).all())
+    return other is not None or connection.execute(_orphaned().limit(1)).first() is not None
 
 
-def _orphaned() -> sa.Select[tuple[str]]:
+def _orphaned() -> sa.Select[tuple[str, int]]:
     nobody = sa.or_(jobs.c.instance.is_(None), jobs.c.instance.not_in(sa.select(instances.c.id)))
-    return sa.select(jobs.c.id).where(jobs.c.state == "running", nobody).order_by(jobs.c.number)
+    return sa.select(jobs.c.id, jobs.c.epoch).where(jobs.c.state == "running", nobody).order_by(jobs.c.number)
 
 
 def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandoned: Callable[[str], bool]) -> list[str]:
@@ -53,7 +60,7 @@ def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandon
     ]
 
 
-def bury(connection: Connection, ids: Collection[str]) -> list[str]:
-    """Remove the dead; return the ids of jobs that run on no server that there is."""
+def bury(connection: Connection, ids: Collection[str]) -> list[Claim]:
+    """Remove the dead; return the claims on jobs that run on no server that there is."""
     connection.execute(sa.delete(instances).where(instances.c.id.in_(ids)))
-    return list(connection.scalars(_orphaned()))
+    return [(row.id, row.epoch) for row in connection.execute(_orphaned())]

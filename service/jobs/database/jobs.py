@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from service.errors import InvalidOption
-from service.jobs.database.rows import JobKind, JobPage, JobRow
+from service.jobs.database.rows import Claim, JobKind, JobPage, JobRow
 from service.jobs.database.tables import job_events, jobs
 from service.jobs.database.upsert import insert_new
 from service.jobs.job import State
@@ -138,14 +138,15 @@ def waiting(connection: Connection, owner: str) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-def remove_ended(connection: Connection, before: float, limit: int = 500) -> list[str]:
-    """Remove jobs that ended before this time, with their events; return their ids."""
-    old = sa.select(jobs.c.id).where(jobs.c.finished < before).order_by(jobs.c.finished).limit(limit)
-    ids = list(connection.scalars(old))
+def remove_ended(connection: Connection, before: float, limit: int = 500) -> list[tuple[Claim, JobKind]]:
+    """Remove jobs that ended before this time, with their events; return their last claims, and their kinds."""
+    old = sa.select(jobs.c.id, jobs.c.epoch, jobs.c.kind).where(jobs.c.finished < before)
+    rows = connection.execute(old.order_by(jobs.c.finished).limit(limit)).all()
+    ids = [row.id for row in rows]
     if ids:
         connection.execute(sa.delete(job_events).where(job_events.c.job.in_(ids)))
         connection.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
-    return ids
+    return [((row.id, row.epoch), JobKind(row.kind)) for row in rows]
 
 
 def any_queued(connection: Connection) -> bool:
@@ -153,8 +154,8 @@ def any_queued(connection: Connection) -> bool:
     return connection.scalar(sa.select(sa.literal(1)).where(jobs.c.state == State.QUEUED).limit(1)) is not None
 
 
-def running_on(connection: Connection, instance: str) -> dict[tuple[str, int], bool]:
-    """Return the jobs, by id and attempt, that this server runs, and whether they are to be cancelled."""
-    mine = sa.select(jobs.c.id, jobs.c.attempts, jobs.c.cancelling)
+def running_on(connection: Connection, instance: str) -> dict[Claim, bool]:
+    """Return the claims that this server has on jobs that run, and whether these are to be cancelled."""
+    mine = sa.select(jobs.c.id, jobs.c.epoch, jobs.c.cancelling)
     rows = connection.execute(mine.where(jobs.c.state == State.RUNNING, jobs.c.instance == instance))
-    return {(row.id, row.attempts): row.cancelling for row in rows}
+    return {(row.id, row.epoch): row.cancelling for row in rows}

@@ -14,6 +14,7 @@ __all__ = [
     "LOCAL_OWNER",
     "SCOPES",
     "AuditRow",
+    "Claim",
     "EventRow",
     "JobKind",
     "JobPage",
@@ -134,12 +135,17 @@ def iso_time(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+Claim = tuple[str, int]
+"""A job's id and an epoch of it, which no two claims share: what a server holds that has begun the job."""
+
+
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """One job as it is now. Times are Unix seconds; `number` orders all jobs by their creation.
 
     `target`, `options` and `records_in` say what was asked for; `artifact`, `records` (a record set's digest) and
-    `result` what came of it; `error` is as docs/api.md shows it. `instance` is the server that runs it.
+    `result` what came of it; `error` is as docs/api.md shows it. `instance` is the server that runs it. `epoch` grows
+    with every claim and with nothing else; `attempts` does not count a claim that was given back.
     """
 
     id: str
@@ -156,6 +162,7 @@ class JobRow:
     extras: dict[str, Any]
     priority: int
     attempts: int
+    epoch: int
     artifact: str | None
     records: str | None
     result: dict[str, Any] | None
@@ -168,6 +175,11 @@ class JobRow:
     instance: str | None
     cancelling: bool
     events: int
+
+    @property
+    def claim(self) -> Claim:
+        """What its last server held, or holds."""
+        return self.id, self.epoch
 
     @property
     def ended(self) -> bool:

@@ -73,6 +73,7 @@ jobs = Table(
     Column("weight", Double, nullable=False),
     Column("memory_bytes", BigInteger, nullable=False),
     Column("attempts", Integer, nullable=False),
+    Column("epoch", Integer, nullable=False, server_default=text("0")),
     Column("instance", _Id),
     Column("cancelling", Boolean, nullable=False),
     Column("artifact", _Digest),

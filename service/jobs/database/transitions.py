@@ -1,14 +1,15 @@
 """What moves a job from state to state: forward only, enforced where the database compares and sets.
 
-Each function is one UPDATE whose WHERE names the states that it may start from, and for a running job the server and
-the attempt, so that a server that others have given up can change nothing.
+Each function is one UPDATE whose WHERE names the states that it may start from, and for a running job the epoch of the
+claim. A claim alone makes a new epoch, and none comes twice: who has lost its claim can change nothing, also where the
+same server, or the same attempt, has the job again.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,9 @@ from sqlalchemy.engine import Connection
 
 from service.artifact.entry import Entry
 from service.errors import Cancelled, RelaxcError, ServerDied
-from service.jobs.database import artifacts, deliveries, events, shares
-from service.jobs.database.jobs import get
-from service.jobs.database.rows import JobKind, JobRow
+from service.jobs.database import artifacts, deliveries, events, instances, records, shares
+from service.jobs.database.jobs import find, get
+from service.jobs.database.rows import Claim, JobKind, JobRow, RecordsRow
 from service.jobs.database.tables import jobs
 from service.jobs.job import State
 from service.process.task import finite
@@ -48,10 +49,10 @@ Lane = bool
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended: without an error it succeeded."""
+    """How a job ended: without an error it succeeded. Its owner has the record set once this is written down."""
 
     artifact: str | None = None
-    records: str | None = None
+    records: RecordsRow | None = None
     result: dict[str, Any] | None = None
     error: RelaxcError | None = None
 
@@ -74,7 +75,8 @@ class Outcome:
     def columns(self) -> dict[str, Any]:
         """Return what the job's row keeps of it."""
         error = None if self.error is None else finite(json.loads(json.dumps(self.error.to_dict(), default=str)))
-        return {"artifact": self.artifact, "records": self.records, "result": self.result, "error": error}
+        made = None if self.records is None else self.records.digest
+        return {"artifact": self.artifact, "records": made, "result": self.result, "error": error}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,24 +91,33 @@ class Candidate:
 
 
 def claim(
-    connection: Connection, instance: str, lane: Lane, fits: Callable[[Candidate], bool]
+    connection: Connection,
+    instance: str,
+    lane: Lane,
+    fits: Callable[[Candidate], bool],
+    *,
+    without: Collection[str] = (),
 ) -> tuple[JobRow, int] | None:
     """Start the job whose turn it is on `instance`, if it `fits`, and return it with its memory estimate in bytes.
 
-    One that does not fit holds up its lane, so that small jobs cannot starve a large one. The caller holds a lock.
+    One that does not fit holds up its lane, so that small jobs cannot starve a large one; those of the ids `without`
+    are passed over. A server that others have given up starts nothing. The caller holds a lock.
     """
-    chosen = _next(connection, lane)
+    if not instances.is_registered(connection, instance):
+        return None
+    chosen = _next(connection, lane, without)
     if chosen is None or not fits(chosen):
         return None
     told = [(time.time(), {"event": "state", "state": State.RUNNING.value})]
-    columns = {"state": State.RUNNING, "instance": instance, "started": time.time(), "attempts": jobs.c.attempts + 1}
+    counted = {"attempts": jobs.c.attempts + 1, "epoch": jobs.c.epoch + 1}
+    columns = {"state": State.RUNNING, "instance": instance, "started": time.time(), **counted}
     if not events.append(connection, chosen.id, told, jobs.c.state == State.QUEUED, **columns):
         return None
     shares.start(connection, chosen.owner, chosen.weight, chosen.tag)
     return get(connection, chosen.id), chosen.memory_bytes
 
 
-def _next(connection: Connection, lane: Lane) -> Candidate | None:
+def _next(connection: Connection, lane: Lane, without: Collection[str]) -> Candidate | None:
     """Each owner's first by priority, then the owner whose turn it is.
 
     A request that runs already, for another owner, is left until that has ended: then the store has the answer.
@@ -117,7 +128,7 @@ def _next(connection: Connection, lane: Lane) -> Candidate | None:
     in_lane = jobs.c.kind == JobKind.TUNE if lane else jobs.c.kind != JobKind.TUNE
     ranked = sa.select(
         *(jobs.c.id, jobs.c.owner, jobs.c.weight, jobs.c.memory_bytes, jobs.c.number), place.label("place")
-    ).where(jobs.c.state == State.QUEUED, in_lane, ~twin)
+    ).where(jobs.c.state == State.QUEUED, in_lane, ~twin, jobs.c.id.not_in(without))
     heads = ranked.subquery()
     rows = connection.execute(sa.select(heads).where(heads.c.place == 1)).all()
     tags = shares.start_tags(connection, [row.owner for row in rows])
@@ -128,9 +139,9 @@ def _next(connection: Connection, lane: Lane) -> Candidate | None:
 
 
 def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
-    """End a job that runs here; return None, and change nothing, when it is no longer this server's."""
+    """End a job that runs here; return None, and change nothing, when this claim on it is over."""
     seconds = time.time() - (job.started or time.time())
-    if not _end(connection, job.id, outcome, *held(job)):
+    if not _end(connection, job.id, outcome, *held(job.claim)):
         return None
     weight = connection.scalar(sa.select(jobs.c.weight).where(jobs.c.id == job.id))
     shares.charge(connection, job.owner, float(weight or 1.0), seconds)
@@ -165,40 +176,45 @@ def stop(connection: Connection, id: str, error: Cancelled) -> State | None:
 def give_back(connection: Connection, job: JobRow, reason: str = "the server stops") -> JobRow | None:
     """Queue a job again that this server starts no more, or stops in the middle in order: that is no attempt.
 
-    One that is to be cancelled ends instead. Returns it as it is now, None when it is no longer this server's.
+    One that is to be cancelled ends instead. Returns it as it is now, None when this claim on it is over.
     """
-    changed = _queue_or_cancel(connection, job.id, reason, job.attempts - 1, *held(job))
+    changed = _queue_or_cancel(connection, job.claim, reason, attempts=job.attempts - 1)
     return get(connection, job.id) if changed else None
 
 
-def recover(connection: Connection, id: str) -> JobRow:
-    """Settle a running job whose server is gone: cancelled if that was wished, queued again, or failed."""
-    job = get(connection, id)
-    still = jobs.c.state == State.RUNNING
+def recover(connection: Connection, claim: Claim) -> JobRow | None:
+    """Settle the job of a claim whose server is gone: cancelled if that was wished, queued again, or failed.
+
+    Returns it as it is now, None when the claim is over: it was settled already, and may run elsewhere.
+    """
+    job = find(connection, claim[0])
+    if job is None:
+        return None
     if job.cancelling or job.attempts < MAX_ATTEMPTS:
-        _queue_or_cancel(connection, id, "the server died", job.attempts, still)
+        changed = _queue_or_cancel(connection, claim, "the server died", attempts=job.attempts)
     else:
         died = ServerDied(f"the server died {job.attempts} times while it ran this job", stage=job.stage)
-        _end(connection, id, Outcome(error=died), still)
-    return get(connection, id)
+        changed = _end(connection, job.id, Outcome(error=died), *held(claim))
+    return get(connection, job.id) if changed else None
 
 
-def held(job: JobRow) -> tuple[Any, ...]:
-    """Return the condition that `job`, as this server started it, is still its own."""
-    return jobs.c.state == State.RUNNING, jobs.c.instance == job.instance, jobs.c.attempts == job.attempts
+def held(claim: Claim) -> tuple[Any, ...]:
+    """Return the condition that nobody has ended this claim."""
+    return jobs.c.state == State.RUNNING, jobs.c.epoch == claim[1]
 
 
-def _queue_or_cancel(connection: Connection, id: str, reason: str, attempts: int, *where: Any) -> bool:
+def _queue_or_cancel(connection: Connection, claim: Claim, reason: str, *, attempts: int) -> bool:
     """Whoever cancels at the same moment has marked it before the first UPDATE, or finds it queued after it."""
-    if _queue_again(connection, id, reason, attempts, *where, ~jobs.c.cancelling):
+    if _queue_again(connection, claim, reason, attempts):
         return True
-    return _end(connection, id, Outcome(error=Cancelled("the job was cancelled")), *where, jobs.c.cancelling)
+    cancelled = Outcome(error=Cancelled("the job was cancelled"))
+    return _end(connection, claim[0], cancelled, *held(claim), jobs.c.cancelling)
 
 
-def _queue_again(connection: Connection, id: str, reason: str, attempts: int, *where: Any) -> bool:
+def _queue_again(connection: Connection, claim: Claim, reason: str, attempts: int) -> bool:
     told = [(time.time(), {"event": "state", "state": State.QUEUED.value, "reason": reason})]
     columns = {"state": State.QUEUED, "instance": None, "stage": None, "done": None, "total": None, "started": None}
-    return events.append(connection, id, told, *where, attempts=attempts, **columns)
+    return events.append(connection, claim[0], told, *held(claim), ~jobs.c.cancelling, attempts=attempts, **columns)
 
 
 def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool:
@@ -212,5 +228,7 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
     job = get(connection, id)
     if outcome.artifact is not None:
         artifacts.own(connection, job.owner, outcome.artifact)
+    if outcome.records is not None:
+        records.insert(connection, outcome.records)
     deliveries.insert(connection, job)
     return True

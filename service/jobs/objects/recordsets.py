@@ -25,9 +25,16 @@ class RecordSets:
         self._blobs = blobs
 
     def add(self, owner: Owner, text: bytes, *, name: str, job: str | None = None) -> tuple[RecordsRow, bool]:
-        """Keep it; return also whether this owner did not have it.
+        """Keep it for `owner`; return also whether this owner did not have it. Raise what `keep` raises."""
+        row = self.keep(owner, text, name=name, job=job)
+        with self._database.begin() as connection:
+            created = records.insert(connection, row)
+        return self.get(owner, row.digest), created
 
-        Its digest is that of its canonical text, so that the same records in another order are the same set. Raises
+    def keep(self, owner: Owner, text: bytes, *, name: str, job: str | None = None) -> RecordsRow:
+        """Keep its bytes alone; return the row that makes it the owner's.
+
+        Its digest is that of its canonical text, so that the same records in another order are the same set. Raise
         InvalidRecords for a line that is no record or breaks off and for a set without any, StoreUnwritable.
         """
         found = record_files.parse(text, "records")
@@ -36,10 +43,7 @@ class RecordSets:
         canonical = "".join(f"{record.to_json()}\n" for record in found).encode()
         digest = hashlib.sha256(canonical).hexdigest()
         self._blobs.put_bytes(_blob(digest), canonical)
-        row = RecordsRow(owner.id, digest, name, len(found), len(canonical), time.time(), job)
-        with self._database.begin() as connection:
-            created = records.insert(connection, row)
-        return self.get(owner, digest), created
+        return RecordsRow(owner.id, digest, name, len(found), len(canonical), time.time(), job)
 
     def get(self, owner: Owner, digest: str) -> RecordsRow:
         """Return the owner's record set. Raise RecordsNotFound, also for another owner's."""

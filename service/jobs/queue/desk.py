@@ -14,9 +14,9 @@ from service.jobs.database import events, jobs, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import EventRow, JobKind, JobPage, JobRequest, JobRow, Owner
 from service.jobs.job import State, Submitted
+from service.jobs.queue.files import LOG, TUNE_FILES, blob_of, latest
 from service.jobs.queue.hub import Hub
-from service.jobs.queue.kinds import TUNE_FILES
-from service.jobs.queue.running import Running, log_name
+from service.jobs.queue.running import Running
 from service.jobs.queue.submission import Submission
 from service.process.plain import open_plain
 
@@ -166,18 +166,18 @@ class Jobs:
 
     def log(self, owner: Owner, id: str) -> BinaryIO | None:
         """Return what the child printed, even while it prints, opened; None if there is nothing. Raise JobNotFound."""
-        self.get(owner, id)
+        job = self.get(owner, id)
         running = self._running(id)
         live = running.log if running is not None else None
         if live is not None and (file := open_plain(live)) is not None:
             return file
-        kept = self._blobs.find(log_name(id))
+        kept = latest(self._blobs, job.claim, LOG)
         return None if kept is None else open_plain(kept)
 
     def file(self, owner: Owner, id: str, name: str) -> Path:
         """Return `report.json` or `curve.png` of a finished tuning. Raise JobNotFound."""
-        self.get(owner, id)
-        path = self._blobs.find(f"jobs/{id}/{name}") if name in TUNE_FILES else None
+        job = self.get(owner, id)
+        path = self._blobs.find(blob_of(job.claim, name)) if name in TUNE_FILES else None
         if path is None:
             raise JobNotFound(f"job {id} has no {name}", remedy="A `tune` job that has succeeded has one.")
         return path

@@ -28,7 +28,7 @@ _STAGE_CHARS = 64
 
 
 class EventLog:
-    """The events of one attempt at one job. `flush` may be called from any thread.
+    """The events of one claim on one job. `flush` may be called from any thread.
 
     A stage is written at once, anything else at most five times a second, and of progress between two writes only the
     last. Past 10 000 events or 8 MiB the rest is left out, but for the stages of the job itself.
@@ -44,7 +44,7 @@ class EventLog:
         self._written = 0.0
         self._lock = threading.RLock()
         self.lost = False
-        """Whether the job was found to be no longer this server's."""
+        """Whether the claim was found to be over."""
 
     def take(self, data: dict[str, Any]) -> bool:
         """Add an event of the job's process; return whether it was written, with those before it."""
@@ -65,7 +65,9 @@ class EventLog:
             self._written = time.monotonic()
             try:
                 with self._database.begin() as connection:
-                    mine = events.append(connection, self._job.id, self._pending, *held(self._job), **self._columns)
+                    mine = events.append(
+                        connection, self._job.id, self._pending, *held(self._job.claim), **self._columns
+                    )
             except ServiceError as error:
                 _LOG.warning("job %s: %s", self._job.id, error)
                 del self._pending[:-_MAX_PENDING]

@@ -65,7 +65,7 @@ class Executor:
             _LOG.warning("job %s: %s", job.id, error)
             return False
         if now is None:
-            _LOG.warning("job %s has been taken by another server", job.id)
+            _LOG.warning("job %s has been taken from this server", job.id)
             running.is_in(State.QUEUED)
         else:
             _LOG.info("job %s %s", now.id, now.state)

@@ -81,11 +81,11 @@ class Keeper:
         with self._database.begin() as connection:
             self._database.lock(connection, RECOVERY_LOCK)
             gone = instances.dead(connection, self.id, self._place, self._lease_s, self._is_abandoned)
-            orphans = instances.bury(connection, gone)
-            for id in orphans:
-                job = transitions.recover(connection, id)
-                _LOG.warning("job %s of a server that is gone is %s", id, job.state)
-        return orphans
+            claims = instances.bury(connection, gone)
+            found = [job for claim in claims if (job := transitions.recover(connection, claim)) is not None]
+        for job in found:
+            _LOG.warning("job %s of a server that is gone is %s", job.id, job.state)
+        return [job.id for job in found]
 
     def _is_abandoned(self, workspace: str) -> bool:
         """Whether nobody holds this folder beside ours: its server has ended, however it did."""

@@ -19,6 +19,7 @@ from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
 from service.jobs.once import Ask, CompileOnce
+from service.jobs.queue.files import TUNE_FILES, blob_of
 from service.jobs.queue.running import Running
 from service.process.bounds import checked
 from service.process.limits import Limits
@@ -30,16 +31,13 @@ from service.process.unnamed import unnamed
 from service.process.workspace import Workspace
 from service.request import CompileOptions, CompileRequest, ModelRef, TargetSpec
 
-__all__ = ["ENTRIES", "TUNE_FILES", "Kinds", "compile_request"]
+__all__ = ["ENTRIES", "Kinds", "compile_request"]
 
 ENTRIES = {
     JobKind.TUNE: "service.jobs.entries:tune_model",
     JobKind.BENCH: "service.jobs.entries:bench_artifact",
     JobKind.VERIFY: "service.jobs.entries:verify_artifact",
 }
-
-TUNE_FILES = ("report.json", "curve.png")
-"""What is kept of a tuning beside its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +94,12 @@ class Kinds:
         for name in TUNE_FILES:
             if name in files:
                 self._keep(job, workdir, name)
-        digest = None
+        made = None
         if "records.jsonl" in files and (text := _read(workdir, "records.jsonl")).strip():
             owner = Owner(job.owner, frozenset())
-            digest = self.records.add(owner, text, name=f"{job.name} ({job.id})", job=job.id)[0].digest
-        return Outcome(records=digest, result=checked(finite({**result.get("summary", {}), "records": digest})))
+            made = self.records.keep(owner, text, name=f"{job.name} ({job.id})", job=job.id)
+        digest = None if made is None else made.digest
+        return Outcome(records=made, result=checked(finite({**result.get("summary", {}), "records": digest})))
 
     def _bench(self, running: Running) -> Outcome:
         job = running.job
@@ -140,7 +139,7 @@ class Kinds:
         return self.models.open(job.model)
 
     def _keep(self, job: JobRow, workdir: Path, name: str) -> None:
-        self.blobs.put_bytes(f"jobs/{job.id}/{name}", _read(workdir, name))
+        self.blobs.put_bytes(blob_of(job.claim, name), _read(workdir, name))
 
 
 def compile_request(job: JobRow, model: ModelRef, records: RecordSets) -> CompileRequest:

@@ -10,16 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from service.errors import RelaxcError, StoreUnwritable
+from service.errors import Cancelled, RelaxcError, StoreUnwritable
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
 from service.jobs.queue.eventlog import EventLog
+from service.jobs.queue.files import LOG, blob_of
 from service.process.plain import open_plain
 from service.process.pool import Cancellation
 
-__all__ = ["LOG_BYTES", "Running", "Watch", "log_name"]
+__all__ = ["LOG_BYTES", "Running", "Watch"]
 
 _LOG = logging.getLogger("relaxc.jobs")
 
@@ -61,7 +62,7 @@ class Running:
     @property
     def log(self) -> Path | None:
         """Where its process prints to now."""
-        return None if self.workdir is None else self.workdir / "log.txt"
+        return None if self.workdir is None else self.workdir / LOG
 
     def cancel(self, reason: RelaxcError, *, give_back: bool = False) -> None:
         """End its processes; the job ends with `reason`, or is queued again. What was said first holds."""
@@ -69,11 +70,16 @@ class Running:
             self.reason, self.give_back = reason, give_back
         self.cancellation.cancel()
 
+    def give_up(self) -> None:
+        """End its processes, as the claim on it is over: nothing that it still says is written down."""
+        self.cancel(Cancelled("the job has been taken from this server"))
+
     def take(self, data: dict[str, Any]) -> None:
         """Take an event of its process."""
         self._watch(self.job, data)
         if self.events.take(data):
             self._tell(self.job.id)
+        self._stop_if_lost()
 
     def is_in(self, state: State, error: dict[str, Any] | None = None) -> None:
         """Tell who watches that it has begun to run, that it is queued again, or how it ended."""
@@ -83,6 +89,11 @@ class Running:
         """Write what it has told."""
         if self.events.flush():
             self._tell(self.job.id)
+        self._stop_if_lost()
+
+    def _stop_if_lost(self) -> None:
+        if self.events.lost:
+            self.give_up()
 
     @contextmanager
     def at(self, workdir: Path) -> Iterator[None]:
@@ -91,7 +102,7 @@ class Running:
         try:
             yield
         finally:
-            self._keep_log(workdir / "log.txt")
+            self._keep_log(workdir / LOG)
             self.workdir = None
 
     def _keep_log(self, path: Path) -> None:
@@ -102,16 +113,11 @@ class Running:
         try:
             with file:
                 _copy_ends(file, staged)
-            self._blobs.put(log_name(self.job.id), staged)
+            self._blobs.put(blob_of(self.job.claim, LOG), staged)
         except (OSError, StoreUnwritable) as error:
             _LOG.warning("the log of job %s is lost: %s", self.job.id, error)
         finally:
             staged.unlink(missing_ok=True)
-
-
-def log_name(job: str) -> str:
-    """Return the blob that holds a job's log."""
-    return f"jobs/{job}/log.txt"
 
 
 def _copy_ends(file: BinaryIO, target: Path) -> None:

@@ -1,6 +1,7 @@
 """Starts jobs when it is their turn, on this server's share of slots and memory, and ends those that are to end.
 
-Several servers of one database each have a scheduler; a lock in the database lets one of them choose at a time.
+Several servers of one database each have a scheduler; a lock in the database lets one of them choose at a time. What it
+holds is known by its claim, so that a thread that ends late takes away nothing but its own.
 Compiles, benches and verifications have `workers` slots. Tuning has slots of its own, and gives way: a job that waits
 only for memory that tuning holds has the tuning queued again.
 """
@@ -15,7 +16,7 @@ from collections.abc import Callable, Mapping
 from service.errors import Cancelled, ServiceError
 from service.jobs.database import jobs, transitions
 from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobRow
+from service.jobs.database.rows import Claim, JobRow
 from service.jobs.database.transitions import Candidate, Lane
 from service.jobs.queue.budget import Budget
 from service.jobs.queue.running import Running
@@ -50,7 +51,7 @@ class Scheduler:
         self._budget = budget
         self._begin = begin
         self._run = run
-        self._running: dict[tuple[str, int], tuple[Running, threading.Thread]] = {}
+        self._running: dict[Claim, tuple[Running, threading.Thread]] = {}
         self._condition = threading.Condition()
         self._woken = True
         self._stopped = False
@@ -128,7 +129,7 @@ class Scheduler:
                 time.sleep(_POLL_S)
 
     def _end_unwanted(self) -> None:
-        """Ends what is to be cancelled, and what others have given up as this server did not say that it lives."""
+        """Ends what is to be cancelled, and what others have taken as this server did not say that it lives."""
         held = self._by_key()
         with self._database.read() as connection:
             mine = jobs.running_on(connection, self._instance)
@@ -136,13 +137,15 @@ class Scheduler:
             if mine.get(key):
                 running.cancel(Cancelled("the job was cancelled"))
             elif key not in mine or running.events.lost:
-                running.cancel(Cancelled("another server has taken the job"))
-        for id, _ in mine.keys() - held.keys():
+                running.give_up()
+        for claim in mine.keys() - held.keys():
             # Started in the database, and then not here: there was no thread to be had, or a bug.
             with self._database.begin() as connection:
-                _LOG.error("job %s is run by nobody; it is now %s", id, transitions.recover(connection, id).state)
+                job = transitions.recover(connection, claim)
+            if job is not None:
+                _LOG.error("job %s was run by nobody; it is now %s", job.id, job.state)
 
-    def _by_key(self) -> dict[tuple[str, int], Running]:
+    def _by_key(self) -> dict[Claim, Running]:
         with self._condition:
             return {key: running for key, (running, _) in self._running.items()}
 
@@ -162,11 +165,13 @@ class Scheduler:
     def _start_one(self, lane: Lane) -> bool:
         with self._database.begin() as connection:
             self._database.lock(connection, CLAIM_LOCK)
-            claimed = transitions.claim(connection, self._instance, lane, lambda job: self._fits(job, lane))
+            claimed = transitions.claim(
+                connection, self._instance, lane, lambda job: self._fits(job, lane), without=self._ids()
+            )
         if claimed is None:
             return False
         job, memory_bytes = claimed
-        running, key = self._begin(job, memory_bytes), (job.id, job.attempts)
+        running, key = self._begin(job, memory_bytes), job.claim
         thread = threading.Thread(target=self._run_one, args=(key, running), name=f"job-{job.id[:8]}", daemon=True)
         with self._condition:
             self._budget.take(key, memory_bytes)
@@ -181,7 +186,12 @@ class Scheduler:
             raise
         return True
 
-    def _forget(self, key: tuple[str, int]) -> None:
+    def _ids(self) -> set[str]:
+        """What runs here still, or ends: a job that was queued again is not begun beside its own last claim."""
+        with self._condition:
+            return {id for id, _ in self._running}
+
+    def _forget(self, key: Claim) -> None:
         with self._condition:
             del self._running[key]
             self._budget.release(key)
@@ -200,7 +210,7 @@ class Scheduler:
                     running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)
             return False
 
-    def _run_one(self, key: tuple[str, int], running: Running) -> None:
+    def _run_one(self, key: Claim, running: Running) -> None:
         try:
             self._run(running)
         except Exception:  # noqa: BLE001  # nobody else would see it

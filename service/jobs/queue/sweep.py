@@ -8,11 +8,11 @@ from service.config import settings
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import deliveries, idempotency, jobs
 from service.jobs.database.engine import Database
+from service.jobs.database.rows import Claim, JobKind
 from service.jobs.objects.models import Models
 from service.jobs.objects.uploads import Uploads
-from service.jobs.queue.kinds import TUNE_FILES
+from service.jobs.queue.files import blobs_of
 from service.jobs.queue.orphans import remove_orphans
-from service.jobs.queue.running import log_name
 
 __all__ = ["sweep"]
 
@@ -28,14 +28,14 @@ def sweep(database: Database, blobs: Blobs, uploads: Uploads, models: Models) ->
         deliveries.remove_old(connection, time.time() - _DELIVERIES_KEPT_S)
         idempotency.remove_old(connection)
     while gone := _forget_jobs(database):
-        for id in gone:
-            for name in (log_name(id), *(f"jobs/{id}/{file}" for file in TUNE_FILES)):
+        for claim, kind in gone:
+            for name in blobs_of(claim, kind):
                 blobs.remove(name)
     models.sweep()
     remove_orphans(database, blobs.local)
 
 
-def _forget_jobs(database: Database) -> list[str]:
+def _forget_jobs(database: Database) -> list[tuple[Claim, JobKind]]:
     with database.begin() as connection:
         database.take_time(connection)  # five hundred jobs may have five million events
         return jobs.remove_ended(connection, time.time() - settings().job_expiry_s)

@@ -15,7 +15,9 @@ from alembic.migration import MigrationContext
 
 from service.errors import InvalidOption, ServiceError
 from service.jobs.database.engine import Database, now
+from service.jobs.database.migrate import migrate
 from service.jobs.database.tables import metadata, shares
+from tests.jobs.rows import claim, find, insert
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
@@ -34,6 +36,21 @@ def test_migrating_again_changes_nothing(database: Database, database_url: str) 
     with again.read() as connection:
         assert connection.scalar(sa.select(shares.c.finish)) == 1.0
     again.close()
+
+
+def test_jobs_of_the_first_release_have_had_no_claim_yet(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They keep what they have; whoever begins one of them makes its first epoch."""
+    with monkeypatch.context() as then:
+        then.setattr("service.jobs.database.engine.migrate", lambda database: migrate(database, "0001"))
+        database = Database(database_url)
+    id = insert(database, attempts=1)
+    migrate(database)
+    assert id is not None
+    assert (find(database, id).epoch, find(database, id).attempts) == (0, 1)
+    job = claim(database)
+    assert job is not None
+    assert (job.claim, job.attempts) == ((id, 1), 2)
+    database.close()
 
 
 def test_the_tables_of_a_later_version_are_refused_with_a_remedy(database: Database, database_url: str) -> None:

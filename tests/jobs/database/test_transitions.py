@@ -166,6 +166,8 @@ def test_many_servers_start_each_job_once(database: Database) -> None:
     started: list[str] = []
 
     def work(instance: str) -> None:
+        with database.begin() as connection:
+            instances.register(connection, instance, instance, instance)
         while True:
             with database.begin() as connection:
                 database.lock(connection, 3)
@@ -237,8 +239,9 @@ def test_a_dead_servers_job_is_tried_once_more(database: Database, cancelling: b
     with database.begin() as connection:
         if cancelling:
             transitions.stop(connection, first.id, Cancelled("no"))
-        assert instances.bury(connection, []) == [first.id]
-        row = transitions.recover(connection, first.id)
+        assert instances.bury(connection, ["dead"]) == [first.claim]
+        row = transitions.recover(connection, first.claim)
+    assert row is not None
     if cancelling:
         assert row.state is State.CANCELLED
         return
@@ -247,7 +250,9 @@ def test_a_dead_servers_job_is_tried_once_more(database: Database, cancelling: b
     assert second is not None
     with database.begin() as connection:
         assert transitions.end(connection, first, Outcome(artifact="a" * 64)) is None  # the first attempt has no say
-        row = transitions.recover(connection, first.id)
+        assert transitions.recover(connection, first.claim) is None
+        row = transitions.recover(connection, second.claim)
+    assert row is not None
     assert row.state is State.FAILED
     assert row.error is not None
     assert (row.error["code"], row.attempts) == ("server-died", 2)

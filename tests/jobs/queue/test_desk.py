@@ -277,7 +277,7 @@ def test_the_key_of_a_job_that_was_swept_makes_another(backend: Backend) -> None
     first = backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="a" * 64).job
     end_of(backend, ANN, first.id)
     with backend.database.begin() as connection:
-        assert jobs.remove_ended(connection, time.time() + 1) == [first.id]
+        assert jobs.remove_ended(connection, time.time() + 1) == [((first.id, 1), JobKind.COMPILE)]
     with pytest.raises(IdempotencyConflict):
         backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="b" * 64)
     second = backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="a" * 64)

@@ -107,7 +107,7 @@ def test_it_keeps_what_came_after_the_first_listener(small: Database, hub: Hub) 
     assert first_of(early).seq == 1
     ahead = hub.subscribe(id, 2, lambda: None)
     with small.begin() as connection:
-        transitions.recover(connection, id)
+        transitions.recover(connection, (id, 1))
     assert first_of(late).seq == first_of(early).seq == 2
     assert ahead.take() == ()
     for each in (early, late, ahead):
@@ -155,7 +155,7 @@ def test_a_postgresql_that_hangs_holds_up_nobody_for_ever(
         thread.join(PATIENCE_S)
         assert not thread.is_alive()
     with small.begin() as connection:
-        assert transitions.recover(connection, id)
+        assert transitions.recover(connection, (id, 1))
     assert first_of(subscription).data["state"] == "queued"
 
 
