@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
 from pathlib import Path
@@ -93,7 +91,7 @@ def run(
     Raise a RelaxcError, whose `fields["stage"]` names the stage that failed.
     """
     from service import artifact, lowering, passes
-    from service.artifact.packing import table_of
+    from service.artifact.packing import LIBRARY, table_of
     from service.lowering.target import to_tvm
     from service.runtime.session import Session
 
@@ -118,16 +116,11 @@ def run(
             library,
             optimized.weights,
             manifest,
-            workdir / "model.so",
+            workdir / LIBRARY,
             embed_max_bytes=settings().embed_weights_max_bytes,
         )
         library.unlink()
-    record = {
-        "stages": stage.seconds,
-        "host": platform.node(),
-        "date": datetime.now(UTC).isoformat(timespec="seconds"),
-    }
-    (workdir / "build.json").write_text(json.dumps(record))
+    (workdir / "build.json").write_text(json.dumps({"stages": stage.seconds}))
     emit({"event": "result", "files": [file.name for file in files], "stages": stage.seconds})
 
 

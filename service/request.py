@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +22,7 @@ __all__ = [
     "Precision",
     "TargetSpec",
     "canonical_json",
+    "model_digest",
 ]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -206,9 +209,22 @@ def _shape(name: str, dims: Any) -> tuple[Dim, ...]:
     return tuple(dims)
 
 
+def model_digest(sha256: str, data: Mapping[str, str]) -> str:
+    """Return the digest that names a model: of one file its SHA-256, as sha256sum prints it.
+
+    A model with external data is the SHA-256 of `{"data":{NAME:SHA256,…},"model":SHA256}`, as canonical JSON in UTF-8:
+    `sha256` of the model's own file, which has no name in it, and `data` of each file beside it, by plain name. So who
+    has the files can compute it without reading one as a model: a server hashes them while they arrive, and believes
+    nobody. No file that is a model begins with a brace (`service.frontend.model_file`), so none passes for such a text.
+    """
+    if not data:
+        return sha256
+    return hashlib.sha256(canonical_json({"data": dict(data), "model": sha256}).encode()).hexdigest()
+
+
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model file by content: `digest` is the SHA-256 of the file and of its external data, in order."""
+    """A model file by content: `digest` is its `model_digest`, `size_bytes` that of all its files."""
 
     format: ModelFormat
     digest: str

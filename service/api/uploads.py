@@ -35,11 +35,11 @@ _REMEDY = "Send it as curl does: curl -F model=@model.onnx http://HOST/v1/compil
 
 @dataclass(slots=True)
 class Upload:
-    """What came: the model's file in `folder`, its SHA-256, external data beside it, and the fields' texts."""
+    """What came: the model's file in `folder`, external data beside it, the SHA-256 of each, and the fields' texts."""
 
     folder: Path
     model: Path | None = None
-    sha256: str = ""
+    sha256s: dict[str, str] = field(default_factory=dict)
     size_bytes: int = 0
     fields: dict[str, str] = field(default_factory=dict)
 
@@ -117,7 +117,6 @@ class FormReader:
             raise InvalidOption("the body ends before its last boundary", remedy=_REMEDY)
         if self.upload.model is None:
             raise InvalidOption("the form has no part named model", remedy=_REMEDY)
-        self.upload.sha256 = self._hash.hexdigest()
         return self.upload
 
     def close(self) -> None:
@@ -173,6 +172,7 @@ class FormReader:
 
     def _create(self, name: str) -> Path:
         path = self.upload.folder / name
+        self._hash = hashlib.sha256()
         try:
             self._file = path.open("xb")
         except FileExistsError as error:
@@ -191,8 +191,7 @@ class FormReader:
         self.upload.size_bytes += len(content)
         if self.upload.size_bytes > self._max_bytes:
             raise self._too_large()
-        if Path(self._file.name) == self.upload.model:
-            self._hash.update(content)
+        self._hash.update(content)
         self._file.write(content)
 
     def _too_large(self) -> ModelTooLarge:
@@ -205,6 +204,8 @@ class FormReader:
                 self.upload.fields[self._field] = self._text.decode()
             except UnicodeDecodeError as error:
                 raise InvalidOption(f"the part {self._field} is not UTF-8") from error
+        if self._file is not None:
+            self.upload.sha256s[Path(self._file.name).name] = self._hash.hexdigest()
         self.close()
         self._field = None
         self._text = bytearray()

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from service.artifact.elf import NewSection, append_sections
 from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
 from service.artifact.safetensors import image_size, write_image
-from service.errors import CompileFailed
+from service.errors import ArtifactCorrupt, CompileFailed
 from service.signature import TensorSpec
 
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["pack", "table_of"]
+__all__ = ["LIBRARY", "check_made", "pack", "table_of"]
+
+LIBRARY = "model.so"
+"""The name of every artifact's library in the store."""
+
+_BESIDE = ".safetensors"
 
 _PAGE = 4096
 """Weights start at a multiple of this in the file, so that they can be mapped where they lie."""
@@ -37,13 +42,39 @@ def pack(
     if table.size_bytes <= embed_max_bytes:
         sections = [NewSection(WEIGHTS_SECTION, _PAGE, lambda file: write_image(file, table.tensors, data))]
     else:
-        sidecar = out.with_suffix(".safetensors")
+        sidecar = out.with_suffix(_BESIDE)
         table = _write_sidecar(sidecar, table, data)
         files.append(sidecar)
     text = manifest.with_weights(table).to_json().encode()
     sections.append(NewSection(MANIFEST_SECTION, 8, lambda file: _write_all(file, text)))
     append_sections(library, out, sections)
     return files
+
+
+def check_made(files: Sequence[Path], model: str) -> None:
+    """Raise CompileFailed unless these are the files of an artifact, as `pack` leaves them, of the model `model`.
+
+    `model` is its digest. The store keeps them by the SHA-256 of the library alone: who is given that file out of
+    another's job, or makes it anew, is given the weights beside it too. So it has to name both.
+    """
+    if not files or files[0].name != LIBRARY:
+        raise CompileFailed(f"the job left no {LIBRARY}")
+    try:
+        manifest = Manifest.read(files[0])
+    except ArtifactCorrupt as error:
+        raise CompileFailed(f"the {LIBRARY} that the job left is none of relaxc's") from error
+    if manifest.digests.get("model") != model:
+        raise CompileFailed(f"the {LIBRARY} that the job left is of another model")
+    weights = manifest.weights
+    if [file.name for file in files[1:]] != ([] if weights.file is None else [files[0].with_suffix(_BESIDE).name]):
+        raise CompileFailed(f"the job left other files than its {LIBRARY} has beside it")
+    if any(_sha256_of(file) != weights.sha256 for file in files[1:]):
+        raise CompileFailed(f"the job left other weights than its {LIBRARY} has beside it")
+
+
+def _sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def table_of(weights: Mapping[str, Any]) -> WeightsTable:

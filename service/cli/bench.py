@@ -90,8 +90,8 @@ def _reference(session: Session, against: Against, model: Path | None) -> Refere
     wanted = {"onnx": Against.ONNXRUNTIME, "pt2": Against.TORCH}[format.value]
     if against is not wanted:
         raise InvalidOption(f"{model} is {format}: use --against {wanted}", option="against")
-    digest = frontend.digest(model, format).digest
-    if digest != session.manifest.digests["model"]:
+    made_from = session.manifest.digests["model"]
+    if made_from not in (frontend.digest(model, format).digest, frontend.former_digest(model, format)):
         raise InvalidOption(f"the artifact was not compiled from {model}: their digests differ", option="model")
     shapes = CompileOptions.from_dict({"shapes": session.manifest.options["shapes"]}).shapes
     return frontend.reference(model, format, threads=session.threads, shapes=dict(shapes), fastest=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes, Unsupported
-from service.frontend.model_file import digest, identify
+from service.frontend.model_file import digest, external_files, former_digest, identify
 from service.request import ModelFormat
 
 __all__ = [
@@ -17,6 +17,8 @@ __all__ = [
     "Shapes",
     "Unsupported",
     "digest",
+    "external_files",
+    "former_digest",
     "identify",
     "inspect",
     "load",

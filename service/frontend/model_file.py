@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import zipfile
-from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from service.config import settings
 from service.errors import ModelNotFound, ModelTooLarge, UnknownFormat
-from service.request import ModelFormat, ModelRef
+from service.request import ModelFormat, ModelRef, model_digest
 
-__all__ = ["digest", "identify"]
+__all__ = ["digest", "external_files", "former_digest", "identify", "only_format"]
 
-_CHUNK_BYTES = 1 << 20
+_ZIP = b"PK\x03\x04"
+_HEAD_BYTES = 16
 _VARINT, _DELIMITED = 0, 2
 # Field number -> wire type of onnx.ModelProto (onnx/onnx.proto3).
 _MODEL_PROTO = {
@@ -39,45 +40,85 @@ def identify(path: Path) -> ModelFormat:
 
     Raise ModelNotFound, ModelTooLarge, or UnknownFormat.
     """
+    format = only_format(path)
+    with path.open("rb") as file:
+        if format is ModelFormat.PT2:
+            if _is_exported_program(file):
+                return format
+            raise UnknownFormat(f"{path.name} is a zip archive, but not one that torch.export.save wrote")
+        if _is_onnx(file, path.stat().st_size):
+            return format
+    raise _unknown(path)
+
+
+def only_format(path: Path) -> ModelFormat:
+    """Return the one format that the file at `path` can have, by its first bytes; `identify` says whether it has it.
+
+    It is no more than a look: a server may do it with what somebody else wrote. Raise ModelNotFound, ModelTooLarge, or
+    UnknownFormat for what cannot be a model, as no file can that begins with a brace.
+    """
     _size_of(path)
     with path.open("rb") as file:
-        if file.read(4) == b"PK\x03\x04":
-            if _is_exported_program(file):
-                return ModelFormat.PT2
-            raise UnknownFormat(f"{path.name} is a zip archive, but not one that torch.export.save wrote")
-        file.seek(0)
-        if _is_onnx(file, path.stat().st_size):
-            return ModelFormat.ONNX
-    raise UnknownFormat(f"{path.name} is neither an ONNX file nor a torch.export archive")
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(_ZIP):
+        return ModelFormat.PT2
+    tag = _varint(io.BytesIO(head))
+    if tag is None or _MODEL_PROTO.get(tag >> 3) != tag & 7:
+        raise _unknown(path)
+    return ModelFormat.ONNX
 
 
 def digest(path: Path, format: ModelFormat) -> ModelRef:
-    """Return the model by content: SHA-256 of the file, and for ONNX of each external data file in the graph's order.
+    """Return the model by content, with the digest of `model_digest`.
 
-    A model without external data has the digest that sha256sum prints. Otherwise each data file follows as its
-    location, its size as eight bytes, and its content. Raise ModelTooLarge over `max_model_bytes`, and
-    for external data what `service.frontend.onnx.file` raises.
+    Raise ModelTooLarge over `max_model_bytes`, and for external data what `service.frontend.onnx.file` raises.
     """
-    size = _size_of(path)
-    hasher = hashlib.sha256()
-    for chunk in _chunks(path):
-        hasher.update(chunk)
-    for location, file in _external_files(path, format):
-        data_size = _size_of(file)
-        size += data_size
-        _check_size(path, size)
-        hasher.update(location.encode() + b"\0" + data_size.to_bytes(8, "little"))
-        for chunk in _chunks(file):
-            hasher.update(chunk)
-    return ModelRef(format, hasher.hexdigest(), size, path)
+    data = external_files(path, format)
+    size = _size_of(path) + sum(map(_size_of, data.values()))
+    name = model_digest(_sha256_of(path), {name: _sha256_of(file) for name, file in data.items()})
+    return ModelRef(format, name, size, path)
 
 
-def _external_files(path: Path, format: ModelFormat) -> list[tuple[str, Path]]:
+def external_files(path: Path, format: ModelFormat) -> dict[str, Path]:
+    """Return the files beside the model that it keeps tensors in, by their names from its folder on.
+
+    Raise ModelTooLarge where they have over `max_model_bytes` together, and what `service.frontend.onnx.file` raises.
+    """
+    found = _locations(path, format)
+    data = {PurePosixPath(location.replace("\\", "/")).as_posix(): file for location, file in found}
+    _check_size(path, _size_of(path) + sum(map(_size_of, data.values())))
+    return data
+
+
+def former_digest(path: Path, format: ModelFormat) -> str:
+    """Return the digest that a model had before `model_digest`, and that artifacts of then name it by.
+
+    It was the SHA-256 of the file, and then of each data file's location, size as eight bytes, and content.
+    """
+    total = hashlib.sha256()
+    _sha256_of(path, into=total)
+    for location, file in _locations(path, format):
+        total.update(location.encode() + b"\0" + _size_of(file).to_bytes(8, "little"))
+        _sha256_of(file, into=total)
+    return total.hexdigest()
+
+
+def _locations(path: Path, format: ModelFormat) -> list[tuple[str, Path]]:
     if format is not ModelFormat.ONNX:
         return []
     from service.frontend.onnx import file as onnx_file
 
     return onnx_file.external_files(onnx_file.parse(path), path.parent)
+
+
+def _sha256_of(path: Path, *, into: hashlib._Hash | None = None) -> str:
+    """The digest of the file, or with `into` of what came before it, too."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: into or hashlib.sha256()).hexdigest()
+
+
+def _unknown(path: Path) -> UnknownFormat:
+    return UnknownFormat(f"{path.name} is neither an ONNX file nor a torch.export archive")
 
 
 def _size_of(path: Path) -> int:
@@ -94,12 +135,6 @@ def _check_size(path: Path, size: int) -> None:
         raise ModelTooLarge(
             f"{path.name} has {size} bytes; RELAXC_MAX_MODEL_BYTES allows {limit}", size_bytes=size, limit_bytes=limit
         )
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
 
 
 def _is_exported_program(file: BinaryIO) -> bool:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import mmap
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from service.errors import InvalidOption
 from service.process.task import Emit
-from service.request import CompileRequest, ModelFormat, ModelRef
+from service.request import CompileRequest, ModelFormat
 
 __all__ = [
     "bench_artifact",
+    "check_model",
     "compile_model",
     "cover_model",
     "inspect_model",
-    "refer_to_model",
     "tune_model",
     "verify_artifact",
     "verify_records",
@@ -61,20 +61,19 @@ def inspect_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     emit({"event": "result", "info": info.to_dict()})
 
 
-def refer_to_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Return the ModelRef of an uploaded file, under `model`. Payload: `path`, and `sha256` of that file.
+def check_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Raise where an uploaded file is no model, or its external data is not what it may be. Payload: `path`.
 
-    Only an ONNX file with external data, which must name a `location` for it, has a digest of its own.
+    The result is empty: what the server keeps of a model, it finds itself. Only an ONNX file with external data names
+    a `location` for it.
     """
     from service import frontend
 
     path = Path(payload["path"])
     format = frontend.identify(path)
     if format is ModelFormat.ONNX and _mentions(path, b"location"):
-        model = frontend.digest(path, format)
-    else:
-        model = ModelRef(format, payload["sha256"], path.stat().st_size, path)
-    emit({"event": "result", "model": {**asdict(model), "path": str(path)}})
+        frontend.external_files(path, format)
+    emit({"event": "result"})
 
 
 def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
@@ -114,8 +113,9 @@ def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 
 def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Compare an artifact with the model that it was compiled from. Payload: `artifact`, and `model` as a ModelRef's
-    fields. The result has Verification's fields, or `reason` where nothing could be compared, under `report`.
+    """Compare an artifact with the model that it was compiled from. Payload: `artifact`, `model` as a ModelRef's
+    fields, and `aliases`, other digests by which an artifact may name that model. The result has Verification's
+    fields, or `reason` where nothing could be compared, under `report`.
 
     Raise InvalidOption for another model, VerificationFailed where the numbers differ.
     """
@@ -127,7 +127,7 @@ def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     model = CompileRequest.from_dict(
         {"model": payload["model"], "target": manifest.target.to_dict(), "options": {**manifest.options, "plugins": []}}
     )
-    if manifest.digests["model"] != model.model.digest:
+    if manifest.digests["model"] not in (model.model.digest, *payload["aliases"]):
         raise InvalidOption("the artifact was not compiled from this model: their digests differ", option="model")
     request = replace(model, options=replace(model.options, verify=True))
     with compiler.Stages(emit)("verify") as progress:

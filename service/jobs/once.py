@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from service.artifact.entry import Entry
 from service.artifact.key import Key
+from service.artifact.packing import check_made
 from service.artifact.store import Store
+from service.compiler import STAGES
 from service.errors import Busy, Cancelled, CompileFailed
 from service.process.bounds import MAX_OUTCOME_BYTES
 from service.process.limits import Limits
@@ -107,15 +111,29 @@ class CompileOnce:
             with around(workdir):
                 result = self._pool.run(task, on_event, cancellation=cancellation)
                 files = [plain_file(workdir, name) for name in result["files"]]
-                return self.store.put(ask.key, files, {**_record(workdir), "waited_s": ask.waited_s})
+                check_made(files, ask.request.model.digest)
+                return self.store.put(ask.key, files, _record(workdir, self._limits, ask))
         finally:
             self._workspace.remove(workdir)
 
 
-def _record(workdir: Path) -> dict[str, Any]:
+def _record(workdir: Path, limits: Limits, ask: Ask) -> dict[str, Any]:
+    """The record of the build, which everybody who asks for the same is given.
+
+    Of the child's word it has numbers alone: how long each stage took, no longer than a job may.
+    """
     with open_left(workdir, "build.json") as file:
         text = file.read(MAX_OUTCOME_BYTES + 1)
     if len(text) > MAX_OUTCOME_BYTES:
         raise CompileFailed(f"the job's build.json has over {MAX_OUTCOME_BYTES} bytes")
-    record: dict[str, Any] = json.loads(text)
-    return record
+    try:
+        told = json.loads(text)["stages"].items()
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise CompileFailed("the job's build.json has no stages") from error
+    stages = {name: took for name, took in told if name in STAGES and _is_time(took, limits.timeout_s)}
+    date = datetime.now(UTC).isoformat(timespec="seconds")
+    return {"stages": stages, "host": platform.node(), "date": date, "waited_s": ask.waited_s}
+
+
+def _is_time(value: object, most_s: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most_s

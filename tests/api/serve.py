@@ -1,4 +1,7 @@
-"""A real server for tests: `python -m tests.api.serve ENTRY` on a free port, with settings from the environment."""
+"""A real server for tests: `python -m tests.api.serve ENTRY` on a free port, with settings from the environment.
+
+`--check=ENTRY` is what a child runs that looks at an upload.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from functools import partial
 
 from service.api.server import run
 from service.jobs.backend import Backend
+from service.jobs.objects import intake
 from service.jobs.once import COMPILE_ENTRY
 from service.process import flavour_zygote
 from service.process.task import Flavour
@@ -25,5 +29,8 @@ if __name__ == "__main__":
     entry = sys.argv[1]
     if entry == BY_SEED:
         flavour_zygote.Zygote = light_zygote  # type: ignore[assignment, misc]  # as it starts one
+    for option in sys.argv[2:]:
+        if option.startswith("--check="):
+            intake.CHECK_ENTRY = option.removeprefix("--check=")
     kind = Backend if entry == COMPILE_ENTRY else WithoutTorch
     run("127.0.0.1", 0, open_backend=partial(kind, entry=entry), no_auth="--no-auth" in sys.argv)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from service.request import model_digest
 from tests.api.conftest import RunningServer, make_onnx
 from tests.api.jobs import ended, submit, uploaded
 from tests.api.test_compile import problem_of
@@ -118,6 +119,15 @@ def test_what_came_before_a_cut_is_kept(server: RunningServer) -> None:
     until(lambda: offset(server, digest) == 3_000_000)
     answer = put(server, digest, content[3_000_000:], f"bytes 3000000-{size - 1}/{size}")
     assert answer.status_code == 201
+
+
+def test_a_model_of_several_files_is_no_upload_by_its_digest(server: RunningServer) -> None:
+    files = {"model": ("net.onnx", make_onnx(4, seed=48)), "data": ("w.bin", b"beside")}
+    model = server.client.post("/v1/models", files=files).json()
+    assert model["digest"] == model_digest(sha256(files["model"][1]), {"w.bin": sha256(b"beside")})
+    assert server.client.get(f"/v1/models/{model['digest']}").json() == model
+    assert offset(server, model["digest"]) == 0
+    assert problem_of(put(server, model["digest"], b"other"))["code"] == "digest-mismatch"
 
 
 def test_a_forged_digest_keeps_nothing(server: RunningServer) -> None:

@@ -61,7 +61,8 @@ def test_a_form_comes_apart_however_it_is_cut(tmp_path: Path, cuts: int) -> None
     upload = read(body, tmp_path, cuts=cuts)
     assert upload.model == tmp_path / "net.onnx"
     assert upload.model.read_bytes() == model
-    assert upload.sha256 == hashlib.sha256(model).hexdigest()
+    kept = {"net.onnx": model, "w.bin": b"weights"}
+    assert upload.sha256s == {name: hashlib.sha256(content).hexdigest() for name, content in kept.items()}
     assert upload.size_bytes == len(model) + 7
     assert upload.fields == {"target": "x86-64-v3", "options": '{"seed": 1}'}
     assert (tmp_path / "w.bin").read_bytes() == b"weights"

@@ -19,7 +19,7 @@ from elftools.elf.elffile import ELFFile
 
 from service.artifact.elf import NewSection, append_sections
 from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, weights_extent
-from service.artifact.packing import pack, table_of
+from service.artifact.packing import LIBRARY, check_made, pack, table_of
 from service.errors import ArtifactCorrupt, ArtifactNotFound, CompileFailed
 
 EMBED = 1 << 30
@@ -172,3 +172,39 @@ def test_a_library_that_is_packed_already_and_one_that_is_none_are_refused(
 def test_names_that_the_image_needs_for_itself_are_refused(tmp_path: Path, library: Path, manifest: Manifest) -> None:
     with pytest.raises(CompileFailed, match="reserved"):
         pack(library, {"__metadata__": np.zeros(1)}, manifest, tmp_path / "m.so", embed_max_bytes=EMBED)
+
+
+@pytest.mark.parametrize("most", [0, EMBED])
+def test_all_files_of_an_artifact_are_what_its_library_says(
+    tmp_path: Path, library: Path, manifest: Manifest, most: int
+) -> None:
+    model = manifest.digests["model"]
+    files = pack(library, {"w": np.zeros(4, np.float32)}, manifest, tmp_path / LIBRARY, embed_max_bytes=most)
+    check_made(files, model)
+    for wrong in ([], files[1:], [*files, tmp_path / "more"], [files[0], *files]):
+        with pytest.raises(CompileFailed):
+            check_made(wrong, model)
+    with pytest.raises(CompileFailed, match="of another model"):
+        check_made(files, "d" * 64)
+    other = tmp_path / "entry.json"
+    shutil.copy(files[0], other)
+    with pytest.raises(CompileFailed, match=LIBRARY):
+        check_made([other, *files[1:]], model)
+
+
+def test_weights_beside_a_library_are_those_that_it_names(tmp_path: Path, library: Path, manifest: Manifest) -> None:
+    model = manifest.digests["model"]
+    files = pack(library, {"w": np.zeros(4, np.float32)}, manifest, tmp_path / LIBRARY, embed_max_bytes=0)
+    with pytest.raises(CompileFailed, match="other files"):
+        check_made(files[:1], model)
+    files[1].write_bytes(files[1].read_bytes()[:-1] + b"!")
+    with pytest.raises(CompileFailed, match="other weights"):
+        check_made(files, model)
+
+
+def test_what_is_no_artifact_is_told_without_its_place(tmp_path: Path, library: Path) -> None:
+    for content in (b"", b"no library", library.read_bytes()):
+        (tmp_path / LIBRARY).write_bytes(content)
+        with pytest.raises(CompileFailed) as refused:
+            check_made([tmp_path / LIBRARY], "a" * 64)
+        assert str(tmp_path) not in str(refused.value.to_dict())

@@ -8,7 +8,8 @@ from pathlib import Path
 import onnx
 import pytest
 
-from service.client.upload import CHUNK_BYTES, external_data
+from service.client.flow import Call, Work
+from service.client.upload import CHUNK_BYTES, external_data, upload
 from service.errors import ModelMalformed, ModelNotFound, UnknownFormat
 from tests.api.conftest import RunningServer, make_onnx
 from tests.client.conftest import Ask
@@ -89,3 +90,33 @@ def test_only_files_beside_the_model_go_along(tmp_path: Path, location: str) -> 
     path = tmp_path / "model" / "m.onnx"
     path.write_bytes(model.SerializeToString())
     assert external_data(path) == []
+
+
+class _Answer:
+    """What a server says of a model, as much as the steps ask of it."""
+
+    status_code = 200
+
+    def __init__(self, digest: str) -> None:
+        self.headers = {"upload-offset": "0"}
+        self._digest = digest
+
+    def json(self) -> dict[str, object]:
+        return {"digest": self._digest, "name": "m", "format": "onnx", "size_bytes": 1}
+
+
+def test_a_model_that_answers_by_an_alias_is_not_taken_for_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(make_onnx(4))
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    for answered, asked in ((digest, ["GET"]), ("a" * 64, ["GET", "HEAD", "PUT"])):
+        steps, calls, sent = upload(path, data=[]), [], None
+        with pytest.raises(StopIteration) as end:
+            while True:
+                step = steps.send(sent)
+                if isinstance(step, Work):
+                    sent = step.function()
+                elif isinstance(step, Call):
+                    calls.append(step.method)
+                    sent = _Answer(answered if step.method == "GET" else digest)
+        assert (calls, end.value.value.digest) == (asked, digest)

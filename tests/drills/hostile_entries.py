@@ -10,8 +10,9 @@ from typing import Any
 
 from service.process.task import Emit
 from tests.jobs.hostile import attempt
+from tests.jobs.liars import CLAIMING, claim
 
-__all__ = ["ESCAPING", "MARKER", "SWAPPING", "SWAPS", "compile_or_escape"]
+__all__ = ["ESCAPING", "MARKER", "SWAPPING", "SWAPS", "check_or_claim", "compile_or_escape"]
 
 ESCAPING = 666_000_000
 """Seeds from here on try; what is above is the port of a listener on loopback."""
@@ -47,6 +48,15 @@ def compile_or_escape(payload: dict[str, Any], workdir: Path, emit: Emit) -> Non
         for name, text in _tried(seed - ESCAPING, workdir).items():
             emit({"event": "log", "level": "info", "message": f"attempt {name}: {text}"})
     compile_model(payload, workdir, emit)
+
+
+def check_or_claim(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Looks at an upload, unless that has code which runs here and says that it is another model."""
+    from service.jobs.entries import check_model
+
+    with Path(payload["path"]).open("rb") as file:
+        claims = file.read(len(CLAIMING)) == CLAIMING
+    (claim if claims else check_model)(payload, workdir, emit)
 
 
 def _swap(index: int, workdir: Path, emit: Emit) -> None:

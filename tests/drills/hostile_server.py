@@ -22,6 +22,7 @@ from tests.drills.hostile_entries import MARKER
 __all__ = ["HostileServer", "Memory"]
 
 _ENTRY = "tests.drills.hostile_entries:compile_or_escape"
+_CHECK = "--check=tests.drills.hostile_entries:check_or_claim"
 _SETTINGS = {
     "MAX_MODEL_BYTES": 48 << 20,
     "MAX_UNPACKED_BYTES": 512 << 20,
@@ -53,7 +54,7 @@ class HostileServer(RunningServer):
         self.keys = self._made_keys()
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.api.serve", _ENTRY],
+                [sys.executable, "-m", "tests.api.serve", _ENTRY, _CHECK],
                 cwd=ROOT,
                 env=self._environment(),
                 stdout=subprocess.PIPE,

@@ -27,7 +27,7 @@ def report(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Gives back what it was asked, once it has seen the files."""
     print("looking at", payload["artifact"], flush=True)
     size = Path(payload["artifact"]).stat().st_size
-    emit({"event": "result", "report": {"bytes": size, "asked": sorted(payload)}})
+    emit({"event": "result", "report": {"bytes": size, "asked": sorted(payload), "aliases": payload.get("aliases")}})
 
 
 def touch_peak(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

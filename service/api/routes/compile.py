@@ -24,6 +24,7 @@ from service.errors import RelaxcError
 from service.jobs.backend import Backend
 from service.jobs.database.rows import JobKind, JobRequest, JobRow, Owner
 from service.jobs.job import Submitted
+from service.jobs.objects.intake import Sent
 from service.lowering.target import resolve
 
 __all__ = ["router"]
@@ -92,7 +93,7 @@ def _submit(backend: Backend, owner: Owner, form: Upload) -> Submitted[JobRow]:
     target = form.fields.get("target", "auto")
     resolve(target)  # refused before the model is looked at
     assert form.model is not None
-    model, _ = backend.models.add(owner, form.folder, form.model, form.sha256, name=form.model.name)
+    model, _ = backend.models.add(owner, Sent(form.model, form.sha256s), name=form.model.name)
     asked = JobRequest(JobKind.COMPILE, model.digest, target=target, options=options, name=form.model.name)
     return backend.jobs.submit(owner, asked)
 

@@ -17,6 +17,7 @@ from service.api.objects import Model, Models
 from service.api.owners import Compiler, Reader
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
+from service.jobs.objects.intake import Sent
 
 __all__ = ["UPLOADED", "router"]
 
@@ -39,7 +40,7 @@ async def add_model(request: Request, owner: Compiler) -> Response:
     models = backend_of(request).models
     async with taken_form(request, fields=()) as form:
         assert form.model is not None
-        add = partial(models.add, owner, form.folder, form.model, form.sha256, name=form.model.name)
+        add = partial(models.add, owner, Sent(form.model, form.sha256s), name=form.model.name)
         row, is_new = await to_thread.run_sync(add, limiter=IDENTIFYING)
     headers = {"Location": f"/v1/models/{row.digest}"}
     return answer(request, row.to_dict(), 201 if is_new else 200, headers)

@@ -99,10 +99,13 @@ def head_upload(
 
 
 def _standing(backend: Backend, owner: Owner, sha256: str) -> ModelRow | UploadState | None:
+    """The model that is this one file, which an alias or a model of several files is not; or what has come of it."""
     try:
-        return backend.models.get(owner, sha256)
+        row = backend.models.get(owner, sha256)
     except ModelNotFound:
         return backend.uploads.state(owner, sha256)
+    is_the_file = row.digest == sha256 and len(row.files) == 1
+    return row if is_the_file else backend.uploads.state(owner, sha256)
 
 
 def _headers(offset: int, total: int) -> dict[str, str]:

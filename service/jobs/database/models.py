@@ -3,48 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from service.jobs.database.rows import ModelFile, ModelRow
-from service.jobs.database.tables import jobs, model_contents, model_files, models
+from service.jobs.database.tables import jobs, model_aliases, model_contents, model_files, models
 from service.jobs.database.upsert import insert_new
 from service.jobs.job import State
 from service.request import ModelFormat
 
-__all__ = ["content", "find", "insert", "owned", "remove", "remove_unused", "unused"]
+__all__ = ["Content", "aliases", "content", "find", "insert", "meant", "owned", "remove", "remove_unused", "unused"]
 
 _ROWS = sa.select(models, model_contents.c.format, model_contents.c.size_bytes).join(model_contents)
 
 
-def insert(connection: Connection, row: ModelRow) -> bool:
-    """Give `row.owner` the model; return False when it had it already. The first sender's files stay."""
-    facts = {"format": row.format.value, "size_bytes": row.size_bytes, "created": row.created}
-    if insert_new(connection, model_contents, digest=row.digest, **facts):
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a model consists of, whoever has it: its own file first; `folder` has them among the blobs."""
+
+    format: ModelFormat
+    size_bytes: int
+    files: tuple[ModelFile, ...]
+    folder: str
+
+
+def insert(connection: Connection, row: ModelRow, folder: str) -> bool:
+    """Give `row.owner` the model; return False when it had it already. Files that are there stay where they are.
+
+    Format and size are what the server has found now: before 0003 they were a child's word.
+    """
+    facts = {"format": row.format.value, "size_bytes": row.size_bytes}
+    if insert_new(connection, model_contents, digest=row.digest, created=row.created, folder=folder, **facts):
         for position, file in enumerate(row.files):
             values = {"name": file.name, "size_bytes": file.size_bytes, "sha256": file.sha256}
             connection.execute(sa.insert(model_files).values(digest=row.digest, position=position, **values))
+    else:
+        other = sa.or_(*(model_contents.c[name] != value for name, value in facts.items()))
+        connection.execute(sa.update(model_contents).where(model_contents.c.digest == row.digest, other).values(facts))
     return insert_new(connection, models, owner=row.owner, digest=row.digest, name=row.name, created=row.created)
 
 
-def content(connection: Connection, digest: str) -> tuple[ModelFormat, int, tuple[ModelFile, ...]] | None:
-    """Return the format, the size in bytes and the files of a model, whoever has it; its own file first."""
+def content(connection: Connection, digest: str) -> Content | None:
+    """Return what the model consists of; no alias names one here."""
     row = connection.execute(sa.select(model_contents).where(model_contents.c.digest == digest)).one_or_none()
     if row is None:
         return None
     wanted = sa.select(model_files).where(model_files.c.digest == digest).order_by(model_files.c.position)
     files = tuple(ModelFile(file.name, file.size_bytes, file.sha256) for file in connection.execute(wanted))
-    return ModelFormat(row.format), row.size_bytes, files
+    return Content(ModelFormat(row.format), row.size_bytes, files, row.folder or digest)
+
+
+def meant(connection: Connection, owner: str | None, digest: str) -> str:
+    """Return the digest of the model that `owner`, or anybody where None is named, means by this one or by an alias.
+
+    What is no alias stays as it is. An alias is its owner's own, and a model of that very digest goes before it.
+    """
+    had = sa.select(models.c.digest).where(models.c.digest == digest)
+    known = sa.select(model_aliases.c.digest).where(model_aliases.c.alias == digest)
+    if owner is not None:
+        had, known = had.where(models.c.owner == owner), known.where(model_aliases.c.owner == owner)
+    return connection.scalar(had.limit(1)) or connection.scalar(known.limit(1)) or digest
+
+
+def aliases(connection: Connection, owner: str | None, digest: str) -> tuple[str, ...]:
+    """Return the other digests by which `owner`, or anybody where None is named, may name this model."""
+    wanted = sa.select(model_aliases.c.alias).distinct().where(model_aliases.c.digest == digest)
+    wanted = wanted if owner is None else wanted.where(model_aliases.c.owner == owner)
+    return tuple(sorted(connection.scalars(wanted)))
 
 
 def find(connection: Connection, owner: str | None, digest: str) -> ModelRow | None:
-    """Return the owner's model, or anybody's where None is named."""
+    """Return the owner's model, or anybody's where None is named, by its digest or an alias."""
+    digest = meant(connection, owner, digest)
     wanted = _ROWS.where(models.c.digest == digest).order_by(models.c.created).limit(1)
     row = connection.execute(wanted if owner is None else wanted.where(models.c.owner == owner)).one_or_none()
     found = content(connection, digest)
-    return None if row is None or found is None else _row(row, found[2])
+    return None if row is None or found is None else _row(row, found.files)
 
 
 def owned(connection: Connection, owner: str | None, limit: int) -> list[ModelRow]:
@@ -55,8 +92,11 @@ def owned(connection: Connection, owner: str | None, limit: int) -> list[ModelRo
 
 
 def remove(connection: Connection, owner: str | None, digest: str) -> bool:
-    """Take it from the owner, or from everybody where None is named; return False when nobody of them had it."""
-    gone = sa.delete(models).where(models.c.digest == digest)
+    """Take it, named by its digest or an alias, from the owner, or from everybody where None is named.
+
+    Return False when nobody of them had it. Aliases go with it.
+    """
+    gone = sa.delete(models).where(models.c.digest == meant(connection, owner, digest))
     gone = gone if owner is None else gone.where(models.c.owner == owner)
     return connection.execute(gone).rowcount > 0
 
@@ -66,11 +106,11 @@ def unused(connection: Connection) -> list[str]:
     return list(connection.scalars(sa.select(model_contents.c.digest).where(*_unneeded())))
 
 
-def remove_unused(connection: Connection, digest: str) -> tuple[ModelFile, ...]:
-    """Forget one of these and return its files; none where it is needed again."""
+def remove_unused(connection: Connection, digest: str) -> Content | None:
+    """Forget one of these and return what it was; None where it is needed again."""
     found = content(connection, digest)
     gone = sa.delete(model_contents).where(model_contents.c.digest == digest, *_unneeded())
-    return found[2] if found is not None and connection.execute(gone).rowcount else ()
+    return found if found is not None and connection.execute(gone).rowcount else None
 
 
 def _unneeded() -> tuple[sa.ColumnElement[bool], ...]:

@@ -11,7 +11,11 @@ from service.jobs.database.tables import jobs, model_contents, record_sets
 
 __all__ = ["KINDS", "unknown"]
 
-_COLUMNS = {"jobs": jobs.c.id, "models": model_contents.c.digest, "records": record_sets.c.digest}
+_COLUMNS = {
+    "jobs": jobs.c.id,
+    "models": sa.func.coalesce(model_contents.c.folder, model_contents.c.digest),
+    "records": record_sets.c.digest,
+}
 
 KINDS = tuple(_COLUMNS)
 """The folders of blobs whose names are ids of rows."""

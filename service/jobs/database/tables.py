@@ -31,6 +31,7 @@ __all__ = [
     "job_events",
     "jobs",
     "metadata",
+    "model_aliases",
     "model_contents",
     "model_files",
     "models",
@@ -129,6 +130,7 @@ model_contents = Table(
     Column("format", String(16), nullable=False),
     Column("size_bytes", BigInteger, nullable=False),
     Column("created", Double, nullable=False),
+    Column("folder", String(80)),  # of its files among the blobs; NULL, before 0003, where that is its digest
 )
 
 models = Table(
@@ -140,6 +142,16 @@ models = Table(
     Column("created", Double, nullable=False),
     ForeignKeyConstraint(["digest"], ["model_contents.digest"]),
     Index("ix_models_digest", "digest"),
+)
+
+# Digests that models had before 0003, for those alone who had them by these: a child had computed them.
+model_aliases = Table(
+    "model_aliases",
+    metadata,
+    Column("owner", _Id, primary_key=True),
+    Column("alias", _Digest, primary_key=True),
+    Column("digest", _Digest, nullable=False),
+    ForeignKeyConstraint(["owner", "digest"], ["models.owner", "models.digest"], ondelete="CASCADE"),
 )
 
 model_files = Table(

@@ -84,6 +84,14 @@ class Artifacts:
             _LOG.warning("looking for %s in the bucket: %s", key.digest, error)
             return None
 
+    def lookup_own(self, owner: Owner, key: Key) -> Entry | None:
+        """Return the artifact of this key, where this owner himself, admin or not, has had just that one made."""
+        entry = self.lookup(key)
+        if entry is None:
+            return None
+        with self._database.read() as connection:
+            return entry if artifacts.has(connection, owner.id, entry.digest) else None
+
     def mirror(self, entry: Entry) -> None:
         """Put a finished artifact into the bucket, if there is one. Raise StoreUnwritable."""
         remote = self._blobs.remote

@@ -1,40 +1,75 @@
-"""An uploaded file becomes a ModelRef, in a child: what somebody else wrote is not parsed in the server."""
+"""What came of a model: the server names it by the hashes of its bytes, and a child that looks at it may refuse it."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from service.frontend.model_file import only_format
+from service.jobs.database.rows import ModelFile
 from service.process.limits import Limits
 from service.process.pool import Pool
 from service.process.sandbox.confinement import Confinement
 from service.process.task import Task
 from service.process.workspace import Workspace
-from service.request import ModelFormat, ModelRef
+from service.request import ModelFormat, model_digest
 
-__all__ = ["refer"]
+__all__ = ["CHECK_ENTRY", "Sent", "check"]
+
+CHECK_ENTRY = "service.jobs.entries:check_model"
+"""What a child runs, but in tests."""
 
 _LIMIT_S = 120.0
 
 
-def refer(pool: Pool, workspace: Workspace, path: Path, sha256: str) -> ModelRef:
-    """Return the reference to the model at `path`, whose own digest is `sha256`; external data lies beside it.
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A model as it arrived: `path` is its own file, `sha256s` that of each file in the folder, by name, as it came.
 
-    Raise UnknownFormat, ModelMalformed, ModelUnsafe, ModelTooLarge, or CompilerTimeout after two minutes.
+    Everything that other senders of the same content will be told of it is computed here, from bytes.
+    """
+
+    path: Path
+    sha256s: Mapping[str, str]
+
+    @property
+    def digest(self) -> str:
+        """The digest by `model_digest`: all that was sent beside the model belongs to it."""
+        return model_digest(self.sha256s[self.path.name], {name: self.sha256s[name] for name in self._data})
+
+    @property
+    def format(self) -> ModelFormat:
+        """The only format that it can have. Raise UnknownFormat."""
+        return only_format(self.path)
+
+    @property
+    def files(self) -> dict[ModelFile, Path]:
+        """What is kept of it, and where that is now; its own file comes first, under a name that its sender did not
+        choose, for another who sends the same will have it so."""
+        name = "model"
+        while name in self._data:
+            name += "_"
+        kept = {name: self.path, **{name: self.path.parent / name for name in self._data}}
+        return {ModelFile(name, at.stat().st_size, self.sha256s[at.name]): at for name, at in kept.items()}
+
+    @property
+    def _data(self) -> list[str]:
+        return sorted(name for name in self.sha256s if name != self.path.name)
+
+
+def check(pool: Pool, workspace: Workspace, path: Path) -> None:
+    """Have a child read the model at `path`, with its external data beside it: somebody else wrote it.
+
+    That it is refused is all that the child has to say, and only its sender hears it. Raise UnknownFormat,
+    ModelMalformed, ModelUnsafe, ModelTooLarge, or CompilerTimeout after two minutes.
     """
     limits = Limits.of_settings()
     limits = replace(limits, timeout_s=min(limits.timeout_s, _LIMIT_S))
-    workdir = workspace.folder("refer")
+    workdir = workspace.folder("check")
     try:
-        payload = {"path": str(path), "sha256": sha256}
-        task = Task(
-            "service.jobs.entries:refer_to_model",
-            payload,
-            workdir,
-            limits=limits,
-            confinement=Confinement(reads=(path.parent,)),
-        )
-        model = pool.run(task, lambda event: None)["model"]
+        allowed = Confinement(reads=(path.parent,))
+        task = Task(CHECK_ENTRY, {"path": str(path)}, workdir, limits=limits, confinement=allowed)
+        pool.run(task, lambda event: None)
     finally:
         workspace.remove(workdir)
-    return ModelRef(ModelFormat(model["format"]), str(model["digest"]), int(model["size_bytes"]), path)

@@ -1,4 +1,4 @@
-"""Uploaded models: identified in a child, kept by digest, seen by whoever uploaded them."""
+"""Uploaded models: kept by the digest of what came, once a child has looked at them, seen by whoever uploaded them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from pathlib import Path
 
 from service.artifact.entry import is_digest, sha256_of
 from service.errors import ModelNotFound, StoreUnwritable
+from service.frontend.model_file import only_format
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import models
 from service.jobs.database.engine import Database
+from service.jobs.database.models import Content
 from service.jobs.database.rows import ModelFile, ModelRow, Owner
-from service.jobs.objects.intake import refer
+from service.jobs.objects.intake import Sent, check
 from service.process.pool import Pool
 from service.process.workspace import Workspace
 from service.request import ModelRef
@@ -38,55 +40,60 @@ class Models:
         self._pool = pool
         self._workspace = workspace
 
-    def add(self, owner: Owner, folder: Path, model: Path, sha256: str, *, name: str) -> tuple[ModelRow, bool]:
-        """Keep the model file `model` of `folder`, whose own SHA-256 is `sha256`, with the external data beside it.
+    def add(self, owner: Owner, sent: Sent, *, name: str) -> tuple[ModelRow, bool]:
+        """Keep the model that came, after a child has looked at it.
 
-        `folder` stays the caller's, its files may be gone. The bool says whether this owner did not have it. Raises
-        what `jobs.intake.refer` raises, and StoreUnwritable.
+        The files stay the caller's, and may be gone. The bool says whether this owner did not have it. Raises what
+        `jobs.intake.check` raises, and StoreUnwritable.
         """
-        reference = refer(self._pool, self._workspace, model, sha256)
-        data = sorted(path for path in folder.iterdir() if path != model)
-        files = {ModelFile(model.name, model.stat().st_size, sha256): model}
-        files |= {ModelFile(path.name, path.stat().st_size, sha256_of(path)): path for path in data}
-        size, created = reference.size_bytes, time.time()
-        row = ModelRow(owner.id, reference.digest, name, reference.format, size, created, tuple(files))
+        format, digest, files = sent.format, sent.digest, sent.files
+        size, created = sum(file.size_bytes for file in files), time.time()
+        check(self._pool, self._workspace, sent.path)
+        row = ModelRow(owner.id, digest, name, format, size, created, tuple(files))
+        sources = {file.sha256: path for file, path in files.items()}
         for _ in range(_TRIES):
-            known = self._files(row.digest) or row.files  # the first sender's: his names, the same content
-            self._keep(row.digest, known, {file.sha256: path for file, path in files.items()})
+            known = self._content(digest) or Content(format, size, row.files, _folder(digest))
+            self._keep(known, sources)
             with self._database.begin() as connection:
                 self._database.lock(connection, MODELS_LOCK)
-                if all(self._blobs.local.path(_blob(row.digest, file)).is_file() for file in known):
-                    added = models.insert(connection, replace(row, files=known))
-                    found = models.find(connection, owner.id, row.digest)
+                if all(self._blobs.local.path(name).is_file() for name in _blobs(known).values()):
+                    added = models.insert(connection, replace(row, files=known.files), known.folder)
+                    found = models.find(connection, owner.id, digest)
                     assert found is not None
                     return found, added
             # Its last owner gave it up meanwhile, and its files were removed.
-        raise StoreUnwritable(f"the model {row.digest} cannot be kept: its files disappear")
+        raise StoreUnwritable(f"the model {digest} cannot be kept: its files disappear")
 
-    def _files(self, digest: str) -> tuple[ModelFile, ...]:
+    def _content(self, digest: str) -> Content | None:
         with self._database.read() as connection:
-            found = models.content(connection, digest)
-        return () if found is None else found[2]
+            return models.content(connection, digest)
 
-    def _keep(self, digest: str, wanted: Iterable[ModelFile], sources: Mapping[str, Path]) -> None:
-        for file in wanted:
-            if self._blobs.find(_blob(digest, file), file.sha256) is None and file.sha256 in sources:
+    def _keep(self, wanted: Content, sources: Mapping[str, Path]) -> None:
+        for file, name in _blobs(wanted).items():
+            if self._blobs.find(name, file.sha256) is None and file.sha256 in sources:
                 staged = self._blobs.local.staged()
                 try:
                     _link_or_copy(sources[file.sha256], staged)
-                    self._blobs.put(_blob(digest, file), staged)
+                    if sha256_of(staged) != file.sha256:
+                        raise StoreUnwritable("the model cannot be kept: it is not any more what came")
+                    self._blobs.put(name, staged)
                 except OSError as error:
                     raise StoreUnwritable(f"the model cannot be kept: {error.strerror or error}") from error
                 finally:
                     staged.unlink(missing_ok=True)
 
     def get(self, owner: Owner, digest: str) -> ModelRow:
-        """Return the owner's model. Raise ModelNotFound, also for what another owner has."""
+        """Return the owner's model, by its digest or an alias. Raise ModelNotFound, also for what another owner has."""
         with self._database.read() as connection:
             row = models.find(connection, None if owner.admin else owner.id, digest) if is_digest(digest) else None
         if row is None:
             raise _not_found(digest)
         return row
+
+    def aliases(self, owner: Owner | None, digest: str) -> tuple[str, ...]:
+        """Return the digests by which the owner, or anybody, had this model before they were the server's own."""
+        with self._database.read() as connection:
+            return models.aliases(connection, None if owner is None else owner.id, digest)
 
     def list(self, owner: Owner, *, limit: int = 1000) -> list[ModelRow]:
         """Return the owner's models, the newest first; everybody's for an admin."""
@@ -105,15 +112,14 @@ class Models:
     @contextmanager
     def open(self, digest: str) -> Iterator[ModelRef]:
         """Return the model as files that a child may read, whoever owns it. Raise ModelNotFound when they are gone."""
-        with self._database.read() as connection:
-            found = models.content(connection, digest)
+        found = self._content(digest)
         if found is None:
             raise _not_found(digest)
-        format, size_bytes, files = found
-        paths = [path for file in files if (path := self._blobs.find(_blob(digest, file), file.sha256))]
-        if len(paths) != len(files):
+        paths = [path for file, name in _blobs(found).items() if (path := self._blobs.find(name, file.sha256))]
+        if len(paths) != len(found.files):
             raise _not_found(digest)
-        yield ModelRef(format, digest, size_bytes, paths[0])
+        # By its first bytes: what the row says of a model from before 0003 was a child's word.
+        yield ModelRef(only_format(paths[0]), digest, found.size_bytes, paths[0])
 
     def sweep(self) -> int:
         """Remove the bytes of models that nobody has and no job needs; return how many models."""
@@ -122,24 +128,32 @@ class Models:
         for digest in unused:
             with self._database.begin() as connection:
                 self._database.lock(connection, MODELS_LOCK)
-                files = models.remove_unused(connection, digest)
-                for file in files:
-                    self._blobs.local.remove(_blob(digest, file))
-            self._remove_mirrored(digest, files)
+                gone = models.remove_unused(connection, digest)
+                names = [] if gone is None else list(_blobs(gone).values())
+                for name in names:
+                    self._blobs.local.remove(name)
+            self._remove_mirrored(digest, names)
         return len(unused)
 
-    def _remove_mirrored(self, digest: str, files: Iterable[ModelFile]) -> None:
+    def _remove_mirrored(self, digest: str, names: Iterable[str]) -> None:
         """Outside the transaction, which would hold up others; so what somebody has added again is put back."""
         if self._blobs.remote is None:
             return
-        for file in files:
-            self._blobs.remote.remove(_blob(digest, file))
-        for file in self._files(digest):
-            self._blobs.remote.put(_blob(digest, file), self._blobs.local.path(_blob(digest, file)))
+        for name in names:
+            self._blobs.remote.remove(name)
+        again = self._content(digest)
+        for name in () if again is None else _blobs(again).values():
+            self._blobs.remote.put(name, self._blobs.local.path(name))
 
 
-def _blob(digest: str, file: ModelFile) -> str:
-    return f"models/{digest}/{file.name}"
+def _folder(digest: str) -> str:
+    """Where the files of a model are that is added now; those from before 0003 are in folders of other names."""
+    return f"sha256-{digest}"
+
+
+def _blobs(content: Content) -> dict[ModelFile, str]:
+    """The blob of each file, the model's own first."""
+    return {file: f"models/{content.folder}/{file.name}" for file in content.files}
 
 
 def _link_or_copy(source: Path, target: Path) -> None:

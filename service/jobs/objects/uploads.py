@@ -27,6 +27,7 @@ from service.errors import (
     UploadConflict,
 )
 from service.jobs.database.rows import ModelRow, Owner
+from service.jobs.objects.intake import Sent
 from service.jobs.objects.models import Models
 from service.process.workspace import Workspace
 
@@ -167,7 +168,7 @@ class Uploads:
         try:
             model = folder / "model"
             model.hardlink_to(path)
-            return self._models.add(owner, folder, model, sha256, name=name)
+            return self._models.add(owner, Sent(model, {"model": found}), name=name)
         except OSError as error:
             raise _unwritable(error) from error
         finally:

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from service.errors import Cancelled, InvalidOption, JobEnded, JobNotFound, ServiceError
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import events, jobs, transitions
+from service.jobs.database import events, jobs, models, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import EventRow, JobKind, JobPage, JobRequest, JobRow, Owner
 from service.jobs.job import State, Submitted
@@ -84,6 +84,7 @@ class Jobs:
             raise InvalidOption(f"limit is 1 to {_MAX_PAGE}, not {limit}", option="limit")
         whose = None if owner.admin else owner.id
         with self._database.read() as connection:
+            model = model if model is None else models.meant(connection, whose, model)
             return jobs.page(connection, whose, state=state, kind=kind, model=model, limit=limit, cursor=cursor)
 
     def cancel(self, owner: Owner, id: str) -> JobRow:

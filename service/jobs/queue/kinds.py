@@ -112,7 +112,12 @@ class Kinds:
         job = running.job
         with self.artifacts.open(_owner_of(job), job.extras["artifact"]) as opened, self._model(job) as model:
             reference = {"format": model.format.value, "digest": model.digest, "size_bytes": model.size_bytes}
-            payload = {"artifact": str(opened.path), "model": {**reference, "path": str(model.path)}}
+            aliases = self.models.aliases(None, model.digest)  # an artifact says by which it was made
+            payload = {
+                "artifact": str(opened.path),
+                "model": {**reference, "path": str(model.path)},
+                "aliases": list(aliases),
+            }
             allowed = Confinement(reads=(*folders_of(*opened.entry.paths), *folders_of(model.path)))
             return self._run(running, payload, Flavour(model.format), allowed, self.limits, _result)
 

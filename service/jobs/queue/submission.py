@@ -155,13 +155,25 @@ class Submission:
             "memory_bytes": estimate(asked.kind, self._size(asked, model)),
         }
         if asked.kind is JobKind.COMPILE and model is not None and target is not None:
-            found = self._look_up(asked, ModelRef(model.format, model.digest, model.size_bytes, Path("model")), target)
-            return _Checked({**columns, "request_key": found.digest}, self._artifacts.lookup(found))
+            key = self._key(asked, model, target)
+            found = self._artifacts.lookup(key) or self._made_before(owner, asked, model, target)
+            return _Checked({**columns, "request_key": key.digest}, found)
         same = {name: columns[name] for name in ("kind", "model", "target", "options")} | {"extras": extras}
         return _Checked({**columns, "request_key": hashlib.sha256(canonical_json(same).encode()).hexdigest()})
 
-    def _look_up(self, asked: JobRequest, model: ModelRef, target: TargetSpec) -> Key:
-        options = asked.options
+    def _made_before(self, owner: Owner, asked: JobRequest, model: ModelRow, target: TargetSpec) -> Entry | None:
+        """What the owner had made of the model under a digest that is an alias now, which a child had computed.
+
+        Who else had something made under that digest may have had another model, so only the owner's own counts.
+        """
+        for alias in self._models.aliases(owner, model.digest):
+            found = self._artifacts.lookup_own(owner, self._key(asked, replace(model, digest=alias), target))
+            if found is not None:
+                return found
+        return None
+
+    def _key(self, asked: JobRequest, row: ModelRow, target: TargetSpec) -> Key:
+        model, options = ModelRef(row.format, row.digest, row.size_bytes, Path("model")), asked.options
         if asked.records is not None:
             options = replace(options, records=(str(self._records.path(asked.records)),))
         return key_for(CompileRequest(model, target, options))

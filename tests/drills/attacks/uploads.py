@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tests.drills.attacks.attack import Attack, Target, sending
 from tests.drills.attacks.wire import Answer, chunk, head
+from tests.jobs.liars import claiming
 
 __all__ = ["attacks"]
 
 _MISMATCH = (422, "digest-mismatch")
 _CONFLICT = (409, "upload-conflict")
 _INVALID = (400, "invalid-option")
+_NO_MODEL = (404, "model-not-found")
 _TOO_LARGE = (413, "model-too-large")
 _HUGE = 10**15 - 1
 _RANGES = {
@@ -35,6 +39,32 @@ def _path(digest: str | None = None) -> str:
     return f"/v1/uploads/{digest or secrets.token_hex(32)}"
 
 
+def _claims() -> dict[str, Callable[[Target], list[Answer]]]:
+    """Code of an upload runs in the child that looks at it, and says that it is another key's model."""
+
+    def asked(target: Target) -> list[Answer]:
+        _claimed(target)
+        return [target.ask("GET", f"/v1/models/{target.theirs['model']}")]
+
+    def compiled(target: Target) -> list[Answer]:
+        _claimed(target)
+        body = json.dumps({"model": target.theirs["model"]}).encode()
+        return [target.ask("POST", "/v1/jobs", "Content-Type: application/json", body=body)]
+
+    def removed(target: Target) -> list[Answer]:
+        _claimed(target)
+        return [target.ask("DELETE", f"/v1/models/{target.theirs['model']}")]
+
+    return {"asked for": asked, "compiled": compiled, "removed": removed}
+
+
+def _claimed(target: Target) -> None:
+    content = claiming(target.theirs["model"], secrets.token_hex(8))
+    kept = target.ask("PUT", _path(hashlib.sha256(content).hexdigest()), body=content)
+    if kept.status not in (200, 201):
+        raise ValueError(f"the claim is not kept: {kept.outcome}")
+
+
 def _forged() -> Iterator[Attack]:
     kind = "forged digest"
 
@@ -51,6 +81,8 @@ def _forged() -> Iterator[Attack]:
             return [first]
         return [target.ask("PUT", path, "Content-Range: bytes 500-999/1000", body=b"y" * 500)]
 
+    for name, send in _claims().items():
+        yield Attack("digest that a child claims", name, send, frozenset({_NO_MODEL}))
     for name, send in (("whole", whole), ("that another key has", of_another), ("in parts", in_parts)):
         yield Attack(kind, name, send, frozenset({_MISMATCH}))
 

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from service.config import Settings
 from service.errors import InvalidShape, ModelNotFound, ModelTooLarge, UnsupportedModel
-from service.frontend import digest, identify, inspect, load
-from service.request import ModelFormat
+from service.frontend import digest, external_files, former_digest, identify, inspect, load
+from service.request import ModelFormat, model_digest
 from service.signature import DimBounds
 from tests.frontend.onnx.harness import INT64, check, compare, inputs_for, model, node, run, value, write
 
@@ -230,13 +230,27 @@ def test_external_data(tmp_path: Path) -> None:
     compare(load(path, ONNX), path)
     ref = digest(path, ONNX)
     assert ref.size_bytes == path.stat().st_size + data.stat().st_size
+    own, beside = (hashlib.sha256(file.read_bytes()).hexdigest() for file in (path, data))
+    assert ref.digest == model_digest(own, {"weights.bin": beside})
+    text = path.read_bytes() + b"weights.bin\0" + data.stat().st_size.to_bytes(8, "little") + data.read_bytes()
+    assert former_digest(path, ONNX) == hashlib.sha256(text).hexdigest()
     data.write_bytes(data.read_bytes()[:-1] + b"\x01")
     assert digest(path, ONNX).digest != ref.digest
 
 
+@pytest.mark.parametrize("location", ["./weights.bin", "weights.bin", ".//weights.bin", ".\\weights.bin"])
+def test_a_file_of_external_data_has_one_name(tmp_path: Path, location: str) -> None:
+    proto = _linear()
+    (weight,) = proto.graph.initializer
+    (tmp_path / "weights.bin").write_bytes(weight.raw_data)
+    onnx.external_data_helper.set_external_data(weight, location)
+    weight.ClearField("raw_data")
+    assert list(external_files(write(tmp_path, proto), ONNX)) == ["weights.bin"]
+
+
 def test_digest_is_that_of_sha256sum(tmp_path: Path) -> None:
     path = write(tmp_path, _linear())
-    assert digest(path, ONNX).digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert digest(path, ONNX).digest == former_digest(path, ONNX) == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def test_limits_are_enforced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

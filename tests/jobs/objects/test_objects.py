@@ -22,6 +22,7 @@ from service.errors import (
 )
 from service.jobs.backend import Backend
 from service.jobs.database.rows import Owner
+from service.jobs.objects.intake import Sent
 from service.request import ModelFormat
 from tests.api.conftest import make_onnx
 
@@ -151,10 +152,10 @@ def test_external_data_stays_beside_its_model(backend: Backend, tmp_path: Path) 
         location="wéights (1).bin",
         size_threshold=0,
     )
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
-    row, _ = backend.models.add(ANN, folder, path, sha256, name="big model.onnx")
-    assert row.digest != sha256
-    assert [file.name for file in backend.models.get(ANN, row.digest).files] == ["big model.onnx", "wéights (1).bin"]
+    sha256s = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in folder.iterdir()}
+    row, _ = backend.models.add(ANN, Sent(path, sha256s), name="big model.onnx")
+    assert row.digest not in sha256s.values()
+    assert [file.name for file in backend.models.get(ANN, row.digest).files] == ["model", "wéights (1).bin"]
     with backend.models.open(row.digest) as reference:
         assert (reference.path.parent / "wéights (1).bin").stat().st_size == 8 * 8 * 4
 
