@@ -449,7 +449,7 @@ def test_old_jobs_and_models_that_nobody_has_are_swept(
 
     model = upload(backend, ANN)
     job = end_of(backend, ANN, backend.jobs.submit(ANN, asks(backend, model=model)).job.id)
-    folder = backend.blobs.local.root / "models" / model
+    folder = backend.blobs.local.root / "models" / f"sha256-{model}"
     backend.sweep()
     assert folder.is_dir()
     backend.models.remove(ANN, model)
