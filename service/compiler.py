@@ -265,14 +265,15 @@ def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Refere
     `rounds`, unless that is 0.
     """
     from service import frontend
+    from service.frontend import Move
     from service.runtime.moved import MOVED_BY, RUNS
 
     model, shapes = request.model, dict(request.options.shapes)
-    ways = [(frontend.moved_reference, MOVED_BY)] + ([(frontend.rounded_reference, rounds)] if rounds else [])
+    ways = [(Move.QUANTIZATIONS, MOVED_BY)] + ([(Move.WEIGHTS, rounds)] if rounds else [])
     found: Reference | None = None
-    for build, by in ways:
+    for move, by in ways:
         for seed in range(request.options.seed, request.options.seed + RUNS):
-            found = build(model.path, model.format, seed=seed, by=by, shapes=shapes)
+            found = frontend.moved_reference(model.path, model.format, move, seed=seed, by=by, shapes=shapes)
             if found is None:
                 break
             yield found

@@ -15,6 +15,7 @@ import pytest
 import service
 from service import compiler, config, frontend
 from service.errors import InvalidRecords, NotTuned, VerificationFailed
+from service.frontend import Move
 from service.jobs.local import calls as local
 from service.request import CompileOptions, Precision
 from service.runtime.inputs import random_inputs
@@ -158,7 +159,7 @@ def test_a_quantized_model_may_be_off_by_what_its_reference_moves(tmp_path, move
         nodes.append(node("MatMul", [f"d{layer}", f"v{layer}"], [name := f"y{layer}"]))
     path = write(tmp_path, model(nodes, [value("x", [64, 64])], [value(name, [64, 64])], **weights))
     request = compiler.prepare(path)
-    other = frontend.moved_reference(path, request.model.format, seed=99, by=moved_by)
+    other = frontend.moved_reference(path, request.model.format, Move.QUANTIZATIONS, seed=99, by=moved_by)
     signature = frontend.inspect(path, request.model.format).signature
 
     class Session:
@@ -186,7 +187,7 @@ def test_a_model_in_16_bits_may_be_off_by_what_rounding_its_weights_moves(tmp_pa
 
     class Session:
         manifest = SimpleNamespace(weights=SimpleNamespace(tensors=()))
-        __call__ = staticmethod(frontend.rounded_reference(path, request.model.format, seed=99, by=by))
+        __call__ = staticmethod(frontend.moved_reference(path, request.model.format, Move.WEIGHTS, seed=99, by=by))
 
     if passes:
         found = compiler.verify(request, signature, Session, lambda *_: None)

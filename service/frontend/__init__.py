@@ -6,13 +6,14 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes, Unsupported
+from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.model_file import digest, external_files, former_digest, identify
 from service.request import ModelFormat
 
 __all__ = [
     "ImportedModel",
     "ModelInfo",
+    "Move",
     "Reference",
     "Shapes",
     "Unsupported",
@@ -24,7 +25,6 @@ __all__ = [
     "load",
     "moved_reference",
     "reference",
-    "rounded_reference",
 ]
 
 _MODULES = {ModelFormat.ONNX: "service.frontend.onnx.frontend", ModelFormat.PT2: "service.frontend.pt2.frontend"}
@@ -61,26 +61,13 @@ def reference(
 
 
 def moved_reference(
-    path: Path, format: ModelFormat, *, seed: int, by: float, threads: int = 1, shapes: Shapes | None = None
+    path: Path, format: ModelFormat, move: Move, *, seed: int, by: float, threads: int = 1, shapes: Shapes | None = None
 ) -> Reference | None:
-    """Return `reference` of the model whose quantizations each divide by 1 + `by` or 1 - `by` times their scale.
+    """Return `reference` of the model with `move` of it moved by `by` of itself, up or down as `seed` says.
 
-    What lies that near to a rounding boundary then falls to its other side. None for a model that quantizes nothing.
+    None for a model that has none, or that does not run so.
     """
     run: Reference | None = _frontend(format).moved_reference(
-        path, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
-    )
-    return run
-
-
-def rounded_reference(
-    path: Path, format: ModelFormat, *, seed: int, by: float, threads: int = 1, shapes: Shapes | None = None
-) -> Reference | None:
-    """Return `reference` of the model whose weights are each times a number of their own from 1 - `by` to 1 + `by`.
-
-    None where it does not run so.
-    """
-    run: Reference | None = _frontend(format).rounded_reference(
-        path, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
+        path, move, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
     )
     return run

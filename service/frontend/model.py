@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Protocol
 
 from service.request import ModelFormat
 from service.signature import Dim, JsonScalar, Signature
 
-__all__ = ["ImportedModel", "ModelInfo", "Reference", "Shapes", "Unsupported"]
+__all__ = ["ImportedModel", "ModelInfo", "Move", "Reference", "Shapes", "Unsupported"]
 
 Shapes = Mapping[str, tuple[Dim, ...]]
 """The shape that the user gave to an input, by its name: sizes, or names of symbolic dims."""
@@ -66,6 +67,15 @@ class ModelInfo:
             "unsupported": {op: nodes.to_dict() for op, nodes in self.unsupported.items()},
             "details": dict(self.details),
         }
+
+
+class Move(Enum):
+    """What of a model is moved, to see how far its outputs move."""
+
+    QUANTIZATIONS = auto()
+    """Each divides by 1 + `by` or 1 - `by` times its scale: what lies so near a rounding boundary falls otherwise."""
+    WEIGHTS = auto()
+    """Each is times a number of its own from 1 - `by` to 1 + `by`."""
 
 
 class Reference(Protocol):

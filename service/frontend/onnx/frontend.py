@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
-from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes
+from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes
 from service.frontend.onnx import dims as onnx_dims
 from service.frontend.onnx.graph import Graph, check, read
 from service.frontend.signature import signature_of
 from service.request import ModelFormat
 from service.signature import Dim, DimBounds, Signature, TensorSpec
 
-__all__ = ["inspect", "load", "moved_reference", "reference", "rounded_reference"]
+__all__ = ["inspect", "load", "moved_reference", "reference"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -69,18 +69,11 @@ def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False
     return build(path, threads, fastest=fastest)
 
 
-def moved_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
-    """Return `reference` with its quantizations moved, None for a model that has none."""
+def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
+    """Return `reference` with `move` of the model moved, None for a model that has none."""
     from service.frontend.onnx.reference import moved_reference as build
 
-    return build(path, threads, seed, by)
-
-
-def rounded_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
-    """Return `reference` with its weights moved."""
-    from service.frontend.onnx.reference import rounded_reference as build
-
-    return build(path, threads, seed, by)
+    return build(path, threads, move, seed, by)
 
 
 def _with_types(model: Any) -> Any:

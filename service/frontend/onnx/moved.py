@@ -1,9 +1,12 @@
-"""The same model with the scale of each quantization moved a little, so that values near a boundary fall otherwise."""
+"""The same model with its quantizations or weights moved a little, so that values near a boundary fall otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
+
+from service.frontend.model import Move
+from service.frontend.onnx.file import tensors
 
 __all__ = ["moved"]
 
@@ -11,11 +14,32 @@ _RESULT_SCALE = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6}
 """Operator → which input is the scale that it quantizes with."""
 
 
-def moved(model: Any, seed: int, by: float) -> Any | None:
-    """Return the model in which each quantization divides by its scale times 1 + `by` or 1 - `by`, as `seed` decides.
+_FLOATS = ("float16", "bfloat16", "float32", "float64")
 
-    What dequantizes keeps its scale. The model is changed in place; None where it quantizes nothing.
+
+def moved(model: Any, move: Move, seed: int, by: float) -> Any | None:
+    """Return the model with `move` of it moved by `by`, as `seed` decides; it is changed in place.
+
+    None where it has none: it quantizes nothing. What dequantizes keeps its scale.
     """
+    return _quantizations_moved(model, seed, by) if move is Move.QUANTIZATIONS else _weights_moved(model, seed, by)
+
+
+def _weights_moved(model: Any, seed: int, by: float) -> Any:
+    """The model, all of whose data it holds itself, with other weights; a number alone is no weight."""
+    import numpy as np
+    from onnx import numpy_helper
+
+    draw = np.random.default_rng(seed)
+    for tensor in tensors(model):
+        value = numpy_helper.to_array(tensor)
+        if value.dtype.name in _FLOATS and value.size > 1:
+            other = (value * (1 + by * draw.uniform(-1, 1, value.shape))).astype(value.dtype)
+            tensor.CopyFrom(numpy_helper.from_array(other, tensor.name))
+    return model
+
+
+def _quantizations_moved(model: Any, seed: int, by: float) -> Any | None:
     import numpy as np
 
     rng = np.random.default_rng(seed)

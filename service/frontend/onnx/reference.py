@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import ModelMalformed
-from service.frontend.model import Reference
+from service.frontend.model import Move, Reference
 from service.frontend.onnx.file import array, check_tensors, one_line, parse, tensors
 from service.frontend.onnx.moved import moved
 from service.frontend.onnx.widen import uses_bfloat16, widened
 
-__all__ = ["moved_reference", "reference", "rounded_reference"]
+__all__ = ["moved_reference", "reference"]
 
-_FLOATS = ("float16", "bfloat16", "float32", "float64")
 _MOST_BYTES = 1 << 31
 """Of a message of protobuf."""
 
@@ -42,35 +41,14 @@ def reference(path: Path, threads: int, *, fastest: bool = False) -> Reference:
     return _evaluator(model, cause)
 
 
-def moved_reference(path: Path, threads: int, seed: int, by: float) -> Reference | None:
-    """Run the model with its quantizations moved (`service.frontend.onnx.moved`).
+def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) -> Reference | None:
+    """Run the model with `move` of it moved (`service.frontend.onnx.moved`).
 
     None where it has none, or where ONNX Runtime does not take it so: scales in 16 bits, 2 GB of weights.
     """
-    model = moved(_with_data(path), seed, by)
+    model = moved(_with_data(path), move, seed, by)
     if model is None or model.ByteSize() >= _MOST_BYTES:
         return None
-    return _of(model, threads)
-
-
-def rounded_reference(path: Path, threads: int, seed: int, by: float) -> Reference | None:
-    """Run the model with every weight times a number of its own between 1 - `by` and 1 + `by`.
-
-    None where ONNX Runtime does not take it so, as with 2 GB of weights.
-    """
-    import numpy as np
-    import onnx
-
-    model, draw = _with_data(path), np.random.default_rng(seed)
-    for tensor in tensors(model):
-        value = array(tensor, path.parent)
-        if value.dtype.name in _FLOATS and value.size > 1:
-            moved_value = (value * (1 + by * draw.uniform(-1, 1, value.shape))).astype(value.dtype)
-            tensor.CopyFrom(onnx.numpy_helper.from_array(moved_value, tensor.name))
-    return None if model.ByteSize() >= _MOST_BYTES else _of(model, threads)
-
-
-def _of(model: Any, threads: int) -> Reference | None:
     try:
         if uses_bfloat16(model):
             return _rounded(model, threads)

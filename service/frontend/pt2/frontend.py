@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from service.errors import InputName, UnsupportedModel
-from service.frontend.model import ImportedModel, ModelInfo, Reference, Shapes, Unsupported
+from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
 from service.frontend.pt2.program import Document, Program, deserialize, parse
 from service.frontend.pt2.signature import signature
 from service.frontend.pt2.torch_calls import quiet
 from service.request import ModelFormat
 
-__all__ = ["inspect", "load", "moved_reference", "reference", "rounded_reference"]
+__all__ = ["inspect", "load", "moved_reference", "reference"]
 
 _QUANTIZE = "quantized_decomposed.quantize_"
 """Operators whose second argument is the scale, or the scales, that they quantize with."""
@@ -66,31 +66,31 @@ def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False
     return _TorchReference(document, deserialize(document), threads)
 
 
-def moved_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
-    """Return `reference` with its quantizations moved, None for a program that has none."""
+def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
+    """Return `reference` with `move` of the program moved, None for a program that has none."""
     document = parse(path, writable=True)
     refuse(document.unknown)
-    if not any(name.startswith(_QUANTIZE) for name in document.op_counts):
+    quantizes = any(name.startswith(_QUANTIZE) for name in document.op_counts)
+    if move is Move.QUANTIZATIONS and not quantizes:
         return None
     signature(document.interface, shapes)
-    return _TorchReference(document, deserialize(document), threads, moved=(seed, by))
+    program = deserialize(document)
+    if move is Move.QUANTIZATIONS:
+        return _TorchReference(document, program, threads, moved=(seed, by))
+    _move_weights(program, seed, by)
+    return _TorchReference(document, program, threads)
 
 
-def rounded_reference(path: Path, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
-    """Return `reference` with its weights moved."""
+def _move_weights(program: Program, seed: int, by: float) -> None:
+    """Have other weights in the program; a number alone is no weight."""
     import torch
 
-    document = parse(path, writable=True)
-    refuse(document.unknown)
-    signature(document.interface, shapes)
-    program, draw = deserialize(document), torch.Generator().manual_seed(seed)
-    exported = program.exported
-    for held in (exported.constants, exported.state_dict):
+    draw = torch.Generator().manual_seed(seed)
+    for held in (program.exported.constants, program.exported.state_dict):
         for name, value in held.items():
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1:
                 factor = 1 + by * (2 * torch.rand(value.shape, generator=draw) - 1)
                 held[name] = (value.detach() * factor).to(value.dtype)
-    return _TorchReference(document, program, threads)
 
 
 class _TorchReference:

@@ -1,4 +1,4 @@
-"""A model with its quantizations moved gives nearly what it gave, and what quantizes nothing does not move."""
+"""A model whose quantizations or weights are moved gives nearly what it gave, and one without them does not move."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
-from service.frontend import moved_reference, reference, rounded_reference
+from service.frontend import Move, moved_reference, reference
 from service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
@@ -33,7 +33,7 @@ def test_a_few_values_fall_a_step_to_the_other_side(tmp_path: Path, name: str, o
     path = write(
         tmp_path, model(nodes, [value("x", [200, 50])], [value("y", [200, 50], UINT8)], opset=opset, **WEIGHTS)
     )
-    moved = moved_reference(path, ModelFormat.ONNX, seed=0, by=1e-3)
+    moved = moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-3)
     assert moved is not None
     apart = np.abs(moved({"x": X})["y"].astype(int) - reference(path, ModelFormat.ONNX)({"x": X})["y"])
     assert 0 < (apart > 0).mean() < 0.25
@@ -42,7 +42,7 @@ def test_a_few_values_fall_a_step_to_the_other_side(tmp_path: Path, name: str, o
 
 def test_what_quantizes_nothing_does_not_move(tmp_path: Path) -> None:
     path = write(tmp_path, model([node("Relu", ["x"], ["y"])], [value("x", [4])], [value("y", [4])]))
-    assert moved_reference(path, ModelFormat.ONNX, seed=0, by=1e-3) is None
+    assert moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-3) is None
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -52,7 +52,7 @@ def test_every_weight_moves_by_a_number_of_its_own(tmp_path: Path, dtype: str) -
     nodes = [node("MatMul", ["x", "w"], ["p"]), node("Mul", ["p", "s"], ["y"])]
     path = write(tmp_path, model(nodes, [value("x", [3, 50], kind)], [value("y", [3, 50], kind)], w=weight, s=scale))
     ones = {"x": np.ones((3, 50), dtype)}
-    runs = [rounded_reference(path, ModelFormat.ONNX, seed=seed, by=2**-5) for seed in (0, 0, 1)]
+    runs = [moved_reference(path, ModelFormat.ONNX, Move.WEIGHTS, seed=seed, by=2**-5) for seed in (0, 0, 1)]
     first, again, other = (run(ones)["y"].astype("float64") for run in runs if run is not None)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)

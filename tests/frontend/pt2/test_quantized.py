@@ -11,6 +11,7 @@ import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators
 from torch import nn
 
+from service.frontend import Move
 from service.frontend.pt2 import frontend
 from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from tests.frontend.pt2.support import arrays_of, compiled, export
@@ -93,12 +94,12 @@ def test_the_reference_with_its_quantizations_moved(tmp_path: Path) -> None:
     x = torch.randn(400, 24, generator=torch.Generator().manual_seed(1)) * 3
     path = export(tmp_path / "m.pt2", Linear(), x)
     plain = list(frontend.reference(path, threads=1, shapes={})({"x": x.numpy()}).values())
-    moved = frontend.moved_reference(path, threads=1, shapes={}, seed=0, by=1e-3)
+    moved = frontend.moved_reference(path, Move.QUANTIZATIONS, threads=1, shapes={}, seed=0, by=1e-3)
     assert moved is not None
     apart = np.abs(list(moved({"x": x.numpy()}).values())[1].astype(int) - plain[1])
     assert 0 < (apart > 0).mean() < 0.25
     path = export(tmp_path / "plain.pt2", nn.ReLU(), x)
-    assert frontend.moved_reference(path, threads=1, shapes={}, seed=0, by=1e-3) is None
+    assert frontend.moved_reference(path, Move.QUANTIZATIONS, threads=1, shapes={}, seed=0, by=1e-3) is None
 
 
 def test_the_reference_with_its_weights_moved(tmp_path: Path) -> None:
@@ -108,7 +109,9 @@ def test_the_reference_with_its_weights_moved(tmp_path: Path) -> None:
     x = torch.ones(3, 50, dtype=torch.bfloat16)
     path = export(tmp_path / "m.pt2", linear, x)
     given = {"input": arrays_of(x)[0]}
-    runs = [frontend.rounded_reference(path, threads=1, shapes={}, seed=seed, by=2.0**-5) for seed in (0, 0, 1)]
+    runs = [
+        frontend.moved_reference(path, Move.WEIGHTS, threads=1, shapes={}, seed=seed, by=2.0**-5) for seed in (0, 0, 1)
+    ]
     first, again, other = (next(iter(run(given).values())).astype("float64") for run in runs)
     assert np.array_equal(first, again) and not np.array_equal(first, other)
     apart = np.abs(first[0] - 1)
