@@ -28,9 +28,8 @@ from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.fast_math import FastMath
 from service.passes.precision.narrow_contractions import NarrowContractions
 from service.passes.precision.read_low import ReadLow
-from service.passes.precision.store_gates_low import StoreGatesLow
 from service.passes.precision.store_low import StoreLow
-from service.passes.precision.store_slices_low import StoreSlicesLow
+from service.passes.precision.store_products_low import StoreProductsLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
@@ -223,8 +222,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         MergeParallelMatmuls(through_casts=True),
         SimplifyAlgebra(),
         RecognizeLowAttention(match),
-        StoreSlicesLow(),
-        StoreGatesLow(),
+        StoreProductsLow(),
         SimplifyAlgebra(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),

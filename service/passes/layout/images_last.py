@@ -19,7 +19,7 @@ from schedules.cuda.groups.compute import group_norm
 from service.passes.common.constants import array_of, constant
 from service.passes.common.images import BINARY, ZERO_KEEPING_UNARY, count_reads, elements_of_windows, pair, sides
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
-from service.passes.precision.dtypes import is_low
+from service.passes.precision.dtypes import is_low, is_widening
 from service.passes.report import LayoutDecision, OptimizeReport
 
 __all__ = ["ImagesLast"]
@@ -154,7 +154,7 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         if axes - {1} != {2, 3} or width % 2 or width > _MAX_GROUP or prod(shape) >= 1 << 31:
             return None
         bound = self.lookup_binding(data) if isinstance(data, relax.Var) and data not in self.last else None
-        image = self._image(bound.args[0] if bound is not None and _widens(bound) else data)
+        image = self._image(bound.args[0] if bound is not None and is_widening(bound) else data)
         function = partial(group_norm, groups=int(attrs.num_groups), epsilon=float(attrs.epsilon))
         image = self.narrow.get(image, image)
         if data in self.last and self.low and reads[data] == 1 and str(image.ty.dtype) == "float32":
@@ -340,10 +340,6 @@ def _sizes(expr: relax.Expr) -> tuple[int, ...]:
     shape = static_shape(expr)
     assert shape is not None
     return shape
-
-
-def _widens(call: relax.Call) -> bool:
-    return op_name(call) == "relax.astype" and is_low(call.args[0])
 
 
 def _last(array: Any) -> Any:

@@ -9,7 +9,7 @@ from tvm import IRModule, relax
 
 from service.passes.common.rewrite import op_name
 
-__all__ = ["CONTRACTIONS", "LOW", "MOVES", "WIDENED", "has_low_arithmetic", "is_low", "with_dtype"]
+__all__ = ["CONTRACTIONS", "LOW", "MOVES", "WIDENED", "has_low_arithmetic", "is_low", "is_widening", "with_dtype"]
 
 LOW = ("float16", "bfloat16")
 
@@ -43,6 +43,11 @@ WIDENED = (
 def is_low(expr: relax.Expr) -> bool:
     """Return whether `expr` is a tensor of 16-bit floats."""
     return isinstance(expr.ty, relax.TensorType) and str(expr.ty.dtype) in LOW
+
+
+def is_widening(value: relax.Expr) -> bool:
+    """Return whether a value was widened from 16 bits, and so is rounded already."""
+    return op_name(value) == "relax.astype" and is_low(value.args[0])
 
 
 def has_low_arithmetic(module: IRModule) -> frozenset[str]:

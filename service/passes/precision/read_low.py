@@ -13,7 +13,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from service.passes.common.rewrite import Rule, Scope, op_name, rewrite_calls, static_shape, with_functions
 from service.passes.legalize.legalize_norms import OUT_FUSABLE, axes_of, layer_norm
-from service.passes.precision.dtypes import is_low
+from service.passes.precision.dtypes import is_low, is_widening
 
 __all__ = ["ReadLow"]
 
@@ -80,8 +80,8 @@ def _joined(combine: Callable[[Any, Any], Any], call: relax.Call, scope: Scope) 
 
 def _stored(expr: relax.Expr, scope: Scope) -> relax.Expr:
     """What `expr` was widened from, else itself."""
-    widened = scope.call(expr, "relax.astype")
-    return widened.args[0] if widened is not None and is_low(widened.args[0]) else expr
+    value = scope.value(expr)
+    return value.args[0] if is_widening(value) else expr
 
 
 _RULES: dict[str, Rule] = {
@@ -115,7 +115,7 @@ class _Apart(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
             same = all(new.same_as(old) for new, old in zip(fields, arg.fields, strict=True))
             return arg if same else relax.Tuple(fields)
         bound = self.lookup_binding(arg) if isinstance(arg, relax.Var) else None
-        if bound is None or op_name(bound) != "relax.astype" or not is_low(bound.args[0]) or is_low(arg):
+        if bound is None or not is_widening(bound) or is_low(arg):
             return arg
         if arg not in self._taken:
             self._taken.add(arg)

@@ -10,7 +10,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from schedules.strict import made_up_for
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, with_functions
-from service.passes.precision.dtypes import is_low
+from service.passes.precision.dtypes import is_low, is_widening
 
 __all__ = ["StoreLow"]
 
@@ -111,7 +111,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         super().visit_var_binding_(binding)
         dtype = self.rounded.get(binding.var)
-        if dtype is None or _is_widening(binding.value):
+        if dtype is None or is_widening(binding.value):
             return
         var = self.visit_expr(binding.var)
         narrow = self.builder_.emit(relax.op.astype(var, dtype))
@@ -130,8 +130,3 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         if isinstance(arg, relax.Tuple):
             return relax.Tuple([self._widened(field) for field in arg.fields])
         return self.wide.get(arg, arg) if isinstance(arg, relax.Var) else arg
-
-
-def _is_widening(value: relax.Expr) -> bool:
-    """Whether a value was widened from 16 bits, and so is rounded already."""
-    return op_name(value) == "relax.astype" and is_low(value.args[0])

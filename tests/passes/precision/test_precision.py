@@ -17,9 +17,8 @@ from service.passes import optimize
 from service.passes.common.constants import array_of, constant
 from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.narrow_contractions import NarrowContractions
-from service.passes.precision.store_gates_low import StoreGatesLow
 from service.passes.precision.store_low import StoreLow
-from service.passes.precision.store_slices_low import StoreSlicesLow
+from service.passes.precision.store_products_low import StoreProductsLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
 from service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from service.request import CompileOptions, Precision
@@ -246,19 +245,19 @@ def test_what_is_only_read_in_slices_is_stored_in_16_bits() -> None:
         MergeEqualCalls()(graph(lambda x, rounded=rounded: sliced(x, rounded), x=("float16", (2, 8))))
         for rounded in (False, True)
     )
-    assert_becomes(given, tvm.transform.Sequential([StoreSlicesLow(), MergeEqualCalls()]), expected)
+    assert_becomes(given, tvm.transform.Sequential([StoreProductsLow(), MergeEqualCalls()]), expected)
 
 
 def test_sums_and_what_is_read_whole_stay_in_fp32() -> None:
     shape = ("float16", (2, 8))
     residual = MergeEqualCalls()(graph(lambda x, r: sliced(x, False, residual=r), x=shape, r=shape))
-    assert_unchanged(residual, StoreSlicesLow())
+    assert_unchanged(residual, StoreProductsLow())
 
     def net(x: Any) -> Any:
         whole = op.matmul(x, weights(8, 8, dtype="float16"), out_dtype="float32")
         return op.add(halves(whole)[0], op.sum(whole))
 
-    assert_unchanged(MergeEqualCalls()(graph(net, x=shape)), StoreSlicesLow())
+    assert_unchanged(MergeEqualCalls()(graph(net, x=shape)), StoreProductsLow())
 
 
 def test_the_later_of_two_products_is_stored_in_16_bits_for_the_gate() -> None:
@@ -266,7 +265,7 @@ def test_the_later_of_two_products_is_stored_in_16_bits_for_the_gate() -> None:
         return op.matmul(x, weights(8, 4, seed=seed, dtype="float16"), out_dtype="float32")
 
     given = graph(lambda x: op.multiply(op.nn.silu(product(x, 0)), product(x, 1)), x=("float16", (2, 8)))
-    made = StoreGatesLow()(given)
+    made = StoreProductsLow()(given)
     assert operators(made) == ["matmul", "matmul", "astype", "gated"]
     x = random(2, 8).astype("float16")
     np.testing.assert_allclose(compute(made, x)[0], compute(given, x)[0], rtol=2e-3, atol=2e-3)
