@@ -16,10 +16,6 @@ static_assert(QUERIES <= ROWS, "one tile of queries");
 static_assert(SPLITS <= BLOCKS, "keys for every CTA");
 static_assert(QUERIES * PITCH * 4 <= 2 * STAGES * KV_BYTES, "the sums lie where keys and values were");
 
-template <int N> DEV void hold(float (&r)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
-}
 // What a CTA of the cluster wrote into shared memory before is seen by all of them after.
 DEV void cluster_sync() {
   asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");

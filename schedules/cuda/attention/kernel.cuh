@@ -38,11 +38,6 @@ DEV Tile tile_of(int t) {
   return tile;
 }
 
-template <int N> DEV void hold(float (&r)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; i++) asm volatile("" : "+f"(r[i])::"memory");
-}
-
 DEV void store_row(Out* to, const float* sums, float by, int lane) {
   // `sums` has columns i * 8 + (lane & 3) * 2 and the next at i * 4, i * 4 + 1.
   constexpr int whole = sizeof(Out) == 2 ? HEAD / 32 : 0;

@@ -91,8 +91,11 @@ DEV uint64_t operand(uint32_t address, uint32_t leading, uint32_t stride) {
 DEV uint64_t plain_operand(uint32_t address, uint32_t leading, uint32_t stride) {
   return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)(leading >> 4) << 16) | ((uint64_t)(stride >> 4) << 32);
 }
-// Where the compiler must have a sum of a product that runs apart.
-DEV void kept(float& sum) { asm volatile("" : "+f"(sum)::"memory"); }
+// Where the compiler must have the sums of a product that runs apart.
+template <int N> DEV void hold(float (&sums)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+f"(sums[i])::"memory");
+}
 DEV void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");

@@ -173,8 +173,7 @@ DEV void convolve(uint8_t* raw, const uint4* image, const uint4* weights, Out* C
       }
       mma_commit();
       mma_wait<0>();
-#pragma unroll
-      for (int j = 0; j < TILE_N / 2; j++) kept(acc[j]);
+      hold(acc);
       if (next + CONSUMERS >= TILES) release();
       store_tile_of(acc, {at.x + next * 8, at.y, at.n}, C, held, base + warpgroup * CHUNK_BYTES, 1 + warpgroup, thread,
                     operands);

@@ -189,9 +189,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
       if (PING_PONG) block_arrive(4 + (warpgroup ^ 1), 256);
       mma_wait<0>();
 #pragma unroll
-      for (int i = 0; i < WARPGROUP_ROWS; i++)
-#pragma unroll
-        for (int j = 0; j < TILE_N / 2; j++) asm volatile("" : "+f"(acc[i][j])::"memory");
+      for (int i = 0; i < WARPGROUP_ROWS; i++) hold(acc[i]);
       if (k_tiles > 0) release(stage == 0 ? STAGES - 1 : stage - 1);
       if (PING_PONG) { int ahead = stage + k_tiles; phase ^= (ahead / STAGES) & 1; stage = ahead % STAGES; }
       const int row_tile = tile.m * CLUSTER_M + rank_m;

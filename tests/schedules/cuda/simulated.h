@@ -127,7 +127,7 @@ DEV void copies_done() {}
 DEV void mma_fence() {}
 DEV void mma_commit() {}
 template <int N> DEV void mma_wait() { block_sync(64 + (int)threadIdx.x / 128, 128); }
-DEV void kept(float&) {}
+template <int N> DEV void hold(float (&)[N]) {}
 DEV uint64_t plain_operand(uint32_t address, uint32_t leading, uint32_t stride) {
   return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)(leading >> 4) << 16) | ((uint64_t)(stride >> 4) << 32);
 }
