@@ -15,7 +15,7 @@ from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.conv.compute import VECTOR
 from schedules.cuda.conv.form import Conv2d, match
 from schedules.cuda.gemm.gemm_sm90 import multiply
-from schedules.hardware import Gpu
+from schedules.hardware import GPUS, Gpu
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
@@ -32,8 +32,8 @@ _MAX_STEP = 2
 _MAX_DISTANCE = 1 << 18
 """Bytes between two pieces of an operand."""
 _CHUNK_BYTES = 64 * 128
-_SHARED_BYTES = 227 * 1024
-"""What a CTA may have on sm_90."""
+_SHARED_BYTES = GPUS["sm_90"].shared_bytes_per_block
+"""What a CTA may have: this text is for no other architecture."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 from schedules.cuda.gemm.form import Gemm
-from schedules.hardware import Gpu
+from schedules.hardware import GPUS, Gpu
 from schedules.ir.types import Buffer
 from schedules.template import Choices, Parameters
 
@@ -19,8 +19,8 @@ _MAX_STAGES = 8
 _NAMES = ("rows", "columns", "atoms", "splits", "cluster", "group", "ahead", "share")
 _RESERVED_BYTES = 1024
 """Shared memory of a CTA that is the system's."""
-_HALF_BYTES = 228 * 1024 // 2 - _RESERVED_BYTES
-"""Shared memory of each of two CTAs of an SM."""
+_HALF_BYTES = GPUS["sm_90"].shared_bytes_per_sm // 2 - _RESERVED_BYTES
+"""Shared memory of each of two CTAs of an SM: this text is for no other architecture."""
 _CLEARLY = 0.9
 """Of the others' cycles: three warpgroups and two CTAs an SM lost where the arithmetic had them a little faster."""
 
