@@ -10,7 +10,7 @@ from typing import Protocol
 import tvm_ffi
 from tvm import s_tir
 
-from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import PrimFunc, SBlock
 from schedules.operators import Operator, operator_from
 
@@ -64,7 +64,7 @@ class Planner(Protocol):
 
 def plan_of(func: PrimFunc) -> Plan | None:
     """Return the plan that a PrimFunc carries, if one of its blocks does."""
-    for realize in tir.block_realizes(func):
+    for realize in block_realizes(func):
         text = realize.block.annotations.get(PLAN)
         if text is not None:
             return Plan.from_json(str(text))

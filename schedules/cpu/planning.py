@@ -29,7 +29,7 @@ from schedules.cpu.pooling import pool_compute, pooling, pooling_image
 from schedules.cpu.pooling.pooling import Pooling
 from schedules.cpu.pooling.pooling_image import PoolingImage
 from schedules.hardware import Cpu
-from schedules.ir import tir
+from schedules.ir.dtypes import is_float
 from schedules.operators import Attention, Conv2d, Depthwise2d, Matmul, Operator, Pool2d
 from schedules.plan import DEFAULT, Plan
 from schedules.planned import Planned
@@ -212,7 +212,7 @@ def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
     Its result may be what is summed, or floats of the operands' type; bytes of a sum of bytes would have wrapped.
     """
     accumulate = next((each[2] for each in MATMUL.dtypes if each[:2] == (left, right)), None)
-    if accumulate is None or (out != accumulate and not (tir.is_float(out) and out == left)):
+    if accumulate is None or (out != accumulate and not (is_float(out) and out == left)):
         return None
     return {"operands": (left, right), "accumulate": accumulate, "out": out}
 

@@ -9,6 +9,7 @@ from tvm import IRModule, relax, tirx
 
 from schedules.cpu import planning
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import PrimFunc, SBlock
 from schedules.operators import Conv2d, Matmul, Operator
 from schedules.plan import PLAN, Plan, plan_of
@@ -54,7 +55,7 @@ def weight_position(func: PrimFunc) -> int | None:
     """Return which parameter of a PrimFunc with a plan is weights in a layout of the plan's; None if there are none."""
     if not _has_layouts(func):
         return None
-    for realize in tir.block_realizes(func):
+    for realize in block_realizes(func):
         if realize.block.annotations.get(PLAN) is not None:
             return _position(func, realize.block)
     return None

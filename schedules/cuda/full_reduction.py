@@ -8,6 +8,7 @@ from tvm.s_tir.dlight.base import try_inline
 
 from schedules.cuda.common.races import race
 from schedules.ir import analysis, tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.single import without_single_reductions
 from schedules.ir.types import LoopRV, PrimFunc, SBlock, Target, TirSchedule
 from schedules.template import Choices, Declined, Parameters, Schedule, check
@@ -36,7 +37,7 @@ class FullReduction:
         """See `schedules.template.Rule`."""
         check(parameters or {}, {})
         func = without_single_reductions(func)
-        blocks = [realize.block for realize in tir.block_realizes(func)]
+        blocks = [realize.block for realize in block_realizes(func)]
         reductions = [block for block in blocks if block.init is not None]
         if not reductions or not all(map(_is_full, reductions)):
             return Declined("not every reduction is one over all elements")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Buffer, For, IterVar, LoopRV, PrimFunc, SBlock, Size, Stmt, TirSchedule, Var
 
 __all__ = [
@@ -139,7 +140,7 @@ def is_reduction(block: SBlock) -> bool:
 
 def has_reduction(func: PrimFunc) -> bool:
     """Return whether a block of `func` reduces."""
-    return any(realize.block.init is not None for realize in tir.block_realizes(func))
+    return any(realize.block.init is not None for realize in block_realizes(func))
 
 
 def reduces(iter_var: IterVar) -> bool:
@@ -149,7 +150,7 @@ def reduces(iter_var: IterVar) -> bool:
 
 def readers(func: PrimFunc, buffer: Buffer) -> list[SBlock]:
     """Return the blocks that load from `buffer` and do not store to it."""
-    blocks = [realize.block for realize in tir.block_realizes(func)]
+    blocks = [realize.block for realize in block_realizes(func)]
     return [
         block
         for block in blocks

@@ -9,6 +9,7 @@ from typing import Any
 from tvm import tirx
 
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Expr, IterVar, PrimFunc, SBlock, Size, Var
 from schedules.template import Declined
 
@@ -60,7 +61,7 @@ class Contraction:
 
 def find(func: PrimFunc) -> Contraction | Declined:
     """Find the one contraction of `func`, whose producers must be inlined already."""
-    reductions = [r.block for r in tir.block_realizes(func) if r.block.init is not None]
+    reductions = [r.block for r in block_realizes(func) if r.block.init is not None]
     if len(reductions) != 1:
         return Declined(f"it has {len(reductions)} reduction blocks, not one")
     block = reductions[0]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from tvm import s_tir
 
 from schedules.ir import analysis, tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import LoopRV, SBlock, TirSchedule, Var
 from schedules.ir.work import expression_size, is_expensive, iterations, worth_parallel
 from schedules.strict import made_up_for
@@ -41,7 +42,7 @@ def inline_producers(sch: TirSchedule, *, keep: Callable[[SBlock], bool] = lambd
     A stage stays where TVM refuses (it writes an output, say), where `keep` says so, where the expression
     would grow too large, or where an expensive function would be evaluated more often than now.
     """
-    for realize in tir.block_realizes(sch.mod["main"]):
+    for realize in block_realizes(sch.mod["main"]):
         block = realize.block
         if not analysis.is_injective(block) or keep(block):
             continue
@@ -86,7 +87,7 @@ def parallelize(sch: TirSchedule, loops: Sequence[LoopRV], work: int | None, cor
 
 def loop_of(sch: TirSchedule, name: str, axis: Var) -> LoopRV:
     """Return the innermost loop around the block `name` that its `axis` is bound to. Raise ValueError without one."""
-    realize = next(r for r in tir.block_realizes(sch.mod["main"]) if r.block.name_hint == name)
+    realize = next(r for r in block_realizes(sch.mod["main"]) if r.block.name_hint == name)
     value = next(v for iv, v in zip(realize.block.iter_vars, realize.iter_values, strict=True) if iv.var.same_as(axis))
     for loop in reversed(sch.get_loops(name)):
         if tir.uses(value, [sch.get(loop).loop_var]):

@@ -152,7 +152,7 @@ def _cut(iv: IterVar, block: SBlock) -> list[Size]:
     for load in tir.loads(block.body.value):
         for node in tir.collect(list(load.indices), (tirx.FloorDiv, tirx.FloorMod)):
             divisor = tir.as_int(node.b)
-            step = _stride(node.a, iv.var, {iv.var: iv.dom.extent})
+            step = tir.stride(node.a, iv.var, {iv.var: iv.dom.extent})
             if divisor and step and divisor % step == 0 and extent % (divisor // step) == 0:
                 found.add(divisor // step)
     return [*nested(extent, found)]
@@ -180,15 +180,7 @@ def _distinct(loads: list[TensorLoad]) -> list[TensorLoad]:
 def _access(node: TensorLoad | BufferStore, buffer: Buffer, axes: list[Axis]) -> Access:
     start = tir.flatten(node.indices, buffer.shape)
     extents = {axis.vars[0]: axis.sizes[0] for axis in axes}
-    return Access(node, buffer, tuple(_stride(start, axis.vars[0], extents) for axis in axes))
-
-
-def _stride(position: Expr, var: Var, extents: dict[Var, Size]) -> int | None:
-    """How far `position` goes with each step of `var`, if that is always as far."""
-    if not tir.uses(position, [var]):
-        return 0
-    next_position = tir.substitute(position, {var: var + 1})
-    return tir.as_int(tir.simplify(next_position - position, extents | {var: extents[var] - 1}))
+    return Access(node, buffer, tuple(tir.stride(start, axis.vars[0], extents) for axis in axes))
 
 
 def _used_bare(value: Expr) -> list[Var]:

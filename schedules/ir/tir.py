@@ -1,4 +1,4 @@
-"""Reading and building TIR: walks, substitution, loop nests around a block."""
+"""Reading and building TIR: walks, substitution, sizes and positions."""
 
 from __future__ import annotations
 
@@ -7,44 +7,33 @@ from math import prod
 from typing import Any
 
 import tvm_ffi
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.ir import Call, Range, TensorLoad
 from tvm.sym import Analyzer
 
+from schedules.ir.dtypes import dtype_bits
 from schedules.ir.types import (
     Buffer,
-    BufferRegion,
     BufferStore,
     Expr,
     Node,
-    PrimFunc,
-    SBlock,
-    SBlockRealize,
     Size,
     Stmt,
     Var,
 )
 
 __all__ = [
-    "access_regions",
     "as_int",
-    "block_names",
-    "block_realizes",
     "ceil_div",
     "collect",
     "conditions",
-    "dtype_bits",
-    "dtype_bytes",
     "flatten",
     "fresh",
     "index_const",
-    "is_condition",
-    "is_float",
     "is_if_then_else",
     "is_nan",
     "loads",
     "loads_what_it_stores",
-    "loop_nest",
     "product",
     "replace_loads",
     "same",
@@ -55,6 +44,7 @@ __all__ = [
     "size",
     "statements",
     "steps_by_one",
+    "stride",
     "substitute",
     "unflatten",
     "uses",
@@ -168,46 +158,6 @@ def unflatten(position: Expr, extents: Sequence[Size]) -> list[Expr]:
     return [*reversed([*indices, position])][: len(extents)]
 
 
-def block_realizes(func: PrimFunc) -> list[SBlockRealize]:
-    """Return every block of `func` but the root, in program order; blocks inside opaque blocks too."""
-    root = func.body.block if isinstance(func.body, s_tir.SBlockRealize) else None
-    return [r for r in collect(func.body, s_tir.SBlockRealize) if root is None or not r.block.same_as(root)]
-
-
-def loop_nest(
-    name: str,
-    extents: Sequence[tuple[str, Size, bool]],
-    body: Callable[[list[Var]], tuple[Stmt, Stmt | None]],
-) -> Stmt:
-    """Return a block named `name` in a loop nest of its own; `extents` has (name, extent, is reduction).
-
-    `body` takes the block's variables and gives its statement, and its initial statement or None.
-    """
-    axes = [tirx.Var(f"v{label}", INDEX) for label, _, _ in extents]
-    kinds = [tirx.IterVar.CommReduce if reduction else tirx.IterVar.DataPar for _, _, reduction in extents]
-    iters = [
-        tirx.IterVar(Range(index_const(0), size(extent)), var, kind)
-        for var, kind, (_, extent, _) in zip(axes, kinds, extents, strict=True)
-    ]
-    statement, init = body(axes)
-    draft = s_tir.SBlock(iters, [], [], name, statement, init)
-    touched = access_regions(draft)
-    block = s_tir.SBlock(iters, touched[0], touched[1], name, statement, init)
-    loops = [tirx.Var(label, INDEX) for label, _, _ in extents]
-    nest: Stmt = s_tir.SBlockRealize(loops, True, block)
-    for var, (_, extent, _) in reversed(list(zip(loops, extents, strict=True))):
-        nest = tirx.For(var, index_const(0), size(extent), tirx.ForKind.SERIAL, nest)
-    return nest
-
-
-def access_regions(block: SBlock) -> tuple[list[BufferRegion], list[BufferRegion]]:
-    """Return the buffer regions that a block reads and writes, from its body."""
-    stores = {store.buffer for store in collect(block.body, tirx.BufferStore)}
-    buffers = {load.source: load.source for load in loads(block.body)} | {store: store for store in stores}
-    reads, writes, opaque = s_tir.analysis.get_sblock_access_region(block, {b: b for b in buffers})
-    return [*reads, *opaque], [*writes, *opaque]
-
-
 def same(a: Node, b: Node) -> bool:
     """Return whether two expressions are the same tree."""
     return bool(tvm_ffi.structural_equal(a, b))
@@ -232,27 +182,6 @@ def statements(stmt: Stmt) -> list[Stmt]:
 def zero(expr: Expr) -> Expr:
     """Return the constant 0 of the type of `expr`."""
     return tirx.const(0, str(expr.ty.dtype))
-
-
-def dtype_bits(dtype: str) -> int:
-    """Return the bits of one element of a dtype such as `float32`, `bool` or `bfloat16`."""
-    digits = "".join(ch for ch in dtype if ch.isdigit())
-    return 8 if dtype == "bool" else int(digits) if digits else 64
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Return the bytes of one element of `dtype` in memory."""
-    return max(1, dtype_bits(dtype) // 8)
-
-
-def is_condition(dtype: str) -> bool:
-    """Return whether `dtype` has truth values: it has no lowest and no highest."""
-    return dtype == "bool"
-
-
-def is_float(dtype: str) -> bool:
-    """Return whether `dtype` is a floating-point type."""
-    return dtype.startswith(("float", "bfloat"))
 
 
 def fresh(name: str) -> Var:
@@ -285,6 +214,14 @@ def same_var(a: Expr, b: Expr) -> bool:
     return isinstance(a, tirx.Var) and bool(a.same_as(b))
 
 
+def stride(position: Expr, var: Var, bounds: Mapping[Var, Size]) -> int | None:
+    """Return how far `position` goes with each step of `var`, if that is always as far; variables stay in `bounds`."""
+    if not uses(position, [var]):
+        return 0
+    following = substitute(position, {var: var + 1})
+    return as_int(simplify(following - position, {**bounds, var: bounds[var] - 1}))
+
+
 def steps_by_one(position: Expr, var: Var, bounds: Mapping[Var, Size]) -> bool:
     """Return whether `position` is `var` plus something that does not use it, while variables stay in `bounds`."""
     rest = simplify(position - var, bounds)
@@ -308,8 +245,3 @@ def ceil_div(extent: Size, divisor: int) -> Any:
     if isinstance(extent, int):
         return -(-extent // divisor)
     return simplify(tirx.floordiv(extent + (divisor - 1), divisor))
-
-
-def block_names(func: PrimFunc) -> set[str]:
-    """Return the names of the blocks of `func`."""
-    return {str(realize.block.name_hint) for realize in block_realizes(func)}

@@ -8,6 +8,8 @@ from typing import Any
 from tvm import ir, tirx
 
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
+from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Buffer, Expr, Node, PrimFunc, SBlock, Size, Var
 
 __all__ = ["Work", "expression_size", "is_expensive", "iterations", "work_of", "worth_parallel"]
@@ -71,7 +73,7 @@ def work_of(func: PrimFunc) -> Work:
     as the table of an embedding, the elements that are loaded.
     """
     flops: Size = 0
-    for realize in tir.block_realizes(func):
+    for realize in block_realizes(func):
         block = realize.block
         operations = sum(_operations(store.value) for store in tir.collect(block.body, tirx.BufferStore))
         flops = flops + operations * iterations(block)
@@ -84,7 +86,7 @@ def work_of(func: PrimFunc) -> Work:
 def _bytes_moved(func: PrimFunc, buffer: Buffer) -> Size:
     """The bytes of `buffer`, or of its elements that plain blocks load where these are fewer."""
     whole, loaded = _bytes(buffer), 0
-    for realize in tir.block_realizes(func):
+    for realize in block_realizes(func):
         block = realize.block
         count = sum(load.source.same_as(buffer) for load in tir.loads(block.body))
         times = iterations(block)
@@ -92,7 +94,7 @@ def _bytes_moved(func: PrimFunc, buffer: Buffer) -> Size:
         if touched and not (count and isinstance(times, int) and isinstance(block.body, tirx.BufferStore)):
             return whole
         loaded += count * times if count else 0
-    return min(whole, loaded * tir.dtype_bytes(str(buffer.dtype))) if isinstance(whole, int) and loaded else whole
+    return min(whole, loaded * dtype_bytes(str(buffer.dtype))) if isinstance(whole, int) and loaded else whole
 
 
 def _operations(value: Expr) -> int:
@@ -123,7 +125,7 @@ def _buffers(params: Iterable[Var]) -> list[Buffer]:
 
 
 def _bytes(buffer: Buffer) -> Size:
-    return tir.product(list(buffer.shape)) * tir.dtype_bytes(str(buffer.dtype))
+    return tir.product(list(buffer.shape)) * dtype_bytes(str(buffer.dtype))
 
 
 def _folded(value: Expr) -> Size:

@@ -133,9 +133,10 @@ def _parameters(plans: Sequence[Plan], template: str) -> tuple[str, ...]:
 def _operand_bytes(func: Any, positions: Sequence[int]) -> int:
     """The bytes of the buffers at these positions, whose sizes are known."""
     from schedules.ir import tir
+    from schedules.ir.dtypes import dtype_bits
 
     operands = [func.params[position] for position in positions]
-    return sum(prod(tir.as_int(size) or 0 for size in o.shape) * tir.dtype_bits(str(o.dtype)) // 8 for o in operands)
+    return sum(prod(tir.as_int(size) or 0 for size in o.shape) * dtype_bits(str(o.dtype)) // 8 for o in operands)
 
 
 def _merged(task: Task, weight: int, operands: Collection[int]) -> Task:

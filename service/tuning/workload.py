@@ -22,13 +22,13 @@ def workload_of(func: Any) -> str:
     """
     import tvm_ffi
 
-    from schedules.ir import tir
+    from schedules.ir.blocks import block_realizes
 
     for name in _NOT_OF_THE_KERNEL:
         if func.attrs is not None and name in func.attrs:
             func = func.without_attr(name)
     structure = tvm_ffi.structural_hash(func) & (2**64 - 1)
-    blocks = [realize.block.name_hint for realize in tir.block_realizes(func)]
+    blocks = [realize.block.name_hint for realize in block_realizes(func)]
     return hashlib.sha256(f"{structure:016x} {' '.join(blocks)}".encode()).hexdigest()[:16]
 
 

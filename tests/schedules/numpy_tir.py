@@ -12,6 +12,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
 from schedules.ir import analysis, tir
+from schedules.ir.dtypes import is_float
 
 __all__ = ["computed", "numpy_dtype", "random_inputs"]
 
@@ -67,7 +68,7 @@ def random_inputs(func: Any, seed: int = 0) -> list[Array]:
 def _random(rng: np.random.Generator, shape: list[int], dtype: str) -> Array:
     if dtype == "bool":
         return rng.integers(0, 2, shape).astype(bool)
-    if tir.is_float(dtype):
+    if is_float(dtype):
         return rng.standard_normal(shape).astype(numpy_dtype(dtype))
     limits = np.iinfo(dtype)
     return rng.integers(max(limits.min, -1000), min(limits.max, 1000) + 1, shape).astype(dtype)
@@ -146,7 +147,7 @@ def _value(expr: Any, values: Mapping[Any, Any], buffers: Mapping[Any, Array]) -
         return np.logical_not(of(expr.a))
     if isinstance(expr, tirx.Div):
         a, b = of(expr.a), of(expr.b)
-        return a / b if tir.is_float(str(expr.ty.dtype)) else np.trunc(a / b).astype(str(expr.ty.dtype))
+        return a / b if is_float(str(expr.ty.dtype)) else np.trunc(a / b).astype(str(expr.ty.dtype))
     if type(expr) in _BINARY:
         return _BINARY[type(expr)](of(expr.a), of(expr.b))
     if tir.is_if_then_else(expr):

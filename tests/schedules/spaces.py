@@ -17,7 +17,7 @@ from schedules.cpu import planning
 from schedules.cpu.attention.form import MASKED
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.hardware import cpu_of
-from schedules.ir import tir
+from schedules.ir.dtypes import is_float
 from schedules.operators import Attention
 from schedules.planned import space_of
 from schedules.template import Declined, Rule, Schedule
@@ -91,7 +91,7 @@ def _primfuncs(module: Any) -> list[Any]:
 def _constant(*shape: int, dtype: str = "float32", seed: int = 0) -> relax.Constant:
     """Random weights: floats about 0, integers over all of a byte."""
     values = np.random.default_rng(seed).standard_normal(shape)
-    if not tir.is_float(dtype):
+    if not is_float(dtype):
         values = np.clip(values * 50, -128, 127)
     return relax.const(tvm.runtime.tensor(values.astype(numpy_dtype(dtype))))
 
@@ -164,7 +164,7 @@ def _dense(depth: int, columns: int) -> Callable[[Any], Any]:
 
     def build(a: Any) -> Any:
         dtype = str(a.ty.dtype)
-        summed = "float32" if tir.is_float(dtype) else "int32"
+        summed = "float32" if is_float(dtype) else "int32"
         weight = _constant(depth, columns, dtype="int8" if dtype == "uint8" else dtype)
         return R.nn.relu(R.add(R.matmul(a, weight, out_dtype=summed), _constant(columns, dtype=summed)))
 

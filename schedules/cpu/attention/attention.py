@@ -11,6 +11,7 @@ from schedules.cpu.attention.form import Blocking, attention_of
 from schedules.cpu.attention.loops import attention_loops
 from schedules.hardware import Cpu
 from schedules.ir import tir
+from schedules.ir.dtypes import is_float
 from schedules.ir.work import work_of, worth_parallel
 from schedules.operators import Attention
 from schedules.planned import Planned
@@ -39,7 +40,7 @@ class TiledAttention(Planned[Attention]):
 
     def refusal(self, operator: Attention, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        if not tir.is_float(operator.accumulate):
+        if not is_float(operator.accumulate):
             return f"it sums no {operator.accumulate}"
         return attention_plan.refusal(operator, parameters, cpu)
 

@@ -11,6 +11,8 @@ from tvm.error import InternalError
 
 from schedules.hardware import Cpu
 from schedules.ir import analysis, tir
+from schedules.ir.blocks import block_realizes
+from schedules.ir.dtypes import dtype_bits, is_float
 from schedules.template import Declined
 
 __all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "attention_of", "mask_room"]
@@ -74,7 +76,7 @@ def attention_of(func: Any, cpu: Cpu) -> Attention | Declined:
     left out), the softmax, `attention_values[b…, m, e]` a sum over n, and `attention_out`, which moves these.
     """
     masked = None if func.attrs is None else func.attrs.get(MASKED)
-    blocks = {str(realize.block.name_hint): realize.block for realize in tir.block_realizes(func)}
+    blocks = {str(realize.block.name_hint): realize.block for realize in block_realizes(func)}
     if masked is None or not {_SCORES, _VALUES, _OUT} <= set(blocks):
         return Declined("it is not attention")
     scores, values = _Product.of(blocks[_SCORES]), _Product.of(blocks[_VALUES])
@@ -82,7 +84,7 @@ def attention_of(func: Any, cpu: Cpu) -> Attention | Declined:
     if depth is None or width is None:
         return Declined("its heads have a symbolic size")
     dtype = str(blocks[_SCORES].body.buffer.dtype)
-    if not tir.is_float(dtype) or dtype != str(blocks[_VALUES].body.buffer.dtype):
+    if not is_float(dtype) or dtype != str(blocks[_VALUES].body.buffer.dtype):
         return Declined("its scores and its results are not summed in one type of floats")
     store = _store_of(blocks[_OUT], values)
     if store is None:
@@ -100,7 +102,7 @@ def attention_of(func: Any, cpu: Cpu) -> Attention | Declined:
         query=scores.left,
         key=scores.right,
         value=lambda batch, n, e: values.right(batch, e, n),
-        logit=_logit_of(blocks.get(_LOGITS), blocks[_SCORES], scores, cpu.lanes(tir.dtype_bits(dtype))),
+        logit=_logit_of(blocks.get(_LOGITS), blocks[_SCORES], scores, cpu.lanes(dtype_bits(dtype))),
         store=store,
     )
 

@@ -7,6 +7,8 @@ from tvm import ir, s_tir
 from schedules.cpu.rows.partial_sums import PARTIAL, row_form
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves, tir
+from schedules.ir.blocks import block_names
+from schedules.ir.dtypes import dtype_bits, dtype_bytes
 from schedules.ir.types import LoopRV, PrimFunc, SBlock, Size, TirSchedule
 from schedules.ir.work import expression_size, is_expensive, iterations, worth_parallel
 from schedules.strict import made_up_for
@@ -62,7 +64,7 @@ def _schedule_nest(sch: TirSchedule, nest: analysis.Nest, cpu: Cpu) -> None:
     if analysis.is_injective(nest.block):
         _spatial(sch, name, nest, cpu)
     elif analysis.is_reduction(nest.block):
-        if name + PARTIAL in tir.block_names(sch.mod["main"]) or rows_are_contiguous(nest.block):
+        if name + PARTIAL in block_names(sch.mod["main"]) or rows_are_contiguous(nest.block):
             _rows(sch, name, nest, cpu)
         else:
             _columns(sch, name, nest, cpu)
@@ -107,7 +109,7 @@ def _axis_read_along(block: SBlock) -> int | None:
 
 def _transposed_block(block: SBlock) -> int:
     """Elements of the result in a cache line."""
-    return LINE_BYTES // tir.dtype_bytes(str(block.body.buffer.dtype))
+    return LINE_BYTES // dtype_bytes(str(block.body.buffer.dtype))
 
 
 def _transposed(sch: TirSchedule, loops: list[LoopRV], across: int, block: SBlock, cpu: Cpu) -> None:
@@ -137,7 +139,7 @@ def _few(extents: list[Size], cpu: Cpu) -> bool:
 def _rows(sch: TirSchedule, name: str, nest: analysis.Nest, cpu: Cpu) -> None:
     """for row in parallel: s[row] = reduce over k of x[row, k], the lanes of `row_form` in one vector"""
     spatial = nest.spatial_loops(sch, name)
-    partial = name + PARTIAL if name + PARTIAL in tir.block_names(sch.mod["main"]) else None
+    partial = name + PARTIAL if name + PARTIAL in block_names(sch.mod["main"]) else None
     if spatial:
         row = moves.parallelize(sch, spatial, work_of_nest(nest.block), cpu.cores)
         if partial is not None:
@@ -215,7 +217,7 @@ def work_of_nest(block: SBlock) -> int | None:
 def lanes_of(block: SBlock, cpu: Cpu) -> int:
     """Return lanes such that the widest element that the block loads or stores fills one vector."""
     buffers = [block.body.buffer, *(load.source for load in tir.loads(block.body.value))]
-    bits = max(tir.dtype_bits(str(buffer.dtype)) for buffer in buffers)
+    bits = max(dtype_bits(str(buffer.dtype)) for buffer in buffers)
     return cpu.lanes(max(bits, _NARROWEST_BITS))
 
 

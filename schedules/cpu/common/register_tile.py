@@ -8,7 +8,8 @@ epilogue reads it from there.
 from __future__ import annotations
 
 from schedules.hardware import Cpu
-from schedules.ir import analysis, tir
+from schedules.ir import analysis
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import PrimFunc, SBlock
 from schedules.template import Declined
 
@@ -60,7 +61,7 @@ def unrolled_steps(extent: int) -> int:
 
 def blocks_around(func: PrimFunc, name: str) -> tuple[list[SBlock], SBlock, list[SBlock]] | Declined:
     """Return the blocks before the one called `name`, that block, and those after it, which must be elementwise."""
-    blocks = [realize.block for realize in tir.block_realizes(func)]
+    blocks = [realize.block for realize in block_realizes(func)]
     at = [i for i, block in enumerate(blocks) if block.name_hint == name]
     if len(at) != 1:
         return Declined(f"it has no single block {name}")

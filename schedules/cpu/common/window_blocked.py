@@ -12,6 +12,7 @@ from schedules.cpu.common.register_tile import blocks_around
 from schedules.cpu.common.window_plan import AS_NEEDED, MOST_TAPS, STAGED, Window
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Expr, For, LoopRV, PrimFunc, SBlock, Stmt, TirSchedule, Var
 from schedules.ir.work import is_expensive, work_of
 from schedules.template import Declined, Parameters
@@ -90,7 +91,7 @@ def _skip_rows_outside(func: PrimFunc, name: str, identity: Expr) -> PrimFunc:
 
     for r: acc += if_then_else(row(r) and column(w), A, 0) * W   →   for r: if row(r): acc += if_then_else(column(w), …)
     """
-    realize = next(r for r in tir.block_realizes(func) if r.block.name_hint == name)
+    realize = next(r for r in block_realizes(func) if r.block.name_hint == name)
     values = {iv.var: value for iv, value in zip(realize.block.iter_vars, realize.iter_values, strict=True)}
     h, r = (realize.block.iter_vars[axis].var for axis in (-5, -2))
     found: list[Expr] = []

@@ -11,6 +11,7 @@ from schedules.cpu.common.nest import TASKS_PER_CORE, lanes_of, work_of_nest
 from schedules.cpu.elementwise.cases import by_case, case_depth
 from schedules.hardware import Cpu
 from schedules.ir import analysis, tir
+from schedules.ir.dtypes import dtype_bits
 from schedules.ir.statements import call, with_code
 from schedules.ir.strides import Strided, strided
 from schedules.ir.transpose_code import transpose_code, transpose_name
@@ -143,7 +144,7 @@ class _Program:
         into = target[0]
         if target.same_as(found.store.buffer):
             into = found.store.element(found.axes, corner, found.ones)
-        sizes = (lanes, tir.dtype_bits(str(load.buffer.dtype)), load.strides[-1] or 0, step or 0)
+        sizes = (lanes, dtype_bits(str(load.buffer.dtype)), load.strides[-1] or 0, step or 0)
         name = transpose_name(*sizes)
         self.code[name] = transpose_code(*sizes)
         return call(name, tirx.address_of(source), tirx.address_of(into))

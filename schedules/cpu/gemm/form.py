@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tvm import s_tir, tirx
 
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes, loop_nest
 from schedules.ir.contraction import Contraction
 from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Stmt, Var
 
@@ -72,7 +73,7 @@ def _right(c: Contraction, n: Size, padded_n: Size) -> _Right:
 
 def _panel(c: Contraction, panel: Buffer, right: _Right, batch: Size, padded_n: Size) -> Stmt:
     extents = [("b", batch, False), ("k", c.size(c.k), False), ("n", padded_n, False)]
-    return tir.loop_nest("panel", extents, lambda v: (tirx.BufferStore(panel, right(*v), v), None))
+    return loop_nest("panel", extents, lambda v: (tirx.BufferStore(panel, right(*v), v), None))
 
 
 def _core(c: Contraction, core: Buffer, right: _Right, batch: Size, m: Size, padded_m: Size, padded_n: Size) -> Stmt:
@@ -87,7 +88,7 @@ def _core(c: Contraction, core: Buffer, right: _Right, batch: Size, m: Size, pad
         return update, tirx.BufferStore(core, tirx.const(0, c.dtype), at)
 
     sizes = [("b", batch, False), ("m", padded_m, False), ("n", padded_n, False), ("k", c.size(c.k), True)]
-    return tir.loop_nest("core", sizes, body)
+    return loop_nest("core", sizes, body)
 
 
 def _consumer(func: PrimFunc, c: Contraction) -> SBlock | None:
@@ -95,7 +96,7 @@ def _consumer(func: PrimFunc, c: Contraction) -> SBlock | None:
     result = c.block.body.buffer
     if any(result.same_as(param) for param in func.params):
         return None
-    readers = [r.block for r in tir.block_realizes(func) if not r.block.same_as(c.block)]
+    readers = [r.block for r in block_realizes(func) if not r.block.same_as(c.block)]
     readers = [block for block in readers if any(load.source.same_as(result) for load in tir.loads(block))]
     if len(readers) != 1 or readers[0].init is not None or not isinstance(readers[0].body, tirx.BufferStore):
         return None
@@ -157,7 +158,7 @@ def _out(c: Contraction, core: Buffer, consumer: SBlock | None, batch: Size, m: 
         values = {var: c.at(value, **place) for var, value in (reader or {}).items()}
         return tir.simplify_store(tir.substitute(to_axes, values)), None
 
-    return tir.loop_nest("out", [("b", batch, False), ("m", m, False), ("n", n, False)], body)
+    return loop_nest("out", [("b", batch, False), ("m", m, False), ("n", n, False)], body)
 
 
 def _with_nests(

@@ -12,6 +12,7 @@ from schedules.cpu.gemm.form import Tile, gemm_form
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
 from schedules.ir.contraction import Contraction
+from schedules.ir.dtypes import dtype_bits
 from schedules.ir.types import PrimFunc, TirSchedule
 from schedules.template import Choices, Parameters, check
 
@@ -110,7 +111,7 @@ def _lanes_and_packing(c: Contraction, cpu: Cpu) -> tuple[int, bool]:
     four row tiles on, as each panel is then read from the cache that often. A symbolic m counts as few rows:
     the copy would double the traffic of one row, and many rows lose less without it.
     """
-    full = cpu.lanes(tir.dtype_bits(c.dtype))
+    full = cpu.lanes(dtype_bits(c.dtype))
     n, m = _columns(c), c.size(c.m)
     if not _contiguous(c) or n is None:
         return full, True
@@ -144,7 +145,7 @@ def _row_tasks(c: Contraction, rows: int, columns: int, cpu: Cpu) -> int:
     if not isinstance(m, int) or not isinstance(n, int) or not isinstance(batch, int):
         return 1
     panels = batch * -(-n // columns)
-    packing = cpu.costs.gather * cpu.lanes(tir.dtype_bits(c.dtype)) * cpu.fma_per_cycle / m
+    packing = cpu.costs.gather * cpu.lanes(dtype_bits(c.dtype)) * cpu.fma_per_cycle / m
 
     def seconds(parts: int) -> float:
         return -(-panels * parts // cpu.cores) * (1 / parts + packing)

@@ -8,7 +8,8 @@ from tvm import s_tir
 
 from schedules.cpu.common.register_tile import divisors
 from schedules.hardware import Cpu
-from schedules.ir import moves, tir
+from schedules.ir import moves
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from schedules.ir.work import work_of
 from schedules.operators import Pool2d
@@ -72,7 +73,7 @@ class PoolingImage(Planned[Pool2d]):
     def emit(self, func: PrimFunc, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         del operator
-        names = [realize.block.name_hint for realize in tir.block_realizes(func)]
+        names = [realize.block.name_hint for realize in block_realizes(func)]
         if names[:3] != [ROWS, STRIPS, IMAGE] or len(names) != 4:
             return Declined("its stages are not rows, strips, image and what is made of that")
         return _image(func, names[3], parameters, cpu)

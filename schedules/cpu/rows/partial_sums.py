@@ -7,6 +7,8 @@ from typing import Any
 from tvm import s_tir, tirx
 
 from schedules.ir import analysis, tir
+from schedules.ir.blocks import loop_nest
+from schedules.ir.dtypes import is_condition
 
 __all__ = ["PARTIAL", "operator_of", "row_form"]
 
@@ -64,8 +66,8 @@ def row_form(func: Any, name: str, lanes: int) -> Any | None:
 
     axes = [(f"r{i}", iv.dom.extent, False) for i, iv in enumerate(spatial)]
     steps = tir.ceil_div(length, lanes)
-    first = tir.loop_nest(name + PARTIAL, [*axes, ("k", steps, True), ("l", lanes, False)], lane_body)
-    second = tir.loop_nest(name, [*axes, ("l", lanes, True)], row_body)
+    first = loop_nest(name + PARTIAL, [*axes, ("k", steps, True), ("l", lanes, False)], lane_body)
+    second = loop_nest(name, [*axes, ("l", lanes, True)], row_body)
     return _replaced(func, block, [first, second], partial)
 
 
@@ -76,12 +78,12 @@ def _sizes(reduced: list[Any]) -> list[Any]:
 def operator_of(block: Any) -> tuple[Any, Any] | None:
     """Return op and the reduced term of `s = op(s, term)`, if `s` starts from op's identity."""
     value, dtype = block.body.value, str(block.body.buffer.dtype)
-    is_condition = tir.is_condition(dtype)
+    has_limits = not is_condition(dtype)
     identities = {
         tirx.Add: tirx.const(0, dtype),
         tirx.Mul: tirx.const(1, dtype),
-        tirx.Max: None if is_condition else tirx.min_value(dtype),
-        tirx.Min: None if is_condition else tirx.max_value(dtype),
+        tirx.Max: tirx.min_value(dtype) if has_limits else None,
+        tirx.Min: tirx.max_value(dtype) if has_limits else None,
     }
     for kind, identity in identities.items():
         if not isinstance(value, kind) or identity is None:

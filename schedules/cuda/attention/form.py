@@ -14,6 +14,7 @@ from schedules.cuda.attention.logit import Logit, logit_of
 from schedules.cuda.attention.strides import Heads, Place, heads_of, place_of
 from schedules.cuda.common.expression import LOW, Unsupported
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.template import Declined
 
 __all__ = ["MASKED", "Attention", "match"]
@@ -51,7 +52,7 @@ class Attention:
 def match(func: Any) -> Attention | Declined:
     """Return the attention in `func`, or why it is none that the kernel takes."""
     masked = None if func.attrs is None else func.attrs.get(MASKED)
-    blocks = {str(realize.block.name_hint): realize.block for realize in tir.block_realizes(func)}
+    blocks = {str(realize.block.name_hint): realize.block for realize in block_realizes(func)}
     if masked is None or not {_SCORES, _VALUES, _OUT} <= set(blocks):
         return Declined("it is not attention")
     if any(tir.as_int(dim) is None for p in func.params for dim in p.shape):

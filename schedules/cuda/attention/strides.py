@@ -46,7 +46,7 @@ def place_of(
     """Return where `buffer[indices]` is; the indices are in the variables of the batch, of a row and of a column."""
     bounds = {**batch, row[0]: row[1], column[0]: column[1]}
     at = tir.flatten(list(indices), list(buffer.shape))
-    rows, columns = (_stride(at, var, bounds) for var, _ in (row, column))
+    rows, columns = (tir.stride(at, var, bounds) if size > 1 else 0 for var, size in (row, column))
     if rows is None or columns is None:
         return Declined("its rows or columns have no constant stride")
     if columns != 1 and column[1] > 1:
@@ -58,16 +58,6 @@ def place_of(
     values = dict(zip(batch, grid, strict=True))
     starts = np.broadcast_to(_evaluate(first, values), (prod(extents),))
     return Place(buffer, starts, rows if row[1] > 1 else 0)
-
-
-def _stride(at: Any, var: Any, bounds: Mapping[Any, Any]) -> int | None:
-    """How far apart neighbours along `var` are, if that is the same everywhere."""
-    without = tir.substitute(at, {var: tir.zero(var)})
-    rest = tir.simplify(at - without, bounds)
-    one = tir.as_int(tir.simplify(tir.substitute(rest, {var: tirx.const(1, "int64")}), bounds))
-    if one is None or bounds[var] == 1:
-        return 0 if bounds[var] == 1 else None
-    return one if tir.as_int(tir.simplify(rest - one * var, bounds)) == 0 else None
 
 
 _OPERATORS: dict[Any, Any] = {

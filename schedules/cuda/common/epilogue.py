@@ -9,6 +9,7 @@ from tvm import tirx
 
 from schedules.cuda.common.expression import LOW, Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, TensorLoad, Var
 
 __all__ = ["Axes", "Epilogue", "epilogue_of"]
@@ -44,7 +45,7 @@ class Epilogue:
 
 def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes) -> Epilogue:
     """Return what `func` does with the sums of `block`. Raise Unsupported."""
-    blocks = [realize.block for realize in tir.block_realizes(func)]
+    blocks = [realize.block for realize in block_realizes(func)]
     others = [other for other in blocks if not other.same_as(block)]
     if any(other.init is not None or not isinstance(other.body, tirx.BufferStore) for other in others):
         raise Unsupported("what is fused with the sum is not elementwise")

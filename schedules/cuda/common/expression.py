@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
 from schedules.ir import tir
+from schedules.ir.dtypes import is_float
 from schedules.ir.types import Buffer, Expr, Size, Var
 
 __all__ = ["C_TYPES", "LOW", "Pair", "Unsupported", "Writer"]
@@ -113,15 +114,15 @@ class Writer:
             return f"({self._text(expr.a, side)} {_INFIX[kind]} {self._text(expr.b, side)})"
         if kind is tirx.Not:
             return f"(!{self._text(expr.a, side)})"
-        is_float = str(expr.ty.dtype).startswith(("float", "bfloat"))
-        if kind is tirx.Div and is_float:
+        of_floats = is_float(str(expr.ty.dtype))
+        if kind is tirx.Div and of_floats:
             return f"({self._text(expr.a, side)} / {self._text(expr.b, side)})"
-        if kind in (tirx.FloorDiv, tirx.FloorMod) and not is_float:  # of positions, which are not negative
+        if kind in (tirx.FloorDiv, tirx.FloorMod) and not of_floats:  # of positions, which are not negative
             return f"({self._text(expr.a, side)} {'/' if kind is tirx.FloorDiv else '%'} {self._text(expr.b, side)})"
         if kind in (tirx.Max, tirx.Min):
             # As TVM's own code generator has it: a NaN gives the second.
             a, b = self._text(expr.a, side), self._text(expr.b, side)
-            name = ("fmaxf" if kind is tirx.Max else "fminf") if is_float else ("max" if kind is tirx.Max else "min")
+            name = ("fmaxf" if kind is tirx.Max else "fminf") if of_floats else ("max" if kind is tirx.Max else "min")
             return f"{name}({a}, {b})"
         if kind is tirx.Select:
             condition, yes, no = (self._text(e, side) for e in (expr.condition, expr.true_value, expr.false_value))
@@ -133,7 +134,7 @@ class Writer:
             condition, yes, no = (self._text(e, side) for e in expr.args)
             return f"({condition} ? {yes} : {no})"
         name = str(getattr(expr.op, "name", "")) if isinstance(expr, Call) else ""
-        if name in self._calls and is_float:
+        if name in self._calls and of_floats:
             self.expensive = self.expensive or name not in ("tirx.fabs", "tirx.floor", "tirx.ceil")
             return f"{self._calls[name]}({', '.join(self._text(arg, side) for arg in expr.args)})"
         raise Unsupported(f"its epilogue has {name or kind.__name__}")

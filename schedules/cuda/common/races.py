@@ -8,6 +8,7 @@ from tvm.s_tir import SBlockRealize
 from tvm.sym import Analyzer
 
 from schedules.ir import analysis, tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import PrimFunc, SBlock, Var
 
 __all__ = ["race"]
@@ -28,10 +29,10 @@ def race(func: PrimFunc) -> str:
     except _BREAKS:
         return "TVM refuses its reduction across threads"
     threads = [loop.loop_var for loop in tir.collect(lowered.body, tirx.For) if _is_bound(loop)]
-    realizes = tir.block_realizes(lowered)
+    realizes = block_realizes(lowered)
     if any(_is_shared(each.block, list(each.iter_values), threads) for each in realizes):
         return "its threads would add to one element at the same time"
-    before = {each.block.name_hint for each in tir.block_realizes(func)}
+    before = {each.block.name_hint for each in block_realizes(func)}
     made = [each for each in realizes if each.block.name_hint not in before]
     if any(not _stays_inside(each, lowered) for each in made if not _is_own(each.block)):
         return "its threads would write behind the end of a buffer"

@@ -13,6 +13,7 @@ from schedules.cuda.common.expression import LOW, Unsupported
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.gemm.form import Gemm
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Buffer, PrimFunc, SBlock
 from schedules.template import Declined
 
@@ -85,7 +86,7 @@ def reduction_with_windows(func: PrimFunc) -> tuple[SBlock, Windows] | Declined:
     parameters = [param for param in func.params if tirx.is_buffer_var(param)]
     if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
         return Declined("its sizes are symbolic")
-    blocks = [realize.block for realize in tir.block_realizes(func) if realize.block.init is not None]
+    blocks = [realize.block for realize in block_realizes(func) if realize.block.init is not None]
     windows = Windows.of(blocks[0]) if len(blocks) == 1 else None
     if windows is None:
         return Declined("it does not sum over the windows of an image")

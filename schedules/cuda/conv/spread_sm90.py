@@ -13,6 +13,7 @@ from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.conv.compute import LEFT, VECTOR
 from schedules.hardware import Gpu
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Buffer, PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
@@ -55,7 +56,7 @@ class SpreadSm90(HopperTemplate[_Form]):
 
 
 def _matched(func: PrimFunc) -> _Form | Declined:
-    blocks = [realize.block for realize in tir.block_realizes(func)]
+    blocks = [realize.block for realize in block_realizes(func)]
     if len(blocks) != 1 or LEFT not in blocks[0].annotations or len(func.params) != 2:
         return Declined("it does not spread the channels of an image alone")
     image, out = func.params

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from tvm import tirx
 
-from schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where, stride
+from schedules.cuda.elementwise.form import Form, Guard, Operand, Step, simplify_where
 from schedules.ir import tir
 from schedules.ir.strides import nested
 from schedules.ir.types import Expr, Node, Var
@@ -64,7 +64,7 @@ def _cut(form: Form) -> Form:
 def _cuts(form: Form, axis: Var, size: int) -> list[int]:
     found: set[int] = set()
     for node in tir.collect([operand.at for operand in form.operands], (tirx.FloorDiv, tirx.FloorMod)):
-        divisor, step = tir.as_int(node.b), stride(node.a, axis, form.bounds)
+        divisor, step = tir.as_int(node.b), tir.stride(node.a, axis, form.bounds)
         if divisor and step and step > 0 and divisor % step == 0 and size % (divisor // step) == 0:
             found.add(divisor // step)
     return nested(size, found)
@@ -88,7 +88,7 @@ def _with_neighbours_joined(form: Form, at: int) -> Form:
     bounds, none = dict(zip(axes, sizes, strict=True)), {outer: tir.index_const(0), inner: tir.index_const(0)}
 
     def moved(position: Expr) -> Expr:
-        return tir.simplify(tir.substitute(position, none) + both * stride(position, inner, form.bounds), bounds)
+        return tir.simplify(tir.substitute(position, none) + both * tir.stride(position, inner, form.bounds), bounds)
 
     operands = tuple(replace(operand, at=moved(operand.at)) for operand in form.operands)
     return replace(form, axes=axes, sizes=sizes, place=moved(form.place), operands=operands)
@@ -101,7 +101,7 @@ def _continues(form: Form, at: int) -> bool:
     if any(tir.uses(expr, [outer, inner]) for expr in bare):
         return False
     for position in (form.place, *(operand.at for operand in form.operands)):
-        step, outer_step = (stride(position, axis, form.bounds) for axis in (inner, outer))
+        step, outer_step = (tir.stride(position, axis, form.bounds) for axis in (inner, outer))
         if step is None or outer_step is None or outer_step != step * form.sizes[at + 1]:
             return False
     return True

@@ -13,6 +13,7 @@ from schedules.cuda.elementwise.reading import match
 from schedules.cuda.elementwise.values import TYPES
 from schedules.hardware import Gpu
 from schedules.ir import tir
+from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
@@ -75,7 +76,7 @@ def most_lanes(form: Form) -> int:
     """Return the largest power of two up to 16 that divides the last axis, in which 16 bytes of the result fit."""
     if not form.axes:
         return 1
-    size, most = form.sizes[-1], _VECTOR_BYTES // tir.dtype_bytes(str(form.out.dtype))
+    size, most = form.sizes[-1], _VECTOR_BYTES // dtype_bytes(str(form.out.dtype))
     return min(size & -size, max(1, most))
 
 
@@ -102,10 +103,10 @@ def _default(form: Form, gpu: Gpu) -> Parameters:
     accesses = Lanes(form, lanes).accesses
     read = [operand for operand in form.operands if accesses[operand.var].kind == "neighbours"]
     always = [operand.buffer for operand in read if not operand.guards]
-    widest = max(tir.dtype_bytes(str(buffer.dtype)) for buffer in (form.out, *always))
-    stored = _LEAST_STORE_BYTES // tir.dtype_bytes(str(form.out.dtype))
+    widest = max(dtype_bytes(str(buffer.dtype)) for buffer in (form.out, *always))
+    stored = _LEAST_STORE_BYTES // dtype_bytes(str(form.out.dtype))
     lanes = min(lanes, max(1, stored, _VECTOR_BYTES // widest))
-    sizes = [(bool(each.guards), lanes * tir.dtype_bytes(str(each.buffer.dtype))) for each in read]
+    sizes = [(bool(each.guards), lanes * dtype_bytes(str(each.buffer.dtype))) for each in read]
     # Of those under conditions, a vector mostly reads one.
     per_vector = sum(size for guarded, size in sizes if not guarded)
     per_vector += max((size for guarded, size in sizes if guarded), default=0)

@@ -13,7 +13,7 @@ from tvm.sym import Analyzer
 from schedules.ir import tir
 from schedules.ir.types import Buffer, Expr, Var
 
-__all__ = ["Form", "Guard", "Operand", "Step", "simplify_where", "stride"]
+__all__ = ["Form", "Guard", "Operand", "Step", "simplify_where"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,14 +62,6 @@ class Form:
     def bounds(self) -> dict[Var, int]:
         """The extents of the axes."""
         return dict(zip(self.axes, self.sizes, strict=True))
-
-
-def stride(at: Expr, axis: Var, bounds: Mapping[Var, int]) -> int | None:
-    """Return how far `at` goes with each step of `axis`, if that is always as far."""
-    if not tir.uses(at, [axis]):
-        return 0
-    following = tir.substitute(at, {axis: axis + 1})
-    return tir.as_int(tir.simplify(following - at, {**bounds, axis: bounds[axis] - 1}))
 
 
 def simplify_where(expr: Expr, bounds: Mapping[Var, int], guards: Sequence[Guard]) -> Expr:

@@ -12,12 +12,13 @@ from schedules.cuda.common.expression import Unsupported
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.elementwise.elementwise import most_lanes, source_of
-from schedules.cuda.elementwise.form import Form, Operand, stride
+from schedules.cuda.elementwise.form import Form, Operand
 from schedules.cuda.elementwise.lanes import Lanes, buffers_of
 from schedules.cuda.elementwise.reading import match
 from schedules.cuda.elementwise.values import TYPES
 from schedules.hardware import Gpu
 from schedules.ir import tir
+from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Expr, PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
@@ -123,10 +124,10 @@ def _transposed(form: Form) -> _Form | Declined:
 def _fastest(form: Form, operand: Operand) -> int | None:
     """The axis in which an operand has neighbours, where it is not the last and a tile of it can be staged."""
     data = [var for var in tir.variables(operand.at) if var not in form.bounds]
-    across = stride(operand.at, form.axes[-1], form.bounds)
+    across = tir.stride(operand.at, form.axes[-1], form.bounds)
     if data or across in (None, 0, 1) or any(not _may_guard(form, guard.condition) for guard in operand.guards):
         return None
-    return next((i for i, axis in enumerate(form.axes[:-1]) if stride(operand.at, axis, form.bounds) == 1), None)
+    return next((i for i, axis in enumerate(form.axes[:-1]) if tir.stride(operand.at, axis, form.bounds) == 1), None)
 
 
 def _may_guard(form: Form, condition: Expr) -> bool:
@@ -138,7 +139,7 @@ def _group(form: Form, operand: Operand, m: int) -> int:
     """How many neighbours along `m` are read at once: as many as every row is aligned to."""
     if operand.guards:
         return 1
-    most, first = _VECTOR_BYTES // tir.dtype_bytes(str(operand.buffer.dtype)), tir.fresh("first")
+    most, first = _VECTOR_BYTES // dtype_bytes(str(operand.buffer.dtype)), tir.fresh("first")
     while most > 1:
         at = tir.substitute(operand.at, {form.axes[m]: first * most})
         bounds = {**form.bounds, first: form.sizes[m] // most}
@@ -175,7 +176,7 @@ def _tiles(form: _Form, tile_m: int, tile_n: int) -> int:
 
 
 def _bytes_of(operand: Operand) -> int:
-    return tir.dtype_bytes(str(operand.buffer.dtype))
+    return dtype_bytes(str(operand.buffer.dtype))
 
 
 def _shared_bytes(form: _Form, tile_m: int, tile_n: int) -> int:

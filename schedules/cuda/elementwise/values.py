@@ -11,6 +11,7 @@ from tvm.sym import Analyzer
 
 from schedules.cuda.common.expression import C_TYPES, LOW, Unsupported
 from schedules.ir import tir
+from schedules.ir.dtypes import is_condition, is_float
 from schedules.ir.types import Expr, Var
 
 __all__ = ["TYPES", "Values", "held"]
@@ -84,7 +85,7 @@ class Values:
         return self._operation(expr, dtype)
 
     def _is_position(self, expr: Expr) -> bool:
-        if tir.is_float(str(expr.ty.dtype)) or tir.is_condition(str(expr.ty.dtype)):
+        if is_float(str(expr.ty.dtype)) or is_condition(str(expr.ty.dtype)):
             return False
         return all(var in self._axes for var in tir.variables(expr)) and not tir.collect(expr, (Call, tirx.Cast))
 
@@ -113,23 +114,23 @@ class Values:
         of = str(expr.a.ty.dtype)
         a, b = ((self.text(e) if position else self._operand(e, of)) for e in (expr.a, expr.b))
         if kind in _INFIX:
-            if kind in _ARITHMETIC and tir.is_condition(dtype):
+            if kind in _ARITHMETIC and is_condition(dtype):
                 raise Unsupported("it computes with truth values")
             return f"({a} {_INFIX[kind]} {b})"
         return self._two(expr, kind, a, b, "int" if position else held(dtype))
 
     def _two(self, expr: Expr, kind: type, a: str, b: str, c_type: str) -> str:
-        is_float = tir.is_float(str(expr.ty.dtype))
-        if kind is tirx.Div or (kind is tirx.Mod and not is_float):
+        of_floats = is_float(str(expr.ty.dtype))
+        if kind is tirx.Div or (kind is tirx.Mod and not of_floats):
             return f"({a} {'/' if kind is tirx.Div else '%'} {b})"
-        if kind in (tirx.FloorDiv, tirx.FloorMod) and not is_float:
+        if kind in (tirx.FloorDiv, tirx.FloorMod) and not of_floats:
             if self._is_position(expr) and self._analyzer.const_int_bound(expr.a).min_value >= 0 and tir.as_int(expr.b):
                 return f"({a} {'/' if kind is tirx.FloorDiv else '%'} {b})"
             name = "floor_div" if kind is tirx.FloorDiv else "floor_mod"
             return f"{name}<{c_type}>({a}, {b})"
-        if kind in (tirx.Max, tirx.Min) and not tir.is_condition(str(expr.ty.dtype)):
+        if kind in (tirx.Max, tirx.Min) and not is_condition(str(expr.ty.dtype)):
             name = "max" if kind is tirx.Max else "min"
-            if is_float:  # as TVM's own code generator has it: of a NaN and a number, the number
+            if of_floats:  # as TVM's own code generator has it: of a NaN and a number, the number
                 return f"f{name}{'' if c_type == 'double' else 'f'}({a}, {b})"
             return f"{name}_of<{c_type}>({a}, {b})"
         raise Unsupported(f"it has {kind.__name__}")

@@ -11,6 +11,7 @@ from tvm.ir import TensorLoad
 
 from schedules.cuda.common.expression import C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.template import Declined
 
 __all__ = ["Reader", "Rows", "match", "matched"]
@@ -50,7 +51,7 @@ def match(func: Any) -> Rows | Declined:
 
 def matched(func: Any, reader: type[Reader]) -> Any:
     """Return what a `reader` of its blocks finds in `func`, or why nothing."""
-    blocks = [realize.block for realize in tir.block_realizes(func)]
+    blocks = [realize.block for realize in block_realizes(func)]
     if not any(block.init is not None for block in blocks):
         return Declined("it reduces nothing")
     if any(tir.as_int(dim) is None for p in func.params for dim in p.shape):

@@ -9,7 +9,7 @@ import tvm
 import tvm_ffi
 from tvm import IRModule, s_tir, tirx
 
-from schedules.ir import tir
+from schedules.ir.blocks import block_names
 
 __all__ = ["NameBlocks"]
 
@@ -43,7 +43,7 @@ def _names(func: tirx.PrimFunc) -> dict[str, str]:
     for position, param in enumerate(func.params):
         operands.setdefault(str(param.name), position)
     found = {}
-    for block in tir.block_names(func):
+    for block in block_names(func):
         for operand, position in operands.items():
             if match := re.fullmatch(re.escape(operand) + _REDUCED, block):
                 found[block] = f"x{position}{match[1]}"

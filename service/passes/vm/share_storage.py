@@ -11,7 +11,7 @@ import tvm
 from tvm import IRModule, relax, tirx
 from tvm.relax.op import memory
 
-from schedules.ir import tir
+from schedules.ir.dtypes import dtype_bytes
 from service.passes.common.rewrite import op_name, with_functions
 
 __all__ = ["Life", "ShareStorage", "share"]
@@ -143,7 +143,7 @@ def _bytes(tensor: relax.Call, storages: Mapping[Any, relax.Call]) -> int:
     storage, _, shape, dtype, *_ = tensor.args
     if not all(isinstance(dim, tirx.IntImm) for dim in shape.values):
         return _size(storages[storage])
-    return math.prod(int(dim) for dim in shape.values) * tir.dtype_bytes(str(dtype.value))
+    return math.prod(int(dim) for dim in shape.values) * dtype_bytes(str(dtype.value))
 
 
 def _last_uses(function: relax.Function, tensors: Iterable[Any]) -> dict[Any, int | None]:

@@ -10,7 +10,7 @@ import tvm
 import tvm_ffi
 from tvm import relax, te, tirx, topi
 
-from schedules.ir import tir
+from schedules.ir.blocks import block_names
 from service.passes.legalize.legalize import Legalize
 from service.passes.legalize.name_blocks import NameBlocks
 from service.tuning.workload import workload_of
@@ -44,7 +44,7 @@ def test_a_kernel_is_the_same_wherever_it_stands(name: str) -> None:
     first = named(graph(lambda image: reduce(image), image=(3, 4, 5)))[name]
     later = named(graph(lambda a, b: (R.exp(a), reduce(emit(R.exp(b)))), a=(2,), b=(3, 4, 5)))
     assert workload_of(first) == workload_of(later[name])
-    assert not [block for block in tir.block_names(later[name]) if block.startswith(("lv", "b_"))]
+    assert not [block for block in block_names(later[name]) if block.startswith(("lv", "b_"))]
 
 
 def test_what_is_computed_stays() -> None:
@@ -60,8 +60,8 @@ def test_names_stay_apart_and_other_blocks_keep_theirs() -> None:
     total = te.compute((8,), lambda i: left[i] + right[i], "a_scores")
     func = te.create_prim_func([a, b, total])
     [(_, changed)] = NameBlocks()(tvm.IRModule({"main": func})).functions_items()
-    assert tir.block_names(func) == {"a_red", "a_red_1", "a_scores"}
-    assert tir.block_names(changed) == {"x0_red", "x0_red_1", "a_scores"}
+    assert block_names(func) == {"a_red", "a_red_1", "a_scores"}
+    assert block_names(changed) == {"x0_red", "x0_red_1", "a_scores"}
     assert tvm_ffi.structural_equal(changed, func)
 
 

@@ -9,7 +9,7 @@ from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.gemm_cases import Case
 from benchmarks.gpu.rows_cases import RowsCase
 from schedules import cpu
-from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.single import without_single_reductions
 from schedules.template import Schedule
 from service.lowering.target import resolve, to_tvm
@@ -42,4 +42,4 @@ def test_what_follows_is_computed_once_on_a_cpu(name):
 def test_longer_reductions_stay():
     func = gemm_cases.prim_func(Case(1, 5, 7, 2, "float16", "float32", "bias"))
     made = without_single_reductions(func)
-    assert [realize.block.init is not None for realize in tir.block_realizes(made)] == [True, False]
+    assert [realize.block.init is not None for realize in block_realizes(made)] == [True, False]

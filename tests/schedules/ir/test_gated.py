@@ -13,7 +13,7 @@ from schedules.cpu import planning
 from schedules.cpu.conv import blocked_plan
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
 from schedules.hardware import Cpu
-from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.operators import Conv2d
 from tests.schedules.cpu.gemm.test_matmul_packed import agree, cpu_named, lanes_of, relu_of
 
@@ -45,7 +45,7 @@ def gated(op: Conv2d, cpu: Cpu, parameters: Mapping[str, int] | None = None) -> 
 def test_images_and_weights(name: str, batch: int, size: tuple[int, int], out: int) -> None:
     cpu = cpu_named(name)
     func = gated(operator(cpu, batch, 3, out, size), cpu)
-    scaled = next(r.block for r in tir.block_realizes(func) if r.block.name_hint == "gated")
+    scaled = next(r.block for r in block_realizes(func) if r.block.name_hint == "gated")
     of_data = size[0] * size[1] < out * lanes_of(name)
     assert len(scaled.iter_vars) == (5 if of_data else 7)
     agree(RULE, func, name)

@@ -17,6 +17,7 @@ from schedules.cpu.attention.form import MASKED
 from schedules.cpu.common.transposed_tile import transposed
 from schedules.hardware import cpu_of
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.ir.statements import block, ramp, store, unrolled, vectorized
 from schedules.operators import Attention
 from schedules.plan import Plan
@@ -302,7 +303,7 @@ def test_no_scores_in_memory_and_one_parallel_loop() -> None:
     func = scheduled(function(Case(queries=512, keys=512, heads=4, mask="add")), "auto")
     sizes = [
         np.prod([int(d) for d in buffer.shape])
-        for realize in tir.block_realizes(func)
+        for realize in block_realizes(func)
         for buffer in realize.block.alloc_buffers
     ]
     assert max(sizes) * 4 <= 512 * 64 * 4

@@ -18,6 +18,7 @@ from schedules.cpu.conv.winograd import Winograd
 from schedules.cpu.conv.winograd_plan import Problem, blocking, direct_cycles
 from schedules.hardware import CPUS, Cpu, cpu_of
 from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
 from schedules.operators import Conv2d
 from schedules.strict import STRICT
 from schedules.template import Declined, Schedule
@@ -164,7 +165,7 @@ def test_one_parallel_loop_holds_every_stage_and_its_part_of_the_buffers() -> No
     loops = tir.collect(found.func.body, tirx.For)
     parallel = [loop for loop in loops if loop.kind == tirx.ForKind.PARALLEL]
     assert [tir.as_int(loop.extent) for loop in parallel] == [7]
-    names = [realize.block.name_hint for realize in tir.block_realizes(parallel[0])]
+    names = [realize.block.name_hint for realize in block_realizes(parallel[0])]
     stages = ["winograd_rows", "winograd_data", "winograd_init", "winograd_update", "winograd_products"]
     assert names == [*stages, "winograd_columns", "winograd_tiles", "relu"]
     text = tvm.s_tir.transform.CompactBufferAllocation()(

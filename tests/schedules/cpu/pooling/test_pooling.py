@@ -16,7 +16,7 @@ from schedules.cpu.common.register_tile import divisors
 from schedules.cpu.pooling.pooling import Pooling
 from schedules.cpu.pooling.pooling_image import PoolingImage
 from schedules.hardware import cpu_of
-from schedules.ir import tir
+from schedules.ir.blocks import block_names
 from schedules.operators import Pool2d
 from schedules.plan import PLAN, Plan
 from schedules.planned import Planned
@@ -70,7 +70,7 @@ def run(func: Any, target: Any, data: Array) -> Array:
 
 
 def rule_of(func: Any) -> Planned[Pool2d]:
-    return PoolingImage() if "pool_rows" in tir.block_names(func) else Pooling()
+    return PoolingImage() if "pool_rows" in block_names(func) else Pooling()
 
 
 def scheduled(func: Any, name: str, parameters: Any = None) -> Any:
