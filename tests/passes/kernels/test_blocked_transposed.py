@@ -10,8 +10,8 @@ import torch
 from tvm import relax
 
 from service.passes.common.rewrite import is_tensor_constant
-from tests.passes.graphs import compute, graph
-from tests.passes.layout.test_block_channels import blocked, inputs, operators, weight
+from tests.passes.graphs import compute, graph, operators
+from tests.passes.layout.blocked import blocked, inputs, weight
 
 pytestmark = pytest.mark.sampled
 

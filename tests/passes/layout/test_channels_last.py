@@ -12,8 +12,8 @@ from tvm import relax
 from schedules.hardware import cpu_of
 from service.passes.layout.channels_last import ChannelsLast
 from service.passes.simplify.merge_equal_calls import MergeEqualCalls
-from tests.passes.graphs import TARGET, assert_unchanged, graph
-from tests.passes.layout.test_block_channels import inputs, operators, same, weight
+from tests.passes.graphs import TARGET, assert_unchanged, graph, operators
+from tests.passes.layout.blocked import inputs, same, weight
 
 pytestmark = pytest.mark.sampled
 

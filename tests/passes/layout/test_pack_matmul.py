@@ -15,11 +15,15 @@ from service.lowering import pipeline, schedule
 from service.lowering.target import resolve, to_tvm
 from service.passes import finalize, optimize
 from service.passes.common.constants import constant, numpy_dtype
+from service.passes.layout.pack_matmul import PackMatmul
 from service.request import CompileOptions
-from tests.passes.graphs import graph
+from tests.passes.graphs import graph, operators
+from tests.passes.layout.blocked import CPU, inputs, same, weight
 
 pipeline.register()
 TARGETS = ["x86-64-v2", "x86-64-v3", "auto"]
+
+R = relax.op
 
 Array = np.ndarray[Any, Any]
 
@@ -108,3 +112,21 @@ def test_a_narrowed_model_reaches_the_template(precision: str) -> None:
     optimized = optimize(module, to_tvm(resolve("x86-64-v3")), options)
     report = schedule(optimized.module, resolve("x86-64-v3")).report
     assert "cpu.matmul_packed" in [row["rule"] for row in report], report
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("rows", [(1, 197), (1,), (1, 3), (5,), (2, 3, 7), (128,)])
+@pytest.mark.parametrize("columns", [1, 31, 48, 100, 1000])
+def test_packed_products(rows: tuple[int, ...], columns: int) -> None:
+    module = graph(lambda x: R.nn.relu(R.matmul(x, weight(20, columns))), x=(*rows, 20))
+    changed = PackMatmul(CPU)(module)
+    assert not changed.same_as(module)
+    same(module, changed, *inputs((*rows, 20)))
+
+
+def test_symbolic_rows_and_variable_weights_stay_as_they_are() -> None:
+    for module in (
+        graph(lambda x: R.matmul(x, weight(20, 40)), x=("n", 3, 20)),
+        graph(lambda x, y: R.matmul(x, y), x=(64, 20), y=(20, 40)),
+    ):
+        assert operators(PackMatmul(CPU)(module)) == ["matmul"]

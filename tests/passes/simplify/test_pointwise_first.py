@@ -9,8 +9,8 @@ import pytest
 from tvm import relax
 
 from service.passes.simplify.pointwise_first import PointwiseFirst
-from tests.passes.graphs import graph
-from tests.passes.layout.test_block_channels import inputs, operators, same, weight
+from tests.passes.graphs import graph, operators
+from tests.passes.layout.blocked import inputs, same, weight
 
 R = relax.op
 

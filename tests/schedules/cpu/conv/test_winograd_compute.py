@@ -19,8 +19,7 @@ from schedules.plan import Plan
 from service.passes.layout.block_channels import BlockChannels
 from service.passes.report import OptimizeReport
 from service.runtime.compare import TOLERANCES, compare
-from tests.passes.graphs import TARGET, compute, graph
-from tests.passes.layout.test_block_channels import operators
+from tests.passes.graphs import TARGET, compute, graph, operators
 from tests.schedules.cpu.conv.test_winograd import operator
 
 pytestmark = pytest.mark.sampled

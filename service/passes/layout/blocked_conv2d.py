@@ -1,0 +1,97 @@
+"""Convolutions and transposed ones on blocked images, as their plans say, with their weights packed at compile time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tvm import relax
+
+from schedules.cpu import planning
+from schedules.operators import Conv2d, Depthwise2d
+from service.passes.common.images import channels_of, ints, is_static_image, pair, sides
+from service.passes.common.rewrite import is_tensor_constant, static_shape
+from service.passes.kernels.blocked_transposed import Phases
+from service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
+
+__all__ = ["RULES"]
+
+_OUT_FUSABLE = 4
+"""TVM's pattern for fusion: what is elementwise is computed behind it."""
+
+
+def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
+    data, weight = call.args
+    attrs, shape = call.attrs, static_shape(weight)
+    if not is_tensor_constant(weight) or shape is None or not is_static_image(data):
+        return None
+    if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or str(weight.ty.dtype) != "float32":
+        return None
+    op = _operator(images, data, shape, attrs)
+    array = weight.value.numpy()
+    if op.groups == op.channels == op.filters and shape[1] == 1:
+        depthwise = Depthwise2d(channels=images.filled(op.channels), epilogue=op.epilogue, **_geometry(op))
+        return Blocked(_planned(images, depthwise, array, images.pack(data)), op.filters)
+    if not planning.is_blockable(op, images.cpu):
+        return None
+    filters, op = op.filters, op.in_blocks(images.lanes)
+    source = images.plain(data) if op.plain else images.pack(data)
+    operands = [source]
+    if source in images.gated and images.reads[data] == 1 and op.groups == 1:
+        image, gate = images.gated[source]
+        gated = replace(op, gated=True)
+        if images.planner.plan(op).template == images.planner.plan(gated).template:
+            op, operands = gated, [image, gate]
+    return Blocked(_planned(images, op, array, *operands), filters)
+
+
+def _operator(images: BlockedImages, data: relax.Expr, weight: tuple[int, ...], attrs: Any) -> Conv2d:
+    """What a convolution of `data` with a weight of this shape is; its image stays plain if of few channels."""
+    batch, channels, height, width = data.ty.shape
+    return Conv2d(
+        batch=int(getattr(batch, "value", 0)),
+        channels=int(channels),
+        height=int(height),
+        width=int(width),
+        filters=weight[0],
+        kernel=(weight[2], weight[3]),
+        strides=pair(attrs.strides),
+        padding=sides(attrs.padding),
+        dilation=pair(attrs.dilation),
+        groups=int(attrs.groups),
+        plain=int(channels) * 2 <= images.lanes and data not in images.blocked,
+        epilogue=images.epilogue,
+    )
+
+
+def _geometry(op: Conv2d) -> dict[str, Any]:
+    names = ("batch", "height", "width", "kernel", "strides", "padding", "dilation")
+    return {name: getattr(op, name) for name in names}
+
+
+def _planned(
+    images: BlockedImages, op: Conv2d | Depthwise2d, weight: Any, image: relax.Expr, *gates: relax.Expr
+) -> relax.Var:
+    """The convolution as its plan says, with the weight packed for it."""
+    plan = images.planner.plan(op)
+    images.convolutions += 1
+    packed = relax.const(planning.pack(plan, weight))
+    return images.te(planning.computation(plan), image, packed, *gates, name=planning.kernel_name(plan))
+
+
+def _transposed(images: BlockedImages, call: relax.Call) -> Blocked | None:
+    (data, weight), attrs = call.args, call.attrs
+    if not is_tensor_constant(weight) or not is_static_image(data) or str(weight.ty.dtype) != "float32":
+        return None
+    layouts = attrs.data_layout, attrs.kernel_layout, attrs.out_layout
+    if layouts != ("NCHW", "IOHW", "NCHW") or {int(attrs.groups), *ints(attrs.dilation, 2)} != {1}:
+        return None
+    taps = weight.value.numpy()
+    phases = Phases.of(list(data.ty.shape)[2:], list(call.ty.shape)[2:], taps, attrs)
+    op = phases.operator(int(getattr(data.ty.shape[0], "value", 0)), channels_of(data), images.lanes)
+    result = _planned(images, op, phases.weight(taps, images.lanes), images.pack(data))
+    result = images.te(phases.interleave, result, name="interleave", op_pattern=_OUT_FUSABLE)
+    return Blocked(result, phases.channels)
+
+
+RULES: dict[str, Rule] = {"relax.nn.conv2d": _conv2d, "relax.nn.conv2d_transpose": _transposed}

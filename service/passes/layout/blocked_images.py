@@ -1,0 +1,110 @@
+"""Which images of a function have a blocked form, `[N, C/v, H, W, v]`, and what gives them one and takes it off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tvm import relax
+
+from schedules.cpu.conv import blocked_compute as compute
+from schedules.hardware import Cpu
+from schedules.plan import Planner
+from service.passes.common.epilogue import Readers, epilogue_of
+from service.passes.common.images import count_reads
+
+__all__ = ["ELEMENT_BITS", "Blocked", "BlockedImages", "Rule"]
+
+ELEMENT_BITS = 32
+"""Of the images that are blocked."""
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A value in blocked form, of `channels` channels in `[N, ceil(channels / v), H, W, v]`."""
+
+    var: relax.Var
+    channels: int
+
+
+class BlockedImages:
+    """What rules ask of the function that a mutator walks over, and how they add code to the new one."""
+
+    def __init__(self, walker: Any, function: relax.Function, cpu: Cpu, planner: Planner) -> None:
+        self._walker = walker
+        self.cpu = cpu
+        self.planner = planner
+        self.lanes = cpu.lanes(ELEMENT_BITS)
+        self.bound: relax.Var | None = None
+        """The variable that the call being looked at is bound to."""
+        self.blocked: dict[Any, Blocked] = {}
+        self.gated: dict[Any, tuple[relax.Var, relax.Var]] = {}
+        """Products of an image and a value a channel (squeeze and excite), which a convolution can take apart."""
+        self.reads = count_reads(function)
+        self.convolutions = self.packs = self.unpacks = 0
+        self._readers = Readers(function)
+        self._packed: dict[Any, relax.Var] = {}
+
+    @property
+    def epilogue(self) -> tuple[str, ...]:
+        """What is computed element by element behind the call being looked at."""
+        return epilogue_of(self._readers, self.bound)
+
+    def filled(self, channels: int) -> int:
+        """Return as many channels as their blocks have."""
+        return channels + -channels % self.lanes
+
+    def sizes(self, data: relax.Expr) -> dict[str, Any]:
+        """Return those of a blocked image, its channels filled up to whole blocks; 0 for a symbolic batch."""
+        batch, _, height, width = data.ty.shape
+        channels = self.filled(self.blocked[data].channels)
+        return {
+            "batch": int(getattr(batch, "value", 0)),
+            "channels": channels,
+            "height": int(height),
+            "width": int(width),
+        }
+
+    def fields(self, expr: relax.Expr) -> list[relax.Expr]:
+        """Return the fields of what is a tuple; none else."""
+        value = self._walker.lookup_binding(expr) if isinstance(expr, relax.Var) else expr
+        return list(value.fields) if isinstance(value, relax.Tuple) else []
+
+    def plain(self, expr: relax.Expr) -> relax.Expr:
+        """Return the value in the new function, unpacked if it has only a blocked form there."""
+        return self._walker.visit_expr(expr)
+
+    def emit(self, value: relax.Expr) -> relax.Var:
+        """Return a variable that is bound to `value`."""
+        return self._walker.builder_.emit(value)
+
+    def te(self, function: Callable[..., Any], *args: relax.Expr, name: str, **attrs: Any) -> relax.Var:
+        """Return a variable that is bound to what the tensor expression computes."""
+        call = self._walker.builder_.call_te(function, *args, primfunc_name_hint=name, primfunc_attrs=attrs or None)
+        return self.emit(call)
+
+    def pack(self, expr: relax.Expr) -> relax.Var:
+        """Return the blocked form of an image, packed if it has none; an image is packed once."""
+        found = self.blocked.get(expr)
+        if found is not None:
+            return found.var
+        plain = self.plain(expr)
+        if plain not in self._packed:
+            self._packed[plain] = self.te(partial(compute.pack_channels, lanes=self.lanes), plain, name="pack_channels")
+            self.packs += 1
+        return self._packed[plain]
+
+    def unpack(self, var: relax.Var) -> relax.Var:
+        """Return the plain form of a value that has a blocked one; it is unpacked once."""
+        if var not in self._packed:
+            found = self.blocked[var]
+            unpack = partial(compute.unpack_channels, channels=found.channels)
+            self._packed[var] = self.te(unpack, found.var, name="unpack_channels")
+            self.unpacks += 1
+        return self._packed[var]
+
+
+Rule = Callable[[BlockedImages, relax.Call], Blocked | None]
+"""The blocked form of what a call gives, and None where it has none or should have none."""
