@@ -1,0 +1,95 @@
+"""Convolutions of 16-bit images in NHWC: dense, depthwise, and of few channels, with their weights permuted."""
+
+from __future__ import annotations
+
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+from tvm import relax
+
+from schedules.cuda.conv import compute
+from schedules.cuda.conv.compute import VECTOR, Windows
+from service.passes.common.constants import array_of, constant
+from service.passes.common.images import pair, sides
+from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
+from service.passes.layout.nhwc_images import INJECTIVE, MAX_TAPS, TO_NCHW, NhwcImages, Rule, sizes_of
+from service.passes.precision.dtypes import is_low
+
+__all__ = ["RULES"]
+
+_ROW = 64
+"""Elements of a row of the kernel that are one step of the sum."""
+_MAX_STEP = 8
+
+
+def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
+    data, weight = call.args
+    attrs, shape = call.attrs, static_shape(data)
+    weight = images.binding(weight) if isinstance(weight, relax.Var) else weight
+    if shape is None or not is_tensor_constant(weight) or not is_low(data) or data.ty.dtype != weight.ty.dtype:
+        return None
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or "NCHW") != ("NCHW", "OIHW", "NCHW"):
+        return None
+    filters, depth, *kernel = sizes_of(weight)
+    top, left, _, right = sides(attrs.padding)
+    windows = Windows("taps", pair(kernel), pair(attrs.strides), (top, left), pair(attrs.dilation))
+    if filters % VECTOR or max(windows.strides) > _MAX_STEP:
+        return None
+    out_h, out_w = sizes_of(call)[2:]
+    array, groups = array_of(weight), int(attrs.groups)
+    result = None
+    if groups == shape[1] == filters and depth == 1:
+        result = _depthwise(images, data, array, windows, (out_h, out_w))
+    elif groups == 1 and shape[1] % VECTOR == 0:
+        result = _dense(images, data, array, windows, (out_h, out_w))
+    elif groups == 1 and shape[1] < VECTOR and kernel[1] * VECTOR <= _ROW and windows.dilation[1] == 1:
+        result = _of_few_channels(images, data, array, windows, (out_h, out_w), right)
+    if result is None:
+        return None
+    images.convolutions += 1
+    images.low = str(data.ty.dtype)
+    return images.cast(result, str(call.ty.dtype))
+
+
+def _depthwise(
+    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int]
+) -> relax.Var | None:
+    if prod(windows.kernel) > MAX_TAPS:
+        return None
+    packed = constant(np.ascontiguousarray(array[:, 0].transpose(1, 2, 0)))
+    windows = Windows("depthwise", windows.kernel, windows.strides, windows.padding, windows.dilation)
+    function = partial(compute.depthwise_conv2d, windows=windows, out=out)
+    return images.te(function, images.image(data), packed, name="depthwise_conv2d")
+
+
+def _dense(images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int]) -> relax.Var:
+    if windows == Windows("taps", (1, 1), dilation=windows.dilation) and out == sizes_of(data)[2:]:
+        return images.te(compute.pointwise, images.image(data), constant(array[:, :, 0, 0]), name="conv2d")
+    packed = constant(np.ascontiguousarray(array.transpose(2, 3, 0, 1)))
+    return images.te(partial(compute.conv2d, windows=windows, out=out), images.image(data), packed, name="conv2d")
+
+
+def _of_few_channels(
+    images: NhwcImages, data: relax.Expr, array: Any, windows: Windows, out: tuple[int, int], right: int
+) -> relax.Var:
+    """The image gets 8 channels, and the padding of its lines: a row of the kernel is one piece of it then."""
+    channels, left = array.shape[1], windows.padding[1]
+    packed = np.pad(array.transpose(2, 0, 3, 1), ((0, 0), (0, 0), (0, 0), (0, VECTOR - channels)))
+    windows = Windows("rows", windows.kernel, windows.strides, (windows.padding[0], 0), windows.dilation)
+    width = max(sizes_of(data)[3] + left + right, (out[1] - 1) * windows.strides[1] + windows.kernel[1])
+    # What narrows the image does so here: a cast in another kernel would write it once more.
+    bound = images.binding(data)
+    narrows = bound is not None and op_name(bound) == "relax.astype" and data not in images.last
+    wide = bound.args[0] if narrows else data
+    spread = partial(compute.spread, left=left, width=width + width % 2, dtype=str(data.ty.dtype))
+    source = images.last.get(wide)
+    if source is not None:
+        source = images.emit(relax.op.permute_dims(source, TO_NCHW))
+    image = images.te(spread, images.visited(wide) if source is None else source, name="spread", pattern=INJECTIVE)
+    function = partial(compute.rows_conv2d, windows=windows, out=out)
+    return images.te(function, image, constant(np.ascontiguousarray(packed)), name="conv2d")
+
+
+RULES: dict[str, Rule] = {"relax.nn.conv2d": _conv2d}
