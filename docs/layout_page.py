@@ -14,14 +14,26 @@ _ROOT = Path(__file__).parent.parent
 _PAGE = _ROOT / "docs" / "layout.md"
 
 # In the order of a request's way; a room that is not here stands at the end, by its name.
-ROOMS = ("frontend", "passes", "lowering", "tuning", "artifact", "runtime", "process", "jobs", "api", "cli", "client")
+ROOMS = (
+    "frontend",
+    "passes",
+    "lowering",
+    "records",
+    "tuning",
+    "artifact",
+    "runtime",
+    "process",
+    "jobs",
+    "api",
+    "cli",
+    "client",
+)
 
 # Folders without a docstring of their own.
 _FOLDERS = {"service/api/page": "The page at `/`: plain JavaScript, one view or helper a file"}
 _BESIDE = {
-    "tests/": "Mirrors the tree; `zoo/` builds models, `golden/` has expected texts, `drills/` kill servers",
-    "benchmarks/  tuning_logs/": "`peers/` models, `kernels/`, `gpu/`, …; records that come with relaxc, by target",
-    "examples/  docker/  docs/": "The demo, plugins, a CI job; the image; these pages and what generates some of them",
+    "docs/  tests/  benchmarks/": "These pages; the tree again, with `zoo/` of models; `peers/`, `kernels/`, `gpu/`",
+    "tuning_logs/  examples/  docker/": "Records that come with relaxc; the demo, plugins, a CI job; the image",
 }
 _PHRASE_AT, _WIDTH = 34, 124
 

@@ -139,7 +139,7 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
     """Everything up to a schedule for each PrimFunc. Raise NotTuned where the request requires records."""
     from service import frontend, lowering, passes
     from service.lowering.target import to_tvm
-    from service.tuning.sources import records_for
+    from service.records.sources import records_for
 
     options = request.options
     records = records_for(request.target, options)
@@ -180,7 +180,7 @@ def cover(request: CompileRequest, emit: Emit) -> None:
 
 def places_read(request: CompileRequest) -> list[Path]:
     """Return the files and folders, beside the model, that a compile of `request` reads: plugins and records."""
-    from service.tuning.sources import places
+    from service.records.sources import places
 
     return [*map(Path, request.options.plugins), *places(request.options)]
 

@@ -10,10 +10,10 @@ from typing import Any
 from service.compiler import Stages
 from service.errors import MachineMismatch
 from service.process.task import Emit
+from service.records.record import Record, RecordTarget, Workload
 from service.request import CompileRequest
 from service.tuner import find_tasks
 from service.tuning.generic import recorded
-from service.tuning.records import Record, RecordTarget, Workload
 from service.tuning.task import Task
 
 __all__ = ["DRIFT", "Drift", "run"]
@@ -52,7 +52,7 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed
     the machine was too loud to be believed under `loud`. Raise MachineMismatch where this machine is not the target's.
     """
     from service.lowering.target import missing_features
-    from service.tuning.sources import records_for
+    from service.records.sources import records_for
 
     if lacking := missing_features(request.target):
         raise MachineMismatch(f"this machine cannot measure for {request.target.name}: {'; '.join(lacking)}")

@@ -15,7 +15,7 @@ from service.signature import Signature
 if TYPE_CHECKING:
     from service.lowering import Scheduled
     from service.passes import Optimized
-    from service.tuning.coverage import Coverage, Kernel
+    from service.records.coverage import Coverage, Kernel
 
 __all__ = ["coverage_of", "require_records"]
 
@@ -28,7 +28,7 @@ def coverage_of(request: CompileRequest, signature: Signature, optimized: Optimi
     """Return the coverage of what `schedule` made of the optimized model."""
     from service.lowering.schedule import points_of
     from service.lowering.target import to_tvm
-    from service.tuning.coverage import coverage, estimated_cycles
+    from service.records.coverage import coverage, estimated_cycles
 
     target, sizes = to_tvm(request.target), _sizes(signature)
     calls = Counter(str(name) for name, _ in optimized.report.graph["calls"])

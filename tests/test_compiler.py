@@ -17,12 +17,12 @@ from service import compiler, config, frontend
 from service.errors import InvalidRecords, NotTuned, VerificationFailed
 from service.frontend import Move
 from service.jobs.local import calls as local
+from service.records.files import append
 from service.request import CompileOptions, Precision
 from service.runtime.inputs import random_inputs
-from service.tuning.record_files import append
 from tests import zoo
 from tests.frontend.onnx.harness import model, node, value, write
-from tests.tuning.sample_records import record_of_row
+from tests.records.samples import record_of_row
 
 FAST = [("cnn", "onnx"), ("resnet18", "onnx"), ("bert", "onnx"), ("bert", "pt2"), ("llama", "pt2"), ("lstm", "pt2")]
 

@@ -21,10 +21,9 @@ FLOORS = (
     ("config", "environment", "signature"),
     ("request", "dump"),
     ("machine", "schedules", "process"),
-    # What is measured is read by a compile; how it is measured is above the stages that it measures with.
-    ("tuning.records", "tuning.record_files", "tuning.sources", "tuning.task", "tuning.workload"),
+    ("records",),
     ("frontend", "passes", "lowering", "artifact", "runtime"),
-    ("tuning.measure",),
+    ("tuning.measure", "tuning.task"),
     ("tuning", "repro"),
     ("model_coverage",),
     ("compiler",),
@@ -56,7 +55,7 @@ MAX_EXCEPTIONS = 6
 
 # `schedules` is low, but only these may use it.
 # `passes` asks for the hardware row (a blocked layout has the width of a vector), and for what reads and builds TIR.
-USES_SCHEDULES = ("service.lowering", "service.tuning", "service.passes", "schedules")
+USES_SCHEDULES = ("service.lowering", "service.tuning", "service.records", "service.passes", "schedules")
 
 # Stages that a shell may import inside functions only: they load numpy, tvm or a framework.
 NOT_AT_IMPORT = {
@@ -77,7 +76,7 @@ FRAMEWORKS = ("tvm", "torch", "onnx", "onnxruntime", "transformers")
 LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tvm": (
         ("service.frontend", "service.passes", "service.lowering", "service.tuning", "service.runtime", "schedules"),
-        ("service.lowering.target", "service.process.worker", "service.compiler"),
+        ("service.lowering.target", "service.process.worker", "service.compiler", "service.records"),
     ),
     "torch": ((), ("service.frontend", "service.runtime", "service.jobs")),
     "onnx": (("service.frontend",), ()),
@@ -126,12 +125,9 @@ LIGHT = (
     "service.lowering.target",
     "service.machine",
     "service.process",
+    "service.records",
     "service.request",
     "service.signature",
-    "service.tuning.coverage",
-    "service.tuning.record_files",
-    "service.tuning.records",
-    "service.tuning.sources",
 )
 
 

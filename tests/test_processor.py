@@ -17,8 +17,8 @@ from service.artifact import decode
 from service.errors import ArtifactCorrupt, InvalidTarget
 from service.lowering import target
 from service.lowering.target import resolve, to_tvm
+from service.records.record import RecordTarget
 from service.request import TargetSpec
-from service.tuning.records import RecordTarget
 from tests.machines import KIB, MACHINES, MIB, UNKNOWN, Machine
 
 

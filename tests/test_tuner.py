@@ -14,16 +14,16 @@ from service.compiler import Stages, prepare
 from service.config import settings
 from service.errors import InvalidOption, MachineMismatch
 from service.lowering.target import resolve
+from service.records.files import append, read
+from service.records.record import RecordSet
 from service.request import CompileOptions, CompileRequest
 from service.tuner import find_tasks, run
 from service.tuning import measure
 from service.tuning.options import TuneOptions, select
 from service.tuning.plan import Progress
-from service.tuning.record_files import append, read
-from service.tuning.records import RecordSet
 from service.tuning.run import Candidate, Start
 from service.tuning.session import Session
-from tests.tuning.sample_records import record
+from tests.records.samples import record
 from tests.zoo import export
 
 

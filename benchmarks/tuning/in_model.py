@@ -21,8 +21,8 @@ from typing import Any
 
 import service
 from service.artifact.compiled import CompiledArtifact
-from service.tuning.record_files import append, read, remove
-from service.tuning.records import Record
+from service.records.files import append, read, remove
+from service.records.record import Record
 
 _LEAST_GAIN = 0.01
 _RUNS = 6

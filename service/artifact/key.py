@@ -15,8 +15,8 @@ from typing import Any
 from service.config import settings
 from service.errors import PluginError, ToolMissing
 from service.machine import missing_features
+from service.records.sources import records_for
 from service.request import CompileRequest, ModelFormat, TargetSpec, canonical_json
-from service.tuning.sources import records_for
 
 __all__ = ["Key", "digest_of_files", "key_for"]
 

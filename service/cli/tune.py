@@ -173,11 +173,11 @@ def _tune(request: CompileRequest, options: TuneOptions, json: bool) -> None:
 def _there(remote: Remote, model: Path, into: Path, wishes: TuneWishes) -> TuneResult:
     """On the server; what wins there is added to the records here."""
     from service.jobs.local.tune import TuneResult
-    from service.tuning import record_files
+    from service.records import files
 
     with remote.client() as client, TuneProgress() as progress:
         found = client.tune(model, on_event=progress, **wishes)
-    record_files.append(into, record_files.parse(found.records.encode(), "the server's records"))
+    files.append(into, files.parse(found.records.encode(), "the server's records"))
     return TuneResult({**found.report, "records": str(into)}, ())
 
 

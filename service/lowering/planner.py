@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from service.lowering.replay import Records, unfit
 from service.lowering.target import to_tvm
+from service.records.record import Record, RecordTarget, Workload
 from service.request import TargetSpec
-from service.tuning.records import Record, RecordTarget, Workload
 
 if TYPE_CHECKING:
     from schedules.operators import Operator

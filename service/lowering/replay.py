@@ -11,7 +11,7 @@ from service.lowering.apply import apply_rule
 if TYPE_CHECKING:
     from schedules.metaschedule.traces import Traced
     from schedules.template import Rule, Schedule
-    from service.tuning.records import Record, RecordTarget, Workload
+    from service.records.record import Record, RecordTarget, Workload
 
 __all__ = ["Records", "Replay", "replay", "unfit"]
 

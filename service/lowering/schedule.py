@@ -12,8 +12,8 @@ from service.lowering.apply import SCHEDULED, apply_rule, finish
 from service.lowering.planner import RecordPlanner, record_behind, workload_of_operator
 from service.lowering.replay import Records, replay
 from service.lowering.target import to_tvm
+from service.records.record import Record, RecordTarget, Workload
 from service.request import TargetSpec
-from service.tuning.records import Record, RecordTarget, Workload
 
 if TYPE_CHECKING:
     from schedules.metaschedule.traces import Traced
@@ -110,7 +110,7 @@ class _Scheduler:
         import tvm_ffi
 
         from schedules.ir.work import work_of
-        from service.tuning.workload import describe
+        from service.records.workload import describe
 
         plan = self._plan(name, func)
         workload = describe(func) if plan is None else workload_of_operator(plan.operator)

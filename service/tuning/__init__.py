@@ -1,1 +1,1 @@
-"""Tuning: tasks out of models, search, measurement and records."""
+"""Tuning: tasks out of models, search, measurement, and records of what won."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from service.tuning.records import Record, RecordSet, RecordTarget
+from service.records.record import Record, RecordSet, RecordTarget
 from service.tuning.task import CANDIDATE, How, Task
 
 __all__ = ["MOST_CANDIDATES", "beginning_with", "generic", "recorded", "seeded", "standing"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf, log2
 
+from service.records.record import Record, RecordSet, RecordTarget
 from service.tuning.plan import AT_ROOFLINE, ENOUGH_TRIALS
-from service.tuning.records import Record, RecordSet, RecordTarget
 from service.tuning.task import Task
 
 __all__ = ["is_finished", "nearest", "standing"]

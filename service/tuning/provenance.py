@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from importlib import metadata
 from typing import TYPE_CHECKING
 
-from service.tuning.records import Record, RecordTarget
+from service.records.record import Record, RecordTarget
 
 if TYPE_CHECKING:
     from service.tuning.run import Candidate

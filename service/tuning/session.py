@@ -14,6 +14,8 @@ from typing import Any
 from service import machine
 from service.config import settings
 from service.lowering.target import to_tvm
+from service.records.files import append, read, record_of, remove
+from service.records.record import Record, RecordSet, RecordTarget
 from service.request import CompileRequest, canonical_json
 from service.runtime.peak import Peak
 from service.tuning import generic
@@ -25,8 +27,6 @@ from service.tuning.measure.outcome import MeasureLimits, RpcOptions
 from service.tuning.options import TuneOptions, select
 from service.tuning.plan import Budget
 from service.tuning.provenance import Provenance, versions
-from service.tuning.record_files import append, read, record_of, remove
-from service.tuning.records import Record, RecordSet, RecordTarget
 from service.tuning.run import Candidate, Start, TuningRun
 from service.tuning.summary import draw, summarize
 from service.tuning.task import Task

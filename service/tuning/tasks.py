@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from service.records.coverage import estimated_cycles
 from service.request import TargetSpec
-from service.tuning.coverage import estimated_cycles
 from service.tuning.generic import generic
 from service.tuning.task import TEMPLATE, How, Named, Task
 

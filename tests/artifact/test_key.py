@@ -14,11 +14,11 @@ from service import config
 from service.artifact import key as key_module
 from service.artifact.key import Key, digest_of_files, key_for
 from service.errors import InvalidRecords, PluginError, ToolMissing
+from service.records import sources
+from service.records.files import append
+from service.records.record import RecordTarget
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision, TargetSpec
-from service.tuning import sources
-from service.tuning.record_files import append
-from service.tuning.records import RecordTarget
-from tests.tuning.sample_records import record
+from tests.records.samples import record
 
 REQUEST = CompileRequest(
     ModelRef(ModelFormat.ONNX, "0" * 64, 10, Path("model.onnx")),

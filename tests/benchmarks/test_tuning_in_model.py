@@ -19,12 +19,12 @@ from service.compiler import Stages, prepare
 from service.config import settings
 from service.lowering.apply import apply_rule
 from service.lowering.target import to_tvm
+from service.records.files import append, read
+from service.records.record import RecordTarget
 from service.tuner import find_tasks
 from service.tuning.measure.builder_worker import known_rules
-from service.tuning.record_files import append, read
-from service.tuning.records import RecordTarget
 from service.tuning.task import Task
-from tests.tuning.sample_records import record
+from tests.records.samples import record
 from tests.zoo import export
 
 ROOT = Path(__file__).parents[2]

@@ -15,10 +15,10 @@ import pytest
 from service.artifact.manifest import Manifest
 from service.cli.main import main
 from service.lowering.target import resolve
-from service.tuning.record_files import append, read, remove
-from service.tuning.records import Record, RecordSet, RecordTarget
+from service.records.files import append, read, remove
+from service.records.record import Record, RecordSet, RecordTarget
 from tests.cli.conftest import Relaxc
-from tests.tuning.sample_records import TARGET, record, record_of_row
+from tests.records.samples import TARGET, record, record_of_row
 
 TAG = "x86-64-v3"
 SPEC = resolve(TAG)

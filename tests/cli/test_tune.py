@@ -124,7 +124,7 @@ def test_an_interrupted_run_leaves_no_process_and_goes_on(
 def test_two_runs_on_one_folder_keep_each_others_records(
     cli_env: dict[str, str], model: Path, tasks: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    from service.tuning.record_files import read
+    from service.records.files import read
 
     command = [sys.executable, "-m", "service", "tune", str(model), "--trials", "1", "--records", str(tmp_path)]
     runs = [

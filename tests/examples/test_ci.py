@@ -18,12 +18,12 @@ import yaml
 from benchmarks.peers.cases import STANDARD, Case
 from service.artifact.manifest import Manifest
 from service.lowering.target import missing_features, resolve
-from service.tuning.record_files import SUFFIX, append, read, remove
-from service.tuning.records import RecordTarget
-from service.tuning.sources import SHIPPED
+from service.records.files import SUFFIX, append, read, remove
+from service.records.record import RecordTarget
+from service.records.sources import SHIPPED
 from tests import zoo
+from tests.records.samples import record_of_row
 from tests.test_layers import ROOT
-from tests.tuning.sample_records import record_of_row
 from tests.waiting import PATIENCE_S
 
 WORKFLOW = yaml.safe_load((ROOT / "examples/ci/compile.yml").read_text(encoding="utf-8"))["jobs"]["compile"]

@@ -12,11 +12,11 @@ from schedules.hardware import cpu_of
 from schedules.operators import Attention, Depthwise2d, Operator, Pool2d, operator_from
 from service.lowering.planner import RecordPlanner, workload_of_operator
 from service.lowering.target import resolve, to_tvm
+from service.records.files import read
+from service.records.record import RecordSet, RecordTarget
+from service.records.sources import SHIPPED
 from service.request import TargetSpec
-from service.tuning.record_files import read
-from service.tuning.records import RecordSet, RecordTarget
-from service.tuning.sources import SHIPPED
-from tests.tuning.sample_records import record
+from tests.records.samples import record
 
 SPEC = resolve("x86-64-v3")
 SAPPHIRE_RAPIDS = SHIPPED / "llvm-sapphirerapids-avx512"

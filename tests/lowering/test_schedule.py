@@ -18,9 +18,9 @@ from service.lowering import schedule
 from service.lowering import schedule as schedule_function
 from service.lowering.schedule import points_of
 from service.lowering.target import resolve, to_tvm
-from service.tuning.records import Record, RecordSet, RecordTarget
+from service.records.record import Record, RecordSet, RecordTarget
+from tests.records.samples import record_of_row
 from tests.schedules.harness import legalized, run
-from tests.tuning.sample_records import record_of_row
 
 R = relax.op
 

@@ -17,14 +17,14 @@ from service.config import settings
 from service.lowering.build import KERNEL, build_kernel
 from service.lowering.schedule import schedule
 from service.lowering.target import resolve, to_tvm
+from service.records.record import Record, RecordSet, RecordTarget
 from service.request import TargetSpec
 from service.tuning.generic import beginning_with, recorded, seeded, standing
 from service.tuning.measure import MeasureLimits, Measurer
 from service.tuning.measure.builder_worker import known_rules
-from service.tuning.records import Record, RecordSet, RecordTarget
 from service.tuning.task import CANDIDATE, How, Task
 from service.tuning.tasks import tasks_of
-from tests.tuning.sample_records import record
+from tests.records.samples import record
 
 SPEC = resolve("auto")
 

@@ -12,7 +12,7 @@ from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import records
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner, RecordsRow
-from service.tuning import record_files
+from service.records import files
 
 __all__ = ["RecordSets"]
 
@@ -37,7 +37,7 @@ class RecordSets:
         Its digest is that of its canonical text, so that the same records in another order are the same set. Raise
         InvalidRecords for a line that is no record or breaks off and for a set without any, StoreUnwritable.
         """
-        found = record_files.parse(text, "records")
+        found = files.parse(text, "records")
         if not len(found):
             raise InvalidRecords("the record set has no records")
         canonical = "".join(f"{record.to_json()}\n" for record in found).encode()
@@ -72,7 +72,7 @@ class RecordSets:
 
 
 def _blob(digest: str) -> str:
-    return f"records/{digest}/records{record_files.SUFFIX}"
+    return f"records/{digest}/records{files.SUFFIX}"
 
 
 def _not_found(digest: str) -> RecordsNotFound:

@@ -185,7 +185,7 @@ def test_models_come_and_go_at_once(backend: Backend) -> None:
 
 
 def test_record_sets_are_kept_in_canonical_form(backend: Backend) -> None:
-    from tests.tuning.sample_records import record
+    from tests.records.samples import record
 
     one, two = record(), record(rule="cpu.other")
     text = f"{two.to_json()}\n{one.to_json()}\n".encode()
@@ -213,7 +213,7 @@ def test_what_has_no_records_is_refused(backend: Backend, text: bytes) -> None:
 def test_records_that_break_off_are_refused_and_told_to_their_sender_alone(
     backend: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from tests.tuning.sample_records import record
+    from tests.records.samples import record
 
     whole = record().to_json()
     for text in (f"{whole}\n{whole[:-9]}", whole[:40]):

@@ -13,7 +13,7 @@ from tvm import relax, te, tirx, topi
 from schedules.ir.blocks import block_names
 from service.passes.legalize.legalize import Legalize
 from service.passes.legalize.name_blocks import NameBlocks
-from service.tuning.workload import workload_of
+from service.records.workload import workload_of
 from tests.passes.graphs import compute, graph, random
 
 R = relax.op

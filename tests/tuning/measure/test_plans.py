@@ -18,6 +18,7 @@ from schedules.plan import Plan
 from service.lowering import schedule
 from service.lowering.target import resolve, to_tvm
 from service.passes import optimize
+from service.records.record import RecordSet, RecordTarget
 from service.request import CompileOptions
 from service.tuner import tasks_in
 from service.tuning.hints import standing
@@ -25,7 +26,6 @@ from service.tuning.journal import Journal
 from service.tuning.measure import Measurer
 from service.tuning.plan import Budget
 from service.tuning.provenance import Provenance
-from service.tuning.records import RecordSet, RecordTarget
 from service.tuning.run import Candidate, Start, TuningRun
 from service.tuning.task import Task
 from tests.passes.graphs import graph

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from service.lowering.target import resolve, to_tvm
-from service.tuning.coverage import Coverage, Kernel, coverage, estimated_cycles
+from service.records.coverage import Coverage, Kernel, coverage, estimated_cycles
 
 
 def row(function: str, flops: int, **fields: Any) -> dict[str, Any]:

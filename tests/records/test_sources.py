@@ -9,12 +9,12 @@ import pytest
 from service import config
 from service.errors import InvalidRecords
 from service.lowering.target import resolve
+from service.records import sources
+from service.records.files import append
+from service.records.record import RecordTarget, Workload
+from service.records.sources import places, records_for
 from service.request import CompileOptions
-from service.tuning import sources
-from service.tuning.record_files import append
-from service.tuning.records import RecordTarget, Workload
-from service.tuning.sources import places, records_for
-from tests.tuning.sample_records import TARGET, record
+from tests.records.samples import TARGET, record
 
 SPEC = resolve("x86-64-v4")
 MINE, OURS = record(seconds=2.0, host="mine"), record(seconds=1.0, host="ours")

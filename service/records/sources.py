@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from service.config import settings
+from service.records.files import read
+from service.records.record import Record, RecordSet, RecordTarget, Workload
 from service.request import CompileOptions, TargetSpec
-from service.tuning.record_files import read
-from service.tuning.records import Record, RecordSet, RecordTarget, Workload
 
 __all__ = ["SHIPPED", "RecordsInForce", "places", "records_for"]
 

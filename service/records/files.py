@@ -25,7 +25,7 @@ from typing import Any
 import filelock
 
 from service.errors import InvalidRecords, StoreUnwritable
-from service.tuning.records import Record, RecordSet, RecordTarget
+from service.records.record import Record, RecordSet, RecordTarget
 
 __all__ = ["SUFFIX", "append", "parse", "read", "record_of", "remove", "torn_copy"]
 

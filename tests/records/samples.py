@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from service.records.record import Record, RecordTarget
 from service.request import TargetSpec
-from service.tuning.records import Record, RecordTarget
 
 __all__ = ["TARGET", "record", "record_of_row"]
 

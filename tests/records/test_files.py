@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from service.errors import InvalidRecords, StoreUnwritable
-from service.tuning import record_files
-from service.tuning.record_files import append, parse, read, remove, torn_copy
-from service.tuning.records import RecordSet, RecordTarget
-from service.tuning.sources import SHIPPED
+from service.records import files
+from service.records.files import append, parse, read, remove, torn_copy
+from service.records.record import RecordSet, RecordTarget
+from service.records.sources import SHIPPED
+from tests.records.samples import TARGET, record
 from tests.test_layers import ROOT
-from tests.tuning.sample_records import TARGET, record
 from tests.waiting import PATIENCE_S
 
 FILE = f"{TARGET.name}/cpu.matmul.jsonl"
@@ -144,8 +144,8 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from service.tuning.record_files import append
-from tests.tuning.sample_records import record
+from service.records.files import append
+from tests.records.samples import record
 root, first, last = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 for number in range(first, last):
     append(root, [record(workload=f"{number:016x}")])
@@ -192,8 +192,8 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 import resource
 from pathlib import Path
 from service.errors import StoreUnwritable
-from service.tuning.record_files import append
-from tests.tuning.sample_records import record
+from service.records.files import append
+from tests.records.samples import record
 resource.setrlimit(resource.RLIMIT_FSIZE, ({len(before) + 100},) * 2)
 try:
     append(Path({str(tmp_path)!r}), [record(workload="f" * 16)])
@@ -240,12 +240,12 @@ def test_small_files_are_parsed_once_a_version_and_large_ones_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed: list[str] = []
-    parse_file = record_files._parse
-    monkeypatch.setattr(record_files, "_parse", lambda file: parsed.append(file.name) or parse_file(file))
+    parse_file = files._parse
+    monkeypatch.setattr(files, "_parse", lambda file: parsed.append(file.name) or parse_file(file))
     for name, count in (("a", 1), ("b", 1), ("large", 4)):
         (tmp_path / f"{name}.jsonl").write_text(RecordSet(some(count)).to_lines())
     size = (tmp_path / "a.jsonl").stat().st_size
-    monkeypatch.setattr(record_files, "_parsed", record_files._Parsed(most_bytes=2 * size, most_a_file=2 * size))
+    monkeypatch.setattr(files, "_parsed", files._Parsed(most_bytes=2 * size, most_a_file=2 * size))
     for name in ("a", "b", "a", "b", "large", "large", "a"):
         read(tmp_path / f"{name}.jsonl")
     assert parsed == ["a.jsonl", "b.jsonl", "large.jsonl", "large.jsonl"]
@@ -255,10 +255,10 @@ def test_small_files_are_parsed_once_a_version_and_large_ones_each_time(
     assert parsed[4:] == ["c.jsonl", "b.jsonl"]
     (tmp_path / "b.jsonl").write_text(RecordSet(some(2)).to_lines())
     assert read(tmp_path / "b.jsonl") == RecordSet(some(2))
-    assert record_files._parsed.bytes <= 2 * size
+    assert files._parsed.bytes <= 2 * size
 
 
 def test_what_is_shipped_is_kept_parsed() -> None:
     found = sum(file.stat().st_size for file in SHIPPED.rglob("*.jsonl"))
-    assert 0 < found <= record_files._MAX_KEPT_BYTES // 4
-    assert all(file.stat().st_size <= record_files._MAX_KEPT_FILE for file in SHIPPED.rglob("*.jsonl"))
+    assert 0 < found <= files._MAX_KEPT_BYTES // 4
+    assert all(file.stat().st_size <= files._MAX_KEPT_FILE for file in SHIPPED.rglob("*.jsonl"))

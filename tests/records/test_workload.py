@@ -14,11 +14,11 @@ from tvm import relax, te, tirx
 from service.lowering import schedule
 from service.lowering.target import resolve, to_tvm
 from service.passes import optimize
+from service.records.files import read
+from service.records.record import Workload
+from service.records.sources import SHIPPED
+from service.records.workload import describe, workload_of
 from service.request import CompileOptions
-from service.tuning.record_files import read
-from service.tuning.records import Workload
-from service.tuning.sources import SHIPPED
-from service.tuning.workload import describe, workload_of
 from tests.passes.graphs import graph, weights
 from tests.test_layers import ROOT
 
@@ -84,7 +84,7 @@ def test_dtypes_and_shapes() -> None:
 
 @pytest.mark.slow
 def test_another_process_finds_the_same() -> None:
-    code = "from tests.tuning.test_workload import product, workload_of; print(workload_of(product()))"
+    code = "from tests.records.test_workload import product, workload_of; print(workload_of(product()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == USUAL
 

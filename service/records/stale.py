@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from service.tuning.records import Record, RecordSet, Workload
+from service.records.record import Record, RecordSet, Workload
 
 __all__ = ["current_versions", "stale"]
 

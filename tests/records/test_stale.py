@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from schedules import cpu
-from service.tuning.record_files import read
-from service.tuning.records import Record, RecordSet, RecordTarget
-from service.tuning.sources import SHIPPED
-from service.tuning.stale import current_versions, stale
-from tests.tuning.sample_records import record
+from service.records.files import read
+from service.records.record import Record, RecordSet, RecordTarget
+from service.records.sources import SHIPPED
+from service.records.stale import current_versions, stale
+from tests.records.samples import record
 
 VERSIONS = {"llvm": {"cpu.matmul": 2, "cpu.rows": 1}, "cuda": {"cuda.gemv": 1}}
 MATMUL = record(version=2)

@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Any
 
-from service.tuning.records import Workload
+from service.records.record import Workload
 
 __all__ = ["describe", "workload_of"]
 

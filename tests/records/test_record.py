@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.lowering.target import resolve
+from service.records.files import record_of
+from service.records.record import Record, RecordSet, RecordTarget, Workload
 from service.request import TargetSpec
-from service.tuning.record_files import record_of
-from service.tuning.records import Record, RecordSet, RecordTarget, Workload
-from tests.tuning.sample_records import TARGET, record
+from tests.records.samples import TARGET, record
 
 # Few values of each field of the key, so that keys collide; equal times, so that ties happen.
 RECORDS = st.builds(
