@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from schedules.cpu.attention import attention_plan
 from schedules.cpu.attention.form import Attention as Form
@@ -12,6 +11,7 @@ from schedules.cpu.attention.loops import attention_loops
 from schedules.hardware import Cpu
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
+from schedules.ir.types import PrimFunc
 from schedules.ir.work import work_of, worth_parallel
 from schedules.operators import Attention
 from schedules.planned import Planned
@@ -52,7 +52,7 @@ class TiledAttention(Planned[Attention]):
         """See `Planned`."""
         return attention_plan.estimate(operator, parameters, cpu)
 
-    def emit(self, func: Any, operator: Attention, parameters: Mapping[str, int], cpu: Cpu) -> Any | Declined:
+    def emit(self, func: PrimFunc, operator: Attention, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
         """See `Planned`."""
         form = attention_of(func, cpu)
         if isinstance(form, Declined):

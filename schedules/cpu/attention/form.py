@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.error import InternalError
@@ -13,6 +12,7 @@ from schedules.hardware import Cpu
 from schedules.ir import analysis, tir
 from schedules.ir.blocks import block_realizes
 from schedules.ir.dtypes import dtype_bits, is_float
+from schedules.ir.types import Expr, PrimFunc, SBlock, Size, Stmt, TensorLoad, Var
 from schedules.template import Declined
 
 __all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "attention_of", "mask_room"]
@@ -20,7 +20,7 @@ __all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "attentio
 MASKED = "relaxc.masked_rows"
 """The PrimFunc's attribute that says what a row without a softmax gets: see `Attention.masked`."""
 
-Index = Sequence[Any]
+Index = Sequence[Expr]
 
 MOST_VECTORS = 4
 """Vectors of queries in a block, at most."""
@@ -38,18 +38,18 @@ class Attention:
     stands; `zero` where all of its scores are -∞; `never_nan` zero, for whatever reason it is NaN.
     """
 
-    batch: tuple[Any, ...]
-    queries: Any
-    keys: Any
+    batch: tuple[Size, ...]
+    queries: Size
+    keys: Size
     depth: int
     width: int
     dtype: str
     masked: str
-    query: Callable[[Index, Any, Any], Any]
-    key: Callable[[Index, Any, Any], Any]
-    value: Callable[[Index, Any, Any], Any]
-    logit: Callable[[Any, Index, Any, Any], Any]
-    store: Callable[[Any, Index, Any, Any], Any]
+    query: Callable[[Index, Expr, Expr], Expr]
+    key: Callable[[Index, Expr, Expr], Expr]
+    value: Callable[[Index, Expr, Expr], Expr]
+    logit: Callable[[Expr, Index, Expr, Expr], Expr]
+    store: Callable[[Expr, Index, Expr, Expr], Stmt]
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class Blocking:
     copies: bool
 
 
-def attention_of(func: Any, cpu: Cpu) -> Attention | Declined:
+def attention_of(func: PrimFunc, cpu: Cpu) -> Attention | Declined:
     """Return what `func` computes, if it is attention; vectors of queries may read masks.
 
     Blocks: `attention_scores[b…, m, n]` a sum over d of a product, `attention_logits` of each score (may be
@@ -114,8 +114,8 @@ def mask_room(queries: int | None, lanes: int) -> int:
 
 @dataclass(frozen=True)
 class _Axis:
-    var: Any
-    extent: Any
+    var: Var
+    extent: Size
 
 
 @dataclass(frozen=True)
@@ -126,22 +126,22 @@ class _Product:
     row: _Axis
     column: _Axis
     reduced: _Axis
-    factors: tuple[Any, Any]
+    factors: tuple[Expr, Expr]
 
     @classmethod
-    def of(cls, block: Any) -> _Product:
+    def of(cls, block: SBlock) -> _Product:
         axes = [_Axis(iv.var, tir.product([iv.dom.extent])) for iv in block.iter_vars]
         *batch, row, column, reduced = axes
         product = block.body.value.b
         return cls(tuple(batch), row, column, reduced, (product.a, product.b))
 
-    def left(self, batch: Sequence[Any], i: Any, k: Any) -> Any:
+    def left(self, batch: Index, i: Expr, k: Expr) -> Expr:
         return tir.substitute(self.factors[0], self._places(batch) | {self.row.var: i, self.reduced.var: k})
 
-    def right(self, batch: Sequence[Any], j: Any, k: Any) -> Any:
+    def right(self, batch: Index, j: Expr, k: Expr) -> Expr:
         return tir.substitute(self.factors[1], self._places(batch) | {self.column.var: j, self.reduced.var: k})
 
-    def _places(self, batch: Sequence[Any]) -> dict[Any, Any]:
+    def _places(self, batch: Index) -> dict[Var, Expr]:
         return {axis.var: at for axis, at in zip(self.batch, batch, strict=True)}
 
 
@@ -155,7 +155,9 @@ def _is_contiguous(values: _Product) -> bool:
     )
 
 
-def _logit_of(block: Any, scores_block: Any, scores: _Product, lanes: int) -> Callable[..., Any]:
+def _logit_of(
+    block: SBlock | None, scores_block: SBlock, scores: _Product, lanes: int
+) -> Callable[[Expr, Index, Expr, Expr], Expr]:
     """The logit of a score: what the block `attention_logits` stores, or the score."""
     if block is None:
         return lambda score, batch, m, n: score
@@ -164,7 +166,7 @@ def _logit_of(block: Any, scores_block: Any, scores: _Product, lanes: int) -> Ca
     masks = [load for load in tir.loads(block.body.value) if not load.source.same_as(buffer)]
     covered = all(_covers(load, row, scores.row.extent, lanes) for load in masks)
 
-    def logit(score: Any, batch: Sequence[Any], m: Any, n: Any) -> Any:
+    def logit(score: Expr, batch: Index, m: Expr, n: Expr) -> Expr:
         value = tir.replace_loads(block.body.value, buffer, lambda load: score)
         m = m if covered else tirx.min(m, scores.row.extent - 1)
         places = dict(zip([*batch_axes, row, column], [*batch, m, n], strict=True))
@@ -173,7 +175,7 @@ def _logit_of(block: Any, scores_block: Any, scores: _Product, lanes: int) -> Ca
     return logit
 
 
-def _covers(load: Any, row: Any, queries: Any, lanes: int) -> bool:
+def _covers(load: TensorLoad, row: Var, queries: Size, lanes: int) -> bool:
     """Whether a vector of `lanes` queries may be read where the last has only one left: the mask is wide enough."""
     if not tir.uses(list(load.indices), [row]):
         return True
@@ -185,12 +187,12 @@ def _covers(load: Any, row: Any, queries: Any, lanes: int) -> bool:
     return _at_least(load.source.shape[-1], queries + mask_room(None, lanes))
 
 
-def _at_least(width: Any, needed: Any) -> bool:
+def _at_least(width: Size, needed: Size) -> bool:
     known = tir.as_int(tir.simplify(tir.size(width) - tir.size(needed)))
     return known is not None and known >= 0
 
 
-def _store_of(block: Any, values: _Product) -> Callable[..., Any] | None:
+def _store_of(block: SBlock, values: _Product) -> Callable[[Expr, Index, Expr, Expr], Stmt] | None:
     """The store of one result: the block `attention_out` with its axes solved for the indices that it loads at."""
     axes = [iv.var for iv in block.iter_vars]
     loads = tir.loads(block.body.value)
@@ -202,7 +204,7 @@ def _store_of(block: Any, values: _Product) -> Callable[..., Any] | None:
         return None
     out = block.body
 
-    def store(value: Any, batch: Sequence[Any], m: Any, e: Any) -> Any:
+    def store(value: Expr, batch: Index, m: Expr, e: Expr) -> Stmt:
         places = inverse.map_indices([*batch, m, e])
         indices = [tir.substitute(index, dict(zip(axes, places, strict=True))) for index in out.indices]
         return tirx.BufferStore(out.buffer, value.astype(str(out.buffer.dtype)), indices)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 
 from schedules.cpu.attention.form import Attention, Blocking
@@ -11,11 +9,12 @@ from schedules.cpu.attention.queries import Queries
 from schedules.cpu.attention.values import Values
 from schedules.ir import tir
 from schedules.ir.statements import block, loop, sequence
+from schedules.ir.types import Expr, Size, Stmt
 
 __all__ = ["attention_loops"]
 
 
-def attention_loops(a: Attention, p: Blocking, *, parallel: bool) -> Any:
+def attention_loops(a: Attention, p: Blocking, *, parallel: bool) -> Stmt:
     """Return the root block of the kernel.
 
         for task (indices of the batch, `tiles` blocks of queries) in parallel:
@@ -34,15 +33,15 @@ def attention_loops(a: Attention, p: Blocking, *, parallel: bool) -> Any:
     span = p.vectors * p.lanes
     queries = tir.as_int(a.queries)
     left = 0 if queries is None else -(-queries // p.lanes) % p.vectors
-    whole: Any = tir.ceil_div(a.queries, span) if queries is None else -(-queries // p.lanes) // p.vectors
+    whole: Size = tir.ceil_div(a.queries, span) if queries is None else -(-queries // p.lanes) // p.vectors
     blocks = whole + (1 if left else 0)
     parts = tir.ceil_div(blocks, p.tiles)
 
-    def task(at: Any) -> Any:
+    def task(at: Expr) -> Stmt:
         batch = tir.unflatten(at // parts, a.batch)
         values = Values(a, p, batch)
 
-        def each(tile: Any) -> Any:
+        def each(tile: Expr) -> Stmt:
             number = (at % parts) * p.tiles + tile
             body = Queries(a, p, p.vectors, batch, values, number * span).statement() if whole_is_some else None
             if left:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from tvm import tirx
 
@@ -13,6 +12,7 @@ from schedules.cpu.common.register_tile import divisors, unrolled_steps
 from schedules.cpu.common.transposed_tile import is_square_of_two, transposed
 from schedules.ir import tir
 from schedules.ir.statements import block, buffer, loop, ramp, sequence, store, unrolled, vectorized
+from schedules.ir.types import Buffer, Expr, Size, Stmt
 
 __all__ = ["Queries"]
 
@@ -20,7 +20,7 @@ __all__ = ["Queries"]
 class Queries:
     """One block of queries, from `start`."""
 
-    def __init__(self, a: Attention, p: Blocking, vectors: int, batch: Index, values: Values, start: Any) -> None:
+    def __init__(self, a: Attention, p: Blocking, vectors: int, batch: Index, values: Values, start: Expr) -> None:
         self.a, self.p, self.vectors, self.batch, self.values, self.start = a, p, vectors, batch, values, start
         self.span = vectors * p.lanes
         self.rows = divisors(self.span, p.rows)[-1]
@@ -38,7 +38,7 @@ class Queries:
         self.buffers = [self.transposed, self.scores, self.factor, self.top, self.total]
         self.buffers += [self.partial] if self.online else []
 
-    def statement(self) -> Any:
+    def statement(self) -> Stmt:
         """Everything that is computed for the block."""
         # Of a row of -∞ every exponential is then 0, and not exp(-∞ + ∞).
         lowest = tirx.min_value(self.a.dtype)
@@ -55,11 +55,11 @@ class Queries:
             steps.append(self._rows_inside(self._without_nan))
         return block("attention_block", sequence(*steps), self.buffers)
 
-    def _online_step(self, step: Any) -> Any:
+    def _online_step(self, step: Expr) -> Stmt:
         first = step * self.block
         count = tirx.min(tir.size(self.block), self.a.keys - first)
 
-        def scale(m: Any) -> Any:
+        def scale(m: Expr) -> Stmt:
             change = store(self.factor, tirx.exp(self.factor[m] - self.top[m]), m)
             return sequence(change, store(self.total, self.total[m] * self.factor[m], m))
 
@@ -71,36 +71,36 @@ class Queries:
             self._results(first, count),
         )
 
-    def _each(self, body: Callable[[Any], Any]) -> Any:
+    def _each(self, body: Callable[[Expr], Stmt]) -> Stmt:
         """`body` for each query of the block, in vectors."""
         lanes = self.p.lanes
         return unrolled(self.vectors, lambda v: vectorized(lanes, lambda lane: body(v * lanes + lane)))
 
-    def _set(self, target: Any, value: float, *indices: Any) -> Any:
+    def _set(self, target: Buffer, value: float, *indices: Expr) -> Stmt:
         return store(target, self._number(value), *indices)
 
-    def _number(self, value: float) -> Any:
+    def _number(self, value: float) -> Expr:
         return tirx.const(value, self.a.dtype)
 
-    def _buffer(self, name: str, *shape: int, scope: str = "global") -> Any:
+    def _buffer(self, name: str, *shape: int, scope: str = "global") -> Buffer:
         return buffer(name, *shape, dtype=self.a.dtype, scope=scope)
 
-    def _transpose(self) -> Any:
+    def _transpose(self) -> Stmt:
         """`transposed[d, m] = q[start + m, d]`; past the last query, that one again."""
         a, lanes = self.a, self.p.lanes
 
-        def query(m: Any, d: Any) -> Any:
+        def query(m: Expr, d: Expr) -> Expr:
             row = self.start + m
             return a.query(self.batch, tirx.min(row, a.queries - 1) if self.has_rest else row, d)
 
-        def square(v: Any, d: Any) -> Any:
-            def fill(tile: Any) -> Any:
+        def square(v: Expr, d: Expr) -> Stmt:
+            def fill(tile: Buffer) -> Stmt:
                 return unrolled(lanes, lambda i: vectorized(lanes, lambda j: cell(tile, i, j)))
 
-            def cell(tile: Any, i: Any, j: Any) -> Any:
+            def cell(tile: Buffer, i: Expr, j: Expr) -> Stmt:
                 return store(tile, query(v * lanes + i, d * lanes + j), i * lanes + j)
 
-            def write(j: int, vector: Any) -> Any:
+            def write(j: int, vector: Expr) -> Stmt:
                 return store(self.transposed, vector, d * lanes + j, ramp(v * lanes, lanes))
 
             body, tiles = transposed(lanes, fill, write, dtype=a.dtype)
@@ -115,33 +115,33 @@ class Queries:
             )
         return sequence(*steps)
 
-    def _copy_query(self, query: Callable[[Any, Any], Any], m: Any, d: Any) -> Any:
+    def _copy_query(self, query: Callable[[Expr, Expr], Expr], m: Expr, d: Expr) -> Stmt:
         return store(self.transposed, query(m, d), d, m)
 
-    def _scores(self, first: Any, count: Any) -> Any:
+    def _scores(self, first: Size, count: Size) -> Stmt:
         """`scores[n, m] = logit(k[first + n] · q[m])` and the maxima; past the last key, that one again."""
         a, keys = self.a, self.p.keys
         steps = unrolled_steps(a.depth)
 
-        def tile(number: Any) -> Any:
+        def tile(number: Expr) -> Stmt:
             sums = self._buffer("sums", keys, self.span, scope="local")
 
-            def key(i: Any) -> Any:
+            def key(i: Expr) -> Expr:
                 n = first + number * keys + i
                 return tirx.min(n, a.keys - 1) if self.has_tail else n
 
-            def add(i: Any, m: Any, d: Any) -> Any:
+            def add(i: Expr, m: Expr, d: Expr) -> Stmt:
                 return store(sums, sums[i, m] + a.key(self.batch, key(i), d) * self.transposed[d, m], i, m)
 
-            def write(i: Any, m: Any) -> Any:
+            def write(i: Expr, m: Expr) -> Stmt:
                 n = number * keys + i
                 logit = store(self.scores, a.logit(sums[i, m], self.batch, self.start + m, key(i)), n, m)
                 return sequence(logit, store(self.top, tirx.max(self.top[m], self.scores[n, m]), m))
 
-            def each(body: Callable[[Any, Any], Any]) -> Any:
+            def each(body: Callable[[Expr, Expr], Stmt]) -> Stmt:
                 return unrolled(keys, lambda i: self._each(lambda m: body(i, m)))
 
-            def depth(outer: Any) -> Any:
+            def depth(outer: Expr) -> Stmt:
                 return unrolled(steps, lambda inner: each(lambda i, m: add(i, m, outer * steps + inner)))
 
             body = sequence(
@@ -151,43 +151,43 @@ class Queries:
 
         return loop(tir.ceil_div(count, keys), tile, name="n")
 
-    def _exponentials(self, count: Any) -> Any:
-        def exponential(n: Any, m: Any) -> Any:
+    def _exponentials(self, count: Size) -> Stmt:
+        def exponential(n: Expr, m: Expr) -> Stmt:
             power = store(self.scores, tirx.exp(self.scores[n, m] - self.top[m]), n, m)
             return sequence(power, store(self.total, self.total[m] + self.scores[n, m], m))
 
         return loop(count, lambda n: self._each(lambda m: exponential(n, m)), name="n")
 
-    def _inverse(self, m: Any) -> Any:
+    def _inverse(self, m: Expr) -> Stmt:
         """`factor = 1 / total`; a row of -∞ has the total 0, and the results 0 too: 0 * (1 / 0) is NaN, 0 * 1 is 0."""
         one, total = self._number(1.0), self.total[m]
         if self.a.masked != "nan":
             total = tirx.Select(total == self._number(0.0), one, total)
         return store(self.factor, one / total, m)
 
-    def _results(self, first: Any, count: Any) -> Any:
+    def _results(self, first: Size, count: Size) -> Stmt:
         """`out[m, e] = factor[m] * sum of scores[n, m] * v[first + n, e]`, or the sum onto the scaled `partial`."""
         wide = self.values.wide
 
-        def tile(part: Any, number: Any) -> Any:
+        def tile(part: Expr, number: Expr) -> Stmt:
             sums = self._buffer("results", self.rows, wide, scope="local")
 
-            def row(i: Any) -> Any:
+            def row(i: Expr) -> Expr:
                 return number * self.rows + i
 
-            def each(body: Callable[[Any, Any], Any]) -> Any:
+            def each(body: Callable[[Expr, Expr], Stmt]) -> Stmt:
                 return unrolled(self.rows, lambda i: self._columns(lambda e: body(i, e)))
 
-            def begin(i: Any, e: Any) -> Any:
+            def begin(i: Expr, e: Expr) -> Stmt:
                 if not self.online:
                     return self._set(sums, 0.0, i, e)
                 return store(sums, self.partial[row(i), part * wide + e] * self.factor[row(i)], i, e)
 
-            def add(n: Any, i: Any, e: Any) -> Any:
+            def add(n: Expr, i: Expr, e: Expr) -> Stmt:
                 value = self.values.load(first + n, part, e)
                 return store(sums, sums[i, e] + self.scores[n, row(i)] * value, i, e)
 
-            def write(i: Any, e: Any) -> Any:
+            def write(i: Expr, e: Expr) -> Stmt:
                 return self._out(sums[i, e], row(i), part * wide + e)
 
             if self.online:
@@ -203,36 +203,36 @@ class Queries:
         parts = self.a.width // wide
         return loop(parts, lambda part: loop(numbers, lambda number: tile(part, number), name="m"), name="part")
 
-    def _columns(self, body: Callable[[Any], Any]) -> Any:
+    def _columns(self, body: Callable[[Expr], Stmt]) -> Stmt:
         lanes = self.p.value_lanes
         return unrolled(self.p.columns, lambda c: vectorized(lanes, lambda lane: body(c * lanes + lane)))
 
-    def _out(self, value: Any, m: Any, e: Any) -> Any:
+    def _out(self, value: Expr, m: Expr, e: Expr) -> Stmt:
         return self.a.store(value * self.factor[m], self.batch, self.start + m, e)
 
-    def _if_inside(self, m: Any, statement: Any) -> Any:
+    def _if_inside(self, m: Expr, statement: Stmt) -> Stmt:
         return tirx.IfThenElse(self.start + m < self.a.queries, statement, None) if self.has_rest else statement
 
-    def _over_partial(self, body: Callable[[Any, Any], Any]) -> Any:
+    def _over_partial(self, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
         return loop(self.span, lambda i: self._row(lambda e: body(i, e)))
 
-    def _row(self, body: Callable[[Any], Any]) -> Any:
+    def _row(self, body: Callable[[Expr], Stmt]) -> Stmt:
         lanes = self.p.value_lanes
         parts = self.a.width // lanes
         return loop(parts, lambda part: vectorized(lanes, lambda lane: body(part * lanes + lane)), name="e")
 
-    def _rows_inside(self, body: Callable[[Any], Any]) -> Any:
+    def _rows_inside(self, body: Callable[[Expr], Stmt]) -> Stmt:
         return loop(self.span, lambda i: self._if_inside(i, body(i)), name="m")
 
-    def _finish(self, m: Any) -> Any:
+    def _finish(self, m: Expr) -> Stmt:
         return self._row(lambda e: self._out(self.partial[m, e], m, e))
 
-    def _without_nan(self, m: Any) -> Any:
+    def _without_nan(self, m: Expr) -> Stmt:
         """A row whose total is NaN has the weights 0, which make NaN of a value that is not finite."""
         zero = self._buffer("zero", 1, scope="local")
         sums = self._buffer("zeros", self.a.width)
 
-        def add(n: Any, e: Any) -> Any:
+        def add(n: Expr, e: Expr) -> Stmt:
             return store(sums, sums[e] + zero[0] * self.a.value(self.batch, n, e), e)
 
         body = sequence(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import tirx
 
 from schedules.cpu.attention.form import Attention, Blocking, Index
 from schedules.ir import tir
 from schedules.ir.statements import buffer, loop, store, unrolled, vectorized
+from schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = ["Values"]
 
@@ -24,16 +23,16 @@ class Values:
             self.panel = buffer("panel", a.width // self.wide, int(tir.as_int(a.keys) or 0), self.wide, dtype=a.dtype)
 
     @property
-    def buffers(self) -> list[Any]:
+    def buffers(self) -> list[Buffer]:
         return [] if self.panel is None else [self.panel]
 
-    def pack(self) -> list[Any]:
+    def pack(self) -> list[Stmt]:
         """Return the statement `panel[e // wide, n, e % wide] = v[n, e]`"""
         if self.panel is None:
             return []
 
-        def row(n: Any, part: Any) -> Any:
-            def lane(column: Any, at: Any) -> Any:
+        def row(n: Expr, part: Expr) -> Stmt:
+            def lane(column: Expr, at: Expr) -> Stmt:
                 place = column * self.p.value_lanes + at
                 value = self.a.value(self.batch, n, part * self.wide + place)
                 return store(self.panel, value, part, n, place)
@@ -43,7 +42,7 @@ class Values:
         parts = self.a.width // self.wide
         return [loop(self.a.keys, lambda n: loop(parts, lambda part: row(n, part), name="part"), name="n")]
 
-    def load(self, n: Any, part: Any, place: Any) -> Any:
+    def load(self, n: Expr, part: Expr, place: Expr) -> Expr:
         """Key n's value at `place` in part `part` of the columns."""
         if self.panel is None:
             return self.a.value(self.batch, n, part * self.wide + place)

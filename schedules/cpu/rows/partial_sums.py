@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tvm import s_tir, tirx
 
 from schedules.ir import analysis, tir
 from schedules.ir.blocks import loop_nest
 from schedules.ir.dtypes import is_condition
+from schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Stmt, Var
 
 __all__ = ["PARTIAL", "operator_of", "row_form"]
 
@@ -16,7 +15,7 @@ PARTIAL = "_lanes"
 """What the name of the block of partial results adds to that of its reduction."""
 
 
-def row_form(func: Any, name: str, lanes: int) -> Any | None:
+def row_form(func: PrimFunc, name: str, lanes: int) -> PrimFunc | None:
     """Return `func` with the reduction `name` over its flattened axes k split into lanes; None where that cannot be.
 
         s[r] = op(s[r], x[r, k])
@@ -41,7 +40,7 @@ def row_form(func: Any, name: str, lanes: int) -> Any | None:
     shape = [tir.size(iv.dom.extent) for iv in spatial]
     partial = tirx.decl_buffer([*shape, tir.size(lanes)], str(store.buffer.dtype), f"{store.buffer.name}{PARTIAL}")
 
-    def lane_body(v: list[Any]) -> tuple[Any, Any]:
+    def lane_body(v: list[Var]) -> tuple[Stmt, Stmt]:
         rows, step, lane = v[:-2], v[-2], v[-1]
         place = step * lanes + lane
         values = dict(zip([iv.var for iv in spatial], rows, strict=True))
@@ -54,7 +53,7 @@ def row_form(func: Any, name: str, lanes: int) -> Any | None:
             partial, block.init.value, [*rows, lane]
         )
 
-    def row_body(v: list[Any]) -> tuple[Any, Any]:
+    def row_body(v: list[Var]) -> tuple[Stmt, Stmt]:
         rows, lane = v[:-1], v[-1]
         values = dict(zip([iv.var for iv in spatial], rows, strict=True))
         indices = [tir.substitute(index, values) for index in store.indices]
@@ -71,11 +70,11 @@ def row_form(func: Any, name: str, lanes: int) -> Any | None:
     return _replaced(func, block, [first, second], partial)
 
 
-def _sizes(reduced: list[Any]) -> list[Any]:
+def _sizes(reduced: list[IterVar]) -> list[Size]:
     return [tir.product([iv.dom.extent]) for iv in reduced]
 
 
-def operator_of(block: Any) -> tuple[Any, Any] | None:
+def operator_of(block: SBlock) -> tuple[type, Expr] | None:
     """Return op and the reduced term of `s = op(s, term)`, if `s` starts from op's identity."""
     value, dtype = block.body.value, str(block.body.buffer.dtype)
     has_limits = not is_condition(dtype)
@@ -98,13 +97,13 @@ def operator_of(block: Any) -> tuple[Any, Any] | None:
     return None
 
 
-def _is_infinite(value: Any) -> bool:
+def _is_infinite(value: Expr) -> bool:
     return abs(float(getattr(value, "value", 0))) == float("inf")
 
 
-def _replaced(func: Any, block: Any, nests: list[Any], buffer: Any) -> Any:
+def _replaced(func: PrimFunc, block: SBlock, nests: list[Stmt], buffer: Buffer) -> PrimFunc:
     root = func.body.block
-    body: list[Any] = []
+    body: list[Stmt] = []
     for nest in tir.statements(root.body):
         inside = [realize.block for realize in tir.collect(nest, s_tir.SBlockRealize)]
         body.extend(nests if any(b.same_as(block) for b in inside) else [nest])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from tvm import s_tir, tirx
 
@@ -12,13 +11,17 @@ from schedules.cpu.rows.stages import RowFunction, Stage
 from schedules.cpu.rows.vectors import Vector, filled, folded, in_lanes, loop, vectors
 from schedules.ir import tir
 from schedules.ir.statements import prefetch
+from schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt, TensorLoad, Var
 
 __all__ = ["row_program"]
 
+Place = Callable[[list[Expr]], "tuple[Buffer, list[Expr]]"]
+"""From the indices of an intermediate buffer to where it is kept for a row: a buffer, and indices into it."""
+
 
 def row_program(
-    func: Any, function: RowFunction, *, lanes: int, unroll: int, parallel: bool, ahead: bool = False
-) -> Any:
+    func: PrimFunc, function: RowFunction, *, lanes: int, unroll: int, parallel: bool, ahead: bool = False
+) -> PrimFunc:
     """Return `func`, which computes `function`, with each row's stages after each other while the row is in the cache.
 
         for r in rows:                                       # parallel
@@ -64,7 +67,7 @@ def _longest(groups: list[list[Stage]]) -> list[Stage]:
     return (long or later[-1:] or [[]])[0]
 
 
-def _inputs(function: RowFunction, group: list[Stage]) -> list[tuple[Stage, Any]]:
+def _inputs(function: RowFunction, group: list[Stage]) -> list[tuple[Stage, TensorLoad]]:
     """The loads of `group` from parameters that go along a row and are not the same for every row."""
     found = []
     for stage in group:
@@ -89,7 +92,7 @@ def _joins(stage: Stage, group: list[Stage], function: RowFunction) -> bool:
     return True
 
 
-def _same_place(stage: Stage, indices: Any, writer: Stage) -> bool:
+def _same_place(stage: Stage, indices: Sequence[Expr], writer: Stage) -> bool:
     """Whether `stage` reads at `indices` what `writer`, at the same position of its axes, writes."""
     to_writer = dict(zip(_axes(stage), _axes(writer), strict=True))
     zeros = {var: tir.zero(var) for var in (*stage.ones, *writer.ones)}
@@ -100,26 +103,26 @@ def _same_place(stage: Stage, indices: Any, writer: Stage) -> bool:
     )
 
 
-def _axes(stage: Stage) -> tuple[Any, ...]:
+def _axes(stage: Stage) -> tuple[Var, ...]:
     return (*stage.rows, *stage.outer, *stage.flat)
 
 
 class _Builder:
     """Statements of one row; `row` gives the indices of its axes."""
 
-    def __init__(self, function: RowFunction, groups: list[list[Stage]], row: list[Any]) -> None:
+    def __init__(self, function: RowFunction, groups: list[list[Stage]], row: list[Expr]) -> None:
         self.function, self.row = function, row
-        self.buffers: list[Any] = []
-        self.fetched: list[tuple[Stage, Any]] = []
+        self.buffers: list[Buffer] = []
+        self.fetched: list[tuple[Stage, TensorLoad]] = []
         self.fetching: list[Stage] = []
-        self.next_row: dict[Any, Any] = {}
-        self.places: dict[Any, Callable[[list[Any]], Any]] = {}
+        self.next_row: dict[Var, Expr] = {}
+        self.places: dict[Buffer, Place] = {}
         self.in_result = _held_in_result(function, groups)
         for stage in function.stages[:-1]:
             self.places[stage.buffer] = self._place(stage)
 
-    def _place(self, stage: Stage) -> Callable[[list[Any]], Any]:
-        """From the indices of an intermediate buffer to (buffer, indices) of where it is kept for this row."""
+    def _place(self, stage: Stage) -> Place:
+        """Where an intermediate buffer is kept for this row."""
         rows = len(self.function.extents)
         if stage is self.in_result:
             return self._in_result
@@ -129,18 +132,18 @@ class _Builder:
             return lambda _: (kept, [tir.index_const(0)])
         return lambda indices: (kept, indices[rows:])
 
-    def _in_result(self, indices: list[Any]) -> Any:
+    def _in_result(self, indices: list[Expr]) -> tuple[Buffer, list[Expr]]:
         last = self.function.last
         rows = len(last.rows)
         axes = [iv.var for iv in last.block.iter_vars]
         values = dict(zip(axes, [*self.row, *indices[rows:]], strict=True))
         return last.buffer, [tir.substitute(index, values) for index in last.block.body.indices]
 
-    def _allocate(self, shape: list[Any], dtype: str, name: str) -> Any:
+    def _allocate(self, shape: list[Size], dtype: str, name: str) -> Buffer:
         self.buffers.append(tirx.decl_buffer(shape, dtype, name, scope="local"))
         return self.buffers[-1]
 
-    def group(self, stages: list[Stage], lanes: int, unroll: int) -> Any:
+    def group(self, stages: list[Stage], lanes: int, unroll: int) -> Stmt:
         """Return the loop that computes `stages`, what comes before it and behind it."""
         if stages[0].is_scalar:
             return self._store(stages[0], self._values(stages[0], [], []), None)
@@ -151,7 +154,7 @@ class _Builder:
         width = parts_of_row[0][1][0].lanes
         sums = {id(s): self._accumulators(s, slots * width) for s in stages if s.operator is not None}
         outer = [tir.fresh("outer") for _ in outer_sizes]
-        body: list[Any] = []
+        body: list[Stmt] = []
         for count, group in parts_of_row:
             step = tir.fresh("step")
             parts = [self._vector(s, v, count, step, outer, sums.get(id(s))) for v in group for s in stages]
@@ -165,17 +168,19 @@ class _Builder:
         behind = [self._combined(s, sums[id(s)], slots, width) for s in stages if s.operator is not None]
         return tirx.stmt_seq(*before, nest, *behind)
 
-    def _accumulators(self, stage: Stage, count: int) -> Any:
+    def _accumulators(self, stage: Stage, count: int) -> Buffer:
         return self._allocate([count], str(stage.buffer.dtype), f"{stage.buffer.name}_lanes")
 
-    def _identity(self, stage: Stage, sums: Any, slots: int, width: int) -> Any:
+    def _identity(self, stage: Stage, sums: Buffer, slots: int, width: int) -> Stmt:
         start = stage.block.init.value
         return tirx.stmt_seq(*(filled(sums, start, slot * width, width) for slot in range(slots)))
 
-    def _vector(self, stage: Stage, vector: Vector, count: int, step: Any, outer: list[Any], sums: Any) -> Any:
+    def _vector(
+        self, stage: Stage, vector: Vector, count: int, step: Expr, outer: list[Var], sums: Buffer | None
+    ) -> Stmt:
         """One vector of one stage."""
 
-        def at(lane: Any) -> Any:
+        def at(lane: Expr) -> Stmt:
             position = vector.start(step) if count > 1 else vector.start(tir.index_const(0))
             place = tir.simplify(position) + lane
             values = self._values(stage, outer, tir.unflatten(place, [tir.size(s) for s in stage.sizes[1]]))
@@ -191,13 +196,13 @@ class _Builder:
 
         return in_lanes(vector.lanes, at)
 
-    def _fetch(self, stage: Stage, load: Any, position: Any, outer: list[Any]) -> Any:
+    def _fetch(self, stage: Stage, load: TensorLoad, position: Expr, outer: list[Var]) -> Stmt:
         """The prefetch of what `load` reads at `position` of the next row; past the last row it does nothing."""
         flat = tir.unflatten(tir.simplify(position), [tir.size(s) for s in stage.sizes[1]])
         element = tir.substitute(tir.substitute(load, self._values(stage, outer, flat)), self.next_row)
         return prefetch(element)
 
-    def _combined(self, stage: Stage, sums: Any, slots: int, width: int) -> Any:
+    def _combined(self, stage: Stage, sums: Buffer, slots: int, width: int) -> Stmt:
         """Accumulators onto the first, then its halves onto each other, and the last into the stage's result."""
         op = stage.operator[0]  # type: ignore[index]  # called for reductions
         steps = [folded(sums, op, width, slot * width) for slot in range(1, slots)]
@@ -209,28 +214,28 @@ class _Builder:
         buffer, indices = self._target(stage, values)
         return tirx.stmt_seq(*steps, tirx.BufferStore(buffer, sums[0], indices))
 
-    def _values(self, stage: Stage, outer: list[Any], flat: list[Any]) -> dict[Any, Any]:
+    def _values(self, stage: Stage, outer: list[Var], flat: list[Expr]) -> dict[Var, Expr]:
         values = dict(zip(stage.rows, self.row, strict=True)) | {var: tir.zero(var) for var in stage.ones}
         values |= dict(zip(stage.outer, outer, strict=bool(outer)))
         return values | dict(zip(stage.flat, flat, strict=bool(flat)))
 
-    def _store(self, stage: Stage, values: dict[Any, Any], fresh: Any | None) -> Any:
+    def _store(self, stage: Stage, values: dict[Var, Expr], fresh: Expr | None) -> Stmt:
         buffer, indices = self._target(stage, values)
         value = self._read(stage.value, values)
         if fresh is not None and self.in_result is not None and stage is self.function.last:
             value = tirx.Select(fresh, value, buffer[tuple(indices)])
         return tirx.BufferStore(buffer, value, indices)
 
-    def _target(self, stage: Stage, values: dict[Any, Any]) -> Any:
+    def _target(self, stage: Stage, values: dict[Var, Expr]) -> tuple[Buffer, list[Expr]]:
         indices = [tir.substitute(index, values) for index in stage.block.body.indices]
         return (stage.buffer, indices) if stage is self.function.last else self.places[stage.buffer](indices)
 
-    def _read(self, value: Any, values: dict[Any, Any]) -> Any:
+    def _read(self, value: Expr, values: dict[Var, Expr]) -> Expr:
         """`value` with its variables put in, and intermediate results read from where they are kept."""
         value = tir.substitute(value, values)
         for source, place in self.places.items():
 
-            def moved(load: Any, place: Callable[[list[Any]], Any] = place) -> Any:
+            def moved(load: TensorLoad, place: Place = place) -> Expr:
                 buffer, indices = place(list(load.indices))
                 return buffer[tuple(indices)]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import s_tir
 
@@ -12,6 +11,7 @@ from schedules.cpu.gemm.matmul import inlined
 from schedules.cpu.rows.partial_sums import PARTIAL, row_form
 from schedules.hardware import Cpu, cpu_of
 from schedules.ir import analysis, moves
+from schedules.ir.types import PrimFunc, Target, TirSchedule
 from schedules.ir.work import work_of
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
@@ -40,7 +40,7 @@ class Reduction:
     name = "cpu.reduction"
     version = 1
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         cpu, func = cpu_of(target), inlined(func)
         stages = _stages(func)
@@ -52,7 +52,7 @@ class Reduction:
             lanes = parameters["lanes"]
         return Schedule(_schedule(func, stages, lanes, cpu), {"lanes": lanes})
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """See `schedules.template.Rule`."""
         func = inlined(func)
         stages = _stages(func)
@@ -63,12 +63,12 @@ def _choices(lanes: int) -> Choices:
     return {"lanes": tuple(lanes << doubled for doubled in range(3))}
 
 
-def _lanes(func: Any, stages: _Stages, cpu: Cpu) -> int:
+def _lanes(func: PrimFunc, stages: _Stages, cpu: Cpu) -> int:
     blocks = [nest.block for nest in analysis.nests(func) if nest is not None]
     return min(lanes_of(block, cpu) for block in blocks if block.name_hint in stages.names)
 
 
-def _stages(func: Any) -> _Stages | Declined:
+def _stages(func: PrimFunc) -> _Stages | Declined:
     nests = analysis.nests(func)
     if any(nest is None for nest in nests):
         return Declined("a statement is no plain loop nest")
@@ -92,7 +92,7 @@ def _stages(func: Any) -> _Stages | Declined:
     return _Stages([b.name_hint for b in blocks], [b.name_hint for b in reductions], rows)
 
 
-def _schedule(func: Any, stages: _Stages, lanes: int, cpu: Cpu) -> Any:
+def _schedule(func: PrimFunc, stages: _Stages, lanes: int, cpu: Cpu) -> PrimFunc:
     work = work_of(func).known_flops
     partials = {}
     for name in stages.reductions:
@@ -119,7 +119,7 @@ def _schedule(func: Any, stages: _Stages, lanes: int, cpu: Cpu) -> Any:
     return sch.mod["main"]
 
 
-def _finish_elementwise(sch: Any, name: str, lanes: int, rows: int) -> None:
+def _finish_elementwise(sch: TirSchedule, name: str, lanes: int, rows: int) -> None:
     block, loops = sch.get(sch.get_sblock(name)), sch.get_loops(name)
     if not loops or len(block.iter_vars) <= rows:
         return

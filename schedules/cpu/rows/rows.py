@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from schedules.cpu.common.nest import lanes_of
 from schedules.cpu.gemm.matmul import inlined
 from schedules.cpu.rows.program import row_program
 from schedules.cpu.rows.stages import RowFunction, row_function
 from schedules.hardware import Cpu, cpu_of
+from schedules.ir.types import PrimFunc, Target
 from schedules.ir.work import work_of, worth_parallel
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
@@ -30,7 +29,7 @@ class Rows:
     name = "cpu.rows"
     version = 2
 
-    def apply(self, func: Any, target: Any, parameters: Parameters | None = None) -> Schedule | Declined:
+    def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
         cpu, func = cpu_of(target), inlined(func)
         found = row_function(func)
@@ -42,13 +41,13 @@ class Rows:
         parallel = cpu.cores > 1 and worth_parallel(work)
         return Schedule(row_program(func, found, parallel=parallel, ahead=_leaves_l2(func, cpu), **chosen), chosen)
 
-    def choices(self, func: Any, target: Any) -> Choices | Declined:
+    def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """See `schedules.template.Rule`."""
         found = row_function(inlined(func))
         return found if isinstance(found, Declined) else _choices(found, cpu_of(target))
 
 
-def _leaves_l2(func: Any, cpu: Cpu) -> bool:
+def _leaves_l2(func: PrimFunc, cpu: Cpu) -> bool:
     """Whether what it reads and writes comes from beyond L2; a symbolic number of rows counts as many."""
     size = work_of(func).size_bytes
     return not isinstance(size, int) or size > cpu.l2_bytes * cpu.cores

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import ir, tirx
 
 from schedules.cpu.rows.partial_sums import operator_of
 from schedules.ir import analysis, tir
+from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Var
 from schedules.ir.work import is_expensive
 from schedules.template import Declined
 
@@ -24,15 +25,15 @@ class Stage:
     has `operator`: its op and the term that it reduces.
     """
 
-    block: Any
-    rows: tuple[Any, ...]
-    ones: tuple[Any, ...]
-    outer: tuple[Any, ...]
-    flat: tuple[Any, ...]
-    operator: tuple[Any, Any] | None
+    block: SBlock
+    rows: tuple[Var, ...]
+    ones: tuple[Var, ...]
+    outer: tuple[Var, ...]
+    flat: tuple[Var, ...]
+    operator: tuple[type, Expr] | None
 
     @property
-    def buffer(self) -> Any:
+    def buffer(self) -> Buffer:
         """What it writes."""
         return self.block.body.buffer
 
@@ -54,7 +55,7 @@ class Stage:
         return any(tir.uses(node, (*self.outer, *self.flat)) for node in nodes)
 
     @property
-    def value(self) -> Any:
+    def value(self) -> Expr:
         """The term that it reduces, or what it stores."""
         return self.block.body.value if self.operator is None else self.operator[1]
 
@@ -64,19 +65,19 @@ class RowFunction:
     """The stages, in order, and the extents of the rows' axes; the last stage writes the result."""
 
     stages: tuple[Stage, ...]
-    extents: tuple[Any, ...]
+    extents: tuple[Size, ...]
 
     @property
     def last(self) -> Stage:
         """The stage that writes the result."""
         return self.stages[-1]
 
-    def writer(self, buffer: Any) -> Stage | None:
+    def writer(self, buffer: Buffer) -> Stage | None:
         """Return the stage that writes an intermediate `buffer`."""
         return next((stage for stage in self.stages[:-1] if stage.buffer.same_as(buffer)), None)
 
 
-def row_function(func: Any) -> RowFunction | Declined:
+def row_function(func: PrimFunc) -> RowFunction | Declined:
     """Return the row-wise function that `func`, whose elementwise stages are inlined, computes."""
     nests = analysis.nests(func)
     blocks = [nest.block for nest in nests if nest is not None]
@@ -104,7 +105,7 @@ def row_function(func: Any) -> RowFunction | Declined:
     return found if _stays_in_its_row(found) else Declined("a stage reads another row of an earlier one")
 
 
-def _stage(block: Any, rows: int) -> Stage | Declined:
+def _stage(block: SBlock, rows: int) -> Stage | Declined:
     name = block.name_hint
     inner = [iv for iv in block.iter_vars[rows:] if tir.as_int(iv.dom.extent) != 1]
     if any(tir.as_int(iv.dom.extent) is None for iv in inner):
@@ -141,6 +142,6 @@ def _stays_in_its_row(function: RowFunction) -> bool:
     return True
 
 
-def _leads_with(indices: Any, variables: tuple[Any, ...]) -> bool:
+def _leads_with(indices: Sequence[Expr], variables: tuple[Var, ...]) -> bool:
     leading = list(indices)[: len(variables)]
     return len(leading) == len(variables) and all(map(tir.same_var, leading, variables))

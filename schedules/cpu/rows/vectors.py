@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 
 from schedules.ir import tir
+from schedules.ir.types import Buffer, Expr, Stmt, Var
 
 __all__ = ["Vector", "filled", "folded", "in_lanes", "loop", "vectors"]
 
 
 @dataclass(frozen=True)
 class Vector:
-    """`lanes` elements from `start`, of which the last `fresh` are new; `slot` is the accumulators' index."""
+    """`lanes` elements from `start` of a step, the last `fresh` of them new; `slot` is the accumulators' index."""
 
-    start: Any
+    start: Callable[[Expr], Expr]
     lanes: int
     fresh: int
     slot: int
@@ -31,10 +31,10 @@ def vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[Vector
     unroll = min(unroll, whole)
     steps, rest = divmod(whole, unroll)
 
-    def inside(u: int) -> Callable[[Any], Any]:
+    def inside(u: int) -> Callable[[Expr], Expr]:
         return lambda step: step * (unroll * lanes) + u * lanes
 
-    def fixed(start: int) -> Callable[[Any], Any]:
+    def fixed(start: int) -> Callable[[Expr], Expr]:
         return lambda _: tir.index_const(start)
 
     loops = [(steps, [Vector(inside(u), lanes, lanes, u) for u in range(unroll)])]
@@ -44,22 +44,22 @@ def vectors(length: int, lanes: int, unroll: int) -> list[tuple[int, list[Vector
     return [*loops, (1, last)] if last else loops
 
 
-def loop(var: Any, extent: int, body: Any) -> Any:
+def loop(var: Var, extent: int, body: Stmt) -> Stmt:
     if extent == 1:
         return tir.substitute(body, {var: tir.index_const(0)})
     return tirx.For(var, tir.index_const(0), tir.size(extent), tirx.ForKind.SERIAL, body)
 
 
-def filled(buffer: Any, value: Any, first: int, count: int) -> Any:
+def filled(buffer: Buffer, value: Expr, first: int, count: int) -> Stmt:
     return in_lanes(count, lambda lane: tirx.BufferStore(buffer, value, [lane + first]))
 
 
-def folded(buffer: Any, op: Any, count: int, by: int) -> Any:
+def folded(buffer: Buffer, op: type, count: int, by: int) -> Stmt:
     """Return the statement `b[i] = op(b[i], b[i + by])` for i in `count`, as one vector."""
     return in_lanes(count, lambda lane: tirx.BufferStore(buffer, op(buffer[lane], buffer[lane + by]), [lane]))
 
 
-def in_lanes(count: int, body: Callable[[Any], Any]) -> Any:
+def in_lanes(count: int, body: Callable[[Expr], Stmt]) -> Stmt:
     """Return `body` for each of `count` lanes, as one vector."""
     if count == 1:
         return body(tir.index_const(0))

@@ -7,7 +7,6 @@ algorithm is `kernel.cuh`. Q, K and V are read where they lie, heads split or me
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.hardware import Gpu
+from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["AttentionSm90"]
@@ -32,7 +32,7 @@ class AttentionSm90(HopperTemplate[Attention]):
     name = "cuda.attention_sm90"
     version = 2
 
-    def match(self, func: Any) -> Attention | Declined:
+    def match(self, func: PrimFunc) -> Attention | Declined:
         """See `HopperTemplate`."""
         return match(func)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 import numpy as np
 
@@ -21,6 +20,7 @@ from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.hardware import Gpu
+from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["DecodingSm90", "packed"]
@@ -77,7 +77,7 @@ class DecodingSm90(HopperTemplate[Attention]):
     name = "cuda.decoding_sm90"
     version = 1
 
-    def match(self, func: Any) -> Attention | Declined:
+    def match(self, func: PrimFunc) -> Attention | Declined:
         """See `HopperTemplate`."""
         found = match(func)
         if isinstance(found, Declined):

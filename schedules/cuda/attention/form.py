@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tvm import tirx
 from tvm.error import InternalError
@@ -15,6 +14,7 @@ from schedules.cuda.attention.strides import Heads, Place, heads_of, place_of
 from schedules.cuda.common.expression import LOW, Unsupported
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
+from schedules.ir.types import Expr, PrimFunc, SBlock, Var
 from schedules.template import Declined
 
 __all__ = ["MASKED", "Attention", "match"]
@@ -49,7 +49,7 @@ class Attention:
     logit: Logit
 
 
-def match(func: Any) -> Attention | Declined:
+def match(func: PrimFunc) -> Attention | Declined:
     """Return the attention in `func`, or why it is none that the kernel takes."""
     masked = None if func.attrs is None else func.attrs.get(MASKED)
     blocks = {str(realize.block.name_hint): realize.block for realize in block_realizes(func)}
@@ -95,18 +95,18 @@ def match(func: Any) -> Attention | Declined:
     )  # fmt: skip
 
 
-def _axes(block: Any) -> list[tuple[Any, int]]:
+def _axes(block: SBlock) -> list[tuple[Var, int]]:
     return [(iv.var, int(iv.dom.extent)) for iv in block.iter_vars]
 
 
-def _load(value: Any) -> Any | None:
+def _load(value: Expr) -> TensorLoad | None:
     """The load behind `cast(load)`, of a 16-bit float."""
     while isinstance(value, tirx.Cast):
         value = value.value
     return value if isinstance(value, TensorLoad) and str(value.source.dtype) in LOW else None
 
 
-def _result(block: Any, batch: Sequence[tuple[Any, int]], queries: int, width: int) -> Place | Declined:
+def _result(block: SBlock, batch: Sequence[tuple[Var, int]], queries: int, width: int) -> Place | Declined:
     """Where the result of (batch, m, e) is stored: the axes of the last block solved for what it loads at."""
     out = block.body
     value = out.value.value if isinstance(out.value, tirx.Cast) else out.value

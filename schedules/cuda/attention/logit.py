@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any
 
 from tvm import tirx
 from tvm.ir import TensorLoad
 
 from schedules.cuda.common.expression import Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
+from schedules.ir.types import Buffer, Expr, SBlock, Var
 
 __all__ = ["Logit", "logit_of"]
 
@@ -26,10 +26,10 @@ class Logit:
     scale: float = 1.0
     causal: int | None = None
     text: str = ""
-    operands: tuple[Any, ...] = ()
+    operands: tuple[Buffer, ...] = ()
 
 
-def logit_of(block: Any, scores: Any) -> Logit:
+def logit_of(block: SBlock, scores: Buffer) -> Logit:
     """Return the logit that `block` stores of the buffer `scores`. Raise Unsupported."""
     *batch, m, n = [iv.var for iv in block.iter_vars]
     bounds = {iv.var: int(iv.dom.extent) for iv in block.iter_vars}
@@ -54,7 +54,7 @@ def logit_of(block: Any, scores: Any) -> Logit:
     return Logit(causal=causal, text=text, operands=tuple(writer.operands))
 
 
-def _causal(value: Any, m: Any, n: Any) -> tuple[Any, int | None]:
+def _causal(value: Expr, m: Var, n: Var) -> tuple[Expr, int | None]:
     """The value under `n <= m + offset ? value : -inf`, and the offset."""
     if not isinstance(value, tirx.Select) or not isinstance(value.condition, tirx.LE | tirx.LT):
         return value, None
@@ -68,7 +68,7 @@ def _causal(value: Any, m: Any, n: Any) -> tuple[Any, int | None]:
     return value.true_value, offset - isinstance(condition, tirx.LT)
 
 
-def _factor(value: Any, scores: Any) -> float | None:
+def _factor(value: Expr, scores: Buffer) -> float | None:
     """The factor in `score * factor`, 1 for the score itself."""
     if isinstance(value, TensorLoad):
         return 1.0 if value.source.same_as(scores) else None
@@ -79,9 +79,9 @@ def _factor(value: Any, scores: Any) -> float | None:
     return None
 
 
-def _places(batch: Sequence[Any], bounds: Mapping[Any, int]) -> dict[Any, Pair]:
+def _places(batch: Sequence[Var], bounds: Mapping[Var, int]) -> dict[Var, Pair]:
     """The text of each axis of the batch from the head's number among all."""
-    found: dict[Any, Pair] = {}
+    found: dict[Var, Pair] = {}
     stride = 1
     for axis in reversed(batch):
         text = f"((b * HEADS + h) / {stride} % {bounds[axis]})"

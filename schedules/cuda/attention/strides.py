@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,9 +11,12 @@ import numpy as np
 from tvm import tirx
 
 from schedules.ir import tir
+from schedules.ir.types import Buffer, Expr, Var
 from schedules.template import Declined
 
 __all__ = ["Heads", "Place", "heads_of", "place_of"]
+
+Array = np.ndarray[Any, Any]
 
 _UNIT = 8
 """Elements of 16 bits in the 16 bytes that the copy engine's strides are multiples of."""
@@ -23,8 +26,8 @@ _UNIT = 8
 class Place:
     """An operand by rows: element (row, column) of head `i` is at `starts[i] + row * row_stride + column`."""
 
-    buffer: Any
-    starts: Any
+    buffer: Buffer
+    starts: Array
     row_stride: int
 
 
@@ -32,7 +35,7 @@ class Place:
 class Heads:
     """Element (b, h, row, column) is at `(row_at + row) * rows + (head_at + h) * heads + b * batches + column`."""
 
-    buffer: Any
+    buffer: Buffer
     rows: int
     heads: int
     batches: int
@@ -41,7 +44,7 @@ class Heads:
 
 
 def place_of(
-    buffer: Any, indices: Sequence[Any], batch: Mapping[Any, int], row: tuple[Any, int], column: tuple[Any, int]
+    buffer: Buffer, indices: Sequence[Expr], batch: Mapping[Var, int], row: tuple[Var, int], column: tuple[Var, int]
 ) -> Place | Declined:
     """Return where `buffer[indices]` is; the indices are in the variables of the batch, of a row and of a column."""
     bounds = {**batch, row[0]: row[1], column[0]: column[1]}
@@ -60,13 +63,13 @@ def place_of(
     return Place(buffer, starts, rows if row[1] > 1 else 0)
 
 
-_OPERATORS: dict[Any, Any] = {
+_OPERATORS: dict[type, Callable[..., Any]] = {
     tirx.Add: np.add, tirx.Sub: np.subtract, tirx.Mul: np.multiply, tirx.FloorDiv: np.floor_divide,
     tirx.FloorMod: np.mod, tirx.Min: np.minimum, tirx.Max: np.maximum,
 }  # fmt: skip
 
 
-def _evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
+def _evaluate(expr: Expr, values: Mapping[Var, Array]) -> Any:
     """The integer `expr` for arrays of values of its variables."""
     if isinstance(expr, tirx.IntImm):
         return np.int64(expr.value)
@@ -85,14 +88,15 @@ def heads_of(places: Mapping[str, Place], head: int) -> tuple[int, int, int, dic
             continue
         for group in (each for each in range(heads, 0, -1) if heads % each == 0):
             found = {name: _split(place.starts, heads, group if name in "kv" else 1) for name, place in places.items()}
-            if all(each is not None for each in found.values()):
-                strides = {name: _heads(places[name], found[name], head) for name in places}
+            known = {name: each for name, each in found.items() if each is not None}
+            if len(known) == len(found):
+                strides = {name: _heads(places[name], known[name], head) for name in places}
                 if all(isinstance(each, Heads) for each in strides.values()):
                     return total // heads, heads, group, strides  # type: ignore[return-value]
     return Declined("its heads have no constant strides in multiples of 16 bytes")
 
 
-def _split(starts: Any, heads: int, group: int) -> tuple[int, int, int, int, int] | None:
+def _split(starts: Array, heads: int, group: int) -> tuple[int, int, int, int, int] | None:
     """(start, stride of batches, of heads, batches, heads) if that describes `starts`, which all of a group share."""
     grid = starts.reshape(-1, heads // group, group)
     batches, kinds, _ = grid.shape
@@ -103,7 +107,7 @@ def _split(starts: Any, heads: int, group: int) -> tuple[int, int, int, int, int
     return (start, by_batch, by_head, batches, kinds) if bool((grid == wanted).all()) else None
 
 
-def _heads(place: Place, found: Any, head: int) -> Heads | None:
+def _heads(place: Place, found: tuple[int, int, int, int, int], head: int) -> Heads | None:
     """The strides, those of one element made up; None where the copy engine takes them not."""
     start, batches, heads, many_batches, many_heads = found
     rows = place.row_stride or -(-head // _UNIT) * _UNIT

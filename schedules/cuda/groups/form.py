@@ -32,8 +32,7 @@ class Groups:
 
 def match(func: Any) -> Groups | Declined:
     """Return the groups that `func` reduces and writes, or why it does none that the kernel takes."""
-    found: Groups | Declined = rows.matched(func, _Reader)
-    return found
+    return rows.matched(func, lambda blocks: _Reader(func, blocks).read())
 
 
 class _Reader(rows.Reader):

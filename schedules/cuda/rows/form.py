@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 from tvm import tirx
 from tvm.ir import TensorLoad
@@ -12,9 +12,12 @@ from tvm.ir import TensorLoad
 from schedules.cuda.common.expression import C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
+from schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Var
 from schedules.template import Declined
 
 __all__ = ["Reader", "Rows", "match", "matched"]
+
+Form = TypeVar("Form")
 
 _FLOATS = (*LOW, "float32")
 _MOST_ELEMENTS = 1 << 31
@@ -32,25 +35,24 @@ class Rows:
     their number.
     """
 
-    x: Any
-    out: Any
+    x: Buffer
+    out: Buffer
     rows: int
     columns: int
     sums: int
     text: str
-    operands: tuple[Any, ...]
+    operands: tuple[Buffer, ...]
     across: int
     here: int
 
 
-def match(func: Any) -> Rows | Declined:
+def match(func: PrimFunc) -> Rows | Declined:
     """Return the rows that `func` reduces and writes, or why it does none that the kernel takes."""
-    found: Rows | Declined = matched(func, Reader)
-    return found
+    return matched(func, lambda blocks: Reader(func, blocks).read())
 
 
-def matched(func: Any, reader: type[Reader]) -> Any:
-    """Return what a `reader` of its blocks finds in `func`, or why nothing."""
+def matched(func: PrimFunc, read: Callable[[Sequence[SBlock]], Form]) -> Form | Declined:
+    """Return what `read` finds in the blocks of `func`, or why nothing."""
     blocks = [realize.block for realize in block_realizes(func)]
     if not any(block.init is not None for block in blocks):
         return Declined("it reduces nothing")
@@ -59,7 +61,7 @@ def matched(func: Any, reader: type[Reader]) -> Any:
     if any(int(tir.product(list(p.shape))) >= _MOST_ELEMENTS for p in func.params):
         return Declined("an operand has 2^31 elements or more")
     try:
-        return reader(func, blocks).read()
+        return read(blocks)
     except Unsupported as error:
         return Declined(str(error))
 
@@ -67,7 +69,7 @@ def matched(func: Any, reader: type[Reader]) -> Any:
 class Reader:
     """Reads the blocks of one PrimFunc: sums of rows become numbers, all else is inlined."""
 
-    def __init__(self, func: Any, blocks: Sequence[Any]) -> None:
+    def __init__(self, func: PrimFunc, blocks: Sequence[SBlock]) -> None:
         if not all(isinstance(block.body, tirx.BufferStore) for block in blocks):
             raise Unsupported("its blocks are not one store each")
         self.stores = {block.body.buffer: block for block in blocks}
@@ -84,8 +86,8 @@ class Reader:
         self.bounds = dict(zip(self.axes, self.shape, strict=True))
         self.place = tir.flatten(self.axes, self.shape)
         self.sums = [tirx.Var(f"sum{i}", "float32") for i in range(len(self.reductions))]
-        self.x: Any = None
-        self.operands: list[Any] = []
+        self.x: Buffer | None = None
+        self.operands: list[Buffer] = []
         self.across: list[int] = []
         self.here: list[int] = []
 
@@ -142,7 +144,7 @@ class Reader:
     def _type(self, number: int) -> str:
         return C_TYPES[str(self.operands[number].dtype)]
 
-    def _held(self, buffer: Any, number: int, at: Any) -> Pair | None:
+    def _held(self, buffer: Buffer, number: int, at: Expr) -> Pair | None:
         """The text of an operand that is fetched by vectors: one value for each column, or one for each result."""
         if str(buffer.dtype) not in _FLOATS:
             return None
@@ -152,7 +154,7 @@ class Reader:
                 return Pair(f"{name}.p{number}[i]", f"{name}.p{number}[i + 1]")
         return None
 
-    def _term(self, at: int, block: Any) -> str:
+    def _term(self, at: int, block: SBlock) -> str:
         """The functions `term` and `start` of a reduction."""
         update = block.body.value
         own = isinstance(update.a, TensorLoad) and update.a.source.same_as(block.body.buffer)
@@ -165,7 +167,7 @@ class Reader:
         start = f"template <> DEV float start<{at}>() {{ return {_number(float(block.init.value.value))}; }}\n"
         return start + self._function(f"term<{at}>", term, fast=str(self.out.dtype) in LOW, known=at)
 
-    def _places(self, block: Any) -> dict[Any, Any]:
+    def _places(self, block: SBlock) -> dict[Var, Expr]:
         """Where each variable of a reduction is in the result."""
         reduced = [iv for iv in block.iter_vars if int(iv.iter_type) == 2]
         kept = [iv for iv in block.iter_vars if int(iv.iter_type) != 2]
@@ -173,7 +175,7 @@ class Reader:
             raise Unsupported("it does not reduce rows")
         return {reduced[0].var: self.column, **self._kept(block, kept)}
 
-    def _kept(self, block: Any, kept: Sequence[Any]) -> dict[Any, Any]:
+    def _kept(self, block: SBlock, kept: Sequence[IterVar]) -> dict[Var, Expr]:
         """The rows' axes of a reduction: those of the result in order; axes of one element may be left out."""
         wanted = [(axis, size) for axis, size in zip(self.axes[:-1], self.shape[:-1], strict=True) if size != 1]
         given = [iv for iv in kept if tir.as_int(iv.dom.extent) != 1]
@@ -186,7 +188,7 @@ class Reader:
         found = {iv.var: axis for iv, (axis, _) in zip(given, wanted, strict=True)}
         return found | {iv.var: tir.zero(iv.var) for iv in kept if tir.as_int(iv.dom.extent) == 1}
 
-    def _function(self, name: str, value: Any, *, fast: bool, known: int | None = None) -> str:
+    def _function(self, name: str, value: Expr, *, fast: bool, known: int | None = None) -> str:
         writer = Writer(
             self._index(known), self.column, self._behind, self._is_x, fast=fast,
             places=[(self.place, self.bounds, self._place_text())], held=self._held,
@@ -195,8 +197,8 @@ class Reader:
         head = "template <> " if "<" in name else ""
         return writer.function(f"{head}DEV float2 {name}({_PARAMETERS})", value)
 
-    def _index(self, known: int | None) -> dict[Any, Pair]:
-        found: dict[Any, Pair] = {self.column: Pair("n", "(n + 1)")}
+    def _index(self, known: int | None) -> dict[Var, Pair]:
+        found: dict[Var, Pair] = {self.column: Pair("n", "(n + 1)")}
         stride = 1
         for axis, size in reversed(list(zip(self.axes[:-1], self.shape[:-1], strict=True))):
             found[axis] = Pair(*(f"(m / {stride} % {size})",) * 2)
@@ -208,7 +210,7 @@ class Reader:
     def _place_text(self) -> Pair:
         return Pair(f"((long long)m * {self.shape[-1]} + n)", f"((long long)m * {self.shape[-1]} + n + 1)")
 
-    def _behind(self, load: Any) -> Any:
+    def _behind(self, load: TensorLoad) -> Expr | None:
         block = self.stores.get(load.source)
         if block is None:
             return None
@@ -220,21 +222,21 @@ class Reader:
                 raise Unsupported("it reads sums of other rows than its own")
         return self.sums[at]
 
-    def _of_sums(self) -> list[Any]:
+    def _of_sums(self) -> list[Expr]:
         """Where the sums of an element are stored, without axes of one element."""
         return [axis for axis, size in zip(self.axes[:-1], self.shape[:-1], strict=True) if size != 1]
 
-    def _is_x(self, load: Any) -> bool:
+    def _is_x(self, load: TensorLoad) -> bool:
         return self.x is not None and load.source.same_as(self.x) and self._is_here(load)
 
-    def _is_here(self, load: Any) -> bool:
+    def _is_here(self, load: TensorLoad) -> bool:
         """Whether an operand is read at the place that is written."""
         if int(tir.product(list(load.source.shape))) != int(tir.product(self.shape)):
             return False
         at = tir.flatten(list(load.indices), list(load.source.shape))
         return tir.as_int(tir.simplify(at - self.place, self.bounds)) == 0
 
-    def _first_input(self, *values: Any) -> Any:
+    def _first_input(self, *values: Expr) -> Buffer:
         """The operand of the result's shape that is read at the place that is written, the first in `values`."""
         pending, seen = list(values), 0
         while pending and seen < 64:
@@ -247,8 +249,8 @@ class Reader:
                     pending.append(self._value(block, load.indices))
         raise Unsupported("it has no operand of the shape of its result")
 
-    def _value(self, block: Any, indices: Sequence[Any]) -> Any:
-        values: dict[Any, Any] = {}
+    def _value(self, block: SBlock, indices: Sequence[Expr]) -> Expr:
+        values: dict[Var, Expr] = {}
         for index, wanted in zip(block.body.indices, indices, strict=True):
             if isinstance(index, tirx.Var):
                 values[index] = wanted
@@ -257,11 +259,11 @@ class Reader:
         return tir.substitute(block.body.value, values)
 
 
-def _not_one(indices: Sequence[Any], shape: Sequence[Any]) -> list[Any]:
+def _not_one(indices: Sequence[Expr], shape: Sequence[Size]) -> list[Expr]:
     return [index for index, size in zip(indices, shape, strict=True) if tir.as_int(size) != 1]
 
 
-def _is_maximum(block: Any) -> bool:
+def _is_maximum(block: SBlock) -> bool:
     if isinstance(block.body.value, tirx.Max):
         return True
     if isinstance(block.body.value, tirx.Add):

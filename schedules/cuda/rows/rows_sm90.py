@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import Any
 
 from schedules.cuda.common.kernel import TextKernel
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.rows.form import Rows, match
 from schedules.cuda.rows.text import source
 from schedules.hardware import Gpu
+from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["RowsSm90"]
@@ -32,7 +32,7 @@ class RowsSm90(HopperTemplate[Rows]):
     name = "cuda.rows_sm90"
     version = 2
 
-    def match(self, func: Any) -> Rows | Declined:
+    def match(self, func: PrimFunc) -> Rows | Declined:
         """See `HopperTemplate`."""
         found = match(func)
         if not isinstance(found, Declined) and found.columns > _THREADS[-1] * _MOST_HELD:
