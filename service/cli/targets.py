@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from service.cli.options import Json, Verbose
 from service.cli.output import console, print_json, size, table
+from service.cli.progress import StageProgress
 from service.cli.remote import Remote
 
 if TYPE_CHECKING:
@@ -97,11 +99,34 @@ def _peaks(again: bool) -> list[Peak]:
     from service import machine
     from service.runtime.peak import peak
 
-    return [peak(threads, again=again) for threads in sorted({1, machine.cpu().cores})]
+    with StageProgress() as progress:
+        counts = sorted({1, machine.cpu().cores})
+        return [peak(threads, again=again, progress=_Probes(progress, threads)) for threads in counts]
+
+
+class _Probes:
+    """Shows how many of the probes have run, from the first on: what is on record is shown without."""
+
+    def __init__(self, emit: StageProgress, threads: int) -> None:
+        self.emit = emit
+        self.stage = f"measuring {_threads(threads)}"
+        self.started = time.perf_counter()
+
+    def __call__(self, done: int, total: int) -> None:
+        if done == 0:
+            self.emit({"event": "stage", "stage": self.stage, "state": "start"})
+        self.emit({"event": "progress", "done": done, "total": total})
+        if done == total:
+            seconds = time.perf_counter() - self.started
+            self.emit({"event": "stage", "stage": self.stage, "state": "done", "seconds": seconds})
+
+
+def _threads(count: int) -> str:
+    return f"{count} thread{'s' * (count > 1)}"
 
 
 def _show(peaks: list[Peak]) -> None:
-    columns = [f"{peak.threads} thread{'s' * (peak.threads > 1)}" for peak in peaks]
+    columns = [_threads(peak.threads) for peak in peaks]
     shown = table(f"this machine: {peaks[0].machine}", "", "holds", *columns, numbers=("holds", *columns))
     shown.add_row("fp32 multiply-adds", "", *(f"{peak.gflops:.0f} GFLOP/s" for peak in peaks))
     for index, level in enumerate(peaks[0].levels):

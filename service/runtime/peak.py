@@ -22,7 +22,7 @@ from service.config import settings
 from service.runtime import probes
 from service.runtime.threads import default_threads, use_threads
 
-__all__ = ["Level", "Peak", "measure", "peak", "vectors"]
+__all__ = ["Level", "Peak", "Progress", "measure", "peak", "vectors"]
 
 _VERSION = 3
 """Rises when the probes change: what an older one measured is measured again."""
@@ -35,6 +35,14 @@ _CALL_BYTES = 64 << 20
 _FMAS = 200_000
 _MEMORY_BYTES = (256 << 20, 512 << 20)
 """The least and the most to read from memory: four times the last cache between them."""
+
+Progress = Callable[[int, int], None]
+"""Takes how many of the probes have run, and how many there are."""
+
+
+def _unheard(_done: int, _total: int) -> None:
+    pass
+
 
 # A machine that tells nothing of its caches: the smallest of their class.
 _USUAL = (machine.Cache(1, 32 << 10, 1), machine.Cache(2, 512 << 10, 1))
@@ -89,18 +97,18 @@ class Peak:
         return found
 
 
-def peak(threads: int | None = None, *, again: bool = False) -> Peak:
+def peak(threads: int | None = None, *, again: bool = False, progress: Progress = _unheard) -> Peak:
     """Return the peak of this machine, from the cache folder if it was measured before; measuring takes some seconds.
 
     What is kept is found by the CPU's name, its cores and the threads. `again` measures anew; so does what was
-    measured while the machine was busy.
+    measured while the machine was busy. Only what measures calls `progress`, first with nothing done.
     """
     threads = default_threads() if threads is None else threads
     path = _path(threads)
     kept = None if again else _kept(path, threads)
     if kept is not None and kept.alone:
         return kept
-    found = measure(threads)
+    found = measure(threads, progress)
     if kept is not None and kept.gflops > found.gflops and not found.alone:
         return kept
     try:
@@ -129,7 +137,7 @@ def _path(threads: int) -> Path:
     return settings().cache_dir / "peak" / f"{digest}-{threads}.json"
 
 
-def measure(threads: int) -> Peak:
+def measure(threads: int, progress: Progress = _unheard) -> Peak:
     """Run the probes with `threads` threads: of each the best of as many runs as fit into 0.1 s, after a warm-up."""
     use_threads(threads)
     lanes, target = vectors()
@@ -139,18 +147,22 @@ def measure(threads: int) -> Peak:
     for loop in loops:
         functions[f"read_{loop.name}"] = probes.read(threads, lanes, loop.steps, loop.repeats)
         functions[f"copy_{loop.name}"] = probes.copy(threads, lanes, loop.half, 2 * loop.repeats)
+    progress(0, len(functions))
     library = probes.build(functions, target)
     sums = _zeros(row)
     fma = _best(threads, partial(library["fma"], _zeros(lanes), sums))
     levels, alone = [], fma.alone
-    for loop in loops:
+    for at, loop in enumerate(loops):
+        progress(1 + 2 * at, len(functions))
         read = _best(threads, partial(library[f"read_{loop.name}"], _zeros(loop.steps * row), sums))
+        progress(2 + 2 * at, len(functions))
         pair = _zeros(loop.half * row), _zeros(loop.half * row)
         copied = _best(threads, partial(library[f"copy_{loop.name}"], *pair))
         read_bytes, copied_bytes = 4 * row * loop.steps * loop.repeats, 2 * 4 * row * loop.half * 2 * loop.repeats
         rates = (round(read_bytes / read.seconds / 1e9, 1), round(copied_bytes / copied.seconds / 1e9, 1))
         levels.append(Level(loop.name, loop.capacity, *rates))
         alone = alone and read.alone and copied.alone
+    progress(len(functions), len(functions))
     gflops = round(2 * row * _FMAS / fma.seconds / 1e9, 1)
     return Peak(_name(), threads, gflops, _falling(levels), alone)
 

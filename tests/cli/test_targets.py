@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -18,8 +19,10 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     """What was asked of the probes, which find a busy machine on more than one thread."""
     calls: list[tuple[int, bool]] = []
 
-    def peak(threads: int, *, again: bool = False) -> Peak:
+    def peak(threads: int, *, again: bool, progress: Callable[[int, int], None]) -> Peak:
         calls.append((threads, again))
+        for done in range(3 if again else 0):
+            progress(done, 2)
         return Peak("some CPU, 2 cores", threads, 100.0 * threads, LEVELS, alone=threads == 1)
 
     monkeypatch.setattr(peak_module, "peak", peak)
@@ -30,7 +33,9 @@ def test_the_peak_is_shown_for_one_thread_and_for_all(
     asked: list[tuple[int, bool]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["targets", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
+    said = capsys.readouterr()
+    shown = json.loads(said.out)
+    assert not said.err
     assert (shown["targets"][0]["target"], shown["targets"][0]["missing"]) == ("auto", [])
     assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
         row["target"] for row in shown["targets"]
@@ -64,7 +69,10 @@ def test_the_instructions_of_every_target(asked: list[tuple[int, bool]], capsys:
 
 def test_measure_measures_again(asked: list[tuple[int, bool]], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["targets", "--measure"]) == 0
-    said = capsys.readouterr().out
+    said, shown = capsys.readouterr()
+    assert [line.split()[:3] for line in shown.splitlines()] == [
+        ["measuring", str(n), "threads" if n > 1 else "thread"] for n, _ in asked
+    ]
     assert all(again for _, again in asked)
     assert "some CPU, 2 cores" in said
     assert "100 GFLOP/s" in said

@@ -29,7 +29,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     found = iter(range(1, 100))
     name = peak_module._name()
     monkeypatch.setattr(peak_module, "settings", lambda: config.Settings(cache_dir=tmp_path))
-    monkeypatch.setattr(peak_module, "measure", lambda threads: Peak(name, threads, float(next(found)), PEAK.levels))
+    monkeypatch.setattr(peak_module, "measure", lambda threads, _: Peak(name, threads, float(next(found)), PEAK.levels))
     return tmp_path / "peak"
 
 
@@ -72,7 +72,7 @@ def test_the_peak_of_another_cpu_is_not_taken(kept: Path, monkeypatch: pytest.Mo
 def test_what_was_measured_on_a_busy_machine_is_measured_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([(5.0, False), (4.0, False), (6.0, False), (3.0, True), (9.0, True)])
     name = peak_module._name()
-    monkeypatch.setattr(peak_module, "measure", lambda threads: Peak(name, threads, (n := next(found))[0], (), n[1]))
+    monkeypatch.setattr(peak_module, "measure", lambda threads, _: Peak(name, threads, (n := next(found))[0], (), n[1]))
     monkeypatch.setattr(Peak, "from_dict", staticmethod(lambda data: Peak(**data)))
     assert [peak(1).gflops for _ in range(6)] == [5, 5, 6, 3, 3, 3]
 
@@ -82,13 +82,15 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(peak_module, "settings", lambda: config.Settings(cache_dir=tmp_path / "file"))
-    monkeypatch.setattr(peak_module, "measure", lambda threads: PEAK)
+    monkeypatch.setattr(peak_module, "measure", lambda threads, _: PEAK)
     assert peak(1) == PEAK
 
 
 @pytest.mark.slow
 def test_what_is_measured_makes_sense() -> None:
-    one, two = measure(1), measure(2)
+    told: list[tuple[int, int]] = []
+    one, two = measure(1, lambda done, total: told.append((done, total))), measure(2)
+    assert [done for done, _ in told] == list(range(told[0][1] + 1)) and len({total for _, total in told}) == 1
     for found in (one, two):
         assert found.gflops > 1
         assert found.levels[0].name == "L1"
