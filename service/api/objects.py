@@ -79,7 +79,7 @@ class Job(BaseModel):
     resolved: str | None = Field(description="The name of the machine that `target` meant.", examples=["x86-64-v4"])
     options: dict[str, Any]
     priority: int
-    attempts: int = Field(description="How often a server has begun it.")
+    attempts: int = Field(description="How often a server has begun it, since it last got on.")
     artifact: Digest | None
     records: Digest | None
     result: dict[str, Any] | None

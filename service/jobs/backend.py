@@ -33,6 +33,7 @@ from service.jobs.queue.running import Running, Watch
 from service.jobs.queue.scheduler import Scheduler
 from service.jobs.queue.submission import Submission
 from service.jobs.queue.sweep import sweep
+from service.jobs.queue.trials import settle_ended
 from service.jobs.webhooks.deliver import Webhooks
 from service.process.limits import Limits
 from service.process.pool import Pool
@@ -127,7 +128,9 @@ class Backend:
             queue_max=queue_max,
             queue_max_per_key=settings().queue_max_per_key,
         )
-        self.jobs = Jobs(self.database, self.blobs, self._hub, submission, self._changed, self._scheduler.find)
+        self.jobs = Jobs(
+            self.database, self.blobs, self._hub, submission, self._changed, self._scheduler.find, self._settle_ended
+        )
         beat_s = settings().server_lease_s / _BEATS_A_LEASE
         self._periodic = [
             Periodic("heartbeat", beat_s, self._keeper.beat),
@@ -155,7 +158,7 @@ class Backend:
         """Remove what is old (`service.jobs.queue.sweep`); it is done every ten minutes anyway."""
         self.workspace.sweep()
         self.store.sweep()
-        sweep(self.database, self.blobs, self.uploads, self.models)
+        sweep(self.database, self.blobs, self.uploads, self.models, self.records)
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Start no more jobs, give those that run `drain_s` seconds, and queue the others for the next server.
@@ -214,7 +217,11 @@ class Backend:
 
     def _recover(self) -> None:
         if self._keeper.recover():
+            self._settle_ended()
             self._changed()
+
+    def _settle_ended(self) -> None:
+        settle_ended(self.database, self.records)
 
     def _webhook_secret(self, owner: str) -> str | None:
         with self.database.read() as connection:

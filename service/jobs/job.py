@@ -18,11 +18,14 @@ from service.request import CompileRequest
 if TYPE_CHECKING:
     from service.artifact.entry import Entry
 
-__all__ = ["Event", "Job", "Origin", "State", "Submitted"]
+__all__ = ["Claim", "Event", "Job", "Origin", "State", "Submitted"]
 
 _MAX_EVENTS = 10_000
 
 AnyJob = TypeVar("AnyJob")
+
+Claim = tuple[str, int]
+"""A job's id and an epoch of it, which no two claims share: what a server holds that has begun the job."""
 
 
 class State(StrEnum):

@@ -10,7 +10,7 @@ from service.process.task import Emit, finite
 
 __all__ = ["EVENTS", "Heard"]
 
-EVENTS = frozenset({"stage", "progress", "log", "metric"})
+EVENTS = frozenset({"stage", "progress", "log", "metric", "trial"})
 """What a child tells of itself; `state` and `done`, by which a listener knows the end, are the server's to say."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from service.config import Settings, settings
 from service.process.sandbox.kernel import prctl
 
-__all__ = ["Limits", "become_subreaper", "die_with_parent", "kernel_oom_kills", "name_process"]
+__all__ = ["Limits", "become_subreaper", "die_with_parent", "kernel_oom_kills", "name_process", "tuning_time_s"]
 
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -64,6 +64,12 @@ class Limits:
         # Where the machine itself runs out of memory, a compile is what the kernel should take, not the server.
         with contextlib.suppress(PermissionError):  # in a job's sandbox, before which it has been written
             Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def tuning_time_s(time_s: float | None) -> float:
+    """Return how long a tuning may search: its own time, or so long that it ends within RELAXC_TUNE_TIMEOUT_S."""
+    limit_s = settings().tune_timeout_s
+    return max(limit_s - _TUNE_GRACE_S, limit_s / 2) if time_s is None else time_s
 
 
 def die_with_parent(parent_pid: int) -> None:

@@ -6,7 +6,7 @@ import errno
 import fcntl
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -31,12 +31,21 @@ class Journal:
     leaves, is cut off.
     """
 
-    def __init__(self, folder: Path, *, resume: bool) -> None:
-        """With `resume` what `folder` has is known; without, all files that no process writes to are emptied.
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        resume: bool,
+        known: Mapping[str, Any] | None = None,
+        told: Callable[[str, Any], None] = lambda name, value: None,
+    ) -> None:
+        """With `resume` what `folder` has is known, and what is `known` from elsewhere; without, all files that no
+        process writes to are emptied. `told` hears of each line that is on the disk.
 
         Raise StoreUnwritable where nothing can be written.
         """
-        self._known: dict[str, Any] = {}
+        self._known: dict[str, Any] = dict(known or {}) if resume else {}
+        self._told = told
         try:
             folder.mkdir(parents=True, exist_ok=True)
             (folder.parent / ".gitignore").write_text("*\n")
@@ -75,6 +84,7 @@ class Journal:
             raise _unwritable(self.folder, error) from error
         self._end += len(data)
         self._known[name] = value
+        self._told(name, value)
 
     def trial(self, task: Task, point: Parameters) -> Outcome | None:
         """Return what became of `point` before, if it was measured."""

@@ -21,7 +21,9 @@ class TuneOptions:
 
     `tasks` is `all`, or numbers of the list: `0,3-5`. `records` are files and folders of records to start from, `into`
     the folder that new ones are added to; `threads` 0 is one for each core. `resume` goes on with the run that was
-    interrupted; `again` searches also for what has a record, `exhaustive` gives nothing up before its trials.
+    interrupted; `again` searches also for what has a record, `exhaustive` gives nothing up before its trials. With
+    `durable` the run tells its journal, line by line as events, to who keeps it, goes on with what the job's folder has
+    of that, and `time_s` is for all such runs together.
     `rpc_tracker` is HOST:PORT of TVM's tracker, where the devices are registered under `rpc_key`. `list_only` says what
     the tasks are and measures nothing.
     """
@@ -36,6 +38,7 @@ class TuneOptions:
     resume: bool = False
     again: bool = False
     exhaustive: bool = False
+    durable: bool = False
     rpc_tracker: str = ""
     rpc_key: str = ""
     list_only: bool = False

@@ -94,21 +94,27 @@ class TuningRun:
         confirmed: Confirmed = lambda candidate: None,
         refused: Confirmed = lambda candidate: None,
         report: Callable[[dict[str, Any]], None] = lambda event: None,
+        spent_s: float = 0.0,
+        passed: Callable[[float], None] = lambda seconds: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`spent_s` of the budget's time were spent before; `passed` hears after each round how much it is now."""
         self.candidates = [_candidate(task, start, seed) for task, start in zip(tasks, starts, strict=True)]
         self.plan = Plan([one.progress for one in self.candidates], budget)
         self._budget, self._measurer, self._journal = budget, measurer, journal
         self._confirmed, self._refused, self._report, self._clock = confirmed, refused, report, clock
-        self._began = clock()
+        self._passed = passed
+        self._began = clock() - spent_s
         self.new_trials = 0
         self.measuring_s = 0.0
 
     def run(self) -> list[Candidate]:
-        """Spend the budget; then compare what was not compared yet, so that every measured task has a verdict."""
-        while not self._late() and (chosen := self.plan.next()) is not None:
-            index, count = chosen
-            self._round(index, count)
+        """Spend the budget; then compare what was not compared yet, so that every measured task has a verdict.
+
+        What the journal has takes no time, so that it is told also where the time is over.
+        """
+        while (chosen := self.plan.next()) is not None and self._round(*chosen):
+            pass
         for index, candidate in enumerate(self.candidates):
             candidate.progress.done = candidate.progress.done or "the budget is spent"
             self._conclude(candidate)
@@ -116,16 +122,19 @@ class TuningRun:
         return self.candidates
 
     def elapsed(self) -> float:
-        """Return the seconds since the run began."""
+        """Return the seconds since the run began, and those spent before."""
         return self._clock() - self._began
 
     def _late(self) -> bool:
         return self._budget.time_s is not None and self.elapsed() >= self._budget.time_s
 
-    def _round(self, index: int, count: int) -> None:
+    def _round(self, index: int, count: int) -> bool:
+        """False where the time is over and something was to be measured."""
         candidate = self.candidates[index]
         progress = candidate.progress
         points = progress.search.ask(count)
+        if any(self._journal.trial(candidate.task, point) is None for point in points) and self._late():
+            return False
         outcomes = self._measured(candidate.task, points)
         for point, outcome in zip(points, outcomes, strict=True):
             progress.search.tell(point, outcome.seconds)
@@ -136,6 +145,7 @@ class TuningRun:
         elif self._promising(candidate, _NOTABLE):
             self._confirm(candidate)
         self._tell(index)
+        return True
 
     def _measured(self, task: Task, points: Sequence[Parameters]) -> list[Outcome]:
         """Outcomes in order: from the journal where it has them, else measured, and written down as they come."""
@@ -145,6 +155,7 @@ class TuningRun:
             self._measurer.measure(task, new, lambda outcome: self._journal.add_trial(task, outcome))
             self.measuring_s += self._clock() - began
             self.new_trials += len(new)
+            self._passed(self.elapsed())
         found = [self._journal.trial(task, point) for point in points]
         return [outcome for outcome in found if outcome is not None]
 

@@ -6,8 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from service.tuning.run import Candidate, Start, TuningRun
 from service.tuning.summary import draw, summarize
 from service.tuning.task import Task
 from service.tuning.tasks import FoundTasks
+from service.tuning.told import ELAPSED, KNOWN, RECORD, STRUCK, Told, read_lines
 
 __all__ = ["Session"]
 
@@ -57,7 +59,7 @@ class Session:
         """Search for the tasks that were chosen and have no record, or all chosen ones with `again`."""
         options, tracker = self.options, self.options.tracker
         rpc = None if tracker is None else RpcOptions(*tracker, options.rpc_key)
-        with Journal(self.into / ".journal" / self._run_id(), resume=options.resume) as journal:
+        with self._journal() as journal:
             tasks, starts, kept = self._starts(journal)
             self.emit({"event": "log", "level": "info", "message": f"{len(tasks)} tasks, {len(kept)} on record"})
             with Measurer(
@@ -78,12 +80,34 @@ class Session:
                     confirmed=self._record,
                     refused=self._strike,
                     report=self.emit,
+                    spent_s=(journal.noted(ELAPSED) or 0.0) if options.durable else 0.0,
+                    passed=lambda seconds: self._pass(journal, seconds),
                 )
                 candidates = tuning.run()
         report = summarize(
             candidates, seconds=tuning.elapsed(), measuring_s=tuning.measuring_s, new_trials=tuning.new_trials
         )
         return candidates, {**self._about(), **report, "on_record": [record.to_dict() for record in kept]}
+
+    def _journal(self) -> Journal:
+        folder, resume = self.into / ".journal" / self.run, self.options.resume or self.options.durable
+        return Journal(folder, resume=resume, known=self._before, told=self._tell)
+
+    @cached_property
+    def _before(self) -> dict[str, Any]:
+        """What runs of this job told that were interrupted elsewhere, or in a folder that is gone."""
+        file = self.workdir / KNOWN
+        if not self.options.durable or not file.exists():
+            return {}
+        return {one.name: one.value for one in read_lines(file.read_text()) if one.run == self.run}
+
+    def _tell(self, name: str, value: Any) -> None:
+        if self.options.durable and self._before.get(name) != value:
+            self.emit({"event": "trial", **Told(self.run, name, value).to_dict()})
+
+    def _pass(self, journal: Journal, seconds: float) -> None:
+        if self.options.durable:
+            journal.note(ELAPSED, seconds)
 
     def _starts(self, journal: Journal) -> tuple[list[Task], list[Start], list[Record]]:
         """The tasks to search for and where each starts from, and the records that make others needless.
@@ -118,12 +142,18 @@ class Session:
         places = [*map(Path, self.options.records), *([self.into] if self.into.exists() else [])]
         return RecordSet(record for place in places for record in read(place)).for_target(self.target)
 
-    def _run_id(self) -> str:
-        """What tells this run from others in the same folder; how long it may go on does not count."""
-        options = self.options
+    @cached_property
+    def run(self) -> str:
+        """What tells this run from others in the same folder; how long it may go on does not count.
+
+        Times of another machine are none of this one's, so its name does. Where the records lie that it began with does
+        not, which differs from server to server: where it began is noted.
+        """
+        options, compiling = self.options, replace(self.request.options, records=())
+        request = replace(self.request, options=compiling).to_dict()
         what = {
-            "request": {**self.request.to_dict(), "model": self.request.model.digest},
-            "options": [options.seed, self.threads, options.rpc_key],
+            "request": {**request, "model": self.request.model.digest},
+            "options": [options.seed, self.threads, self.provenance.host],
             "versions": versions(),
         }
         return hashlib.sha256(canonical_json(what).encode()).hexdigest()[:16]
@@ -137,15 +167,18 @@ class Session:
         found = read(self.into).get(key) if self.into.exists() else None
         if found is not None and (dict(found.parameters), found.trace) == (dict(how.parameters), how.trace):
             remove(self.into, [found])
+            self._tell(f"{STRUCK} {found.digest}", found.digest)
             message = f"{task.name}: record {found.digest} does not run here or gives other numbers; it is removed"
             self.emit({"event": "log", "level": "warning", "message": message})
 
     def _record(self, candidate: Candidate) -> None:
-        append(self.into, [self.provenance.record(candidate)])
+        record = self.provenance.record(candidate)
+        append(self.into, [record])
+        self._tell(f"{RECORD} {record.digest}", record.to_dict())
 
     def _about(self) -> dict[str, Any]:
         return {
-            "run": self._run_id(),
+            "run": self.run,
             "model": self.request.model.path.name,
             "target": self.target.name,
             "threads": self.threads,

@@ -12,6 +12,7 @@ from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind
 from service.process.limits import Limits
 from tests.jobs.light_worker import BY_SEED, light_zygote
+from tests.jobs.stepped import OpenStepped, SteppedBackend
 from tests.jobs.zygotes import Lender
 from tests.postgres import postgres, postgres_server
 
@@ -69,3 +70,21 @@ def open_backend(
     yield make
     for backend in opened:
         backend.close()
+
+
+@pytest.fixture
+def servers(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStepped]:
+    """Servers over one database and one folder of blobs, which do nothing by themselves."""
+    monkeypatch.setattr("service.jobs.queue.scheduler.Scheduler.start", lambda scheduler: None)
+    monkeypatch.setattr("service.jobs.backend.Periodic", lambda *_: None)
+    opened: list[SteppedBackend] = []
+
+    def make(name: str) -> SteppedBackend:
+        blobs = str(tmp_path / "blobs")
+        opened.append(SteppedBackend(tmp_path / name, database_url=database_url, blobs_url=blobs, workers=2))
+        opened[-1]._periodic = []
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()

@@ -4,23 +4,59 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from service.jobs.database.rows import JobKind
 from service.process.task import Emit
+from service.tuning.measure.outcome import Outcome
+from service.tuning.told import KNOWN, TRIAL, Told, read_lines
+from tests.records.samples import record
 
 
 def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Tells progress for `time_s` seconds, then leaves a report and a curve."""
     emit({"event": "stage", "stage": "tune", "state": "start"})
-    total = int(payload.get("time_s", 0.1) * 100)
+    total = int(payload["time_s"] * 100) if payload["time_s"] < 60 else 10
     for done in range(total):
         emit({"event": "progress", "stage": "tune", "done": done + 1, "total": total})
         time.sleep(0.01)
     (workdir / "report.json").write_text('{"tasks": []}')
     (workdir / "curve.png").write_bytes(b"\x89PNG")
     emit({"event": "result", "files": ["report.json", "curve.png"], "summary": {"gain": 1.5, "kept": [str(workdir)]}})
+
+
+def search(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Goes on with the trials that were told: does three, tells each, and hangs in the next until all nine are told.
+
+    With seed 1 it dies instead. Of each it tells the record too.
+    """
+    known = [one for one in read_lines((workdir / KNOWN).read_text()) if one.kind == TRIAL]
+    for number in range(len(known), SEARCHED):
+        if number == len(known) + 3:
+            if payload["seed"] == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        for told in trial_of(number):
+            emit({"event": "trial", **told.to_dict()})
+    emit({"event": "result", "files": [], "summary": {"known": len(known), "time_s": payload["time_s"]}})
+
+
+SEARCHED = 9
+SEARCHES = {JobKind.TUNE: "tests.jobs.durable_entries:search"}
+
+
+def trial_of(number: int) -> list[Told]:
+    """What `search` tells of one trial."""
+    outcome = Outcome({"rows": number}, "measured", 1e-3 / (number + 1), runs=5)
+    won = record(parameters={"rows": number}, seconds=1e-3 / (number + 1))
+    return [
+        Told("0123456789abcdef", f"record {won.digest}", won.to_dict()),
+        Told("0123456789abcdef", f"trial task rows={number}", asdict(outcome)),
+    ]
 
 
 def report(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

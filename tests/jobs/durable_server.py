@@ -1,6 +1,6 @@
-"""A server without HTTP, to be killed: `python -m tests.jobs.durable_server CACHE DATABASE_URL ENTRY [SEED…]`.
+"""A server without HTTP, to be killed: `python -m tests.jobs.durable_server CACHE DATABASE_URL ENTRY [SEED|tune …]`.
 
-It submits a compile for each seed, tells its job's id, and serves until it is told to stop.
+It submits a compile for each seed, or a tuning, tells its job's id, and serves until it is told to stop.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest
 from service.process import flavour_zygote
 from service.request import CompileOptions
 from tests.api.conftest import make_onnx
+from tests.jobs.durable_entries import SEARCHES
 from tests.jobs.light_worker import light_zygote
 
 if __name__ == "__main__":
     cache, url, entry, *seeds = sys.argv[1:]
     flavour_zygote.Zygote = light_zygote  # type: ignore[assignment, misc]  # as it starts one
-    with Backend(Path(cache), database_url=url, entry=entry) as backend:
+    with Backend(Path(cache), database_url=url, entry=entry, entries=SEARCHES) as backend:
         data = make_onnx(4)
         sha256 = hashlib.sha256(data).hexdigest()
         if seeds:
@@ -27,9 +28,8 @@ if __name__ == "__main__":
                 part.write(data)
             backend.uploads.finish(LOCAL_OWNER, sha256)
         for seed in seeds:
-            asked = JobRequest(
-                JobKind.COMPILE, model=sha256, target="x86-64-v3", options=CompileOptions(seed=int(seed))
-            )
+            kind, number = (JobKind.TUNE, 0) if seed == "tune" else (JobKind.COMPILE, int(seed))
+            asked = JobRequest(kind, model=sha256, target="x86-64-v3", options=CompileOptions(seed=number))
             print(backend.jobs.submit(LOCAL_OWNER, asked).job.id, flush=True)
         print("ready", flush=True)
         sys.stdin.read()

@@ -7,14 +7,15 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from service.errors import Cancelled
+from service.errors import Cancelled, ServiceError
 from service.jobs.backend import Backend
-from service.jobs.database.rows import Claim, JobRow
+from service.jobs.database.rows import JobRow
 from service.jobs.database.transitions import Outcome
+from service.jobs.job import Claim
 from service.jobs.queue.running import Running
 from tests.waiting import PATIENCE_S
 
-__all__ = ["Held", "SteppedBackend"]
+__all__ = ["Held", "OpenStepped", "SteppedBackend", "begun", "give_way"]
 
 T = TypeVar("T")
 
@@ -132,3 +133,17 @@ class SteppedBackend(Backend):
         for held in self.held.values():
             held.release()
         super().close()
+
+
+OpenStepped = Callable[[str], SteppedBackend]
+
+
+def begun(server: SteppedBackend, *, tune: bool = False) -> Held:
+    held = server.begin(tune=tune)
+    assert held is not None
+    return held
+
+
+def give_way(held: Held) -> None:
+    """As for a compile that needs the memory."""
+    held.running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)

@@ -22,9 +22,12 @@ from service.jobs.job import State
 from service.jobs.queue.orphans import remove_orphans
 from service.process.workspace import Workspace
 from tests.jobs.conftest import BY_SEED, OpenBackend
+from tests.jobs.durable_entries import SEARCHED
 from tests.jobs.entries import seed_of
+from tests.jobs.queue.test_trials import told_by
 from tests.processes import name_of
 from tests.waiting import PATIENCE_S
+from tests.waiting import until as wait_for
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -35,7 +38,7 @@ class Server:
     def __init__(self, cache: Path, url: str, *entries: str, **settings: object) -> None:
         environment = {f"RELAXC_{name.upper()}": str(value) for name, value in settings.items()}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.jobs.durable_server", cache, url, BY_SEED, *map(str, map(seed_of, entries))],
+            [sys.executable, "-m", "tests.jobs.durable_server", cache, url, BY_SEED, *map(_asked, entries)],
             cwd=ROOT,
             env={**os.environ, **environment},
             stdin=subprocess.PIPE,
@@ -61,6 +64,10 @@ class Server:
     def close(self) -> None:
         """Ends it in order, if it still runs."""
         self.process.communicate(timeout=PATIENCE_S)
+
+
+def _asked(entry: str) -> str:
+    return entry if entry == "tune" else str(seed_of(entry))
 
 
 def _until_ready(lines: Iterable[str]) -> Iterator[str]:
@@ -170,6 +177,21 @@ def test_a_cancel_that_a_server_did_not_live_to_see_holds(
     first.kill()
     open_backend()
     assert until(look, id, lambda row: row.ended).state is State.CANCELLED
+
+
+@pytest.mark.slow
+def test_a_tuning_outlives_every_server(start: Start, look: Look, database: Database) -> None:
+    """`kill -9` of two servers, each of which had done three trials: the third does what is left."""
+    server = start("tune")
+    (id,) = server.ids
+    for told in range(3, SEARCHED, 3):
+        wait_for(lambda told=told: told_by(database, id) == told)
+        server.kill()
+        server = start()
+    row = until(look, id, lambda row: row.ended)
+    assert row.state is State.SUCCEEDED, row.error
+    assert (row.result or {})["known"] == SEARCHED - 3
+    server.close()
 
 
 def pause(server: Server, folder: Path) -> None:

@@ -99,6 +99,28 @@ def test_time_ends_a_run(tmp_path: Path) -> None:
     assert done.verdict is not None
 
 
+def test_what_was_measured_takes_no_time_when_it_is_told_again(tmp_path: Path) -> None:
+    """A run that is resumed when its time is over ends with everything that was measured, and measures nothing."""
+    whole, again = FakeMeasurer(), FakeMeasurer()
+    spent: list[float] = []
+    now = iter(range(1000))
+    options: dict[str, Any] = {"budget": Budget(1000, time_s=20.0), "clock": lambda: float(next(now))}
+    (want,) = run(tmp_path, [task()], whole, passed=spent.append, **options)
+    (got,) = run(tmp_path, [task()], again, resume=True, spent_s=20.0, **options)
+    assert 0 < spent[-1] == max(spent)
+    assert again.measured == []
+    assert (got.progress.trials, got.verdict) == (want.progress.trials, want.verdict)
+
+
+def test_the_time_of_earlier_runs_counts(tmp_path: Path) -> None:
+    now = iter(range(1000))
+    options: dict[str, Any] = {"budget": Budget(1000, time_s=20.0), "clock": lambda: float(next(now))}
+    measurers = [FakeMeasurer(), FakeMeasurer()]
+    for spent_s, measurer in zip((0.0, 15.0), measurers, strict=True):
+        run(tmp_path / str(spent_s), [task()], measurer, spent_s=spent_s, **options)
+    assert 0 < len(measurers[1].measured) < len(measurers[0].measured)
+
+
 def test_equal_seeds_and_values_give_equal_runs(tmp_path: Path) -> None:
     first, second = FakeMeasurer(), FakeMeasurer()
     tasks = [task("a"), task("b", weight=3)]

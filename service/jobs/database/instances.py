@@ -11,8 +11,8 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from service.jobs.database.engine import now
-from service.jobs.database.rows import Claim
 from service.jobs.database.tables import instances, jobs
+from service.jobs.job import Claim
 
 __all__ = ["beat", "bury", "dead", "forget", "is_registered", "register", "suspicious"]
 

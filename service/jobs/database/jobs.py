@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from service.errors import InvalidOption
-from service.jobs.database.rows import Claim, JobKind, JobPage, JobRow
-from service.jobs.database.tables import job_events, jobs
+from service.jobs.database.rows import JobKind, JobPage, JobRow
+from service.jobs.database.tables import job_events, job_trials, jobs
 from service.jobs.database.upsert import insert_new
-from service.jobs.job import State
+from service.jobs.job import Claim, State
 
 __all__ = [
     "any_queued",
@@ -144,6 +144,7 @@ def remove_ended(connection: Connection, before: float, limit: int = 500) -> lis
     rows = connection.execute(old.order_by(jobs.c.finished).limit(limit)).all()
     ids = [row.id for row in rows]
     if ids:
+        connection.execute(sa.delete(job_trials).where(job_trials.c.job.in_(ids)))
         connection.execute(sa.delete(job_events).where(job_events.c.job.in_(ids)))
         connection.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
     return [((row.id, row.epoch), JobKind(row.kind)) for row in rows]

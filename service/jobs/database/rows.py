@@ -7,14 +7,13 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from service.jobs.job import State
+from service.jobs.job import Claim, State
 from service.request import CompileOptions, ModelFormat
 
 __all__ = [
     "LOCAL_OWNER",
     "SCOPES",
     "AuditRow",
-    "Claim",
     "EventRow",
     "JobKind",
     "JobPage",
@@ -135,17 +134,12 @@ def iso_time(seconds: float | None) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-Claim = tuple[str, int]
-"""A job's id and an epoch of it, which no two claims share: what a server holds that has begun the job."""
-
-
 @dataclass(frozen=True, slots=True)
 class JobRow:
     """One job as it is now. Times are Unix seconds; `number` orders all jobs by their creation.
 
-    `target`, `options` and `records_in` say what was asked for; `artifact`, `records` (a record set's digest) and
-    `result` what came of it; `error` is as docs/api.md shows it. `instance` is the server that runs it. `epoch` grows
-    with every claim and with nothing else; `attempts` does not count a claim that was given back.
+    `target`, `options` and `records_in` say what was asked for; `artifact`, `records` (a record set's digest), `result`
+    and `error` (as docs/api.md shows it) what came of it. The server `instance` runs it by the claim of this `epoch`.
     """
 
     id: str

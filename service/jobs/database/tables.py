@@ -29,6 +29,7 @@ __all__ = [
     "idempotency",
     "instances",
     "job_events",
+    "job_trials",
     "jobs",
     "metadata",
     "model_aliases",
@@ -101,6 +102,17 @@ job_events = Table(
     Column("seq", Integer, primary_key=True, autoincrement=False),
     Column("time", Double, nullable=False),
     Column("data", JSON, nullable=False),
+    ForeignKeyConstraint(["job"], ["jobs.id"], ondelete="CASCADE"),
+)
+
+job_trials = Table(
+    "job_trials",
+    metadata,
+    Column("job", _Id, primary_key=True),
+    Column("seq", Integer, primary_key=True, autoincrement=False),
+    Column("run", String(16), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("value", JSON, nullable=False),
     ForeignKeyConstraint(["job"], ["jobs.id"], ondelete="CASCADE"),
 )
 

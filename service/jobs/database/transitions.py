@@ -18,11 +18,11 @@ from sqlalchemy.engine import Connection
 
 from service.artifact.entry import Entry
 from service.errors import Cancelled, RelaxcError, ServerDied
-from service.jobs.database import artifacts, deliveries, events, instances, records, shares
+from service.jobs.database import artifacts, deliveries, events, instances, records, shares, trials
 from service.jobs.database.jobs import find, get
-from service.jobs.database.rows import Claim, JobKind, JobRow, RecordsRow
+from service.jobs.database.rows import JobKind, JobRow, RecordsRow
 from service.jobs.database.tables import jobs
-from service.jobs.job import State
+from service.jobs.job import Claim, State
 from service.process.task import finite
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Candidate",
     "Lane",
     "Outcome",
+    "add_records",
     "claim",
     "end",
     "finish_now",
@@ -145,7 +146,16 @@ def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
         return None
     weight = connection.scalar(sa.select(jobs.c.weight).where(jobs.c.id == job.id))
     shares.charge(connection, job.owner, float(weight or 1.0), seconds)
+    if outcome.error is None or outcome.records is not None:
+        trials.remove(connection, job.id)
     return get(connection, job.id)
+
+
+def add_records(connection: Connection, row: RecordsRow) -> None:
+    """Give an ended tuning, and its owner, what it had won until then; one that has records keeps them."""
+    ended = sa.update(jobs).where(jobs.c.id == row.job, jobs.c.finished.is_not(None), jobs.c.records.is_(None))
+    if connection.execute(ended.values(records=row.digest)).rowcount:
+        records.insert(connection, row)
 
 
 def finish_now(connection: Connection, id: str, outcome: Outcome) -> JobRow:
@@ -178,7 +188,7 @@ def give_back(connection: Connection, job: JobRow, reason: str = "the server sto
 
     One that is to be cancelled ends instead. Returns it as it is now, None when this claim on it is over.
     """
-    changed = _queue_or_cancel(connection, job.claim, reason, attempts=job.attempts - 1)
+    changed = _queue_or_cancel(connection, job.claim, reason, attempts=jobs.c.attempts - 1)
     return get(connection, job.id) if changed else None
 
 
@@ -187,11 +197,12 @@ def recover(connection: Connection, claim: Claim) -> JobRow | None:
 
     Returns it as it is now, None when the claim is over: it was settled already, and may run elsewhere.
     """
+    connection.execute(sa.select(jobs.c.id).where(jobs.c.id == claim[0]).with_for_update())
     job = find(connection, claim[0])
     if job is None:
         return None
     if job.cancelling or job.attempts < MAX_ATTEMPTS:
-        changed = _queue_or_cancel(connection, claim, "the server died", attempts=job.attempts)
+        changed = _queue_or_cancel(connection, claim, "the server died")
     else:
         died = ServerDied(f"the server died {job.attempts} times while it ran this job", stage=job.stage)
         changed = _end(connection, job.id, Outcome(error=died), *held(claim))
@@ -203,18 +214,18 @@ def held(claim: Claim) -> tuple[Any, ...]:
     return jobs.c.state == State.RUNNING, jobs.c.epoch == claim[1]
 
 
-def _queue_or_cancel(connection: Connection, claim: Claim, reason: str, *, attempts: int) -> bool:
+def _queue_or_cancel(connection: Connection, claim: Claim, reason: str, **columns: Any) -> bool:
     """Whoever cancels at the same moment has marked it before the first UPDATE, or finds it queued after it."""
-    if _queue_again(connection, claim, reason, attempts):
+    if _queue_again(connection, claim, reason, **columns):
         return True
     cancelled = Outcome(error=Cancelled("the job was cancelled"))
     return _end(connection, claim[0], cancelled, *held(claim), jobs.c.cancelling)
 
 
-def _queue_again(connection: Connection, claim: Claim, reason: str, attempts: int) -> bool:
+def _queue_again(connection: Connection, claim: Claim, reason: str, **more: Any) -> bool:
     told = [(time.time(), {"event": "state", "state": State.QUEUED.value, "reason": reason})]
     columns = {"state": State.QUEUED, "instance": None, "stage": None, "done": None, "total": None, "started": None}
-    return events.append(connection, claim[0], told, *held(claim), ~jobs.c.cancelling, attempts=attempts, **columns)
+    return events.append(connection, claim[0], told, *held(claim), ~jobs.c.cancelling, **columns, **more)
 
 
 def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool:

@@ -39,14 +39,17 @@ class Jobs:
         submission: Submission,
         changed: Callable[[], None],
         running: Callable[[str], Running | None],
+        settle: Callable[[], None],
     ) -> None:
-        """`changed` is called when the scheduler has something to do; `running` finds a job that runs here."""
+        """`changed` is called when the scheduler has something to do, `settle` when a job has ended that nobody ran;
+        `running` finds a job that runs here."""
         self._database = database
         self._blobs = blobs
         self._hub = hub
         self._submission = submission
         self._changed = changed
         self._running = running
+        self._settle = settle
 
     def submit(
         self, owner: Owner, request: JobRequest, *, idempotency_key: str | None = None, body_digest: str = ""
@@ -97,6 +100,8 @@ class Jobs:
         running = self._running(id)
         if running is not None and found is State.RUNNING:
             running.cancel(reason)
+        if job.kind is JobKind.TUNE and found is State.QUEUED:
+            self._settle()
         self._hub.notify(id)
         self._changed()
         return self.get(owner, id)

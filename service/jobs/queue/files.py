@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database.rows import Claim, JobKind
+from service.jobs.database.rows import JobKind
+from service.jobs.job import Claim
 
 __all__ = ["LOG", "TUNE_FILES", "blob_of", "blobs_of", "latest"]
 

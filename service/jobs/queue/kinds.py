@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from service.artifact.key import key_for
 from service.compiler import places_read
 from service.config import settings
+from service.errors import RelaxcError, ServiceError
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database.rows import JobKind, JobRow, Owner
+from service.jobs.database.rows import JobKind, JobRow, Owner, RecordsRow
 from service.jobs.database.transitions import Outcome
+from service.jobs.job_error import job_error
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
 from service.jobs.once import Ask, CompileOnce
 from service.jobs.queue.files import TUNE_FILES, blob_of
 from service.jobs.queue.running import Running
+from service.jobs.queue.trials import kept_records
 from service.process.bounds import checked
-from service.process.limits import Limits
+from service.process.limits import Limits, tuning_time_s
 from service.process.plain import MAX_READ_BYTES, open_left
 from service.process.pool import Pool
 from service.process.sandbox.confinement import Confinement, folders_of
@@ -30,8 +35,11 @@ from service.process.task import Flavour, Task, finite
 from service.process.unnamed import unnamed
 from service.process.workspace import Workspace
 from service.request import CompileOptions, CompileRequest, ModelRef, TargetSpec
+from service.tuning.told import KNOWN, lines_of
 
 __all__ = ["ENTRIES", "Kinds", "compile_request"]
+
+_LOG = logging.getLogger("relaxc.jobs")
 
 ENTRIES = {
     JobKind.TUNE: "service.jobs.entries:tune_model",
@@ -87,7 +95,28 @@ class Kinds:
             reads = (*folders_of(model.path), *places_read(request), _peak_folder())
             payload = {"request": request.to_dict(), **_tune_options(job), "records": list(request.options.records)}
             limits = self.limits.for_tuning(job.extras.get("time_s"))
-            return self._run(running, payload, Flavour(model.format), Confinement(reads), limits, self._tuned)
+            try:
+                files = {KNOWN: lines_of(running.trials.known())}
+            except ServiceError as error:  # without them it would begin anew
+                running.cancel(error, give_back=True)
+                raise
+            try:
+                return self._run(
+                    running, payload, Flavour(model.format), Confinement(reads), limits, self._tuned, files
+                )
+            except Exception as error:
+                if running.give_back or running.lost:
+                    raise
+                return Outcome(records=self._won(running), error=job_error(error, job.id, reason=running.reason))
+
+    def _won(self, running: Running) -> RecordsRow | None:
+        """What a tuning that is to end has won; where that cannot be kept now, `settle_ended` does it later."""
+        try:
+            running.flush()
+            return kept_records(self.records, running.job, running.trials.known())
+        except RelaxcError as error:
+            _LOG.warning("the records of job %s: %s", running.job.id, error)
+            return None
 
     def _tuned(self, job: JobRow, workdir: Path, result: dict[str, Any]) -> Outcome:
         files = [str(name) for name in result.get("files", ())]
@@ -129,9 +158,13 @@ class Kinds:
         allowed: Confinement,
         limits: Limits,
         keep: Callable[[JobRow, Path, dict[str, Any]], Outcome],
+        files: Mapping[str, str] = MappingProxyType({}),
     ) -> Outcome:
+        """Runs the child, which finds `files` in its folder."""
         workdir = self.workspace.folder("job")
         try:
+            for name, text in files.items():
+                (workdir / name).write_text(text)
             task = Task(self.entries[running.job.kind], payload, workdir, flavour, limits, confinement=allowed)
             with running.at(workdir):
                 result = self.pool.run(task, running.take, cancellation=running.cancellation)
@@ -157,9 +190,10 @@ def compile_request(job: JobRow, model: ModelRef, records: RecordSets) -> Compil
 
 
 def _tune_options(job: JobRow) -> dict[str, Any]:
-    """What of `service.tuning.options.TuneOptions` a request may say; records found are in the job's own folder."""
-    asked = {name: job.extras[name] for name in ("trials", "time_s") if job.extras.get(name) is not None}
-    return {**asked, "seed": job.options["seed"]}
+    """What of `service.tuning.options.TuneOptions` a request may say; its trials outlive the job's folder."""
+    asked = {} if job.extras.get("trials") is None else {"trials": job.extras["trials"]}
+    time_s = tuning_time_s(job.extras.get("time_s"))
+    return {**asked, "time_s": time_s, "seed": job.options["seed"], "durable": True}
 
 
 def _peak_folder() -> Path:

@@ -17,6 +17,7 @@ from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
 from service.jobs.queue.eventlog import EventLog
 from service.jobs.queue.files import LOG, blob_of
+from service.jobs.queue.trials import TrialLog
 from service.process.plain import open_plain
 from service.process.pool import Cancellation
 
@@ -50,6 +51,7 @@ class Running:
         self.give_back = False
         self.workdir: Path | None = None
         self.events = EventLog(database, job)
+        self.trials = TrialLog(database, job)
         self._blobs = blobs
         self._tell = tell
         self._watch = watch
@@ -75,10 +77,13 @@ class Running:
         self.cancel(Cancelled("the job has been taken from this server"))
 
     def take(self, data: dict[str, Any]) -> None:
-        """Take an event of its process."""
-        self._watch(self.job, data)
-        if self.events.take(data):
-            self._tell(self.job.id)
+        """Take an event of its process. Trials are no part of the job's story, and a tuning's alone."""
+        if data.get("event") != "trial":
+            self._watch(self.job, data)
+            if self.events.take(data):
+                self._tell(self.job.id)
+        elif self.tunes:
+            self.trials.take(data)
         self._stop_if_lost()
 
     def is_in(self, state: State, error: dict[str, Any] | None = None) -> None:
@@ -87,12 +92,18 @@ class Running:
 
     def flush(self) -> None:
         """Write what it has told."""
+        self.trials.flush()
         if self.events.flush():
             self._tell(self.job.id)
         self._stop_if_lost()
 
+    @property
+    def lost(self) -> bool:
+        """Whether something that it told was refused, as the claim is over."""
+        return self.events.lost or self.trials.lost
+
     def _stop_if_lost(self) -> None:
-        if self.events.lost:
+        if self.lost:
             self.give_up()
 
     @contextmanager

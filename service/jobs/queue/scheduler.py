@@ -3,7 +3,7 @@
 Several servers of one database each have a scheduler; a lock in the database lets one of them choose at a time. What it
 holds is known by its claim, so that a thread that ends late takes away nothing but its own.
 Compiles, benches and verifications have `workers` slots. Tuning has slots of its own, and gives way: a job that waits
-only for memory that tuning holds has the tuning queued again.
+only for memory that tuning holds has the youngest tuning queued again, and no more of them than it needs.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping
 from service.errors import Cancelled, ServiceError
 from service.jobs.database import jobs, transitions
 from service.jobs.database.engine import Database
-from service.jobs.database.rows import Claim, JobRow
+from service.jobs.database.rows import JobRow
 from service.jobs.database.transitions import Candidate, Lane
+from service.jobs.job import Claim
 from service.jobs.queue.budget import Budget
 from service.jobs.queue.running import Running
 
@@ -136,7 +137,7 @@ class Scheduler:
         for key, running in held.items():
             if mine.get(key):
                 running.cancel(Cancelled("the job was cancelled"))
-            elif key not in mine or running.events.lost:
+            elif key not in mine or running.lost:
                 running.give_up()
         for claim in mine.keys() - held.keys():
             # Started in the database, and then not here: there was no thread to be had, or a bug.
@@ -206,9 +207,17 @@ class Scheduler:
             if self._budget.fits(job.memory_bytes):
                 return True
             if tuning and self._budget.fits(job.memory_bytes, freed=freed):
-                for running in tuning:
-                    running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)
+                self._make_way(job, tuning)
             return False
+
+    def _make_way(self, job: Candidate, tuning: list[Running]) -> None:
+        """Has as many tunings end as the job needs: first those that end already, then the youngest."""
+        freed, ends = 0, [running for running in tuning if running.cancellation.cancelled]
+        for running in (*ends, *(one for one in reversed(tuning) if one not in ends)):
+            if self._budget.fits(job.memory_bytes, freed=freed):
+                return
+            freed += running.memory_bytes
+            running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)
 
     def _run_one(self, key: Claim, running: Running) -> None:
         try:

@@ -8,18 +8,21 @@ from service.config import settings
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import deliveries, idempotency, jobs
 from service.jobs.database.engine import Database
-from service.jobs.database.rows import Claim, JobKind
+from service.jobs.database.rows import JobKind
+from service.jobs.job import Claim
 from service.jobs.objects.models import Models
+from service.jobs.objects.recordsets import RecordSets
 from service.jobs.objects.uploads import Uploads
 from service.jobs.queue.files import blobs_of
 from service.jobs.queue.orphans import remove_orphans
+from service.jobs.queue.trials import settle_ended
 
 __all__ = ["sweep"]
 
 _DELIVERIES_KEPT_S = 7 * 24 * 3600.0
 
 
-def sweep(database: Database, blobs: Blobs, uploads: Uploads, models: Models) -> None:
+def sweep(database: Database, blobs: Blobs, uploads: Uploads, models: Models, records: RecordSets) -> None:
     """Any number of servers may do it at once. Raise ServiceError, StoreUnwritable: the next one goes on."""
     uploads.sweep(settings().upload_expiry_s)
     blobs.local.sweep()
@@ -27,6 +30,7 @@ def sweep(database: Database, blobs: Blobs, uploads: Uploads, models: Models) ->
         database.take_time(connection)
         deliveries.remove_old(connection, time.time() - _DELIVERIES_KEPT_S)
         idempotency.remove_old(connection)
+    settle_ended(database, records)
     while gone := _forget_jobs(database):
         for claim, kind in gone:
             for name in blobs_of(claim, kind):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import Connection
 
-from service.errors import CompileFailed, ServiceError
+from service.errors import CompileFailed
 from service.jobs.database import artifacts, events, instances, records, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRow, RecordsRow
@@ -20,41 +20,10 @@ from service.jobs.queue.eventlog import EventLog
 from service.jobs.queue.files import blob_of
 from service.jobs.queue.running import Running
 from tests.jobs.rows import claim, find, put
-from tests.jobs.stepped import Held, SteppedBackend
+from tests.jobs.stepped import Held, OpenStepped, begun, give_way
 
 MIB = 1 << 20
 STAGE = {"event": "stage", "stage": "late", "state": "start"}
-
-Open = Callable[[str], SteppedBackend]
-
-
-@pytest.fixture
-def servers(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Open]:
-    """Servers over one database and one folder of blobs, which do nothing by themselves."""
-    monkeypatch.setattr("service.jobs.queue.scheduler.Scheduler.start", lambda scheduler: None)
-    monkeypatch.setattr("service.jobs.backend.Periodic", lambda *_: None)
-    opened: list[SteppedBackend] = []
-
-    def make(name: str) -> SteppedBackend:
-        blobs = str(tmp_path / "blobs")
-        opened.append(SteppedBackend(tmp_path / name, database_url=database_url, blobs_url=blobs, workers=2))
-        opened[-1]._periodic = []
-        return opened[-1]
-
-    yield make
-    for each in opened:
-        each.close()
-
-
-def begun(server: SteppedBackend, *, tune: bool = False) -> Held:
-    held = server.begin(tune=tune)
-    assert held is not None
-    return held
-
-
-def give_way(held: Held) -> None:
-    """As for a compile that needs the memory."""
-    held.running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)
 
 
 def outcome_of(held: Held, letter: str) -> Outcome:
@@ -123,7 +92,7 @@ def test_a_claim_is_over_also_where_the_same_server_has_the_job_again(database: 
     assert EventLog(database, second).take(STAGE)
 
 
-def test_a_thread_that_ends_late_takes_away_nothing_but_its_own(servers: Open) -> None:
+def test_a_thread_that_ends_late_takes_away_nothing_but_its_own(servers: OpenStepped) -> None:
     """With two slots for tuning the server could begin the job again while the thread of its last claim still ends."""
     server = servers("one")
     id = put(server.database, kind=JobKind.TUNE, memory_bytes=5 * MIB).id
@@ -143,7 +112,7 @@ def test_a_thread_that_ends_late_takes_away_nothing_but_its_own(servers: Open) -
     assert server._scheduler._budget.taken_bytes == 0
 
 
-def test_a_job_is_not_begun_where_its_last_claim_still_ends_and_holds_up_no_other(servers: Open) -> None:
+def test_a_job_is_not_begun_where_its_last_claim_still_ends_and_holds_up_no_other(servers: OpenStepped) -> None:
     server, other = servers("one"), servers("two")
     first = put(server.database, kind=JobKind.TUNE, priority=1)
     older = begun(server, tune=True)
@@ -157,7 +126,9 @@ def test_a_job_is_not_begun_where_its_last_claim_still_ends_and_holds_up_no_othe
 
 @pytest.mark.parametrize("when", ["queued", "running", "ended"])
 @pytest.mark.parametrize("how", ["well", "badly", "given back"])
-def test_a_server_that_was_taken_for_dead_changes_nothing(servers: Open, tmp_path: Path, when: str, how: str) -> None:
+def test_a_server_that_was_taken_for_dead_changes_nothing(
+    servers: OpenStepped, tmp_path: Path, when: str, how: str
+) -> None:
     one, two = servers("one"), servers("two")
     id = put(one.database, kind=JobKind.TUNE, owner=LOCAL_OWNER.id).id
     stale = begun(one, tune=True)
@@ -191,7 +162,7 @@ def test_a_server_that_was_taken_for_dead_changes_nothing(servers: Open, tmp_pat
         assert log.read() == b"right"
 
 
-def test_files_of_a_tuning_are_those_of_the_claim_that_won(servers: Open) -> None:
+def test_files_of_a_tuning_are_those_of_the_claim_that_won(servers: OpenStepped) -> None:
     one, two = servers("one"), servers("two")
     id = put(one.database, kind=JobKind.TUNE, owner=LOCAL_OWNER.id).id
     stale = begun(one, tune=True)
@@ -204,7 +175,9 @@ def test_files_of_a_tuning_are_those_of_the_claim_that_won(servers: Open) -> Non
     assert two.jobs.file(LOCAL_OWNER, id, "report.json").read_bytes() == b"right"
 
 
-def test_a_job_that_nobody_ran_here_is_left_to_who_runs_it_now(servers: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_that_nobody_ran_here_is_left_to_who_runs_it_now(
+    servers: OpenStepped, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between the look at what is this server's and what is done about it, another server has taken it and begun."""
     one, two = servers("one"), servers("two")
     id = put(one.database).id
@@ -233,7 +206,7 @@ def fails(job: JobRow, memory_bytes: int) -> Running:
     raise MemoryError
 
 
-def test_a_job_that_was_found_without_a_server_is_left_to_who_has_it_by_then(servers: Open) -> None:
+def test_a_job_that_was_found_without_a_server_is_left_to_who_has_it_by_then(servers: OpenStepped) -> None:
     """The server was silent, not dead: it gives the job back, and another begins it, before it is settled."""
     one, two = servers("one"), servers("two")
     id = put(one.database, kind=JobKind.TUNE).id
@@ -250,7 +223,7 @@ def test_a_job_that_was_found_without_a_server_is_left_to_who_has_it_by_then(ser
     assert find(two.database, id) == holder.running.job
 
 
-def test_a_server_that_others_have_given_up_begins_nothing_until_they_know_of_it(servers: Open) -> None:
+def test_a_server_that_others_have_given_up_begins_nothing_until_they_know_of_it(servers: OpenStepped) -> None:
     """It would be begun a second time at once: a job on a server that nobody knows is taken for a dead one's."""
     one, two = servers("one"), servers("two")
     two.bury_others()
@@ -264,7 +237,7 @@ def test_a_server_that_others_have_given_up_begins_nothing_until_they_know_of_it
     assert find(one.database, id).claim == held.running.job.claim
 
 
-def test_what_a_cancel_marks_is_the_claim_that_is(servers: Open) -> None:
+def test_what_a_cancel_marks_is_the_claim_that_is(servers: OpenStepped) -> None:
     one, two = servers("one"), servers("two")
     id = put(one.database, owner=LOCAL_OWNER.id).id
     stale = begun(one)

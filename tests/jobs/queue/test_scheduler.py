@@ -146,6 +146,18 @@ def test_tuning_gives_its_memory_to_a_compile_and_comes_back(workers: Open, data
     assert pool.until(tuning, State.RUNNING).attempts == 1
 
 
+def test_as_few_tunings_as_it_takes_give_way_and_the_youngest_first(workers: Open, database: Database) -> None:
+    pool = workers(tunes=4)
+    tuning = [put(database, kind=JobKind.TUNE, memory_bytes=GIB, priority=-i) for i in range(4)]
+    for each in tuning:
+        pool.until(each, State.RUNNING)
+    compiling = put(database, memory_bytes=6 * GIB)
+    pool.until(compiling, State.RUNNING)
+    now = [find(database, each.id) for each in tuning]
+    assert [row.state for row in now] == [State.RUNNING] * 2 + [State.QUEUED] * 2
+    assert [row.epoch for row in now] == [1] * 4
+
+
 def test_tuning_that_is_cancelled_while_it_gives_way_does_not_come_back(workers: Open, database: Database) -> None:
     pool = workers()
     tuning = put(database, kind=JobKind.TUNE, memory_bytes=3 * GIB)
