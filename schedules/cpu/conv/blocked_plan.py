@@ -127,14 +127,35 @@ def _short_rows(op: Conv2d, most_rows: int) -> bool:
 
 
 def default(op: Conv2d, cpu: Cpu) -> dict[str, int]:
-    """Return the largest tile that fits the registers, and the tasks that the estimate finds to be the fastest."""
-    most = _most_rows(cpu)
-    flat = _is_dense(op) or _short_rows(op, most)
+    """Return the register tile and the tasks that the estimates find to be the fastest."""
+    flat = _is_dense(op) or _short_rows(op, _most_rows(cpu))
     columns = op.result[0] * op.result[1] if flat else op.result[1]
-    layout = Layout(op, cpu.lanes(op.sum_bits), flat, round_up(columns, row_tile(columns, most)))
-    rows = divisors(layout.columns, most)[-1]
-    vectors = max(v for v in divisors(layout.blocks, _MOST_VECTORS) if v == 1 or fits(rows, v, cpu))
+    lanes = cpu.lanes(op.sum_bits)
+    tiles = _tiles(columns, -(-op.filters // lanes), cpu)
+    padded, rows, vectors = min(tiles, key=lambda tile: _tile_cost(op, tile, cpu))
+    layout = Layout(op, lanes, flat, padded)
     return {**_of_layout(layout), **_blocking(layout, rows, vectors, cpu)}
+
+
+def _tiles(columns: int, blocks: int, cpu: Cpu) -> Iterator[tuple[int, int, int]]:
+    """Padded columns, rows and vectors of the tiles to choose from: for each number of vectors the largest that fits.
+
+    One vector has the rows of two: more were slower, for the loads of as many broadcasts are what it waits for.
+    """
+    for vectors in divisors(blocks, _MOST_VECTORS):
+        most = max(1, min(_most_rows(cpu), cpu.tile_rows(vectors)))
+        padded = round_up(columns, row_tile(columns, most))
+        rows = divisors(padded, most)[-1]
+        if vectors == 1 or fits(rows, vectors, cpu):
+            yield padded, rows, vectors
+
+
+def _tile_cost(op: Conv2d, tile: tuple[int, int, int], cpu: Cpu) -> tuple[float, int, int]:
+    """Cycles of a tile of all filters for each of its vectors and columns; on a tie more rows and more vectors win."""
+    padded, rows, vectors = tile
+    steps = op.kernel[0] * op.kernel[1] * -(-op.channels // op.groups)
+    cycles = steps * step_cycles(rows, vectors, cpu) + cpu.costs.tile
+    return padded * cycles / (rows * vectors), -rows, -vectors
 
 
 def _of_layout(layout: Layout) -> dict[str, int]:
