@@ -56,7 +56,7 @@ def test_what_a_job_shows_can_be_asked_for_again(server: RunningServer) -> None:
 def test_the_result_of_a_compile_names_neither_the_server_nor_its_folders(server: RunningServer) -> None:
     job = submit(server, uploaded(server, make_onnx(4, seed=122))).json()
     done = ended(server, job["id"])
-    assert done["result"]["build"].keys() == {"stages", "waited_s"}
+    assert done["result"]["build"].keys() == {"stages", "date", "waited_s"}
     assert str(server.cache) not in json.dumps(done)
 
 

@@ -58,6 +58,7 @@ class Scheduler:
         self._stopped = False
         self._hurried = threading.Event()
         self._polled = 0.0
+        self._making_way = False
         self._pausing_until = 0.0
         self._thread = threading.Thread(target=self._work, name="scheduler", daemon=True)
 
@@ -156,7 +157,10 @@ class Scheduler:
         with self._database.read() as connection:
             if not jobs.any_queued(connection):
                 return
+        self._making_way = False
         for lane in (False, True):
+            if lane and self._making_way:
+                return
             while self._count(lane) < self._slots[lane] and self._start_one(lane):
                 pass
 
@@ -211,7 +215,11 @@ class Scheduler:
             return False
 
     def _make_way(self, job: Candidate, tuning: list[Running]) -> None:
-        """Has as many tunings end as the job needs: first those that end already, then the youngest."""
+        """Has as many tunings end as the job needs: first those that end already, then the youngest.
+
+        No tuning begins meanwhile: one that has given way would take back what it gave.
+        """
+        self._making_way = True
         freed, ends = 0, [running for running in tuning if running.cancellation.cancelled]
         for running in (*ends, *(one for one in reversed(tuning) if one not in ends)):
             if self._budget.fits(job.memory_bytes, freed=freed):
