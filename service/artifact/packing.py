@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from service.artifact.elf import NewSection, append_sections
+from service.artifact.entry import sha256_of
 from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
 from service.artifact.safetensors import image_size, write_image
 from service.errors import ArtifactCorrupt, CompileFailed
@@ -68,13 +69,8 @@ def check_made(files: Sequence[Path], model: str) -> None:
     weights = manifest.weights
     if [file.name for file in files[1:]] != ([] if weights.file is None else [files[0].with_suffix(_BESIDE).name]):
         raise CompileFailed(f"the job left other files than its {LIBRARY} has beside it")
-    if any(_sha256_of(file) != weights.sha256 for file in files[1:]):
+    if any(sha256_of(file) != weights.sha256 for file in files[1:]):
         raise CompileFailed(f"the job left other weights than its {LIBRARY} has beside it")
-
-
-def _sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def table_of(weights: Mapping[str, Any]) -> WeightsTable:

@@ -143,11 +143,9 @@ def _tiles(columns: int, blocks: int, cpu: Cpu) -> Iterator[tuple[int, int, int]
     One vector has the rows of two: more were slower, for the loads of as many broadcasts are what it waits for.
     """
     for vectors in divisors(blocks, _MOST_VECTORS):
-        most = max(1, min(_most_rows(cpu), cpu.tile_rows(vectors)))
+        most = min(_most_rows(cpu), cpu.tile_rows(vectors))
         padded = round_up(columns, row_tile(columns, most))
-        rows = divisors(padded, most)[-1]
-        if vectors == 1 or fits(rows, vectors, cpu):
-            yield padded, rows, vectors
+        yield padded, divisors(padded, most)[-1], vectors
 
 
 def _tile_cost(op: Conv2d, tile: tuple[int, int, int], cpu: Cpu) -> tuple[float, int, int]:
