@@ -51,7 +51,7 @@ from service.passes.simplify.simplify_sizes import SimplifySizes
 from service.passes.simplify.sink_reshape import SinkReshape
 from service.passes.vm.lift_weights import LiftWeights
 from service.passes.vm.order_shape_stores import OrderShapeStores
-from service.passes.vm.share_storage import ShareStorage
+from service.passes.vm.share_storage import ShareStorage, ZeroOffsets
 from service.request import Precision
 
 __all__ = ["Job", "lowering_passes", "phases"]
@@ -212,16 +212,15 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:
-    if arch != "sm_90a":
-        return [ChooseLayout(job.report)]
+    is_hopper = arch == "sm_90a"  # images in NHWC and attention have templates for it alone
     return [
         relax.transform.CanonicalizeBindings(),
-        ImagesLast(job.report),
+        *([ImagesLast(job.report)] if is_hopper else []),
         ChooseLayout(job.report),
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),
         SimplifyAlgebra(),
-        RecognizeLowAttention(match),
+        *([RecognizeLowAttention(match)] if is_hopper else []),
         StoreProductsLow(),
         SimplifyAlgebra(),
         FoldConstants(),
@@ -266,13 +265,15 @@ def _weights(job: Job) -> list[Any]:
 
 def lowering_passes(target: Target) -> list[Any]:
     """From scheduled PrimFuncs and Relax to what the VM's code generator takes: TVM's order, and two passes of ours."""
+    is_cuda = str(target.kind.name) == "cuda"
     return [
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
         relax.transform.CallTIRRewrite(),
         relax.transform.StaticPlanBlockMemory(),
-        ShareStorage(),
-        *([relax.transform.RewriteCUDAGraph()] if str(target.kind.name) == "cuda" else []),
+        ShareStorage(offsets=is_cuda),
+        *([relax.transform.RewriteCUDAGraph()] if is_cuda else []),
+        ZeroOffsets(),
         relax.transform.LowerAllocTensor(),
         relax.transform.KillAfterLastUse(),
         relax.transform.LowerRuntimeBuiltin(),

@@ -77,7 +77,10 @@ def _round_at_definitions(module: IRModule) -> IRModule:
 
 
 def _shared(function: relax.Function) -> dict[Any, str]:
-    """The fp32 variables that one call casts to 16 bits and another reads in fp32, with the 16-bit dtype."""
+    """The fp32 variables that one call casts to 16 bits and another reads in fp32, with the 16-bit dtype.
+
+    Not what was rounded already: it is that value, widened.
+    """
     casts: dict[Any, str] = {}
     others: set[Any] = set()
 
@@ -91,11 +94,11 @@ def _shared(function: relax.Function) -> dict[Any, str]:
             others.update(arg.fields if isinstance(arg, relax.Tuple) else [arg])
 
     relax.analysis.post_order_visit(function, visit)
-    parameters = set(function.params)
+    values = relax.analysis.get_var2val(function)
     return {
         var: dtype
         for var, dtype in casts.items()
-        if isinstance(var, relax.Var) and var in others and var not in parameters
+        if isinstance(var, relax.Var) and var in others and var in values and not is_widening(values[var])
     }
 
 
@@ -111,7 +114,7 @@ class _Rounder(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         super().visit_var_binding_(binding)
         dtype = self.rounded.get(binding.var)
-        if dtype is None or is_widening(binding.value):
+        if dtype is None:
             return
         var = self.visit_expr(binding.var)
         narrow = self.builder_.emit(relax.op.astype(var, dtype))

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from schedules.cuda import RULES
+from schedules.cuda.gemm.gemm_sm80 import GemmSm80
 from schedules.template import Schedule
 from service.passes import optimize
 from service.request import CompileOptions, Precision
@@ -54,3 +55,22 @@ def test_a_small_resnet_has_kernels_of_templates_only() -> None:
         *["cuda.windows_sm90"] * 2,
     ]
     assert not any("conv" in name or "transpose" in name for name in dlights), dlights
+
+
+def test_a_gpu_before_hopper_has_its_products_side_by_side_as_one() -> None:
+    """Convolutions stay as they are there: the templates that read NHWC are Hopper's."""
+
+    def net(x: relax.Expr) -> relax.Expr:
+        q, k, v = (heads(R.matmul(x, weights(64, 32, seed=seed))) for seed in range(3))
+        mixed = R.matmul(R.nn.softmax(R.matmul(q, R.permute_dims(k, [0, 1, 3, 2]))), v)
+        joined = R.reshape(R.permute_dims(mixed, [0, 2, 1, 3]), (2, 16, 32))
+        return R.add(R.nn.gelu(R.matmul(joined, weights(32, 64))), x)
+
+    def heads(x: relax.Expr) -> relax.Expr:
+        return R.permute_dims(R.reshape(x, (2, 16, 4, 8)), [0, 2, 1, 3])
+
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"}, host=TARGET)
+    made = optimize(graph(net, x=(2, 16, 64)), target, CompileOptions(precision=Precision.FP16))
+    funcs = [func for _, func in made.module.functions_items() if isinstance(func, tvm.tirx.PrimFunc)]
+    taken = [func for func in funcs if isinstance(GemmSm80().apply(func, target), Schedule)]
+    assert sorted(int(func.params[-1].shape[-1]) for func in taken) == [8, 16, 64, 96]

@@ -138,6 +138,17 @@ def test_outputs_are_not_rounded() -> None:
     assert_unchanged(graph(net, x=(2, 4)), StoreLow())
 
 
+def test_what_was_rounded_and_widened_is_not_rounded_again() -> None:
+    """Else there is no end to it: a GRU of 16 bits was refused in strict mode."""
+
+    def net(x: Any) -> Any:
+        wide = op.astype(op.astype(op.add(x, x), "float16"), "float32")
+        again = op.astype(wide, "float16")
+        return relax.Tuple([op.matmul(again, again), op.add(wide, wide)])
+
+    assert_unchanged(graph(net, x=(4, 4)), StoreLow())
+
+
 def block(x: Any) -> Any:
     """A transformer's feed-forward half, in the dtype of `x`: norm, two layers, residual."""
     dtype = str(x.ty.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from tvm.relax.op import memory
 from service.passes import finalize, optimize
 from service.passes.common.rewrite import op_name
 from service.passes.vm import share_storage
-from service.passes.vm.share_storage import Life, ShareStorage, share
+from service.passes.vm.share_storage import Life, ShareStorage, lay_out, share
 from service.request import CompileOptions
 from service.signature import DimBounds
 from tests.passes.graphs import TARGET, graph, random, weights
@@ -37,8 +37,29 @@ def test_no_two_of_a_storage_live_at_a_time(seed: int) -> None:
     assert max(at_once) <= sum(lives[largest].size for largest, *_ in storages) <= 1.6 * max(at_once)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_no_two_at_an_offset_live_at_a_time(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    firsts = draw.integers(0, 60, 40)
+    lives = [Life(int(draw.integers(1, 90_000)), int(first), int(first + draw.integers(0, 12))) for first in firsts]
+    offsets, size = lay_out(lives)
+    spans = [(offset, offset + life.size) for offset, life in zip(offsets, lives, strict=True)]
+    for (one, (begin, end)), (other, (start, stop)) in combinations(zip(lives, spans, strict=True), 2):
+        assert end <= start or stop <= begin or one.last < other.first or other.last < one.first
+    assert all(offset % 256 == 0 for offset in offsets) and max(end for _, end in spans) <= size
+    at_once = [sum(life.size for life in lives if life.first <= step <= life.last) for step in range(80)]
+    assert max(at_once) <= size <= 1.25 * max(at_once)
+
+
 def test_nothing_takes_nothing() -> None:
     assert share([]) == []
+    assert lay_out([]) == ([], 0)
+
+
+def test_the_best_of_some_orders_is_taken() -> None:
+    """Where the first of the two 5s lies in the 20, the second gets a storage, and 3 another: 28."""
+    lives = [Life(5, 0, 1), Life(5, 1, 2), Life(3, 2, 3), Life(20, 3, 4), Life(4, 4, 5)]
+    assert sum(lives[largest].size for largest, *_ in share(lives)) == 25
 
 
 def narrow_and_wide(x: relax.Var) -> relax.Expr:
@@ -66,10 +87,21 @@ def test_a_large_value_lends_its_bytes_to_small_ones(monkeypatch: pytest.MonkeyP
     module, size = planned(optimized.module)
     assert size >= 64 * (512 + 32) * 4
     got = outputs(module, optimized.weights, random(64, 16))
-    monkeypatch.setattr(share_storage, "_shared", lambda function: None)
+    monkeypatch.setattr(share_storage, "_shared", lambda function, offsets: None)
     unshared, memory = finalize(optimized.module, TARGET)
     assert memory.planned_bytes > size
     np.testing.assert_array_equal(got, outputs(unshared, optimized.weights, random(64, 16)))
+
+
+def test_values_at_offsets_of_one_storage_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where the plan is this one."""
+    optimized = optimize(graph(narrow_and_wide, x=(64, 16)), TARGET, CompileOptions())
+    module, _ = planned(optimized.module)
+    want = outputs(module, optimized.weights, random(64, 16))
+    monkeypatch.setattr(share_storage, "_some_storages", share_storage._one_storage)
+    module, memory = finalize(optimized.module, TARGET)
+    assert (memory.storages, memory.planned_bytes) == (1, 64 * (512 + 32) * 4)
+    np.testing.assert_array_equal(outputs(module, optimized.weights, random(64, 16)), want)
 
 
 def test_sizes_below_an_upper_bound_use_the_same_plan() -> None:
