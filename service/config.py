@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from platformdirs import user_cache_path
-from pydantic import Field, ValidationError
+from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import InvalidOption
@@ -56,8 +56,8 @@ class Settings(BaseSettings):
     )
     sandbox: str = _setting(
         "auto",
-        "Sandbox of each job's process: auto (all that this machine allows), require (no job runs unless it has "
-        "neither a network nor others' files), off.",
+        "Sandbox of each job's process: auto (all that this machine allows), require (no job runs unless it is whole; "
+        "so too where it is not set and others than this machine reach the server), off.",
         pattern="^(auto|require|off)$",
     )
     workers: int = _setting(1, "Compiles that run at the same time in one server.", unit="processes", ge=1)
@@ -83,8 +83,9 @@ class Settings(BaseSettings):
     )
 
     # What the service remembers
-    database_url: str = _setting(
-        "", "Database of the service: sqlite:////FILE or postgresql://…; empty is service.sqlite3 in the cache folder."
+    database_url: SecretStr = _setting(
+        SecretStr(""),
+        "Database of the service: sqlite:////FILE or postgresql://…; empty is service.sqlite3 in the cache folder.",
     )
     blobs_url: str = _setting(
         "",
@@ -101,8 +102,8 @@ class Settings(BaseSettings):
     job_expiry_s: float = _setting(
         30 * 24 * 3600.0, "Age after which a job that has ended is forgotten, with its events and log.", unit="s", gt=0
     )
-    webhook_secret: str = _setting(
-        "", "Secret that signs the webhooks of a server without keys; empty leaves them unsigned."
+    webhook_secret: SecretStr = _setting(
+        SecretStr(""), "Secret that signs the webhooks of a server without keys; empty leaves them unsigned."
     )
     webhook_private: bool = _setting(False, "Whether webhooks may go to private and loopback addresses.")
 
@@ -132,7 +133,7 @@ class Settings(BaseSettings):
 
     # The client
     server: str | None = _setting(None, "Address of the server that `relaxc compile` works on; unset is this machine.")
-    api_key: str | None = _setting(None, "API key for that server; `--key-file` keeps it out of the environment.")
+    api_key: SecretStr | None = _setting(None, "API key for that server; `--key-file` keeps it out of the environment.")
 
     # The build
     threads: int = _setting(
@@ -140,6 +141,11 @@ class Settings(BaseSettings):
         "Threads that an artifact runs with when the caller does not say; 0 is one for each core.",
         unit="threads",
         ge=0,
+    )
+    cuda_part: str = _setting(
+        "",
+        "Part of an artifact for several GPUs that is loaded, by its target's name, such as cuda-sm80; empty is the "
+        "best that this machine's GPU runs.",
     )
     embed_weights_max_bytes: int = _setting(
         3 * GIB // 2,

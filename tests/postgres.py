@@ -75,7 +75,8 @@ def _as_other_user(root: Path) -> list[str] | None:
     except KeyError:
         return None
     os.chown(root, user.pw_uid, user.pw_gid)
-    return ["runuser", "-u", "postgres", "--"]
+    # Not runuser: it is in /usr/sbin, which a root shell that `su` made has not on its path.
+    return ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--"]
 
 
 def _run(*command: object) -> None:

@@ -24,6 +24,13 @@ def test_the_environment_wins_over_defaults(monkeypatch: pytest.MonkeyPatch, tmp
     assert settings().workers == 3
 
 
+def test_secrets_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DATABASE_URL", "WEBHOOK_SECRET", "API_KEY"):
+        monkeypatch.setenv(f"RELAXC_{name}", "hunter2")
+    found = settings()
+    assert "hunter2" not in f"{found!r} {found} {found.model_dump()} {found.model_dump_json()}"
+
+
 def test_settings_are_read_once_and_frozen(monkeypatch: pytest.MonkeyPatch) -> None:
     before = settings()
     monkeypatch.setenv("RELAXC_WORKERS", "7")

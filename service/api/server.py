@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import sys
@@ -98,6 +99,8 @@ def run(
     if tls is not None:
         tls.check()
     with listen(host, port) as listening:
+        if not is_loopback(listening):
+            _require_sandbox()
         app = create_app(open_backend, anonymous=_anonymous(listening, no_auth=no_auth))
         config = uvicorn.Config(
             app,
@@ -115,6 +118,13 @@ def run(
         server.run(sockets=[listening])
     if not server.started:
         sys.exit(1)
+
+
+def _require_sandbox() -> None:
+    """Has no job run without a whole sandbox, unless RELAXC_SANDBOX says what shall be: others may send models."""
+    if "sandbox" not in settings().model_fields_set:
+        os.environ["RELAXC_SANDBOX"] = "require"  # the workers read it too
+        settings.cache_clear()
 
 
 def _anonymous(listening: socket.socket, *, no_auth: bool) -> Anonymous:

@@ -15,12 +15,12 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from service.errors import CompileError, CompileFailed, CompilerOutOfMemory, RelaxcError, ServiceError
 from service.process.limits import Limits, die_with_parent, name_process
 from service.process.sandbox.confine import confine
-from service.process.sandbox.confinement import Confinement
+from service.process.sandbox.confinement import Confinement, Place
 from service.process.task import send
 
 __all__ = ["EXIT_OUT_OF_MEMORY", "run_child"]
@@ -37,7 +37,7 @@ _DISK = {
 }
 
 
-def run_child(channel: socket.socket, spec: dict[str, Any]) -> None:
+def run_child(channel: socket.socket, spec: dict[str, Any], place: Place) -> NoReturn:
     """Run the task `spec` and leave the process; events, and last `result` or `error`, go to `channel`."""
     workdir = Path(spec["workdir"])
     _move_in(workdir, channel)
@@ -49,7 +49,7 @@ def run_child(channel: socket.socket, spec: dict[str, Any]) -> None:
             send(channel, event)
 
     try:
-        error = _confine(spec, workdir) or _call(spec, workdir, emit)
+        error = _confine(spec, workdir, place) or _call(spec, workdir, emit)
         if error is not None:
             emit({"event": "error", "error": error.to_dict()})
         sys.stdout.flush()
@@ -77,16 +77,16 @@ def _move_in(workdir: Path, channel: socket.socket) -> None:
     os.closerange(channel.fileno() + 1, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
 
 
-def _confine(spec: dict[str, Any], workdir: Path) -> RelaxcError | None:
-    guard_pid = os.getppid()
+def _confine(spec: dict[str, Any], workdir: Path, place: Place) -> RelaxcError | None:
+    parent = os.getppid()
     try:
-        confine(workdir, Confinement.from_dict(spec["confinement"]))
+        confine(workdir, Confinement.from_dict(spec["confinement"]), place)
     except RelaxcError as error:
         return error
     except OSError as error:
         traceback.print_exc()
         return ServiceError(f"the job's sandbox cannot be set up: {error}")
-    die_with_parent(guard_pid)  # another user id, or other rights, have undone it
+    die_with_parent(parent)  # another user id, or other rights, have undone it
     return None
 
 

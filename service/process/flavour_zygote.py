@@ -87,6 +87,8 @@ class FlavourZygote:
         if ready["threads"] != 1:
             _LOG.warning("the worker has %d threads: a lock that one holds at a fork stays locked", ready["threads"])
         self.sandbox = ready["sandbox"]
+        if gaps := ready["sandbox"].get("gaps"):
+            _LOG.warning("a hostile model could %s; `relaxc doctor` says what would help", "; ".join(gaps))
         _LOG.info("a job's sandbox: %s", ready["sandbox"])
         self._ready = True
 

@@ -1,6 +1,6 @@
 """The process that stands over one job: forks it, waits for it, and leaves nothing of it alive.
 
-server ⇄ zygote → guard (subreaper) → job → g++, nvcc, …
+server ⇄ zygote → guard (subreaper) → init of a PID namespace, where there is one → job → g++, nvcc, …
 
 The guard is the parent of the job and the reaper of all its orphans, so that no process id that it signals can
 have been given to somebody else. It ends the job when the time is up, when the server hangs up (a cancel, or
@@ -15,15 +15,14 @@ import select
 import signal
 import socket
 import time
-import traceback
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
 
+from service.process.apart import First, fork_first
 from service.process.child import run_child
-from service.process.limits import Limits, become_subreaper, die_with_parent, kernel_oom_kills, name_process
+from service.process.limits import Limits, become_subreaper, kernel_oom_kills, name_process
 from service.process.sandbox.confine import take_back
 from service.process.task import Lines, send
 
@@ -51,8 +50,11 @@ class Ending:
     survivors: int
 
 
-def stand_guard(channel: socket.socket) -> None:
-    """Read a task from `channel`, run it in a fork of this process, and answer `started`, then `ended`."""
+def stand_guard(channel: socket.socket, shared: str) -> None:
+    """Read a task from `channel`, run it in a fork of this process, and answer `started`, then `ended`.
+
+    `shared` says why the job gets no PID namespace of its own, and is empty where it gets one.
+    """
     os.setsid()
     name_process("relaxc-guard")
     become_subreaper()
@@ -60,22 +62,13 @@ def stand_guard(channel: socket.socket) -> None:
     spec = next(iter(Lines(channel)), None)
     if spec is None:
         return
-    guard_pid, oom_kills = os.getpid(), kernel_oom_kills()
-    gate, key = os.pipe()
-    job = os.fork()
-    if job == 0:
-        with _ends_here():
-            die_with_parent(guard_pid)
-            os.close(key)
-            os.read(gate, 1)  # `started` is the first line, so that the server knows whom it hears
-            os.close(gate)
-            run_child(channel, spec)
+    oom_kills = kernel_oom_kills()
+    first = fork_first(lambda place: run_child(channel, spec, place), shared)
     with contextlib.suppress(OSError):  # the server may be gone; then the wait ends at once
-        send(channel, {"event": "started", "pid": job})
-    os.close(key)
-    os.close(gate)
-    cause = _wait(channel, job, Limits(**spec["limits"]).timeout_s)
-    ending = _end(cause, job, oom_kills)
+        send(channel, {"event": "started", "pid": first.pid})
+    first.start()  # after the first line, so that the server knows whom it hears
+    cause = _wait(channel, first.root, Limits(**spec["limits"]).timeout_s)
+    ending = _end(cause, first, oom_kills)
     if not ending.survivors:
         take_back(Path(spec["workdir"]))
     with contextlib.suppress(OSError):
@@ -83,19 +76,8 @@ def stand_guard(channel: socket.socket) -> None:
         send(channel, {"event": "ended", **asdict(ending)})
 
 
-@contextlib.contextmanager
-def _ends_here() -> Iterator[None]:
-    """Whatever the fork does, it never runs its parent's code."""
-    try:
-        yield
-    except Exception:  # noqa: BLE001  # the end of a forked process: the trace goes to the log
-        traceback.print_exc()
-    finally:
-        os._exit(70)
-
-
-def _wait(channel: socket.socket, job: int, timeout_s: float) -> str:
-    pidfd = os.pidfd_open(job)
+def _wait(channel: socket.socket, root: int, timeout_s: float) -> str:
+    pidfd = os.pidfd_open(root)
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     poll.register(channel, select.POLLRDHUP)
@@ -113,24 +95,24 @@ def _wait(channel: socket.socket, job: int, timeout_s: float) -> str:
     return "timeout"
 
 
-def _end(cause: str, job: int, oom_kills_before: int) -> Ending:
-    """Kills the job's process group, then every orphan that comes to us, until there is none."""
-    os.killpg(job, signal.SIGKILL) if _is_leader(job) else os.kill(job, signal.SIGKILL)
-    _, status, usage = os.wait4(job, 0)
-    survivors = _reap_all()
+def _end(cause: str, first: First, oom_kills_before: int) -> Ending:
+    """Kills the job's init, or its process group, then every orphan that comes to us, until there is none."""
+    os.killpg(first.root, signal.SIGKILL) if _is_leader(first.root) else os.kill(first.root, signal.SIGKILL)
+    ended = first.wait()
+    status, survivors = ended.status, _reap_all()
     return Ending(
         cause=cause,
         exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1,
         signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
-        max_rss_bytes=usage.ru_maxrss * 1024,
+        max_rss_bytes=ended.max_rss_bytes,
         oom_kills=kernel_oom_kills() - oom_kills_before,
         survivors=survivors,
     )
 
 
-def _is_leader(job: int) -> bool:
-    """Whether the job came as far as its own process group; it is a child of ours and not yet reaped."""
-    return os.getpgid(job) == job
+def _is_leader(root: int) -> bool:
+    """Whether a job came as far as its own process group; it is a child of ours and not yet reaped."""
+    return os.getpgid(root) == root
 
 
 def _reap_all() -> int:

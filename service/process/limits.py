@@ -14,7 +14,15 @@ from typing import Any
 from service.config import Settings, settings
 from service.process.sandbox.kernel import prctl
 
-__all__ = ["Limits", "become_subreaper", "die_with_parent", "kernel_oom_kills", "name_process", "tuning_time_s"]
+__all__ = [
+    "Limits",
+    "become_subreaper",
+    "die_with_parent",
+    "kernel_oom_kills",
+    "kill_with_parent",
+    "name_process",
+    "tuning_time_s",
+]
 
 # <linux/prctl.h>
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -74,9 +82,14 @@ def tuning_time_s(time_s: float | None) -> float:
 
 def die_with_parent(parent_pid: int) -> None:
     """Have the kernel kill this process when the one that forked it, `parent_pid`, ends in whatever way."""
-    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    kill_with_parent()
     if os.getppid() != parent_pid:  # it ended before the prctl
         os._exit(1)
+
+
+def kill_with_parent() -> None:
+    """Do as `die_with_parent` for a parent that may have ended already, which the caller has to find out."""
+    prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def become_subreaper() -> None:

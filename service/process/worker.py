@@ -25,7 +25,7 @@ from typing import Any
 from service.process.forks import Forks
 from service.process.guard import stand_guard
 from service.process.limits import become_subreaper, name_process
-from service.process.sandbox.probe import probe
+from service.process.probe import probe, shared_here
 from service.process.strays import end_strays
 from service.process.task import Flavour
 
@@ -93,7 +93,7 @@ def _killed_at_hangup(control: socket.socket) -> Iterator[None]:
     fcntl.fcntl(control, fcntl.F_SETFL, flags)
 
 
-def _serve(control: socket.socket) -> None:
+def _serve(control: socket.socket, shared: str) -> None:
     """Fork a guard for each channel that comes in, until the other end closes and the guards have ended.
 
     The kernel kills a job whose guard was killed; what the job had started comes to this process, and is killed here.
@@ -104,15 +104,14 @@ def _serve(control: socket.socket) -> None:
         if status != 0:  # or else it has seen to its strays itself
             end_strays(forks.pids)
 
-    forks = Forks(control, _stand_guard, ended=ended)
+    def stand(_: bytes, channel: int) -> None:
+        with socket.socket(fileno=channel) as connection:
+            stand_guard(connection, shared)
+
+    forks = Forks(control, stand, ended=ended)
     while forks.serve():  # a message whose channel was lost, for want of files: its sender sees the other end close
         pass
     forks.drain(_LAST_GUARDS_S)
-
-
-def _stand_guard(_: bytes, channel: int) -> None:
-    with socket.socket(fileno=channel) as connection:
-        stand_guard(connection)
 
 
 def main() -> None:
@@ -133,9 +132,10 @@ def main() -> None:
             "threads": threads(),
             "seconds": round(time.perf_counter() - start, 3),
         }
-        ready["sandbox"] = probe()
+        shared = shared_here()
+        ready["sandbox"] = probe(shared)
         control.send(json.dumps(ready).encode())
-        _serve(control)
+        _serve(control, shared)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -79,6 +80,26 @@ def _start_as_cuda_does(_: Any) -> str:
     return f"started, the GPU asked for before: {machine._asked_gpu.cache_info().currsize}"
 
 
+def _start_cuda_in_a_child(_: Any) -> str:
+    """The same in a process that the job has forked, as a tuning forks its runners."""
+    child = os.fork()
+    if child == 0:
+        try:
+            _start_as_cuda_does(None)
+        except OSError as error:
+            os._exit(error.errno or 1)
+        os._exit(0)
+    error = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if error:
+        raise OSError(error, os.strerror(error))
+    return "started"
+
+
+def _open_for_writing(path: str) -> str:
+    os.close(os.open(path, os.O_WRONLY))
+    return "opened"
+
+
 def _read(path: str) -> str:
     return Path(path).read_text()
 
@@ -95,6 +116,87 @@ def _write(path: str) -> str:
 def _link_and_read(path: str) -> str:
     Path("link").symlink_to(path)
     return Path("link").read_text()
+
+
+def _chmod(path: str) -> str:
+    os.chmod(path, 0o777)  # noqa: PTH101  # what the attack would call
+    return "changed"
+
+
+def _chmod_by_descriptor(path: str) -> str:
+    """A file that may be read, or a folder, can be opened."""
+    fd = os.open(path, os.O_RDONLY)
+    os.fchmod(fd, 0o777)
+    return "changed"
+
+
+def _chown(path: str) -> str:
+    os.chown(path, os.getuid(), os.getgid())  # to whom it belongs already: a change of no id is a change of the time
+    return "changed"
+
+
+def _utime(path: str) -> str:
+    os.utime(path, (0, 0))
+    return "changed"
+
+
+def _truncate(path: str) -> str:
+    os.truncate(path, 0)
+    return "emptied"
+
+
+def _open_and_truncate(path: str) -> str:
+    os.open(path, os.O_RDONLY | os.O_TRUNC)
+    return "emptied"
+
+
+def _attribute(path: str) -> str:
+    os.setxattr(path, "user.relaxc", b"x")
+    return "set"
+
+
+def _rename(path: str) -> str:
+    os.rename(path, f"{path}.gone")  # noqa: PTH104  # what the attack would call
+    return "moved"
+
+
+def _unlink(path: str) -> str:
+    os.unlink(path)  # noqa: PTH108  # what the attack would call
+    return "removed"
+
+
+def _hard_link(path: str) -> str:
+    os.link(path, "taken")  # what the attack would call
+    return "linked"
+
+
+def _limit(pid: int) -> str:
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (0, 0))
+    return "limited"
+
+
+def _priority(pid: int) -> str:
+    os.setpriority(os.PRIO_PROCESS, pid, 19)
+    return "slowed"
+
+
+def _pin(pid: int) -> str:
+    os.sched_setaffinity(pid, os.sched_getaffinity(0))
+    return "pinned"
+
+
+def _pidfd(pid: int) -> str:
+    signal.pidfd_send_signal(os.pidfd_open(pid), signal.SIGCONT)
+    return "sent"
+
+
+def _score(pid: int) -> str:
+    Path(f"/proc/{pid}/oom_score_adj").write_text("1000")
+    return "written"
+
+
+def _command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 def _kill(pid: int) -> str:
@@ -156,6 +258,8 @@ _ATTEMPTS: dict[str, Callable[[Any], Any]] = {
             _unconnected,
             _named_socket,
             _start_as_cuda_does,
+            _start_cuda_in_a_child,
+            _open_for_writing,
             _read,
             _list,
             _write,
@@ -164,6 +268,8 @@ _ATTEMPTS: dict[str, Callable[[Any], Any]] = {
             _attach,
             _environments,
         ),
+        *(_chmod, _chmod_by_descriptor, _chown, _utime, _truncate, _open_and_truncate, _attribute),
+        *(_rename, _unlink, _hard_link, _limit, _priority, _pin, _pidfd, _score, _command_line),
         *(_become_root, _namespace, _breed, _facts),
     )
 }

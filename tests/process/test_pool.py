@@ -28,6 +28,7 @@ from service.process.flavour_zygote import FlavourZygote, ZygoteGone
 from service.process.limits import Limits
 from service.process.pool import Cancellation, Pool
 from service.process.task import Flavour, Task
+from tests.namespaces import families, outside
 from tests.waiting import PATIENCE_S, gone, until
 
 ROOT = Path(__file__).parents[2]
@@ -86,6 +87,10 @@ class Watched:
 
     def pids(self) -> list[int]:
         """The processes that the entry `sleep` says it has."""
+        return outside(self.own_pids())
+
+    def own_pids(self) -> list[int]:
+        """Those processes by the ids that they themselves know."""
         with self._changed:
             assert self._changed.wait_for(lambda: any("pids" in e for e in self.events), PATIENCE_S)
         return next(event["pids"] for event in self.events if "pids" in event)
@@ -164,11 +169,13 @@ def test_files_have_a_limit(pool: Pool, task: Callable[..., Task], tmp_path: Pat
 
 def test_a_hang_ends_at_the_time_limit_with_everything_it_started(pool: Pool, task: Callable[..., Task]) -> None:
     limits = Limits(timeout_s=8.0, memory_bytes=1 << 30, file_bytes=1 << 20)
-    events: list[dict[str, Any]] = []
-    with pytest.raises(CompilerTimeout, match="limit of 8 s in stage build") as caught:
-        pool.run(task("sleep", limits=limits), events.append)
-    assert caught.value.fields["log_tail"] == ["sleeping"]
-    assert all_gone(events[-1]["pids"])
+    run = Watched(pool, task("sleep", limits=limits))
+    pids = run.pids()
+    error = run.ended()
+    assert isinstance(error, CompilerTimeout)
+    assert "limit of 8 s in stage build" in str(error)
+    assert error.fields["log_tail"] == ["sleeping"]
+    assert all_gone(pids)
 
 
 def test_cancel_kills_everything(pool: Pool, task: Callable[..., Task]) -> None:
@@ -197,10 +204,25 @@ def test_kill_9_of_the_child(pool: Pool, task: Callable[..., Task]) -> None:
     assert pool.run(task("echo"), ignore) == {"payload": {}}
 
 
+def test_kill_9_of_the_init(pool: Pool, task: Callable[..., Task]) -> None:
+    run = Watched(pool, task("sleep"))
+    pids = run.pids()
+    init = psutil.Process(pids[0]).parent()
+    if init is None or init.name() != "relaxc-init":
+        pytest.skip("needs PID namespaces")
+    init.kill()
+    error = run.ended()
+    assert isinstance(error, CompilerCrashed)
+    assert error.fields["signal"] == "SIGKILL"
+    assert all_gone(pids)
+    assert pool.run(task("echo"), ignore) == {"payload": {}}
+
+
 def test_kill_9_of_the_guard(pool: Pool, task: Callable[..., Task]) -> None:
     run = Watched(pool, task("sleep"))
     pids = run.pids()
-    os.kill(psutil.Process(pids[0]).ppid(), signal.SIGKILL)
+    guard = next(each for each in psutil.Process(pids[0]).parents() if each.name() == "relaxc-guard")
+    guard.kill()
     assert isinstance(run.ended(), CompilerCrashed)
     assert all_gone(pids)  # also the one that left the session
     assert pool.run(task("echo"), ignore) == {"payload": {}}
@@ -272,8 +294,16 @@ def test_a_killed_server_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_daemon_does_not_outlive_its_task(pool: Pool, task: Callable[..., Task]) -> None:
-    assert all_gone([pool.run(task("leaves_children"), ignore)["daemon"]])
+def test_a_daemon_does_not_outlive_its_task(pool: Pool, task: Callable[..., Task], tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def listen(event: dict[str, Any]) -> None:
+        pids.extend(outside(event["pids"]))
+        (tmp_path / "seen").touch()
+
+    pool.run(task("leaves_children"), listen)
+    assert len(pids) == 2
+    assert all_gone(pids)
 
 
 def test_nonsense_on_the_channel_is_skipped_and_the_death_is_told(pool: Pool, task: Callable[..., Task]) -> None:
@@ -306,7 +336,7 @@ def test_a_listener_that_raises_ends_the_task(pool: Pool, task: Callable[..., Ta
 
     def listen(event: dict[str, Any]) -> None:
         if "pids" in event:
-            pids.extend(event["pids"])
+            pids.extend(outside(event["pids"]))
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -316,7 +346,8 @@ def test_a_listener_that_raises_ends_the_task(pool: Pool, task: Callable[..., Ta
 
 def test_tasks_run_beside_each_other(pool: Pool, task: Callable[..., Task]) -> None:
     runs = [Watched(pool, task("sleep")) for _ in range(3)]
-    pids = [pid for run in runs for pid in run.pids()]
+    known = {tuple(run.own_pids()) for run in runs}  # in namespaces of their own all know themselves by the same
+    pids = [pid for each in known for family in families(each) for pid in family]
     assert len(set(pids)) == 9
     for run in runs:
         run.cancellation.cancel()
@@ -341,4 +372,4 @@ def test_a_ready_worker_says_what_its_jobs_are_behind() -> None:
         pool.warm(Flavour.ONNX)
         until(pool.ready)
         sandbox = pool.ready()[Flavour.ONNX]
-        assert set(sandbox) == {"network", "files", "calls", "user", "signals", "missing"}
+        assert set(sandbox) == {"network", "files", "calls", "modes", "user", "processes", "missing", "gaps"}

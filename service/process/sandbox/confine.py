@@ -18,16 +18,17 @@ from pathlib import Path
 from service.config import settings
 from service.errors import ServiceError
 from service.process.sandbox import landlock
-from service.process.sandbox.confinement import Confinement, Sandbox
+from service.process.sandbox.confinement import Confinement, Place, Sandbox
 from service.process.sandbox.kernel import drop_capabilities, prctl
-from service.process.sandbox.namespaces import leave_network, make_reachable
+from service.process.sandbox.namespaces import keep_files, leave_network, make_reachable
 from service.process.sandbox.seccomp import filter_calls
 
 __all__ = ["confine", "take_back"]
 
 _PR_SET_NO_NEW_PRIVS = 38
 _CAP_DAC_OVERRIDE = 1
-_SIGNALS_SCOPED = 6
+_TRUNCATION, _SIGNALS_SCOPED = 3, 6
+"""Versions of Landlock."""
 
 FIRST_USER = 0x70000000
 """User ids from here on are nobody's (https://systemd.io/UIDS-GIDS/); a job adds its process id, which is at most
@@ -40,20 +41,23 @@ _FACTS = (
 )
 _OWN_THREADS = Path("/proc/self/task")
 """The CUDA driver names its threads here, and does not start where it cannot."""
+_PROCESSES_FOLDER = Path("/proc")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 # Processes and threads: each core has one in each of a few libraries (TVM, OpenMP, ONNX Runtime, torch), and g++ some.
 _PROCESSES, _PROCESSES_A_CORE, _FILES = 256, 16, 4096
 
 
-def confine(workdir: Path, allowed: Confinement) -> Sandbox:
+def confine(workdir: Path, allowed: Confinement, place: Place) -> Sandbox:
     """Put this process into every part of a sandbox that can be had, for good; its parent's death signal has to be set
     anew.
 
     `workdir` is the current folder before and after, and the job's to write. Raise ServiceError where the settings
     require parts that are not to be had.
     """
-    sandbox = Sandbox()
+    sandbox = Sandbox(processes="none" if place.shared else "namespace")
+    if place.shared:
+        sandbox.missing["processes"] = place.shared
     if settings().sandbox == "off":
         sandbox.missing["all"] = "RELAXC_SANDBOX=off"
         sandbox.user = "root" if os.geteuid() == 0 else "same"
@@ -64,14 +68,31 @@ def confine(workdir: Path, allowed: Confinement) -> Sandbox:
         sandbox.network = "open"
     elif _set_up(sandbox, "network", leave_network):
         sandbox.network = "namespace"
-    sandbox.user = _change_user(sandbox, workdir, allowed, [path for path, _ in rules])
+    own = os.geteuid() == 0 and allowed.own_user
+    own = own and _set_up(sandbox, "user", lambda: _hand_over(place, workdir, allowed, rules))
+    if _set_up(sandbox, "modes", lambda: keep_files((workdir, *allowed.writes))):
+        sandbox.modes = "mounts"
+    os.chdir(workdir)  # the way to it may be another now
+    sandbox.user = _change_user(place, own=own)
+    if own:
+        sandbox.modes = "user" if sandbox.modes == "none" else sandbox.modes
+        sandbox.processes = "user" if sandbox.processes == "none" else sandbox.processes
+    if allowed.gpu_in_children and (own or (sandbox.user == "same" and sandbox.processes == "namespace")):
+        # Each of them has another folder for its threads, beside those of processes that are the job's own too. What
+        # root may write below /proc is the kernel's settings.
+        rules.append((_PROCESSES_FOLDER, landlock.READ | landlock.REWRITE))
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _set_up(sandbox, "files", lambda: _restrict_files(sandbox, rules, network=allowed.network))
-    if _set_up(sandbox, "calls", lambda: filter_calls(network=allowed.network)):
+    if _set_up(sandbox, "calls", lambda: filter_calls(network=allowed.network, modes=sandbox.modes != "none")):
         sandbox.calls = "seccomp"
+        sandbox.modes = "filter" if sandbox.modes == "none" else sandbox.modes
         sandbox.network = "filter" if sandbox.network == "none" else sandbox.network
-    if settings().sandbox == "require" and not sandbox.sound:
-        raise ServiceError(f"no job runs without a sandbox (RELAXC_SANDBOX=require), and there is: {sandbox}")
+    if settings().sandbox == "require" and sandbox.gaps:
+        could = "; ".join(sandbox.gaps)
+        raise ServiceError(
+            f"no job runs without a whole sandbox (RELAXC_SANDBOX=require); here one could {could}. It has: {sandbox}",
+            remedy="`relaxc doctor` says what this machine lacks.",
+        )
     return sandbox
 
 
@@ -89,8 +110,10 @@ def _restrict_files(sandbox: Sandbox, rules: list[tuple[Path, int]], *, network:
     os.open(_OWN_THREADS, os.O_PATH | os.O_CLOEXEC)
     version = landlock.restrict(rules, network=network)
     sandbox.files = "landlock"
-    if version >= _SIGNALS_SCOPED:
-        sandbox.signals = "landlock"
+    if version < _TRUNCATION:
+        sandbox.missing["files"] = f"Landlock {version} does not cover truncation; {_TRUNCATION} (Linux 6.2) does"
+    if version >= _SIGNALS_SCOPED and sandbox.processes == "none":
+        sandbox.processes = "signals"
 
 
 def _limit_counts() -> None:
@@ -102,23 +125,26 @@ def _limit_counts() -> None:
         resource.setrlimit(kind, (bound, bound))
 
 
-def _change_user(sandbox: Sandbox, workdir: Path, allowed: Confinement, paths: list[Path]) -> str:
+def _change_user(place: Place, *, own: bool) -> str:
+    if own:
+        user = FIRST_USER + place.pid
+        os.setgroups([])
+        os.setresgid(FIRST_USER, FIRST_USER, FIRST_USER)
+        os.setresuid(user, user, user)
+        return "own"
     if os.geteuid() != 0:
         drop_capabilities()  # those of a user namespace
         return "same"
-    if allowed.own_user and _set_up(sandbox, "user", lambda: _become_nobody(workdir, allowed, paths)):
-        sandbox.signals = "user"
-        return "own"
     drop_capabilities([_CAP_DAC_OVERRIDE])
     return "root"
 
 
-def _become_nobody(workdir: Path, allowed: Confinement, paths: list[Path]) -> None:
-    user = FIRST_USER + os.getpid()
+def _hand_over(place: Place, workdir: Path, allowed: Confinement, rules: list[tuple[Path, int]]) -> None:
+    """Gives the job's files to its own user, and opens the way to all that it may reach."""
+    user = FIRST_USER + place.pid
     if not _is_mapped(user):
         raise OSError("this container's user namespace has no user ids to spare")
-    make_reachable(paths)
-    os.chdir(workdir)  # the way to it may be another now
+    make_reachable([path for path, _ in rules])
     for path in _tree(workdir):
         os.chown(path, user, FIRST_USER, follow_symlinks=False)
     for root in allowed.reads:
@@ -127,9 +153,6 @@ def _become_nobody(workdir: Path, allowed: Confinement, paths: list[Path]) -> No
     for root in allowed.writes:
         for path in _tree(root):
             _lend(path, stat.S_IROTH | stat.S_IWOTH)
-    os.setgroups([])
-    os.setresgid(FIRST_USER, FIRST_USER, FIRST_USER)
-    os.setresuid(user, user, user)
 
 
 def _is_mapped(user: int) -> bool:

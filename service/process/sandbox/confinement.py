@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Confinement", "Sandbox", "folders_of"]
+__all__ = ["Confinement", "Place", "Sandbox", "folders_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,24 +15,35 @@ class Confinement:
 
     `reads` and `writes` are files and folders with all that is in them. `network` leaves the network as it is, for a
     tracker that the user named. `own_user` runs the job under a user id that only it has, where we are root; without
-    it a job of root stays root's, with the right to pass over file modes and no other.
+    it a job of root stays root's, with the right to pass over file modes and no other. `gpu_in_children` is for a job
+    whose processes start CUDA, which the job's own process may always.
     """
 
     reads: tuple[Path, ...] = ()
     writes: tuple[Path, ...] = ()
     network: bool = False
     own_user: bool = True
+    gpu_in_children: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values; `from_dict` is its inverse."""
         paths = {"reads": [str(path) for path in self.reads], "writes": [str(path) for path in self.writes]}
-        return {**paths, "network": self.network, "own_user": self.own_user}
+        switches = {"network": self.network, "own_user": self.own_user, "gpu_in_children": self.gpu_in_children}
+        return {**paths, **switches}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Confinement:
         """Return what `to_dict` described."""
         reads, writes = tuple(map(Path, data["reads"])), tuple(map(Path, data["writes"]))
-        return Confinement(reads, writes, bool(data["network"]), bool(data["own_user"]))
+        return Confinement(reads, writes, *(bool(data[name]) for name in ("network", "own_user", "gpu_in_children")))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job's first process is: `pid` by the ids outside, and why it shares its PID namespace, if it does."""
+
+    pid: int
+    shared: str = ""
 
 
 def folders_of(*paths: Path) -> tuple[Path, ...]:
@@ -45,26 +56,38 @@ class Sandbox:
     """What holds a job now, part by part; `missing` says why a part is weaker than it could be.
 
     `network`: `namespace` (there is none), `filter` (no socket can be made), `open` (asked for), `none`.
-    `files`: `landlock` or `none`. `calls`: `seccomp` or `none`.
+    `files`, their bytes and names: `landlock` (from version 3 on it covers truncation) or `none`.
+    `modes`, owners and times of files: `mounts` (read-only for the job), `user` (others' are not its own), `filter` (no
+    call may change any), `none`. `calls`: `seccomp` or `none`.
     `user`: `own` (an id that only the job has), `same` (ours, which is not root's), `root` (without its rights).
-    `signals`: `landlock`, `user` (the id keeps it from others' processes) or `none`.
+    `processes` of others: `namespace` (it sees none), `user` (they are not its own), `signals` (Landlock refuses them;
+    priorities and CPUs can be changed), `none`.
     """
 
     network: str = "none"
     files: str = "none"
     calls: str = "none"
+    modes: str = "none"
     user: str = "root"
-    signals: str = "none"
+    processes: str = "none"
     missing: dict[str, str] = field(default_factory=dict)
 
     @property
-    def sound(self) -> bool:
-        """Whether a job has neither a network nor files of others, which RELAXC_SANDBOX=require asks for."""
-        return self.network in ("namespace", "filter", "open") and self.files == "landlock"
+    def gaps(self) -> list[str]:
+        """What a hostile job could do that this does not stop, each as a phrase; RELAXC_SANDBOX=require takes none."""
+        found = {
+            "reach the network": self.network == "none",
+            "read and write files of its user": self.files == "none",
+            "change modes, owners and times of its user's files": self.modes == "none",
+            "signal and slow its user's processes": self.processes == "none",
+        }
+        if self.files != "none" and "files" in self.missing and self.modes not in ("mounts", "user"):
+            found["truncate its user's files"] = True
+        return [phrase for phrase, open_to_it in found.items() if open_to_it]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return asdict(self)
+        """Return it as JSON values, with its gaps."""
+        return {**asdict(self), "gaps": self.gaps}
 
     def __str__(self) -> str:
         parts = {name: value for name, value in asdict(self).items() if name != "missing"}

@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Sequence
+from pathlib import Path
 
-__all__ = ["CLONE_NEWNET", "CLONE_NEWNS", "CLONE_NEWUSER", "call", "drop_capabilities", "mount", "prctl", "unshare"]
+__all__ = [
+    "CLONE_NEWNET",
+    "CLONE_NEWNS",
+    "CLONE_NEWPID",
+    "CLONE_NEWUSER",
+    "call",
+    "drop_capabilities",
+    "make_read_only",
+    "make_writable",
+    "mount",
+    "prctl",
+    "unshare",
+]
 
 # <linux/sched.h>
 CLONE_NEWNS = 0x00020000
 CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
+
+_MOUNT_SETATTR = 442  # on every architecture
+_AT_FDCWD, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY = -100, 0x8000, 1
 
 _CAPABILITY_VERSION_3 = 0x20080522  # <linux/capability.h>
 
@@ -48,6 +66,24 @@ def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> No
     """Call mount(2)."""
     arguments = (source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), data.encode())
     _checked(_libc().mount(*arguments), f"mount on {target}")
+
+
+def make_read_only(path: Path) -> None:
+    """Have the mount at `path`, and each below it, read-only (mount_setattr(2), Linux 5.12)."""
+    _set_mount(path, _AT_RECURSIVE, _MOUNT_ATTR_RDONLY, 0)
+
+
+def make_writable(path: Path) -> None:
+    """Undo `make_read_only` for the one mount at `path`."""
+    _set_mount(path, 0, 0, _MOUNT_ATTR_RDONLY)
+
+
+def _set_mount(path: Path, flags: int, on: int, off: int) -> None:
+    attributes = struct.pack("QQQQ", on, off, 0, 0)
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    name = ctypes.create_string_buffer(os.fsencode(path))
+    where, what = (ctypes.cast(each, ctypes.c_void_p) for each in (name, buffer))
+    call(_MOUNT_SETATTR, _AT_FDCWD, where, flags, what, len(attributes))
 
 
 def drop_capabilities(keep: Sequence[int] = ()) -> None:

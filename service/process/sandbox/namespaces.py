@@ -1,34 +1,87 @@
-"""A job's own view of the machine: a network with nothing in it, and a way to its files for a user without rights."""
+"""A job's own view of the machine: no network, no processes but its own, and files that only it may write."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from service.process.sandbox.kernel import CLONE_NEWNET, CLONE_NEWNS, CLONE_NEWUSER, mount, unshare
+from service.process.sandbox.kernel import (
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWPID,
+    CLONE_NEWUSER,
+    make_read_only,
+    make_writable,
+    mount,
+    unshare,
+)
 
-__all__ = ["leave_network", "make_reachable"]
+__all__ = ["keep_files", "leave_network", "leave_processes", "make_reachable", "own_proc"]
 
-_MS_BIND, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV = 4096, 16384, 1 << 18, 2, 4
+_MS_BIND, _MS_REC, _MS_PRIVATE, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 4096, 16384, 1 << 18, 2, 4, 8
+_PROC = Path("/proc")
 
 
 def leave_network() -> None:
-    """From now on this process sees a network without interfaces. Raise OSError where it may not leave its own.
+    """Let this process see a network without interfaces from now on. Raise OSError where it may not leave its own."""
+    _leave(CLONE_NEWNET)
 
-    Who is not root has to become the root of a user namespace for it, where the process then has a count of its own
-    for RLIMIT_NPROC; user and group ids stay what they are.
+
+def leave_processes() -> None:
+    """Let what this process forks from now on see no process but its own descendants; the first fork is their init.
+
+    When the init ends, the kernel kills all of them. Raise OSError where none of it is allowed.
     """
-    user, group = os.geteuid(), os.getegid()
-    if user == 0:
-        unshare(CLONE_NEWNET)
+    _leave(CLONE_NEWPID)
+
+
+def own_proc() -> None:
+    """Mount a /proc of this process's own namespace. Raise OSError where it may not, as under a masked one."""
+    _leave_mounts()
+    mount("proc", str(_PROC), "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+
+
+def keep_files(writable: Iterable[Path]) -> None:
+    """Have this process change nothing of any file but below `writable`: not its bytes, mode, owner, times or name.
+
+    The current folder has to be entered anew. Raise OSError where mounts are denied.
+    """
+    _leave_mounts()
+    kept = [path for path in writable if path.exists()]
+    for path in kept:
+        mount(str(path), str(path), "", _MS_BIND | _MS_REC)
+    make_read_only(Path("/"))
+    for path in kept:
+        make_writable(path)
+    with contextlib.suppress(OSError):  # where the CUDA driver names its threads; Landlock holds the rest of it
+        make_writable(_PROC)
+
+
+def _leave(kinds: int) -> None:
+    """Leave namespaces of these kinds; who may not do so by right becomes the root of a user namespace first.
+
+    There the process has a count of its own for RLIMIT_NPROC; user and group ids stay what they are.
+    """
+    try:
+        unshare(kinds)
         return
-    unshare(CLONE_NEWUSER | CLONE_NEWNET)
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+    user, group = os.geteuid(), os.getegid()
+    unshare(CLONE_NEWUSER | kinds)
     Path("/proc/self/setgroups").write_text("deny")
     Path("/proc/self/uid_map").write_text(f"{user} {user} 1")
     Path("/proc/self/gid_map").write_text(f"{group} {group} 1")
+
+
+def _leave_mounts() -> None:
+    _leave(CLONE_NEWNS)
+    mount("none", "/", "", _MS_REC | _MS_PRIVATE)
 
 
 def make_reachable(paths: Iterable[Path]) -> None:
@@ -40,8 +93,7 @@ def make_reachable(paths: Iterable[Path]) -> None:
     hidden = [(path, top) for path in paths if path.exists() and (top := _first_closed(path)) is not None]
     if not hidden:
         return
-    unshare(CLONE_NEWNS)
-    mount("none", "/", "", _MS_REC | _MS_PRIVATE)
+    _leave_mounts()
     with ExitStack() as closing:
         opened = {}
         for path, _ in hidden:

@@ -62,6 +62,28 @@ _DENIED = {
     "kexec_load": (246, 104),
     "kexec_file_load": (320, 294),
 }
+_CHANGES_MODES = {
+    "chmod": (90, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "chown": (92, None),
+    "fchown": (93, 55),
+    "lchown": (94, None),
+    "fchownat": (260, 54),
+    "utime": (132, None),
+    "utimes": (235, None),
+    "futimesat": (261, None),
+    "utimensat": (280, 88),
+    "setxattr": (188, 5),
+    "lsetxattr": (189, 6),
+    "fsetxattr": (190, 7),
+    "removexattr": (197, 14),
+    "lremovexattr": (198, 15),
+    "fremovexattr": (199, 16),
+}
+"""What Landlock does not know of: modes, owners, times and attributes of files."""
+_PRLIMIT = (302, 261)
 _CONNECT = (42, 203)
 _SOCKET, _SOCKETPAIR, _CLONE, _CLONE3 = (41, 198), (53, 199), (56, 220), (435, 435)
 
@@ -74,35 +96,39 @@ def available() -> bool:
     return platform.machine() in _ARCHES
 
 
-def filter_calls(*, network: bool) -> None:
+def filter_calls(*, network: bool, modes: bool) -> None:
     """From now on this process and its children get EPERM for the calls above; a network stays only with `network`.
 
     Without one there are UNIX sockets that wait or are made in pairs, and none that reaches a name: the standard
     library makes such pairs, and the CUDA driver does not start where it may not listen on one.
+    `modes` allows the calls that change those of files, and their owners and times.
 
     Raise OSError where the kernel has no seccomp or `no_new_privs` is not set, NotImplementedError on other
     architectures. Not to be undone.
     """
     if not available():
         raise NotImplementedError(f"no filter of system calls for {platform.machine()}")
-    code = b"".join(struct.pack("HBBI", *row) for row in _program(platform.machine(), network=network))
+    code = b"".join(struct.pack("HBBI", *row) for row in _program(platform.machine(), network=network, modes=modes))
     rows = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(rows))
     program = ctypes.create_string_buffer(header, len(header))
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(program))
 
 
-def _program(machine: str, *, network: bool) -> Iterator[Instruction]:
+def _program(machine: str, *, network: bool, modes: bool) -> Iterator[Instruction]:
     column = list(_ARCHES).index(machine)
     yield _LOAD, 0, 0, _ARCH
     yield _EQUAL, 1, 0, _ARCHES[machine]
     yield _RETURN, 0, 0, _KILL
     yield _LOAD, 0, 0, _NR
     yield from _refuse((_AT_LEAST, 0, 1, _X32), errno.ENOSYS)  # numbers of another table
-    for numbers in (*_DENIED.values(), *([] if network else [_CONNECT])):
-        yield from _refuse((_EQUAL, 0, 1, numbers[column]), errno.EPERM)
+    denied = [*_DENIED.values(), *([] if network else [_CONNECT]), *([] if modes else _CHANGES_MODES.values())]
+    for number in (numbers[column] for numbers in denied):
+        if number is not None:
+            yield from _refuse((_EQUAL, 0, 1, number), errno.EPERM)
     # Its flags are behind a pointer, which a filter cannot follow; glibc then takes clone.
     yield from _refuse((_EQUAL, 0, 1, _CLONE3[column]), errno.ENOSYS)
+    yield from _only_of_itself(_PRLIMIT[column])
     yield _EQUAL, 0, 4, _CLONE[column]
     yield _LOAD, 0, 0, _ARGUMENTS
     yield from _refuse((_ANY_BIT, 0, 1, _NAMESPACES), errno.EPERM)
@@ -110,6 +136,15 @@ def _program(machine: str, *, network: bool) -> Iterator[Instruction]:
     if not network:
         yield from _only_unix_streams(_SOCKET[column])
         yield from _only_unix_streams(_SOCKETPAIR[column])
+    yield _RETURN, 0, 0, _ALLOW
+
+
+def _only_of_itself(number: int) -> Iterator[Instruction]:
+    """A call whose first argument is a process, 0 for who calls."""
+    yield _EQUAL, 0, 4, number
+    yield _LOAD, 0, 0, _ARGUMENTS
+    yield _EQUAL, 1, 0, 0
+    yield _RETURN, 0, 0, _ERRNO | errno.EPERM
     yield _RETURN, 0, 0, _ALLOW
 
 

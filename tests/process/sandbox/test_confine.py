@@ -26,6 +26,7 @@ from service.process.sandbox.confinement import Confinement
 from service.process.task import Flavour, Task
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
 from tests.api.conftest import make_onnx
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[3]
 LIMITS = Limits(timeout_s=120.0, memory_bytes=4 << 30, file_bytes=1 << 30)
@@ -78,6 +79,27 @@ def sockets(tmp_path: Path) -> Iterator[dict[str, Any]]:
             yield {"tcp": tcp.getsockname()[1], **names}
 
 
+def on_process(pid: int) -> dict[str, int]:
+    """What can be tried on a process."""
+    return dict.fromkeys(("kill", "attach", "limit", "priority", "pin", "pidfd", "score", "command_line"), pid)
+
+
+_BESIDE_SIGNALS = ("priority", "pin", "command_line")
+"""What the same user may do to a process that shows, and that Landlock, which knows of signals, does not stop."""
+
+
+def on_file(path: Path) -> dict[str, str]:
+    """What can be tried on a file."""
+    names = "chmod", "chmod_by_descriptor", "chown", "utime", "truncate", "open_and_truncate", "attribute"
+    return dict.fromkeys((*names, "write", "rename", "unlink", "hard_link"), str(path))
+
+
+def facts_of(path: Path) -> tuple[str, int, int, int, int]:
+    """What of a file is nobody's to change but its owner's."""
+    found = path.stat()
+    return path.read_text(), found.st_mode, found.st_uid, found.st_mtime_ns, found.st_nlink
+
+
 def refused(got: dict[str, str]) -> bool:
     """Whether nothing came of any attempt."""
     return all(text.startswith("refused: ") for text in got.values())
@@ -94,6 +116,25 @@ def test_the_cuda_driver_may_start(attempt: Attempt) -> None:
     assert refused(attempt(named_socket="here", write=f"/proc/{os.getppid()}/comm", read=f"/proc/{os.getppid()}/mem"))
 
 
+@pytest.mark.parametrize(
+    ("own_user", "gpu_in_children", "starts"), [(True, True, True), (True, False, False), (False, True, False)]
+)
+def test_the_cuda_driver_may_start_in_children_of_a_tuning(
+    pool: Pool, tmp_path: Path, own_user: bool, gpu_in_children: bool, starts: bool
+) -> None:
+    """Of one that has a user of its own: root would be let at the kernel's settings with it."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, who can give a job a user of its own")
+    confinement = Confinement(own_user=own_user, gpu_in_children=gpu_in_children)
+    assert Confinement.from_dict(confinement.to_dict()) == confinement
+    others = f"/proc/{os.getppid()}/comm"
+    payload = {"start_cuda_in_a_child": None, "open_for_writing": "/proc/sys/kernel/hostname", "write": others}
+    task = Task("tests.jobs.hostile:attempt", payload, tmp_path, limits=LIMITS, confinement=confinement)
+    got = pool.run(task, lambda event: None)["got"]
+    assert (got.pop("start_cuda_in_a_child") == "got 'started'") is starts
+    assert refused(got), got
+
+
 def test_files_of_others_are_neither_read_nor_listed_nor_written(attempt: Attempt, tmp_path: Path) -> None:
     secret = tmp_path / "service.sqlite3"
     secret.write_text("keys")
@@ -106,9 +147,22 @@ def test_files_of_others_are_neither_read_nor_listed_nor_written(attempt: Attemp
     assert refused(attempt(list="/tmp", write="/tmp/relaxc-was-here"))
 
 
-def test_processes_of_others_are_out_of_reach(attempt: Attempt) -> None:
-    got = attempt(kill=os.getpid(), attach=os.getpid(), namespace=None, read=f"/proc/{os.getpid()}/environ")
+def test_processes_of_others_are_out_of_reach(attempt: Attempt, pool: Pool) -> None:
+    attempts = on_process(os.getpid())
+    until(pool.ready)
+    if pool.ready()[Flavour.ONNX]["processes"] != "namespace":
+        attempts = {name: pid for name, pid in attempts.items() if name not in _BESIDE_SIGNALS}
+    got = attempt(namespace=None, read=f"/proc/{os.getpid()}/environ", **attempts)
     assert refused(got), got
+
+
+def test_files_of_others_keep_their_bytes_modes_owners_times_and_names(attempt: Attempt, tmp_path: Path) -> None:
+    secret = tmp_path / "service.sqlite3"
+    secret.write_text("keys")
+    before = facts_of(secret)
+    got = attempt(**on_file(secret)) | attempt(**on_file(ROOT / "pyproject.toml"))
+    assert refused(got), got
+    assert facts_of(secret) == before
 
 
 def test_the_environment_has_no_secrets(attempt: Attempt) -> None:
@@ -138,6 +192,7 @@ def test_a_user_id_that_only_the_job_has(pool: Pool, tmp_path: Path) -> None:
 
 
 def _request(path: Path) -> CompileRequest:
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(make_onnx(4))
     reference = ModelRef(ModelFormat.ONNX, "a" * 64, path.stat().st_size, path)
     return CompileRequest(reference, resolve("auto"), CompileOptions())
@@ -165,36 +220,56 @@ def open_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
-def test_started_by_a_user_the_sandbox_is_the_same(sockets: dict[str, Any], open_folder: Path) -> None:
-    secret = open_folder / "service.sqlite3"
-    secret.write_text("keys")
-    workdir = open_folder / "job"
-    workdir.mkdir()
-    for path in (workdir, secret):
-        os.chown(path, 12345, 12345)
-    payload = {
-        **sockets,
-        "read": str(secret),
-        "list": str(open_folder),
-        "attach": None,
-        "kill": None,
-        "namespace": None,
-    }
-    code = f"""
+_ATTACKED = """
 import json, os, sys
 from pathlib import Path
 from service.process.pool import Pool
-from service.process.task import Task
-payload = json.loads({json.dumps(payload)!r}) | {{"attach": os.getpid(), "kill": os.getpid()}}
+from service.process.sandbox.kernel import prctl
+from service.process.sandbox.seccomp import filter_calls
+from service.process.task import Flavour, Task
+from service.request import CompileRequest
+attempts, on_process, compiled, folder, namespaces = json.loads(sys.stdin.read())
+if not namespaces:
+    prctl(38, 1)
+    filter_calls(network=True, modes=True)
 with Pool() as pool:
-    task = Task("tests.jobs.hostile:attempt", payload, Path({str(workdir)!r}))
-    print(json.dumps(pool.run(task, lambda event: None)["got"]))
+    pool.warm(Flavour.ONNX)
+    payload = attempts | dict.fromkeys(on_process, os.getpid())
+    got = pool.run(Task("tests.jobs.hostile:attempt", payload, Path(folder, "job")), lambda event: None)["got"]
+    task = Task("service.jobs.entries:compile_model", compiled, Path(folder, "compiled"))
+    files = pool.run(task, lambda event: None)["files"]
+    print(json.dumps([got, files, pool.ready()["onnx"]]))
 """
-    done = _as_user(12345, code, home=open_folder)
+"""A job that attacks its server, and one that compiles, both of a user without rights; without `namespaces` the server
+itself may have none, as in Docker's default profile."""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_started_by_a_user_the_sandbox_is_the_same(
+    sockets: dict[str, Any], open_folder: Path, namespaces: bool
+) -> None:
+    secret = open_folder / "service.sqlite3"
+    secret.write_text("keys")
+    (open_folder / "job").mkdir()
+    request = _request(open_folder / "compiled" / "model.onnx")
+    for path in (open_folder, secret, open_folder / "job", *open_folder.rglob("*")):
+        os.chown(path, 12345, 12345)
+    before = facts_of(secret)
+    attempts = {**sockets, **on_file(secret), "read": str(secret), "list": str(open_folder), "namespace": None}
+    compiled = {"request": request.to_dict(), "dump_dir": None}
+    said = [attempts, list(on_process(0)), compiled, str(open_folder), namespaces]
+    done = _as_user(12345, _ATTACKED, home=open_folder, said=json.dumps(said))
     assert done.returncode == 0, done.stderr
-    got = json.loads(done.stdout)
+    got, files, sandbox = json.loads(done.stdout)
+    if sandbox["gaps"]:
+        pytest.skip(f"needs a kernel with Landlock 6, or namespaces: {sandbox}")
+    if sandbox["processes"] == "signals":
+        assert {got.pop(name) for name in _BESIDE_SIGNALS}
     assert refused(got), got
+    assert facts_of(secret) == before
+    assert files
+    assert sandbox["modes"] == ("mounts" if namespaces and "modes" not in sandbox["missing"] else "filter")
 
 
 _BECOME = """
@@ -215,10 +290,10 @@ os.execv(sys.executable, [sys.executable, "-c", code])
 """Runs code as a user from whom our files may be hidden, as a clone in the home of root is: the way there is opened."""
 
 
-def _as_user(user: int, code: str, home: Path) -> subprocess.CompletedProcess[str]:
+def _as_user(user: int, code: str, home: Path, said: str) -> subprocess.CompletedProcess[str]:
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(home)}
     command = [sys.executable, "-c", _BECOME, str(user), code]
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, cwd=ROOT, input=said, capture_output=True, text=True, check=False)
     if done.stderr.startswith("no mounts: "):
         pytest.skip("needs a home that others may pass, or the right to mount: " + done.stderr)
     return done

@@ -1,0 +1,88 @@
+"""Which sandbox a job will have, found out by a process that puts itself into one and ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any, NoReturn
+
+from service.config import settings
+from service.errors import RelaxcError
+from service.process.apart import fork_first, shared_processes
+from service.process.limits import become_subreaper
+from service.process.sandbox.confine import confine
+from service.process.sandbox.confinement import Confinement, Place
+from service.process.scrubbed import scrubbed_environment
+
+__all__ = ["probe", "probed", "shared_here"]
+
+_LIMIT_S = 30.0
+
+
+def shared_here() -> str:
+    """Return why jobs share the PID namespace of this process; empty where each gets one. Forks: no threads yet."""
+    return "RELAXC_SANDBOX=off" if settings().sandbox == "off" else shared_processes()
+
+
+def probe(shared: str) -> dict[str, Any]:
+    """Return `Sandbox.to_dict()` of a job without a model; `error` alone where none may run. Forks: no threads yet.
+
+    `shared` as in `apart.fork_first`.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="relaxc-probe-"))
+    reader, writer = os.pipe()
+    try:
+        child = os.fork()
+        if child == 0:
+            _tell(folder, writer, shared)
+        os.close(writer)
+        with os.fdopen(reader) as pipe:
+            told = pipe.readline() if select.select([pipe], [], [], _LIMIT_S)[0] else ""
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    finally:
+        shutil.rmtree(folder)
+    found: dict[str, Any] = json.loads(told or '{"error": "the process that looked for a sandbox died or hung"}')
+    return found
+
+
+def probed() -> dict[str, Any]:
+    """Return what `probe` returns in a fresh process, for who has threads."""
+    command = [sys.executable, "-P", "-m", __name__]
+    done = subprocess.run(command, env=scrubbed_environment(), capture_output=True, text=True, check=False)
+    found: dict[str, Any] = json.loads(done.stdout) if done.returncode == 0 else {"error": done.stderr[-500:]}
+    return found
+
+
+def _tell(folder: Path, writer: int, shared: str) -> None:
+    """Be a guard, and have a fork tell."""
+    become_subreaper()
+    first = fork_first(lambda place: _confined(folder, writer, place), shared)
+    first.start()
+    first.wait()
+    os._exit(0)
+
+
+def _confined(folder: Path, writer: int, place: Place) -> NoReturn:
+    try:
+        os.chdir(folder)
+        found = confine(folder, Confinement(), place).to_dict()
+    except RelaxcError as error:
+        found = {"error": error.message}
+    except Exception as error:  # noqa: BLE001  # the end of a forked process: the trace goes to the zygote's log
+        traceback.print_exc()
+        found = {"error": f"{type(error).__name__}: {error}"}
+    os.write(writer, json.dumps(found).encode() + b"\n")
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe(shared_here())))
