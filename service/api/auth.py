@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from enum import StrEnum
 from urllib.parse import SplitResult, urlsplit
 
-from anyio import to_thread
+from anyio import sleep, to_thread
 from fastapi import Request
 
 from service.errors import Forbidden, RateLimited, Unauthorized
@@ -17,6 +18,7 @@ from service.jobs.objects.keys import Keys
 
 __all__ = ["Anonymous", "Gate", "require"]
 
+_PAUSE_S = 0.1
 _WINDOW_S = 60.0
 _FAILURES = 20
 """Refused keys from one address in a minute, after which it is answered with 429. A key that is right is never refused
@@ -48,15 +50,17 @@ class Gate:
         if secret is None and await self._serves_anybody():
             _check_origin(request, on_loopback=self._anonymous is Anonymous.WITHOUT_KEYS)
             return LOCAL_OWNER
-        row = None if secret is None else self._keys.seen(secret)
-        if row is None and secret is not None:
-            row = await to_thread.run_sync(self._keys.find, secret)
-        if row is not None:
+        if secret is None:
+            raise Unauthorized("this call needs a key")
+        if row := self._keys.seen(secret):
             return row.owner
-        if secret is not None:
-            self._count_failure(request.client.host if request.client else "")
-            raise Unauthorized("the key is unknown, expired or revoked")
-        raise Unauthorized("this call needs a key")
+        address = request.client.host if request.client else ""
+        if not self._may_ask(address) and not await self._is_known(secret):
+            self._count_failure(address)
+        if row := await to_thread.run_sync(self._keys.find, secret):
+            return row.owner
+        self._count_failure(address)
+        raise Unauthorized("the key is unknown, expired or revoked")
 
     async def _serves_anybody(self) -> bool:
         if self._anonymous is not Anonymous.WITHOUT_KEYS:
@@ -64,17 +68,30 @@ class Gate:
         made = self._keys.any_made_seen()
         return not (await to_thread.run_sync(self._keys.any_made) if made is None else made)
 
-    def _count_failure(self, address: str) -> None:
-        """Raise RateLimited for an address that has had its share."""
+    def _may_ask(self, address: str) -> bool:
+        """Whether a key from there that nobody knows may cost a look into the database."""
+        return self._failed(address)[0] < _FAILURES
+
+    def _failed(self, address: str) -> tuple[int, float]:
+        """The refused keys of an address in its minute, and since when that runs."""
         now = time.monotonic()
         count, since = self._failures.get(address, (0, now))
-        if now - since > _WINDOW_S:
-            count, since = 0, now
+        return (0, now) if now - since > _WINDOW_S else (count, since)
+
+    async def _is_known(self, secret: str) -> bool:
+        since = time.monotonic()
+        while (known := await to_thread.run_sync(self._keys.is_known, secret, since)) is None:
+            await sleep(_PAUSE_S)
+        return known
+
+    def _count_failure(self, address: str) -> None:
+        """Raise RateLimited for an address that has had its share."""
+        count, since = self._failed(address)
         if len(self._failures) >= _MAX_ADDRESSES:
             self._failures.clear()
         self._failures[address] = count + 1, since
         if count >= _FAILURES:
-            wait_s = max(1, round(since + _WINDOW_S - now))
+            wait_s = max(1, round(since + _WINDOW_S - time.monotonic()))
             raise RateLimited(f"{count} requests with refused keys from {address} in a minute", retry_after_s=wait_s)
 
 
@@ -87,8 +104,14 @@ def _check_origin(request: Request, *, on_loopback: bool) -> None:
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if origin is not None and _parts(origin).netloc.lower() != host.lower():
         raise Forbidden("a page of another site may not ask without a key", remedy="Make a key: relaxc keys create.")
-    if on_loopback and not _is_loopback(_parts(f"//{host}").hostname or ""):
+    name = _parts(f"//{host}").hostname or ""
+    if on_loopback and not _is_loopback(name):
         raise Forbidden(f"{host[:80]!r} is no name of this machine's loopback", remedy="Ask http://127.0.0.1 instead.")
+    if not on_loopback and not _is_ours(name):
+        raise Forbidden(
+            f"{host[:80]!r} is no name of this machine's, and the server asks for no key",
+            remedy=f"Ask it by its address, or as {socket.gethostname()}; a proxy should pass one of them as the Host.",
+        )
 
 
 def _parts(url: str) -> SplitResult:
@@ -96,6 +119,16 @@ def _parts(url: str) -> SplitResult:
         return urlsplit(url)
     except ValueError as error:  # a bracket too few
         raise Forbidden(f"{url[:80]!r} is no address", remedy="Ask http://127.0.0.1 instead.") from error
+
+
+def _is_ours(name: str) -> bool:
+    """Whether no other site can have the name: an address, this machine's host name, or one of loopback's."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        host = socket.gethostname().lower()
+        return _is_loopback(name) or name.lower() in (host, host.partition(".")[0])
+    return True
 
 
 def _is_loopback(name: str) -> bool:

@@ -27,7 +27,7 @@ _COMPILE = {
     },
     "target": {
         "type": "string",
-        "description": "auto, a name that /v1/targets lists, or target JSON.",
+        "description": "auto, a name that /v1/targets lists, several CUDA devices of them with commas, or target JSON.",
         "default": "auto",
         "example": "x86-64-v4",
     },

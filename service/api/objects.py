@@ -75,7 +75,9 @@ class Job(BaseModel):
     progress: Progress | None
     model: Digest | None
     name: str = Field(examples=["resnet.onnx"])
-    target: str | dict[str, Any] | None = Field(description="As it was asked for.", examples=["auto"])
+    target: str | dict[str, Any] | list[str | dict[str, Any]] | None = Field(
+        description="As it was asked for.", examples=["auto"]
+    )
     resolved: str | None = Field(description="The name of the machine that `target` meant.", examples=["x86-64-v4"])
     options: dict[str, Any]
     priority: int
@@ -109,9 +111,9 @@ class JobSubmission(BaseModel):
     records: Digest | None = Field(
         None, description="Tuned schedules, to compile with or to start a search from.", examples=[None]
     )
-    target: str | dict[str, Any] = Field(
+    target: str | dict[str, Any] | list[str | dict[str, Any]] = Field(
         "auto",
-        description="auto, a name that /v1/targets lists, or a target as JSON.",
+        description="auto, a name that /v1/targets lists, or a target as JSON; several CUDA devices as a list.",
         examples=["auto"],
         max_length=16 << 10,
     )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
+import anyio
 import httpx
 import pytest
+from starlette.requests import Request
 
+from service.api.auth import Anonymous, Gate
+from service.errors import Forbidden, RateLimited, Unauthorized
 from service.jobs.database import audit
 from service.jobs.database.engine import Database
 from service.jobs.objects.keys import Keys
@@ -129,6 +135,40 @@ def test_what_one_key_has_another_does_not_see(server: RunningServer, keys: Keys
         assert digest not in ask(other.secret, path=path).text
         assert digest in ask(mine.secret, path=path).text
     assert ask(other.secret, "POST", "/v1/jobs", json={"kind": "compile", "model": digest}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("host", "served"),
+    [
+        *((host, True) for host in ("10.1.2.3:8000", "[fd00::7]:8000", "localhost", f"{socket.gethostname()}:80")),
+        *((host, False) for host in ("evil.example", "evil.example:8000", "127.0.0.1.evil.example", "")),
+    ],
+)
+def test_without_auth_a_name_of_another_site_is_refused_too(tmp_path: Path, host: str, served: bool) -> None:
+    request = Request({"type": "http", "headers": [(b"host", host.encode())], "client": ("192.0.2.1", 4711)})
+    with closing(Database(f"sqlite:///{tmp_path / 'keys.sqlite3'}")) as database:
+        gate = Gate(Keys(database), Anonymous.ALWAYS)
+        if served:
+            assert anyio.run(gate.owner, request, None)
+        else:
+            with pytest.raises(Forbidden, match="no name of this machine"):
+                anyio.run(gate.owner, request, None)
+
+
+def test_unknown_keys_of_an_address_that_had_its_share_do_not_ask_the_database_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = Request({"type": "http", "headers": [], "client": ("192.0.2.1", 4711)})
+    with closing(Database(f"sqlite:///{tmp_path / 'keys.sqlite3'}")) as database:
+        keys = Keys(database)
+        right, gate, asked = keys.create("right", ["read"]).secret, Gate(keys, Anonymous.NEVER), []
+        monkeypatch.setattr(keys, "find", lambda secret: asked.append(secret) or Keys.find(keys, secret))
+        for i in range(60):
+            with pytest.raises((Unauthorized, RateLimited)):
+                anyio.run(gate.owner, request, "rk_" + f"{i:043d}")
+        assert len(asked) < 30
+        assert anyio.run(gate.owner, request, right)
+        assert anyio.run(gate.owner, request, Keys(database).create("just made", ["read"]).secret)
 
 
 def test_many_refused_keys_from_one_address_are_slowed_and_a_right_one_never(keys: Keys, ask: Ask) -> None:

@@ -73,7 +73,7 @@ def touch_peak(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
         try:
             call()
             can[name] = True
-        except PermissionError:
+        except OSError:
             can[name] = False
     emit({"event": "result", "files": [], "report": can, "summary": can})
 

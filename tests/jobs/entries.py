@@ -104,9 +104,12 @@ def sleep(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 
 def leaves_children(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Succeeds, and leaves a daemon."""
+    """Succeeds, once who listens has made a file `seen`, and leaves a daemon."""
     daemon = subprocess.Popen(["sleep", "602"], start_new_session=True)
-    emit({"event": "result", "daemon": daemon.pid})
+    emit({"event": "log", "level": "info", "message": "pids", "pids": [os.getpid(), daemon.pid]})
+    while not (workdir / "seen").exists():
+        time.sleep(0.01)
+    emit({"event": "result"})
 
 
 def garble(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

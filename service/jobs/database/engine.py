@@ -140,7 +140,7 @@ class Database:
 
 def url_of_settings(root: Path) -> str:
     """Return the URL that the settings name, or that of a file in `root`."""
-    return settings().database_url or f"sqlite:///{root / 'service.sqlite3'}"
+    return settings().database_url.get_secret_value() or f"sqlite:///{root / 'service.sqlite3'}"
 
 
 def unavailable(error: Exception) -> ServiceError:

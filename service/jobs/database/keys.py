@@ -8,7 +8,7 @@ from sqlalchemy.engine import Connection, Row
 from service.jobs.database.rows import KeyRow
 from service.jobs.database.tables import api_keys
 
-__all__ = ["any_made", "any_usable", "every", "find", "insert", "of_secret", "revoke"]
+__all__ = ["any_made", "any_usable", "digests", "every", "find", "insert", "of_secret", "revoke"]
 
 
 def insert(connection: Connection, row: KeyRow, *, secret_sha256: str) -> None:
@@ -32,6 +32,11 @@ def of_secret(connection: Connection, secret_sha256: str) -> tuple[KeyRow, str] 
     """Return the key whose secret has this SHA-256, in force or not, and that SHA-256 as it is kept."""
     row = connection.execute(sa.select(api_keys).where(api_keys.c.secret_sha256 == secret_sha256)).one_or_none()
     return None if row is None else (_key(row), row.secret_sha256)
+
+
+def digests(connection: Connection) -> frozenset[str]:
+    """Return the SHA-256 of every secret, of keys in force or not."""
+    return frozenset(connection.execute(sa.select(api_keys.c.secret_sha256)).scalars())
 
 
 def find(connection: Connection, id: str) -> KeyRow | None:

@@ -30,6 +30,9 @@ _ID_LETTERS = 12
 _FRESH_S = 1.0
 """How long a revoked key may still be taken by a server that has just seen it."""
 
+_PAUSE_S = 0.2
+"""Between two looks at all keys for secrets that are most likely none."""
+
 _MAX_REMEMBERED = 10_000
 _MAX_NAME = 200
 
@@ -50,6 +53,8 @@ class Keys:
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[KeyRow, float]] = {}
         self._made = False, float("-inf")
+        self._reading = threading.Lock()
+        self._known: tuple[frozenset[str], float] = frozenset(), float("-inf")
 
     def create(
         self, name: str, scopes: Iterable[str], *, expires_s: float | None = None, weight: float = 1.0
@@ -111,6 +116,19 @@ class Keys:
         if row is None or time.monotonic() - time_seen > _FRESH_S or not row.in_force(time.time()):
             return None
         return row
+
+    def is_known(self, secret: str, since: float) -> bool | None:
+        """Return whether some key, in force or not, has this secret, as the database said after `since`.
+
+        Return None where it was last asked before that (a time of `time.monotonic`) and too short a time ago to ask
+        it again: it is asked five times a second at most, however many secrets there are.
+        """
+        with self._reading:
+            digests, time_read = self._known
+            if time_read < since and (now := time.monotonic()) - time_read > _PAUSE_S:
+                with self._database.read() as connection:
+                    self._known = digests, time_read = keys.digests(connection), now
+        return None if time_read < since else _digest(secret) in digests
 
     def any_made(self) -> bool:
         """Return whether a key was ever made: then nobody is served without one. The database is asked as by `find`."""

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import queue
 import socket
+import threading
 import time
 from collections.abc import Iterable
 from ssl import SSLContext
@@ -18,6 +20,10 @@ import httpcore
 __all__ = ["PublicNetwork", "Refused", "is_public"]
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an IPv4 address
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""The IPv6 addresses that are the Internet's: all others are local or reserved (IANA's registry), whatever a version of
+Python's `ipaddress` knows of them: 64:ff9b:1::/48 leads to IPv4 inside of a site, fec0::/10 is one."""
+_DOCUMENTATION = ipaddress.ip_network("3fff::/20")  # RFC 9637
 
 
 class Refused(Exception):
@@ -36,6 +42,8 @@ def is_public(host: str) -> bool | None:
             inner = ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
         if inner is not None:
             return is_public(str(inner))
+        if address not in _UNICAST or address in _DOCUMENTATION:
+            return False
     return address.is_global and not address.is_multicast
 
 
@@ -64,10 +72,7 @@ class PublicNetwork(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         """Connect to a public address. Raise Refused, or httpcore's errors."""
-        try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise httpcore.ConnectError(f"{host} is not known: {error}") from error
+        found = _looked_up(host, port, self._left(timeout))
         addresses = [str(address[0]) for *_, address in found]
         if not self._private and not all(is_public(address.partition("%")[0]) for address in addresses):
             raise Refused(f"{host} is no public address")
@@ -76,6 +81,26 @@ class PublicNetwork(httpcore.NetworkBackend):
 
     def _left(self, timeout: float | None) -> float:
         return _left(self._deadline, timeout)
+
+
+def _looked_up(host: str, port: int, limit_s: float) -> list[Any]:
+    """What getaddrinfo finds, in a thread of its own: the resolver's time limits may add up to more than ours."""
+    answers: queue.SimpleQueue[list[Any] | Exception] = queue.SimpleQueue()
+
+    def look_up() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, UnicodeError) as error:
+            answers.put(error)
+
+    threading.Thread(target=look_up, daemon=True, name="relaxc-dns").start()
+    try:
+        answer = answers.get(timeout=limit_s)
+    except queue.Empty:
+        raise httpcore.ConnectTimeout(f"{host} was not found in time") from None
+    if isinstance(answer, Exception):
+        raise httpcore.ConnectError(f"{host} is not known: {answer}") from answer
+    return answer
 
 
 class _Until(httpcore.NetworkStream):

@@ -14,6 +14,7 @@ from service.errors import InvalidOption, KeyNotFound
 from service.jobs.database import audit
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import SCOPES, AuditRow
+from service.jobs.objects import keys as keys_module
 from service.jobs.objects.keys import Keys
 
 
@@ -68,6 +69,21 @@ def test_a_revoked_key_is_refused_at_once_and_elsewhere_within_a_second(keys: Ke
     assert keys.revoke(made.row.id) == revoked
     with pytest.raises(KeyNotFound):
         keys.revoke("k_000000000000")
+
+
+def test_unknown_secrets_ask_the_database_together(
+    keys: Keys, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = keys.create("a", ["read"]).secret
+    since = time.monotonic()
+    assert keys.is_known(secret, since)
+    monkeypatch.setattr(keys_module, "_PAUSE_S", float("inf"))
+    later, now = Keys(database).create("b", ["read"]).secret, time.monotonic()
+    assert keys.is_known("rk_" + "z" * 43, since) is False
+    assert keys.is_known(later, now) is None
+    monkeypatch.setattr(keys_module, "_PAUSE_S", -1.0)
+    assert keys.is_known(later, now)
+    assert keys.is_known("rk_" + "z" * 43, now) is False
 
 
 def test_an_expired_key_is_refused_also_when_it_was_seen_just_now(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,6 +186,7 @@ def test_tuning_that_is_cancelled_while_it_gives_way_does_not_come_back(workers:
     pool = workers()
     tuning = put(database, kind=JobKind.TUNE, memory_bytes=3 * GIB)
     pool.until(tuning, State.RUNNING)
+    until(lambda: pool.scheduler.find(tuning.id))  # the row says so first
     running = pool.scheduler.find(tuning.id)
     assert running is not None
     with database.begin() as connection:

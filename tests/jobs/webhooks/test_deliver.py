@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpcore
 import pytest
 import sqlalchemy as sa
 
@@ -22,7 +23,7 @@ from service.jobs.database.tables import deliveries as table
 from service.jobs.database.transitions import Outcome
 from service.jobs.webhooks import deliver as webhooks
 from service.jobs.webhooks.deliver import Webhooks, check_url
-from service.jobs.webhooks.public_network import is_public
+from service.jobs.webhooks.public_network import PublicNetwork, is_public
 from tests.jobs.rows import claim, put
 from tests.waiting import PATIENCE_S
 
@@ -255,6 +256,16 @@ def test_private_addresses_are_refused_where_the_name_leads_there(
     assert "no public address" in row.last_error
 
 
+def test_a_name_that_nobody_answers_for_ends_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answered.wait(PATIENCE_S))
+    network = PublicNetwork(time.monotonic() + 0.05)
+    with pytest.raises(httpcore.ConnectTimeout, match="was not found in time"):
+        network.connect_tcp("hooks.example.com", 443)
+    assert not answered.is_set()
+    answered.set()
+
+
 @pytest.mark.parametrize(
     ("host", "public"),
     [
@@ -269,6 +280,14 @@ def test_private_addresses_are_refused_where_the_name_leads_there(
         ("::1", False),
         ("::ffff:127.0.0.1", False),
         ("64:ff9b::7f00:1", False),
+        ("64:ff9b::808:808", True),
+        ("64:ff9b:1::808:808", False),
+        ("fec0::1", False),
+        ("::7f00:1", False),
+        ("100::1", False),
+        ("5f00::1", False),
+        ("2001:db8::1", False),
+        ("3fff:100::1", False),
         ("2002:7f00:1::", False),
         ("fe80::1", False),
         ("fd00::1", False),
