@@ -125,10 +125,13 @@ class Gpu:
 
     `mma` is the shape of its largest fp16 instruction.
 
-    The last six are fitted to kernels timed on an H100. Of GEMM: what an SM reads from L2 at a time, the barriers of
-    a step of the sum, the latency of a first load, and the exchange of 64x64 partial sums over a cluster. Of attention:
-    the scores of a softmax that an SM takes in a cycle (its exponentials alone would be 16). `sms_of_fours` is how many
-    SMs clusters of four were seen to fill at once: 28 such clusters ran together, 32 took twice as long.
+    The six from `l2_bytes_per_cycle` on are fitted to kernels timed on an H100. Of GEMM: what an SM reads from L2 at a
+    time, the barriers of a step of the sum, the latency of a first load, and the exchange of 64x64 partial sums over a
+    cluster. Of attention: the scores of a softmax that an SM takes in a cycle (its exponentials alone would be 16).
+    `sms_of_fours` is how many SMs clusters of four were seen to fill at once: 28 such clusters ran together, 32 took
+    twice as long. Likewise, of products by mma, what an SM reads from L2 by its threads' own copies, and what a warp
+    waits for the operands of 16 of the sum (`copied_bytes_per_cycle`, `mma_wait_cycles`).
+    `clock_hz` and `memory_bytes_per_second` are the data sheet's, which no kernel exceeds for long.
     """
 
     name: str
@@ -148,6 +151,10 @@ class Gpu:
     exchange_cycles: int = 1200
     powers_per_cycle: float = 11.6
     sms_of_fours: int = 112
+    copied_bytes_per_cycle: float = 35.0
+    mma_wait_cycles: int = 24
+    clock_hz: float = 1.83e9
+    memory_bytes_per_second: float = 3.35e12
 
     def __post_init__(self) -> None:
         m, n, k = self.mma
@@ -161,6 +168,12 @@ class Gpu:
     def clusters(self, size: int) -> int:
         """Return how many clusters of `size` CTAs, each CTA as large as an SM, run at once."""
         return min(self.sms, self.sms_of_fours if size > 2 else self.sms) // size
+
+    def least_seconds(self, flops: float, size_bytes: float, dtype: str) -> float:
+        """Return what a kernel takes at least that reads and writes so many bytes, with operands of `dtype`."""
+        dot = self.dot(dtype) if "float" in dtype or "int" in dtype else None
+        compute = 0.0 if dot is None else flops / (2 * dot.rate * self.sms * self.clock_hz)
+        return max(compute, size_bytes / self.memory_bytes_per_second)
 
     def dot(self, operands: str, accumulate: str | None = None) -> Dot | None:
         """Return the instruction that multiplies these operands fastest, None where there is none: no dtype is widened.
@@ -234,6 +247,8 @@ GPUS: dict[str, Gpu] = {
     "sm_80": Gpu(
         *("A100", "sm_80", 108, 164 * KIB, 163 * KIB, 65536, 2048, 40960 * KIB, (16, 8, 16)),
         dots=MMA_SM80,
+        clock_hz=1.41e9,
+        memory_bytes_per_second=2.04e12,
     ),
     "sm_90": Gpu(
         *("H100", "sm_90a", 132, 228 * KIB, 227 * KIB, 65536, 2048, 51200 * KIB, (64, 256, 16)),

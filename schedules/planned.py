@@ -9,9 +9,9 @@ from schedules.hardware import Cpu, cpu_of
 from schedules.ir.types import PrimFunc, Target
 from schedules.operators import Operator
 from schedules.plan import Plan, plan_of
-from schedules.template import Declined, Free, Parameters, Points, Rule, Schedule
+from schedules.template import Declined, Distinct, Free, Parameters, Points, Rule, Schedule
 
-__all__ = ["Planned", "space_of"]
+__all__ = ["Planned", "searched", "space_of"]
 
 Op = TypeVar("Op", bound=Operator)
 
@@ -92,3 +92,8 @@ def space_of(rule: Rule, func: PrimFunc, target: Target) -> Points | Declined:
     assert isinstance(rule, Free), rule.name
     choices = rule.choices(func, target)
     return choices if isinstance(choices, Declined) else Points(choices)
+
+
+def searched(rule: Rule, func: PrimFunc, target: Target) -> Points | Declined:
+    """Return the points of `space_of` that a search tries: one of each kernel, where the template tells them apart."""
+    return rule.distinct(func, target) if isinstance(rule, Distinct) else space_of(rule, func, target)

@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from schedules.ir.types import PrimFunc, Target
 
-__all__ = ["Choices", "Declined", "Free", "Parameters", "Points", "Rule", "Schedule", "check"]
+__all__ = ["Choices", "Declined", "Distinct", "Free", "Parameters", "Points", "Rule", "Schedule", "check"]
 
 Parameters = Mapping[str, int]
 """The values of a template's parameters by name: tile sizes, unroll factors, and 0 or 1 for a switch."""
@@ -79,6 +79,15 @@ class Free(Rule, Protocol):
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """Return the values of each parameter for `func`: every combination gives a right schedule."""
+        ...
+
+
+@runtime_checkable
+class Distinct(Free, Protocol):
+    """A template that knows which of its points are different kernels: a search tries no kernel twice."""
+
+    def distinct(self, func: PrimFunc, target: Target) -> Points | Declined:
+        """Return a point of each kernel that the device holds, the untuned one first."""
         ...
 
 

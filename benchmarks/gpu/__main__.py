@@ -1,7 +1,8 @@
-"""`python -m benchmarks.gpu build|measure|table|random FOLDER`: made anywhere, measured on a GPU machine, and shown.
+"""`python -m benchmarks.gpu build|measure|table|random|tasks|tune FOLDER`: made anywhere, measured where a GPU is.
 
 `build` needs nvcc and no GPU. `measure` needs a GPU, torch and TVM's runtime libraries; cut off, it goes on where it
 stopped when it is called again with its results. `random` compiles and checks random kernels, and needs all of these.
+`tasks` finds what there is to tune in the models, and needs torch alone; `tune` tunes it on the GPU machine.
 """
 
 from __future__ import annotations
@@ -21,9 +22,8 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     built = verbs.add_parser("build", help="compile models and kernels for sm_90a into FOLDER")
     built.add_argument("folder", type=Path)
-    built.add_argument(
-        "--suite", action="append", default=[], help="model, attention, conv, gemm, groups, moves or rows; all without"
-    )
+    suites = "model, attention, conv, gemm, gemm_sm80, groups, moves or rows; all without"
+    built.add_argument("--suite", action="append", default=[], help=suites)
     built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
     built.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile kernels")
     built.add_argument("--trust", action="store_true", help="models with what no GPU has run yet; a folder of its own")
@@ -38,8 +38,19 @@ def main() -> int:
     shown.add_argument("folder", type=Path)
     shown.add_argument("--out", type=Path, help="where results.jsonl is; FOLDER without")
     add_arguments(verbs.add_parser("random", help="compile random kernels, and compare them with fp64 references"))
+    found = verbs.add_parser("tasks", help="write the tasks of the models into FOLDER")
+    found.add_argument("folder", type=Path)
+    tuned = verbs.add_parser("tune", help="tune FOLDER's tasks, the most important first, and confirm what won")
+    tuned.add_argument("folder", type=Path)
+    tuned.add_argument("--out", type=Path, required=True, help="where records and logs go")
+    tuned.add_argument("--budget", type=float, default=500.0, help="seconds in all")
+    tuned.add_argument("--processes", type=int, default=3, help="tunings that take turns on the GPU")
+    tuned.add_argument("--trials", type=int, default=64, help="trials a task on average")
     args = parser.parse_args()
-    return {"build": _build, "measure": _measure, "table": _table, "random": random_kernels}[args.verb](args)
+    verbs_by_name = {
+        "build": _build, "measure": _measure, "table": _table, "random": random_kernels, "tasks": _tasks, "tune": _tune,
+    }  # fmt: skip
+    return verbs_by_name[args.verb](args)
 
 
 def _build(args: argparse.Namespace) -> int:
@@ -67,6 +78,20 @@ def _table(args: argparse.Namespace) -> int:
     _, entries = read_manifest(args.folder)
     print(tables(entries, read_results(*dict.fromkeys((args.folder, args.out or args.folder)))))
     return 0
+
+
+def _tasks(args: argparse.Namespace) -> int:
+    from benchmarks.gpu.tune_tasks import collect
+
+    found = collect(args.folder)
+    print(f"{len(found)} tasks, {sum(one.task.size for one in found)} points")
+    return 0
+
+
+def _tune(args: argparse.Namespace) -> int:
+    from benchmarks.gpu.tune_run import tune
+
+    return tune(args.folder, args.out, budget_s=args.budget, processes=args.processes, trials=args.trials)
 
 
 if __name__ == "__main__":

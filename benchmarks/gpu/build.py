@@ -72,7 +72,7 @@ def build_kernel_of(work: tuple[Entry, Any], folder: Path) -> Entry | None:
     from service.lowering.target import resolve
 
     entry, case = work
-    spec = resolve("cuda-sm90")
+    spec = resolve(getattr(case, "target", "cuda-sm90"))
     func = _prim_func(entry.suite, case)
     made = _schedule(entry, case, func)
     if isinstance(made, Declined):
@@ -103,7 +103,7 @@ def _schedule(entry: Entry, case: Any, func: Any) -> Any:
     from schedules.template import Declined
     from service.lowering.target import resolve, to_tvm
 
-    target = to_tvm(resolve("cuda-sm90"))
+    target = to_tvm(resolve(getattr(case, "target", "cuda-sm90")))
     meant = getattr(case, "rule", "")
     result: Any = Declined("no rule takes it")
     for rule in RULES:

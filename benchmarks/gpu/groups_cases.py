@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-__all__ = ["TIMED", "UNCONFIRMED", "GroupsCase", "awkward", "prim_func"]
+__all__ = ["TIMED", "GroupsCase", "awkward", "prim_func"]
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,18 @@ _IMAGES = (
     GroupsCase((32, 32, 32, 640), dtype="float16"),
 )  # fmt: skip
 _POINTS = {
-    _IMAGES[0]: ((40, 8, 256), (80, 4, 512), (160, 8, 512), (320, 8, 512), (80, 8, 512), (40, 4, 256), (20, 4, 256)),
-    _IMAGES[2]: ((40, 8, 256), (20, 8, 256), (80, 8, 512), (40, 4, 512)),
-    _IMAGES[3]: ((160, 8, 256), (40, 4, 256), (160, 4, 512), (80, 2, 512)),
-    _IMAGES[5]: ((80, 8, 512), (40, 8, 256)),
+    _IMAGES[0]: ((80, 8, 384, 1), (40, 4, 256, 1)), _IMAGES[2]: ((20, 8, 384, 1), (80, 8, 512, 1)),
+    _IMAGES[3]: ((80, 1, 512, 1), (80, 4, 256, 1)), _IMAGES[4]: ((40, 8, 256, 1), (40, 8, 384, 1)),
+    _IMAGES[5]: ((40, 8, 384, 2), (80, 8, 384, 2)), _IMAGES[6]: ((64, 8, 512, 1), (32, 8, 512, 2)),
+    _IMAGES[7]: ((80, 4, 256, 1), (80, 1, 512, 1)),
 }  # fmt: skip
-"""Chunk, cluster and threads to compare with the default."""
+"""Chunk, cluster, threads and share to compare with the default."""
 _TRIED = tuple(
-    replace(case, parameters=dict(zip(("chunk", "cluster", "threads"), point, strict=True)))
+    replace(case, parameters=dict(zip(("chunk", "cluster", "threads", "share"), point, strict=True)))
     for case, points in _POINTS.items()
     for point in points
 )
-UNCONFIRMED: tuple[GroupsCase, ...] = tuple(replace(case, timed=True) for case in _IMAGES)
-"""What no GPU has run yet, where the template would have it."""
-TIMED: tuple[GroupsCase, ...] = tuple(replace(case, timed=True) for case in _TRIED)
+TIMED: tuple[GroupsCase, ...] = tuple(replace(case, timed=True) for case in (*_IMAGES, *_TRIED))
 
 
 def awkward(count: int, seed: int) -> list[GroupsCase]:
@@ -98,6 +96,7 @@ def awkward(count: int, seed: int) -> list[GroupsCase]:
                 "chunk": draw.choice((1, 64, 160, 640)),
                 "cluster": draw.choice((1, 2, 4, 8)),
                 "threads": draw.choice((256, 384, 512)),
+                "share": draw.choice((1, 2, 4)),
             },
         )
         for _ in range(count)

@@ -8,7 +8,15 @@ from hashlib import sha256
 from json import dumps
 from typing import Any
 
-from benchmarks.gpu import attention_cases, conv_cases, gemm_cases, groups_cases, moves_cases, rows_cases
+from benchmarks.gpu import (
+    attention_cases,
+    conv_cases,
+    gemm_cases,
+    gemm_sm80_cases,
+    groups_cases,
+    moves_cases,
+    rows_cases,
+)
 from benchmarks.gpu.manifest import Entry
 
 __all__ = ["CASES", "TOOLS", "kernel_entries", "model_entries", "sanitizer_entries", "thread_entries"]
@@ -22,7 +30,7 @@ MODELS = (
 
 CASES: dict[str, Any] = {
     "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases, "groups": groups_cases, "rows": rows_cases,
-    "moves": moves_cases,
+    "moves": moves_cases, "gemm_sm80": gemm_sm80_cases,
 }  # fmt: skip
 """The cases of each suite of kernels; `<suite>_device` measures them."""
 
@@ -32,7 +40,7 @@ _RANK = {
     "reduce-overhead": 0, "threads": 100, "unconfirmed": 200, "timed": 300, "odd": 400, "max-autotune": 500,
     "sanitizer": 600,
 }  # fmt: skip
-_ODD = {"attention": 60, "conv": 40, "gemm": 60, "groups": 30, "rows": 30, "moves": 84}
+_ODD = {"attention": 60, "conv": 40, "gemm": 60, "groups": 30, "rows": 30, "moves": 84, "gemm_sm80": 40}
 _SANITIZED = 20
 _THREADED, _SESSIONS = (("resnet50", 1), ("bert_unmasked", 1), ("gpt2_decode", 1)), 8
 

@@ -100,9 +100,10 @@ def _described(entry: Entry) -> str:
     elif entry.suite == "conv":
         text = f"{case['kind']} {_BY.join(map(str, case['image']))} to {case['filters']}, {case['kernel'][0]}{_BY}"
         text += f"{case['kernel'][1]} by {case['strides'][0]}"
-    elif entry.suite == "gemm":
+    elif entry.suite.startswith("gemm"):
         text = f"{case['batch']}{_BY}({case['m']}{_BY}{case['n']}{_BY}{case['k']})"
         text += "" if case["n_major"] else ", B by columns"
+        text += f", {case['target']}" if "target" in case else ""
     else:
         text = f"{case['kind']} {_BY.join(map(str, case['shape']))}, {case['dtype']}"
     extra = [f"{name} {case[name]}" for name, value in usual.items() if name in case and case[name] != value]

@@ -13,6 +13,7 @@ from schedules.cuda.dlight import Dlight
 from schedules.cuda.elementwise.elementwise import Elementwise
 from schedules.cuda.elementwise.transposed import Transposed
 from schedules.cuda.full_reduction import FullReduction
+from schedules.cuda.gemm.gemm_sm80 import GemmSm80
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
 from schedules.cuda.groups.group_norm_sm90 import GroupNormSm90
 from schedules.cuda.rows.rows_sm90 import RowsSm90
@@ -34,6 +35,7 @@ RULES: tuple[Rule, ...] = (
     Transposed(),
     Elementwise(),
     FullReduction(),
+    GemmSm80(),
     Dlight("cuda.matmul", gpu.Matmul(), "no contraction with an m, an n and a k axis", needs_reduction=True),
     Dlight("cuda.gemv", gpu.GEMV(), "no product of a matrix with one vector", needs_reduction=True),
     Dlight("cuda.reduction", gpu.Reduction(), "no single reduction with an epilogue", needs_reduction=True),

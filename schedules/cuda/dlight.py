@@ -11,6 +11,8 @@ from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
 from schedules.cuda.common.races import race
+from schedules.cuda.common.shared_memory import shared_bytes
+from schedules.hardware import gpu_of
 from schedules.ir import analysis
 from schedules.ir.single import without_single_reductions
 from schedules.ir.types import Node, PrimFunc, Stmt, Target
@@ -49,12 +51,22 @@ class Dlight:
         made = sch.mod["main"]
         if not all(_launches(part) for part in _parts(made)):
             return Declined("it would leave loops to the CPU, which cannot read the device's memory")
-        reason = race(made)
+        reason = race(made) or _too_much(made, target)
         return Declined(reason) if reason else Schedule(made)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """There is one point: nothing is chosen."""
         return {}
+
+
+def _too_much(func: PrimFunc, target: Target) -> str:
+    """Why a GPU has not the shared memory for it: gpu.GEMV keeps as many vectors there as it reads, however long."""
+    most = gpu_of(target).shared_bytes_per_block
+    try:
+        taken = shared_bytes(func)
+    except _BREAKS as error:
+        return f"TVM cannot lower it: {error}"
+    return f"it takes {taken} bytes of shared memory, and a CTA has {most}" if taken > most else ""
 
 
 def _parts(func: PrimFunc) -> list[Stmt]:

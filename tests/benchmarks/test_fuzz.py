@@ -32,7 +32,7 @@ from tests.benchmarks.on_cpu import computed
 
 HERE = Path(__file__).parent
 FAKE = [sys.executable, "-S", str(HERE / "fake_fuzz_child.py")]
-FAMILIES = {"attention", "conv", "decoding", "gemm", "groups", "moves", "plain", "rows", "spread"}
+FAMILIES = {"attention", "conv", "decoding", "gemm", "gemm_sm80", "groups", "moves", "plain", "rows", "spread"}
 
 
 def test_a_case_is_drawn_from_its_seed_and_index_alone():

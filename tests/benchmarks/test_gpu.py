@@ -19,7 +19,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.gpu import attention_cases, gemm_cases, models, rows_cases
+from benchmarks.gpu import attention_cases, gemm_cases, gemm_sm80_cases, models, rows_cases
 from benchmarks.gpu.build import build_kernel_of
 from benchmarks.gpu.manifest import Entry, left, read_manifest, read_results, write_manifest
 from benchmarks.gpu.measure import measure
@@ -79,7 +79,7 @@ def test_the_plan_names_every_case_once_and_models_come_first():
     assert min(models, key=lambda entry: entry.rank).case == {
         "model": "bert_unmasked", "batch": 32, "mode": "reduce-overhead",
     }  # fmt: skip
-    assert {entry.suite for entry in kernels} == {"attention", "conv", "gemm", "groups", "moves", "rows"}
+    assert {entry.suite for entry in kernels} == {"attention", "conv", "gemm", "gemm_sm80", "groups", "moves", "rows"}
     assert [entry.id for entry, _ in kernel_entries()] == [entry.id for entry in kernels]
     for entry in sanitizer_entries(kernels):
         assert len(entry.case["ids"]) >= 20
@@ -203,3 +203,25 @@ def test_a_model_is_built_without_its_weights(tmp_path, monkeypatch):
     made = follow(said["weights"], np.load(tmp_path / "tiny.npz"), module)
     assert [list(each.shape) for each in made] == [recipe["shape"] for recipe in said["weights"]]
     assert said["weights"][0]["parts"] and (tmp_path / "tiny.so").stat().st_size < 1 << 20
+
+
+_WITHOUT_TVM = """
+import contextlib, sys
+sys.modules["tvm"] = None
+from benchmarks.gpu.__main__ import main
+import benchmarks.gpu.measure, benchmarks.gpu.gemm_sm80_device
+for words in (["measure", "--help"], ["random", "--help"], ["table", sys.argv[1]]):
+    sys.argv[1:] = words
+    with contextlib.suppress(SystemExit):
+        main()
+"""
+
+
+def test_measuring_needs_no_compiler(tmp_path):
+    """A GPU machine has TVM's runtime libraries, and not the compiler: a bundle is read, and its table is shown."""
+    case = {**vars(gemm_sm80_cases.TIMED[0]), "kind_of_case": "timed"}
+    bundle(tmp_path, Entry("gemm_sm80/a", "gemm_sm80", case))
+    command = [sys.executable, "-c", _WITHOUT_TVM, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "--budget" in done.stdout and "1 of 1 entries were not reached" in done.stdout

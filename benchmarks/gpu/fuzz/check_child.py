@@ -20,7 +20,16 @@ __all__ = ["check"]
 _BREAKS = (RuntimeError, ValueError, TypeError, LookupError, AssertionError, AttributeError, OSError)
 _GUARD_BYTES = 4096
 """Before and behind each tensor."""
-_LEAST = {"gemm": 1.0, "conv": 1.0, "rows": 0.1, "groups": 1.0, "plain": 0.3, "attention": 0.02, "moves": 0.0}
+_LEAST = {
+    "gemm": 1.0,
+    "gemm_sm80": 1.0,
+    "conv": 1.0,
+    "rows": 0.1,
+    "groups": 1.0,
+    "plain": 0.3,
+    "attention": 0.02,
+    "moves": 0.0,
+}
 """What elements of a suite's results are about, so that one that cancels to nothing is judged as its neighbours are."""
 _SHORT = 32
 """Columns of a row, or pixels and channels of a group, whose variance may be nearly nothing."""
@@ -134,7 +143,7 @@ def _tolerance(suite: Any, entry: Entry) -> float:
     case, tolerance = entry.case, float(suite.tolerance(entry.case))
     if case["out"] != "float32":
         return tolerance
-    if entry.suite == "gemm":
+    if entry.suite.startswith("gemm"):
         return tolerance * max(1.0, int(case["k"]) / 1024)
     if entry.suite == "rows" and (case["shape"][-1] < _SHORT or (case["kind"], case["before"]) == ("softmax", "scale")):
         return tolerance * 16

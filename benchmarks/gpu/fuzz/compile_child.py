@@ -82,7 +82,10 @@ def kernel_of(drawn: Drawn, device: str) -> Kernel:
 
 
 def scheduled(drawn: Drawn, func: Any) -> tuple[str, Any]:
-    """Return the name of the first rule that takes `func`, and its schedule: at a random point where one is drawn."""
+    """Return the name of the first rule that takes `func`, and its schedule: at a random point where one is drawn.
+
+    A case that names its rule asks it before the others.
+    """
     from schedules.cuda import RULES
     from schedules.cuda.common.template import HopperTemplate
     from schedules.template import Declined
@@ -90,14 +93,16 @@ def scheduled(drawn: Drawn, func: Any) -> tuple[str, Any]:
     from service.lowering.target import resolve, to_tvm
 
     target, chance, declined = to_tvm(resolve("cuda-sm90")), drawn.chooser(), []
-    for rule in RULES:
+    meant = getattr(drawn.case, "rule", "")
+    for rule in sorted(RULES, key=lambda rule: rule.name != meant):
         found = rule.choices(func, target) if drawn.pointed and isinstance(rule, HopperTemplate) else {}
         space = {} if isinstance(found, Declined) else found
         for _ in range(_TRIES if space else 0):
             made = apply_rule(rule, func, target, {name: chance.choice(list(of)) for name, of in space.items()})
             if not isinstance(made, str):
                 return rule.name, made
-        made = apply_rule(rule, func, target, None)
+        proposed = rule.proposed(func, target) if meant == rule.name and isinstance(rule, HopperTemplate) else None
+        made = apply_rule(rule, func, target, None if isinstance(proposed, Declined) else proposed)
         if not isinstance(made, str):
             return rule.name, made
         declined.append(f"{rule.name}: {made}")

@@ -12,6 +12,7 @@ from benchmarks.gpu import (
     attention_cases,
     conv_cases,
     gemm_cases,
+    gemm_sm80_cases,
     groups_cases,
     moves_cases,
     plain_cases,
@@ -21,6 +22,7 @@ from benchmarks.gpu.attention_cases import AttentionCase
 from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.fuzz.sizes import LOW, channels, dtype_of, extent, out_of, shape_of
 from benchmarks.gpu.gemm_cases import Case
+from benchmarks.gpu.gemm_sm80_cases import WarpCase
 from benchmarks.gpu.groups_cases import GroupsCase
 from benchmarks.gpu.moves_cases import MovesCase
 from benchmarks.gpu.plain_cases import PlainCase
@@ -29,7 +31,8 @@ from benchmarks.gpu.rows_cases import RowsCase
 __all__ = ["SUITES", "Drawn", "draw"]
 
 SUITES: Mapping[str, Any] = {
-    "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases, "groups": groups_cases,
+    "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases,
+    "gemm_sm80": gemm_sm80_cases, "groups": groups_cases,
     "moves": moves_cases, "plain": plain_cases, "rows": rows_cases,
 }  # fmt: skip
 """What makes the PrimFunc of each suite's cases."""
@@ -81,6 +84,16 @@ def _gemm(chance: random.Random) -> Case:
         case = Case(batch, m, n, k, dtype, out_of(chance, dtype), chance.choice(known), chance.random() < 0.5)
         if case.flops <= _MOST_FLOPS and batch * max(m * n, m * k, n * k) <= _MOST_ELEMENTS:
             return case
+
+
+def _gemm_sm80(chance: random.Random) -> WarpCase:
+    """Half of them with rows of any length, which are copied by pieces."""
+    while True:
+        drawn = _gemm(chance)
+        if chance.random() < 0.4:
+            drawn = replace(drawn, n=extent(chance, 600, least=2), k=extent(chance, 600))
+        if drawn.dtype in LOW and (drawn.epilogue != "low" or drawn.n % 8 == drawn.k % 8 == 0):
+            return WarpCase(**{**vars(drawn), "out": drawn.dtype if drawn.out != "float32" else drawn.out})
 
 
 _KINDS = ("taps", "taps", "taps", "pointwise", "rows", "depthwise", "depthwise", "max", "sum", "pixels")
@@ -231,8 +244,9 @@ def _plain(chance: random.Random) -> PlainCase:
 
 
 _FAMILIES: Mapping[str, tuple[int, str, Callable[[random.Random], Any]]] = {
-    "gemm": (22, "gemm", _gemm),
-    "conv": (24, "conv", _conv),
+    "gemm": (17, "gemm", _gemm),
+    "gemm_sm80": (8, "gemm_sm80", _gemm_sm80),
+    "conv": (21, "conv", _conv),
     "attention": (9, "attention", _attention),
     "decoding": (8, "attention", _decoding),
     "rows": (12, "rows", _rows),

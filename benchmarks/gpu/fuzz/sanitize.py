@@ -29,6 +29,7 @@ _MOST_WORK = 1e8
 """Operations, and bytes read and written: a sanitizer takes a hundred times as long."""
 FAMILIES = {
     "cuda.attention_sm90": "attention", "cuda.decoding_sm90": "decoding", "cuda.gemm_sm90": "gemm",
+    "cuda.gemm_sm80": "gemm_sm80",
     "cuda.conv2d_sm90": "conv", "cuda.lines_sm90": "conv", "cuda.windows_sm90": "conv", "cuda.spread_sm90": "spread",
     "cuda.rows_sm90": "rows", "cuda.group_norm_sm90": "groups", "cuda.transposed": "moves", "cuda.elementwise": "moves",
 }  # fmt: skip

@@ -43,8 +43,11 @@ class Epilogue:
     expensive: bool
 
 
-def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes) -> Epilogue:
-    """Return what `func` does with the sums of `block`. Raise Unsupported."""
+def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes, *, pairs: bool = True) -> Epilogue:
+    """Return what `func` does with the sums of `block`; without `pairs` the first of two columns may be an odd one.
+
+    Raise Unsupported.
+    """
     blocks = [realize.block for realize in block_realizes(func)]
     others = [other for other in blocks if not other.same_as(block)]
     if any(other.init is not None or not isinstance(other.body, tirx.BufferStore) for other in others):
@@ -54,10 +57,10 @@ def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes) -> Epilogue:
     outputs = [buffer for buffer in func.params if buffer in stores or buffer.same_as(sums)]
     if len(outputs) != 1 or len(stores) != len(others):
         raise Unsupported(f"it writes {len(outputs)} results, not one")
-    return _written(block, axes, outputs[0], stores)
+    return _written(block, axes, outputs[0], stores, pairs)
 
 
-def _written(block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock]) -> Epilogue:
+def _written(block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock], pairs: bool) -> Epilogue:
     sums, column = block.body.buffer, axes.n[-1]
     if len(axes.n) > 1 and int(axes.extents[column]) != int(tir.product([axes.extents[axis] for axis in axes.n])):
         raise Unsupported("its columns are several axes")
@@ -88,7 +91,8 @@ def _written(block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock
     fast = str(out.dtype) in LOW
     if not fast and str(out.dtype) != "float32":
         raise Unsupported(f"its result is {out.dtype}")
-    writer = Writer(texts, column, inner, is_sum, fast=fast, places=[(place, axes.extents, _place_text(axes))])
+    places = [(place, axes.extents, _place_text(axes))]
+    writer = Writer(texts, column, inner, is_sum, fast=fast, places=places, pairs=pairs)
     value = tirx.BufferLoad(sums, indices) if out.same_as(sums) else _value_at(stores[out], indices)
     if isinstance(value, tirx.Cast) and str(value.ty.dtype) == str(out.dtype) and fast:
         value = value.value if str(value.value.ty.dtype) == "float32" else value  # the store rounds

@@ -9,6 +9,7 @@ from math import inf, isnan
 from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
+from schedules.cuda.common.gelu import tanh_gelu
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
 from schedules.ir.types import Buffer, Expr, Size, Var
@@ -54,7 +55,8 @@ class Writer:
     text of their own: an expression, the extents of its variables, and the text. `brought` are statements that have the
     operands' elements from column `n` on come into L2, of operands that lie there in one piece.
     Without `pairs`, nothing is read by twos: the last column may have no neighbour. `held` gives the text of what the
-    kernel has of an operand already, by the operand, its number, and the position.
+    kernel has of an operand already, by the operand, its number, and the position. `is_exact`: the sums are values of
+    their buffer's dtype, so that they need not be rounded to it, which takes as long as an exponential.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Writer:
         places: Sequence[tuple[Expr, Mapping[Var, Size], Pair]] = (),
         pairs: bool = True,
         held: Callable[[Buffer, int, Expr], Pair | None] = lambda buffer, number, at: None,
+        is_exact: bool = False,
     ) -> None:
         self.statements: list[str] = []
         self.operands: list[Buffer] = []
@@ -78,9 +81,11 @@ class Writer:
         self._inner = inner
         self._is_sum = is_sum
         self._places = places
+        self._fast = fast
         self._calls = {**_EXACT, **_FAST} if fast else _EXACT
         self._pairs = pairs
         self._held = held
+        self._is_exact = is_exact
         self._done: list[tuple[Buffer, list[Expr], Pair]] = []
 
     def write(self, expr: Expr) -> Pair:
@@ -110,6 +115,9 @@ class Writer:
 
     def _operation(self, expr: Expr, side: Callable[[Pair], str]) -> str:
         kind = type(expr)
+        if kind is tirx.Mul and self._fast and (x := tanh_gelu(expr, self._inner)) is not None:
+            self.expensive = True
+            return f"gelu_fast({self._text(x, side)})"
         if kind in _INFIX:
             return f"({self._text(expr.a, side)} {_INFIX[kind]} {self._text(expr.b, side)})"
         if kind is tirx.Not:
@@ -164,7 +172,8 @@ class Writer:
     def _load_new(self, load: TensorLoad) -> Pair:
         buffer = load.source
         if self._is_sum(load):
-            return Pair(_rounded("sums.x", str(buffer.dtype)), _rounded("sums.y", str(buffer.dtype)))
+            dtype = "float32" if self._is_exact else str(buffer.dtype)
+            return Pair(_rounded("sums.x", dtype), _rounded("sums.y", dtype))
         behind = self._inner(load)
         name = f"v{len(self.statements)}"
         if behind is not None:

@@ -45,6 +45,8 @@ DEV void block_arrive(int id, int threads) { asm volatile("bar.arrive %0, %1;" :
 DEV void copy_vector(uint32_t to, const void* from, bool has_source) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(has_source ? 16 : 0) : "memory");
 }
+DEV void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> DEV void copies_wait() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }
 DEV void copies_done() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- tensor memory accelerator
@@ -115,6 +117,10 @@ DEV float read_at(const float* shared, int cta) {
   float x;
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address_at(shared_address(shared), cta)) : "memory");
   return x;
+}
+DEV void write_at(float* shared, int cta, float4 x) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+               ::"r"(address_at(shared_address(shared), cta)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
 }
 DEV void send(uint32_t to, uint32_t bar, float x, float y, float z, float w) {
   asm volatile(
@@ -206,6 +212,10 @@ DEV float erf_fast(float x) {
   const float high = fmaf(fmaf(fmaf(4.53585444e-05f, z, -4.45507229e-04f), z, 1.48944037e-03f), z, 7.74631576e-04f);
   const float low = fmaf(fmaf(fmaf(high, z, -2.82536826e-02f), z, 1.48481616e-01f), z, 9.18416393e-01f);
   return copysignf(1.f - exp2_fast(-z * fmaf(low, z, 1.62790859e+00f)), x);
+}
+// GELU by tanh: x sigmoid(2 u) is x (1 + tanh(u)) / 2, with u = sqrt(2 / pi) (x + 0.044715 x^3).
+DEV float gelu_fast(float x) {
+  return x * reciprocal_fast(1.f + exp2_fast(x * fmaf(-1.02943240e-01f, x * x, -2.30220820e+00f)));
 }
 DEV float sigmoid_exact(float x) { return 1.f / (1.f + expf(-x)); }
 

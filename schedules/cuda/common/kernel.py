@@ -92,6 +92,14 @@ class TextKernel:
 
     0: the compiler decides. It gives small CTAs so few registers that they load and compute one value after the other.
     """
+    overlaps: bool = True
+    """Whether it may begin before the kernel before it has ended: a device since sm_90, and a text that waits."""
+
+    @property
+    def identity(self) -> tuple[object, ...]:
+        """Return what two launches share that do the same."""
+        maps = tuple(each.text("map", "data") for each in self.maps)
+        return self.source, maps, self.grid, self.cluster, self.threads, self.shared_bytes, self.per_sm
 
     def prim_func(self, func: PrimFunc) -> PrimFunc:
         """Return the PrimFunc that launches it, with the parameters of `func`."""
@@ -109,11 +117,8 @@ class TextKernel:
 
     def _launch_tags(self) -> list[str]:
         cluster = ["clusterCtaIdx.x"] if self.cluster > 1 else []
-        # The second is spelled so in TVM. It lets the launch overlap the end of the kernel before.
-        return [
-            "blockIdx.x", *cluster, "threadIdx.x", "tirx.use_programtic_dependent_launch",
-            "tirx.use_dyn_shared_memory",
-        ]  # fmt: skip
+        early = ["tirx.use_programtic_dependent_launch"] if self.overlaps else []  # spelled so in TVM
+        return ["blockIdx.x", *cluster, "threadIdx.x", *early, "tirx.use_dyn_shared_memory"]
 
     def _script(self, func: PrimFunc, name: str) -> str:
         buffers = list(func.params)

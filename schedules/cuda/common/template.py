@@ -1,18 +1,19 @@
-"""What the templates of CUDA text for Hopper have in common: how each is a `schedules.template.Rule`."""
+"""What the templates of CUDA text have in common: how each is a `schedules.template.Rule`, for Hopper and before it."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from itertools import product
+from typing import Any, Generic, TypeVar
 
 from schedules.cuda.common.kernel import TextKernel
 from schedules.hardware import Gpu, gpu_of
 from schedules.ir.types import PrimFunc, Target
-from schedules.template import Choices, Declined, Parameters, Schedule, check
+from schedules.template import Choices, Declined, Parameters, Points, Schedule, check
 
-__all__ = ["HopperTemplate", "trusted", "trusting"]
+__all__ = ["AmpereTemplate", "HopperTemplate", "trusted", "trusting"]
 
 Form = TypeVar("Form")
 _trusted = [False]
@@ -38,6 +39,8 @@ class HopperTemplate(ABC, Generic[Form]):
 
     name: str
     version: int
+    since = "sm_90a"
+    """The architecture whose instructions it is made of."""
 
     def apply(self, func: PrimFunc, target: Target, parameters: Parameters | None = None) -> Schedule | Declined:
         """See `schedules.template.Rule`."""
@@ -59,15 +62,36 @@ class HopperTemplate(ABC, Generic[Form]):
         found = self._matched(func, target)
         return found if isinstance(found, Declined) else self.choices_of(found, gpu_of(target))
 
+    def distinct(self, func: PrimFunc, target: Target) -> Points | Declined:
+        """See `schedules.template.Distinct`: many points of a space of tiles are one text and one launch."""
+        found = self._matched(func, target)
+        if isinstance(found, Declined):
+            return found
+        gpu = gpu_of(target)
+        space = self.choices_of(found, gpu)
+        every = (dict(zip(space, values, strict=True)) for values in product(*space.values()))
+        kernels: dict[Any, Parameters] = {}
+        for point in (dict(self.default_of(found, gpu)), *every):
+            made = self.kernel_of(found, point, gpu)
+            if not isinstance(made, Declined):
+                kernels.setdefault(made.identity, point)
+        if not kernels:
+            return Declined("the device holds none of its tiles")
+        listed = tuple(kernels.values())
+        return Points({name: tuple(sorted({point[name] for point in listed})) for name in space}, listed)
+
     def proposed(self, func: PrimFunc, target: Target) -> Parameters | Declined:
         """Return the parameters that are estimated to be fastest, of what is declined as unconfirmed too."""
         found = self._matched(func, target)
         return found if isinstance(found, Declined) else self.default_of(found, gpu_of(target))
 
     def _matched(self, func: PrimFunc, target: Target) -> Form | Declined:
-        if str(target.attrs["arch"]) != "sm_90a":
-            return Declined("the device is not sm_90a")
-        return self.match(func)
+        reason = self.unfit(str(target.attrs["arch"]))
+        return Declined(reason) if reason else self.match(func)
+
+    def unfit(self, arch: str) -> str:
+        """Return why a device of this architecture does not have the instructions, or ''."""
+        return "" if arch == "sm_90a" else "the device is not sm_90a"
 
     @abstractmethod
     def match(self, func: PrimFunc) -> Form | Declined:
@@ -92,3 +116,13 @@ class HopperTemplate(ABC, Generic[Form]):
     @abstractmethod
     def kernel_of(self, form: Form, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """Return the launch, or why the device does not hold it."""
+
+
+class AmpereTemplate(HopperTemplate[Form]):
+    """The same for kernels of instructions that sm_80 has, and every device after it."""
+
+    since = "sm_80"
+
+    def unfit(self, arch: str) -> str:
+        """See `HopperTemplate`."""
+        return "" if int(arch.removeprefix("sm_").removesuffix("a")) >= 80 else "the device is older than sm_80"

@@ -29,7 +29,7 @@ class Conv2dSm90(HopperTemplate[Conv2d]):
     """
 
     name = "cuda.conv2d_sm90"
-    version = 6
+    version = 7
 
     def match(self, func: PrimFunc) -> Conv2d | Declined:
         """See `HopperTemplate`."""

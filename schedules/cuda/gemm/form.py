@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 
 from tvm import tirx
 from tvm.ir import TensorLoad
@@ -48,13 +48,17 @@ class Gemm:
         """The operands' dtype, float16 or bfloat16."""
         return str(self.a.dtype)
 
+    def is_whole(self, operand: Buffer) -> bool:
+        """Return whether an operand of what is fused is as large as the result."""
+        return prod(int(size) for size in operand.shape) >= self.batch * self.m * self.n
+
     def row_tiles(self, rows: int) -> int:
         """Return the tiles of `rows` rows that cover the rows of one product."""
         return ceil(self.m / rows)
 
 
-def match(func: PrimFunc) -> Gemm | Declined:
-    """Return the product in `func`, or why it is none that the tensor cores take."""
+def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
+    """Return the product in `func`, or why it is none that the tensor cores take; `ragged`: of any sizes."""
     parameters = [param for param in func.params if tirx.is_buffer_var(param)]
     if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
         return Declined("its sizes are symbolic")
@@ -71,7 +75,7 @@ def match(func: PrimFunc) -> Gemm | Declined:
     if str(a.source.dtype) != str(b.source.dtype):
         return Declined("its operands have two dtypes")
     batch, m, n, k = sizes
-    if n % 8 or k % 8:
+    if not ragged and (n % 8 or k % 8):
         return Declined("its columns or its sums are not in multiples of 8, which the copy engine needs")
     if batch * max(m * k, k * n, m * n) >= _MAX_ELEMENTS:
         return Declined("an operand has 2^31 elements or more")
@@ -82,7 +86,7 @@ def match(func: PrimFunc) -> Gemm | Declined:
         return Declined("the right operand is stored neither by rows nor by columns")
     axes = Axes(found.b, found.m, found.n, found.extents, found.origin)
     try:
-        fused = epilogue_of(func, found.block, axes)
+        fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0)
     except Unsupported as error:
         return Declined(str(error))
     return Gemm(

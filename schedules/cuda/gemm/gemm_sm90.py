@@ -30,7 +30,7 @@ class GemmSm90(HopperTemplate[Gemm]):
     """
 
     name = "cuda.gemm_sm90"
-    version = 7
+    version = 8
 
     def match(self, func: PrimFunc) -> Gemm | Declined:
         """See `HopperTemplate`."""
@@ -93,7 +93,7 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     if tile.ahead:  # the compiler takes a prefetch for something that may write
         lines.append("using constant::load;\nusing constant::load_pair;\n")
     parts = [*lines, gemm.epilogue, multiply(tile.columns, gemm.dtype, gemm.n_major), rows]
-    parts.append(text_of("schedules.cuda.gemm", "kernel.cuh"))
+    parts += [text_of("schedules.cuda.gemm", name) for name in ("tiles.cuh", "kernel.cuh")]
     instructions = text_of("schedules.cuda.common", "hopper.cuh")
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{_entry(gemm, by_tma)}"
 

@@ -20,16 +20,6 @@ constexpr int TILES_N = (SIZE_N + TILE_N - 1) / TILE_N;
 constexpr int TILES = TILES_M * TILES_N * BATCH;
 constexpr int K_TILES = (SIZE_K + TILE_K - 1) / TILE_K, K_TILES_EACH = (K_TILES + SPLITS - 1) / SPLITS;
 
-struct Tile { int m, n, b; };
-
-// Tiles in groups of GROUP_M rows, so that those in flight share operands in L2.
-DEV Tile tile_of(int t) {
-  constexpr int each = TILES_M * TILES_N;
-  int b = t / each, in = t - b * each, group = in / (GROUP_M * TILES_N), first = group * GROUP_M;
-  int rows = min(TILES_M - first, GROUP_M), w = in - group * GROUP_M * TILES_N;
-  return {first + w % rows, w / rows, b};
-}
-
 // Beyond the edge nobody stores the result, and there is nothing to read: the last element is read in its place, which
 // takes no branch, so that the loads of many columns are in flight together.
 DEV float2 finish(const float* sums, int b, int m, int n, const Operands& operands) {
@@ -92,7 +82,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     if (SPLITS > 1) barrier_expect(reduced, PARTIAL_BYTES / SPLITS * (SPLITS - 1));
     earlier_kernels_done();
     if (CLUSTER_M == 1 && cluster < TILES) {  // the ring is empty: load before the block has met
-      const Tile tile = tile_of(cluster);
+      const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(cluster);
       loaded = max(0, min(STAGES, k_tiles));
       for (int i = 0; i < loaded; i++) {
         barrier_expect(full + i * 8, STEP_BYTES);
@@ -111,7 +101,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     if (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
     if (leader) {
       for (int t = cluster; t < TILES; t += clusters) {
-        const Tile tile = tile_of(t);
+        const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(t);
         for (int kt = loaded; kt < k_tiles; kt++) {
           barrier_wait(empty + stage * 8, phase);
           barrier_expect(full + stage * 8, STEP_BYTES);
@@ -150,7 +140,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     int chunk = 0;
     auto bring_tile = [&](int t) {
       if (!AHEAD || SIZE_N < 16 || t >= TILES) return;
-      const Tile tile = tile_of(t);
+      const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(t);
       const int first = (PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 64) + (warp & 3) * 16 + (lane & 15);
 #pragma unroll
       for (int i = 0; i < WARPGROUP_ROWS; i++) {
@@ -162,7 +152,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     };
     bring_tile(cluster + (PING_PONG ? warpgroup * clusters : 0));
     for (int t = cluster + (PING_PONG ? warpgroup * clusters : 0); t < TILES; t += (PING_PONG ? 2 : 1) * clusters) {
-      const Tile tile = tile_of(t);
+      const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(t);
       bring_tile(t + (PING_PONG ? 2 : 1) * clusters);
       if (PING_PONG) block_sync(4 + warpgroup, 256);
       const uint32_t rows_at = PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 8192;

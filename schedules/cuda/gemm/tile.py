@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 
 from schedules.cuda.gemm.form import Gemm
 from schedules.hardware import GPUS, Gpu
-from schedules.ir.types import Buffer
 from schedules.template import Choices, Parameters
 
 __all__ = ["COOPERATIVE", "PING_PONG", "Tile", "choices", "default", "refusal"]
@@ -151,7 +150,7 @@ class Tile:
 
     def _end(self, gemm: Gemm) -> float:
         """The cycles of what is done with a tile's sums; operands as large as the result take as long again."""
-        weight = (3 if gemm.expensive else 1) + sum(_is_whole(operand, gemm) for operand in gemm.operands)
+        weight = (3 if gemm.expensive else 1) + sum(map(gemm.is_whole, gemm.operands))
         return self.rows * self.columns * weight / (8 if self.ping_pong else 8 * max(2, self.consumers))
 
 
@@ -189,7 +188,7 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     ]
     fitting = [tile for tile in tiles if _is_sensible(tile) and (not tile.ping_pong or tile.tiles(gemm) >= 2 * gpu.sms)]
     rare = [tile for tile in fitting if tile.rows > 128]
-    if 128 in space["columns"] and any(_is_whole(operand, gemm) for operand in gemm.operands):
+    if 128 in space["columns"] and any(map(gemm.is_whole, gemm.operands)):
         rare.append(Tile(64, 128, 1, COOPERATIVE, 1, 8, share=2))
     # Of equals a cluster: it takes less from L2.
     best = min((tile for tile in fitting if tile.rows <= 128), key=lambda tile: (tile.cycles(gemm, gpu), -tile.cluster))
@@ -204,13 +203,8 @@ def _atoms(size: tuple[int, int], is_alone: bool, atoms: tuple[int, ...]) -> tup
     return atoms if size == (64, 128) and is_alone else (1,)
 
 
-def _is_whole(operand: Buffer, gemm: Gemm) -> bool:
-    """Whether an operand of what is fused is as large as the result."""
-    return prod(int(size) for size in operand.shape) >= gemm.batch * gemm.m * gemm.n
-
-
 def _is_sensible(tile: Tile) -> bool:
-    """Leaves out what was never the fastest: sums that spill, clusters of small tiles, ping-pong of small ones."""
+    """Leaves out what was never the fastest: sums that spill, clusters of small tiles, ping-pong of most."""
     if tile.splits == PING_PONG and not tile.ping_pong:
         return False
     if tile.rows > 128:
@@ -218,7 +212,7 @@ def _is_sensible(tile: Tile) -> bool:
     if tile.accumulators > 128 or (tile.cluster > 1 and (tile.columns < 192 or tile.splits != COOPERATIVE)):
         return False
     if tile.ping_pong:
-        return (tile.rows, tile.columns) in ((64, 256), (128, 128))
+        return (tile.rows, tile.columns) in ((64, 256), (128, 64), (128, 128))
     if tile.parts > 1 and tile.rows * tile.columns > 64 * 128:
         return False
     return tile.rows == 128 or tile.columns < 192

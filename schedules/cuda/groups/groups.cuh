@@ -1,130 +1,185 @@
-// Groups of channels of NHWC images in one pass: out[n, p, c] = result(x[n, p, c], sums of the group of c, n, p, c), each
-// sum over the pixels and the channels of the group of a term of x and of the sums before it.
+// Group norms of NHWC images: out[n, p, c] = result(x[n, p, c] by factor and summand of c in n, n, p, c). These are of two
+// sums: of a value of x over the pixels and the channels of a group, and of the squares of what the values are beside their
+// mean.
 // CLUSTER CTAs share CHUNK channels of an image, which are whole groups: each has SLAB of its pixels. A thread has VECTOR
-// channels of every LINES-th pixel; HELD of its pixels stay in registers, what is beyond is read again for every pass.
+// channels of every LINES-th pixel. It brings the first HELD of its pixels into shared memory, all at once; what is
+// beyond is read twice, from L2 the second time.
+// Both sums are taken in one pass. A thread adds up its values less the first of them, and their squares: as the first is
+// one of them, no more cancels than a factor of their number. Parts are then added up by the mean of all and by what each
+// part's mean is beside that ("Updating formulae and a pairwise algorithm", Chan, Golub, LeVeque, 1979): first in a warp
+// those of a group, which the warp sends to all CTAs of its cluster, then those of all CTAs.
 // Stands in a namespace that has defined: those but SLAB, IMAGES, PIXELS, CHANNELS, WIDTH (of a group), THREADS, the types
-// In and Out, and the same as rows.cuh: Operands, SUMS, `term`, `start`, `result`, Across, Here, `fetch`, `warm`.
+// In and Out, and as for rows.cuh: Operands, `term`, `result`, Across, Here, `fetch`, `warm`; `mean`, `factor` and `summand`
+// give these of two channels from the sums, and FOLDED says whether the mean is in the summand that `result` has.
 constexpr int PIECES = CHUNK / VECTOR;  // of a pixel
 constexpr int PAIRS = CHUNK / 2, GROUPS = CHUNK / WIDTH, CHUNKS = CHANNELS / CHUNK;
 constexpr int SLAB = (PIXELS + CLUSTER - 1) / CLUSTER;
-constexpr int TURNS = (SLAB + LINES - 1) / LINES;
-constexpr int AREA = LINES * PAIRS + PAIRS + 2 * GROUPS;  // of shared memory, for each of the sums
+constexpr int TURNS = (SLAB + LINES - 1) / LINES, WORKERS = PIECES * LINES;
+constexpr int WARPS = THREADS / 32, PARTS = WARPS > GROUPS ? WARPS / GROUPS : 1;  // warps that add up a group
+constexpr int OF_GROUP = LINES * (WIDTH / 2);                                     // pairs of channels that a group has
+constexpr int BATCHES = HELD < 4 ? HELD : 4;                                      // of copies
 static_assert(CHUNK % VECTOR == 0 && CHUNK % WIDTH == 0 && WIDTH % 2 == 0 && CHANNELS % CHUNK == 0, "whole groups");
-static_assert(PIECES * LINES <= THREADS && THREADS % 32 == 0 && HELD <= TURNS, "a thread for each piece");
+static_assert(WORKERS <= THREADS && THREADS % 32 == 0 && HELD <= TURNS, "a thread for each piece");
 
-template <bool MAXIMUM> DEV float combined(float x, float y) { return MAXIMUM ? fmaxf(x, y) : x + y; }
+struct alignas(16) Part { float count, mean, squares, unused; };
 
-// The sums of the groups of the cluster's chunk from those of the threads for each pair of channels: first over the lines
-// of the CTA, then over the pairs of a group, then over the CTAs. All threads come here; `area` is of no other sum.
-template <int S> DEV const float* over_groups(const float (&pairs)[VECTOR / 2], float* area, bool works, int line, int piece) {
-  float* of_pairs = area + LINES * PAIRS;
-  float* own = of_pairs + PAIRS;
-  float* all = own + GROUPS;
-  if (works)
+template <int B, class F> DEV void each_batch(F f) {
+  if constexpr (B < BATCHES) {
+    f(Which<B>());
+    each_batch<B + 1>(f);
+  }
+}
+
+// The sum over LANES lanes, the first of a warp, in each of them.
+template <int LANES> DEV float over_lanes(float x) {
 #pragma unroll
-    for (int p = 0; p < VECTOR / 2; p++) area[line * PAIRS + piece * (VECTOR / 2) + p] = pairs[p];
-  __syncthreads();
-  for (int t = threadIdx.x; t < PAIRS; t += THREADS) {
-    float sum = area[t];
-#pragma unroll 8
-    for (int l = 1; l < LINES; l++) sum = combined<MAXIMA[S]>(sum, area[l * PAIRS + t]);
-    of_pairs[t] = sum;
+  for (int by = 16; by; by >>= 1)
+    if (by < LANES) x += __shfl_xor_sync(0xffffffff, x, by);
+  return x;
+}
+
+// COUNT parts as one, in the first LANES lanes, which have them all; `part` gives the i-th.
+template <int COUNT, int LANES, class F> DEV Part together(F part) {
+  const int lane = threadIdx.x & 31;
+  float count = 0.f, sum = 0.f, squares = 0.f;
+#pragma unroll 4
+  for (int i = lane; i < COUNT; i += 32) {
+    const Part one = part(i);
+    count += one.count;
+    sum = fmaf(one.count, one.mean, sum);
   }
-  __syncthreads();
-  for (int t = threadIdx.x; t < GROUPS; t += THREADS) {
-    float sum = of_pairs[t * (WIDTH / 2)];
-    for (int i = 1; i < WIDTH / 2; i++) sum = combined<MAXIMA[S]>(sum, of_pairs[t * (WIDTH / 2) + i]);
-    own[t] = sum;
+  count = over_lanes<LANES>(count);
+  const float mean = over_lanes<LANES>(sum) / fmaxf(count, 1.f);
+#pragma unroll 4
+  for (int i = lane; i < COUNT; i += 32) {
+    const Part one = part(i);
+    const float beside = one.mean - mean;
+    squares += fmaf(one.count * beside, beside, one.squares);
   }
-  if (CLUSTER == 1) {
-    __syncthreads();
-    return own;
-  }
-  cluster_arrive_release();
-  cluster_wait();
-  for (int t = threadIdx.x; t < GROUPS; t += THREADS) {
-    float sum = read_at(own + t, 0);
-#pragma unroll
-    for (int r = 1; r < CLUSTER; r++) sum = combined<MAXIMA[S]>(sum, read_at(own + t, r));
-    all[t] = sum;
-  }
-  __syncthreads();
-  return all;
+  return {count, mean, over_lanes<LANES>(squares), 0.f};
 }
 
 DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
+  In* const slab = (In*)shared;
+  float2* const pairs = (float2*)(shared + HELD * WORKERS * 4);  // mean and squares of each thread's pairs of channels
+  Part* const table = (Part*)(pairs + (LINES * PAIRS + 1) / 2 * 2);
+  float2* const all = (float2*)(table + CLUSTER * PARTS * GROUPS);
   next_kernel_may_start();
+  if (CLUSTER > 1) cluster_arrive();  // nobody may send to a CTA that has not begun
   if (blockIdx.x == 0) warm(operands);
   earlier_kernels_done();
-  const int cluster = blockIdx.x / CLUSTER, rank = blockIdx.x - cluster * CLUSTER;
-  const int image = cluster / CHUNKS, first = (cluster - image * CHUNKS) * CHUNK;
+  const int cluster = blockIdx.x / CLUSTER, rank = blockIdx.x - cluster * CLUSTER, image = cluster / CHUNKS;
   const int line = threadIdx.x / PIECES, piece = threadIdx.x - line * PIECES;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x & 31;
   const bool works = line < LINES;
-  const int column = first + piece * VECTOR;
-  const int begin = rank * SLAB + line, end = works ? min(rank * SLAB + SLAB, PIXELS) : 0;
-  auto within = [&](int i) { return begin + i * LINES < end; };
-  auto row = [&](int i) { return image * PIXELS + begin + i * LINES; };
-  auto place = [&](int i) { return (long long)row(i) * CHANNELS + column; };
-  float values[HELD][VECTOR];
-  Across across;
-#pragma unroll
-  for (int i = 0; i < HELD; i++)
-    if (within(i)) load_vector<VECTOR>(values[i], x + place(i));
-  if (works) fetch(across, column, operands);
-  float sums[VECTOR / 2][SUMS];
-  auto reduce = [&](auto which) {
-    constexpr int s = decltype(which)::value;
-    float pairs[VECTOR / 2];
-#pragma unroll
-    for (int p = 0; p < VECTOR / 2; p++) pairs[p] = start<s>();
-    auto take = [&](const float (&of)[VECTOR], int i) {
-      Here here;
-      fetch(here, place(i), operands);
-#pragma unroll
-      for (int p = 0; p < VECTOR / 2; p++) {
-        const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
-        const float2 two = term<s>(pair, sums[p], row(i), column + p * 2, operands, across, here, p * 2);
-        pairs[p] = combined<MAXIMA[s]>(pairs[p], combined<MAXIMA[s]>(two.x, two.y));
-      }
-    };
-#pragma unroll
-    for (int i = 0; i < HELD; i++)
-      if (within(i)) take(values[i], i);
+  const int behind = min(rank * SLAB + SLAB, PIXELS);  // of the CTA's pixels, the one behind
+  auto pixels_of = [&](int l) { return (max(behind - rank * SLAB - l, 0) + LINES - 1) / LINES; };
+  const int count = works ? pixels_of(line) : 0, held = min(count, HELD);
+  const int column = (cluster - image * CHUNKS) * CHUNK + piece * VECTOR;
+  auto row = [&](int i) { return image * PIXELS + rank * SLAB + line + i * LINES; };
+  const int first = row(0) * CHANNELS + column;
+  auto place = [&](int i) { return first + i * (LINES * CHANNELS); };
+  auto mine = [&](int i) { return slab + (i * WORKERS + threadIdx.x) * VECTOR; };
+  each_batch<0>([&](auto which) {
+    constexpr int b = decltype(which)::value;
 #pragma unroll 4
-    for (int i = HELD; i < TURNS; i++)
-      if (within(i)) {
-        float again[VECTOR];
-        load_vector<VECTOR>(again, x + place(i));
-        take(again, i);
-      }
-    const float* all = over_groups<s>(pairs, shared + s * AREA, works, line, piece);
+    for (int i = b * HELD / BATCHES; i < min(held, (b + 1) * HELD / BATCHES); i++)
+      copy_vector(shared_address(mine(i)), x + place(i), true);
+    copies_commit();
+  });
+  Across across;
+  if (works) fetch(across, column, operands);
+  float origin[VECTOR / 2], sums[VECTOR / 2], squares[VECTOR / 2];
 #pragma unroll
-    for (int p = 0; p < VECTOR / 2; p++) sums[p][s] = works ? all[(piece * VECTOR + p * 2) / WIDTH] : 0.f;
-  };
-  each_sum(reduce);
-  if (CLUSTER > 1) cluster_arrive_release();  // this CTA reads no other's memory any more
-  auto give = [&](const float (&of)[VECTOR], int i) {
+  for (int p = 0; p < VECTOR / 2; p++) origin[p] = sums[p] = squares[p] = 0.f;
+  auto take = [&](const In* from, int i) {
+    float of[VECTOR];
+    load_vector<VECTOR>(of, from);
     Here here;
     fetch(here, place(i), operands);
-    float done[VECTOR];
 #pragma unroll
     for (int p = 0; p < VECTOR / 2; p++) {
       const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
-      const float2 two = result(pair, sums[p], row(i), column + p * 2, operands, across, here, p * 2);
+      const float2 two = term<0>(pair, sums, row(i), column + p * 2, operands, across, here, p * 2);
+      if (i == 0) origin[p] = two.x;
+      const float one = two.x - origin[p], other = two.y - origin[p];
+      sums[p] += one + other;
+      squares[p] = fmaf(one, one, fmaf(other, other, squares[p]));
+    }
+  };
+  each_batch<0>([&](auto which) {
+    constexpr int b = decltype(which)::value;
+    copies_wait<BATCHES - 1 - b>();
+#pragma unroll 4
+    for (int i = b * HELD / BATCHES; i < min(held, (b + 1) * HELD / BATCHES); i++) take(mine(i), i);
+  });
+#pragma unroll 4
+  for (int i = HELD; i < count; i++) take(x + place(i), i);
+  if (works) {
+    const float by = count > 0 ? 0.5f / count : 0.f;
+#pragma unroll
+    for (int p = 0; p < VECTOR / 2; p++)
+      pairs[line * PAIRS + piece * (VECTOR / 2) + p] =
+          make_float2(fmaf(sums[p], by, origin[p]), fmaxf(fmaf(-sums[p] * by, sums[p], squares[p]), 0.f));
+  }
+  __syncthreads();
+  if (CLUSTER > 1) cluster_wait();
+  for (int work = warp; work < GROUPS * PARTS; work += WARPS) {
+    const int group = work / PARTS, part = work - group * PARTS;
+    const Part own = together<(OF_GROUP + PARTS - 1) / PARTS, 32>([&](int i) -> Part {
+      const int at = i * PARTS + part, of_line = at / (WIDTH / 2), pair = at - of_line * (WIDTH / 2);
+      if (at >= OF_GROUP) return {0.f, 0.f, 0.f, 0.f};
+      const float2 both = pairs[of_line * PAIRS + group * (WIDTH / 2) + pair];
+      return {2.f * pixels_of(of_line), both.x, both.y, 0.f};
+    });
+    Part* const to = table + (group * CLUSTER + rank) * PARTS + part;
+    if (lane < CLUSTER) write_at((float*)to, lane, make_float4(own.count, own.mean, own.squares, 0.f));
+  }
+  if (CLUSTER > 1) {
+    cluster_arrive_release();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
+  for (int group = warp; group < GROUPS; group += WARPS) {
+    constexpr int COUNT = CLUSTER * PARTS;
+    const Part whole = together<COUNT, COUNT < 32 ? COUNT : 32>([&](int i) { return table[group * COUNT + i]; });
+    if (lane == 0) all[group] = make_float2(whole.mean * whole.count, whole.squares);
+  }
+  __syncthreads();
+  float line_of[3 * VECTOR];  // factor, summand and mean of each channel
+#pragma unroll
+  for (int p = 0; p < VECTOR / 2; p++) {
+    const float2 both = all[works ? (piece * VECTOR + p * 2) / WIDTH : 0];
+    const float found[2] = {both.x, both.y};
+    const float2 none = make_float2(0.f, 0.f);
+    const Here here = {};
+    const float2 m = mean(none, found, 0, column + p * 2, operands, across, here, p * 2);
+    const float2 f = factor(none, found, 0, column + p * 2, operands, across, here, p * 2);
+    const float2 s = summand(none, found, 0, column + p * 2, operands, across, here, p * 2);
+    line_of[p * 2] = f.x;
+    line_of[p * 2 + 1] = f.y;
+    line_of[VECTOR + p * 2] = FOLDED ? fmaf(-m.x, f.x, s.x) : s.x;
+    line_of[VECTOR + p * 2 + 1] = FOLDED ? fmaf(-m.y, f.y, s.y) : s.y;
+    line_of[2 * VECTOR + p * 2] = m.x;
+    line_of[2 * VECTOR + p * 2 + 1] = m.y;
+  }
+  auto give = [&](const In* from, int i) {
+    float of[VECTOR], done[VECTOR];
+    load_vector<VECTOR>(of, from);
+    Here here;
+    fetch(here, place(i), operands);
+#pragma unroll
+    for (int p = 0; p < VECTOR / 2; p++) {
+      const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
+      const float2 two = result(pair, line_of, row(i), column + p * 2, operands, across, here, p * 2);
       done[p * 2] = two.x;
       done[p * 2 + 1] = two.y;
     }
     store_vector<VECTOR>(out + place(i), done);
   };
-#pragma unroll
-  for (int i = 0; i < HELD; i++)
-    if (within(i)) give(values[i], i);
 #pragma unroll 4
-  for (int i = HELD; i < TURNS; i++)
-    if (within(i)) {
-      float again[VECTOR];
-      load_vector<VECTOR>(again, x + place(i));
-      give(again, i);
-    }
-  if (CLUSTER > 1) cluster_wait();  // the others read this one's
+  for (int i = 0; i < held; i++) give(mine(i), i);
+#pragma unroll 4
+  for (int i = HELD; i < count; i++) give(x + place(i), i);
 }

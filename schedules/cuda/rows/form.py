@@ -69,6 +69,8 @@ def matched(func: PrimFunc, read: Callable[[Sequence[SBlock]], Form]) -> Form | 
 class Reader:
     """Reads the blocks of one PrimFunc: sums of rows become numbers, all else is inlined."""
 
+    is_exact = False
+
     def __init__(self, func: PrimFunc, blocks: Sequence[SBlock]) -> None:
         if not all(isinstance(block.body, tirx.BufferStore) for block in blocks):
             raise Unsupported("its blocks are not one store each")
@@ -109,7 +111,7 @@ class Reader:
         first = self.reductions[0]
         self.x = self._first_input(tir.substitute(first.body.value.b, self._places(first)), made)
         parts = [self._term(i, block) for i, block in enumerate(self.reductions)]
-        parts.append(self._function("result", made, fast=fast))
+        parts += [self._function("result", made, fast=fast), *self._more()]
         kinds = ", ".join(str(_is_maximum(block)).lower() for block in self.reductions)
         calls = "".join(f"  f(Which<{i}>());\n" for i in range(len(self.sums)))
         text = (
@@ -120,6 +122,10 @@ class Reader:
         )
         text += operands_text(self.operands) + self._pieces()
         return text + f"template <int N> DEV float2 term({_PARAMETERS});\n" + "".join(parts)
+
+    def _more(self) -> list[str]:
+        """Functions beside those."""
+        return []
 
     def _pieces(self) -> str:
         """The structs Across and Here, how each is fetched, and `warm`, which brings vectors near before they are read.
@@ -191,7 +197,7 @@ class Reader:
     def _function(self, name: str, value: Expr, *, fast: bool, known: int | None = None) -> str:
         writer = Writer(
             self._index(known), self.column, self._behind, self._is_x, fast=fast,
-            places=[(self.place, self.bounds, self._place_text())], held=self._held,
+            places=[(self.place, self.bounds, self._place_text())], held=self._held, is_exact=self.is_exact,
         )  # fmt: skip
         writer.operands = self.operands
         head = "template <> " if "<" in name else ""

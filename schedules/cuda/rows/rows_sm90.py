@@ -30,7 +30,7 @@ class RowsSm90(HopperTemplate[Rows]):
     """
 
     name = "cuda.rows_sm90"
-    version = 2
+    version = 3
 
     def match(self, func: PrimFunc) -> Rows | Declined:
         """See `HopperTemplate`."""

@@ -45,7 +45,7 @@ class WindowsSm90(HopperTemplate[_Form]):
     """
 
     name = "cuda.windows_sm90"
-    version = 3
+    version = 4
 
     def match(self, func: PrimFunc) -> _Form | Declined:
         """See `HopperTemplate`."""

@@ -15,23 +15,26 @@ from service.lowering import tools
 from service.lowering.apply import finish
 from service.lowering.build import build_kernel
 from service.lowering.target import resolve
+from service.request import TargetSpec
 
 SPEC = resolve("cuda-sm90")
 
 
 @pytest.fixture
-def disassembled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], str]:
-    """Give the SASS that nvcc makes of a PrimFunc, for Hopper; a test without nvcc is skipped, and where there is no
-    disassembler when nvcc has taken the kernel."""
+def disassembled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Give the SASS that nvcc makes of a PrimFunc, for Hopper or another target.
+
+    A test without nvcc is skipped, and where there is no disassembler when nvcc has taken the kernel.
+    """
     disassembler = shutil.which("nvdisasm") or shutil.which("cuobjdump")
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
     cubins, compiled = [], tools.nvcc
     building = sys.modules[build_kernel.__module__]
-    monkeypatch.setattr(building, "nvcc", lambda *arguments: cubins.append(compiled(*arguments)) or cubins[-1])
+    monkeypatch.setattr(building, "nvcc", lambda *arguments, **_: cubins.append(compiled(*arguments)) or cubins[-1])
 
-    def run(func: Any) -> str:
-        build_kernel(finish(func, SPEC, 2), SPEC, tmp_path / "kernel.so")
+    def run(func: Any, spec: TargetSpec = SPEC) -> str:
+        build_kernel(finish(func, spec, 2), spec, tmp_path / "kernel.so")
         assert (tmp_path / "kernel.so").stat().st_size < 120_000, "there is no source in it"
         if disassembler is None:
             pytest.skip("neither nvdisasm nor cuobjdump is installed")

@@ -24,6 +24,7 @@ static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+template <class T> static T __ldg(const T* from) { return *from; }
 static float rsqrtf(float x) { return 1.f / sqrtf(x); }
 static float __fdividef(float x, float y) { return x / y; }
 struct __half { _Float16 v; };
@@ -84,11 +85,20 @@ static float __shfl_xor_sync(unsigned, float value, int by) {
   __syncwarp();
   return other;
 }
+static uint32_t __shfl_xor_sync(unsigned, uint32_t value, int by) {
+  float bits;
+  memcpy(&bits, &value, 4);
+  bits = __shfl_xor_sync(0u, bits, by);
+  memcpy(&value, &bits, 4);
+  return value;
+}
+static int __shfl_sync(unsigned, int value, int) { return value; }  // of what is the same in every lane
 
 namespace hopper {
 DEV void earlier_kernels_done() {}
 DEV void next_kernel_may_start() {}
 DEV void prefetch(const void* from) { volatile char touched = *(const char*)from; (void)touched; }
+DEV void cluster_arrive() {}
 DEV void cluster_arrive_release() {}
 DEV void cluster_wait() { meet(cluster_barrier); }
 DEV uint32_t cluster_rank() { return current->cta; }
@@ -96,6 +106,10 @@ DEV float read_at(const float* shared, int cta) {
   float value;
   memcpy(&value, shared_of[cta] + ((const char*)shared - shared_of[current->cta]), 4);
   return value;
+}
+
+DEV void write_at(float* shared, int cta, float4 x) {
+  memcpy(shared_of[cta] + ((char*)shared - shared_of[current->cta]), &x, 16);
 }
 
 // ---- barriers in shared memory, copies, and products of what lies there without a swizzle: all at once, in order
@@ -122,6 +136,23 @@ DEV void block_sync(int id, int threads) {
 }
 DEV void copy_vector(uint32_t to, const void* from, bool has_source) {
   if (has_source) memcpy(shared_at(to), from, 16); else memset(shared_at(to), 0, 16);
+}
+// What `ampere::copy` copies is there when its thread has waited for it; until then its place has NaN.
+struct Copy { char* to; const char* from; int bytes; bool has_source; };
+static std::map<Fiber*, std::vector<std::vector<Copy>>> groups;
+static std::map<Fiber*, std::vector<Copy>> open_group;
+DEV void copies_commit() {
+  groups[current].push_back(open_group[current]);
+  open_group[current].clear();
+}
+template <int N> DEV void copies_wait() {
+  auto& waiting = groups[current];
+  while ((int)waiting.size() > N) {
+    for (const Copy& each : waiting.front()) {
+      if (each.has_source) memcpy(each.to, each.from, each.bytes); else memset(each.to, 0, each.bytes);
+    }
+    waiting.erase(waiting.begin());
+  }
 }
 DEV void copies_done() {}
 DEV void mma_fence() {}
@@ -155,3 +186,56 @@ DEV void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t 
   for (int i = 0; i < 4; i++) memcpy(shared_at(matrix_rows[warp + i * 8 + lane / 4]) + lane % 4 * 4, &values[i], 4);
   __syncwarp();
 }
+
+static uint32_t fragments[4096][6];
+}  // namespace hopper
+
+// ---- products of a warp: every lane shows its registers to the others
+namespace ampere {
+using namespace hopper;
+template <int BYTES> DEV void copy(uint32_t to, const void* from, bool has_source) {
+  if (to % BYTES || (uintptr_t)from % BYTES) abort();
+  memset(shared_at(to), 0xff, BYTES);
+  if (BYTES > 2) open_group[current].push_back({shared_at(to), (const char*)from, BYTES, has_source});
+  else if (has_source) memcpy(shared_at(to), from, BYTES);
+  else memset(shared_at(to), 0, BYTES);
+}
+DEV void load_any(uint32_t (&to)[4], uint32_t row, bool transposed) {
+  const int warp = current->at / 32 * 32, lane = current->at % 32;
+  if (row % 16) abort();
+  matrix_rows[current->at] = row;
+  __syncwarp();
+  for (int i = 0; i < 4; i++) {
+    uint16_t pair[2];
+    for (int e = 0; e < 2; e++) {
+      const int r = transposed ? lane % 4 * 2 + e : lane / 4, c = transposed ? lane / 4 : lane % 4 * 2 + e;
+      memcpy(&pair[e], shared_at(matrix_rows[warp + i * 8 + r]) + c * 2, 2);
+    }
+    memcpy(&to[i], pair, 4);
+  }
+  __syncwarp();
+}
+DEV void load_matrices(uint32_t (&to)[4], uint32_t row) { load_any(to, row, false); }
+DEV void load_transposed(uint32_t (&to)[4], uint32_t row) { load_any(to, row, true); }
+template <class In> DEV float half_of(const uint32_t& pair, int which) {
+  In value;
+  memcpy(&value, (const char*)&pair + which * 2, 2);
+  return widen(value);
+}
+template <class In> struct Product {
+  static DEV void add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    const int warp = current->at / 32 * 32, lane = current->at % 32;
+    const uint32_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    memcpy(fragments[current->at], mine, sizeof(mine));
+    __syncwarp();
+    for (int e = 0; e < 4; e++)
+      for (int k = 0; k < 16; k++) {
+        const uint32_t(&from_a)[6] = fragments[warp + lane / 4 * 4 + k % 8 / 2];
+        const uint32_t(&from_b)[6] = fragments[warp + (lane % 4 * 2 + e % 2) * 4 + k % 8 / 2];
+        d[e] += half_of<In>(from_a[k / 8 * 2 + e / 2], k % 2) * half_of<In>(from_b[4 + k / 8], k % 2);
+      }
+    __syncwarp();
+  }
+};
+}  // namespace ampere
+namespace hopper {

@@ -82,12 +82,15 @@ def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = 
     """
     hopper = text_of("schedules.cuda.common", "hopper.cuh")
     assert not kernel.maps and kernel.source.startswith(hopper)
-    values = hopper[hopper.index("// ---- values") :]
-    values = values.replace("#endif", "")
+    values = hopper[hopper.index("// ---- values") :].replace("#endif", "")
     for name, exact in (("exp2_fast", "exp2f(x)"), ("reciprocal_fast", "1.f / x")):
         (line,) = (line for line in values.splitlines() if line.startswith(f"DEV float {name}("))
         values = values.replace(line, f"DEV float {name}(float x) {{ return {exact}; }}")
-    text = _MULTIPLY.sub(_product, kernel.source.removeprefix(hopper)).replace("NAME", "kernel")
+    ampere = text_of("schedules.cuda.common", "ampere.cuh")
+    between = ampere[ampere.index("// ---- between lanes") :].replace("#endif", "")
+    text = kernel.source.removeprefix(hopper)
+    text = f"namespace ampere {{\n{between}{text.removeprefix(ampere)}" if text.startswith(ampere) else text
+    text = _MULTIPLY.sub(_product, text).replace("NAME", "kernel")
     pointers = "".join(f", given[{index}]" for index in range(len(arrays)))
     launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes, late)
     source = (_HERE / "simulated.h").read_text() + values + text + launch.replace("NAME", "kernel")

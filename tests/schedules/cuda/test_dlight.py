@@ -72,3 +72,15 @@ def test_a_schedule_that_tvm_cannot_lower_is_declined():
     declined = results["cuda.reduction"]
     assert isinstance(declined, Declined) and "across threads" in declined.reason
     assert isinstance(results["cuda.fallback"], Schedule)
+
+
+def test_a_schedule_that_takes_more_shared_memory_than_there_is_is_declined():
+    """A sum over the last two axes with elementwise operators before it, which gpu.GEMV takes for products with vectors
+    and keeps them, 1.8 MB for 16 rows, in shared memory; ptxas refused the kernel."""
+    steps, others = ("sigmoid", "sigmoid", "add", "subtract"), ((37, 127, 224), (1, 127, 1))
+    case = PlainCase("sum", (37, 127, 224), out="float16", steps=steps, others=others, axes=(1, 2))
+    func, target = plain_cases.prim_func(case), to_tvm(resolve("cuda-sm90"))
+    results = {rule.name: rule.apply(func, target) for rule in RULES if isinstance(rule, Dlight)}
+    declined = results["cuda.gemv"]
+    assert isinstance(declined, Declined) and "bytes of shared memory, and a CTA has" in declined.reason
+    assert any(isinstance(result, Schedule) for result in results.values())

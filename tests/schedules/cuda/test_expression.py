@@ -1,4 +1,4 @@
-"""Expressions as text: what a condition allows to be read is not read without it."""
+"""Expressions as text: what a condition guards is not read before it, and GELU has a shorter form."""
 
 from __future__ import annotations
 
@@ -17,3 +17,24 @@ def test_an_operand_that_a_condition_guards_is_not_read_before_it() -> None:
         writer.write(guarded)
     unguarded = tirx.if_then_else(column < 4, tirx.const(1.0, "float32"), tirx.const(0.0, "float32"))
     assert writer.write(unguarded).x.startswith("((n < 4) ? ")
+
+
+@pytest.mark.parametrize(
+    ("fast", "half", "text"), [(True, 0.5, "gelu_fast(sums.x)"), (True, 0.25, "tanh_fast"), (False, 0.5, "tanhf")]
+)
+def test_gelu_by_tanh_is_one_function_where_its_result_has_16_bits(fast: bool, half: float, text: str) -> None:
+    sums, column = tirx.decl_buffer((8,), "float32", name="sums"), tirx.Var("n", "int32")
+    x = sums[column]
+
+    def times(*factors: object) -> object:
+        made = x
+        for factor in factors:
+            made = made * (tirx.const(factor, "float32") if isinstance(factor, float) else factor)
+        return made
+
+    one = tirx.const(1.0, "float32")
+    inner = times(0.7978845608028654, one + times(0.044715, x))
+    writer = Writer({column: Pair("n", "(n + 1)")}, column, lambda load: None, lambda load: True, fast=fast)
+    found = writer.write(times(half, one + tirx.tanh(inner)))
+    assert text in found.x and (found.y == "gelu_fast(sums.y)") == text.startswith("gelu")
+    assert writer.expensive

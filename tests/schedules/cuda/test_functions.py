@@ -65,3 +65,15 @@ def test_infinities_saturate_and_nan_stays(name):
     least = 0.0 if name == "sigmoid_fast" else -1.0
     assert found[0] == 1.0 and found[1] == least and np.isnan(found[2])
     assert found[3] == (0.5 if name == "sigmoid_fast" else 0.0)
+
+
+def test_gelu_is_as_exact_as_its_formula():
+    x = np.concatenate([np.linspace(-9, 9, 60_001), np.geomspace(1e-38, 1e38, 400), -np.geomspace(1e-38, 1e38, 400)])
+    x = x.astype(FLOAT)
+    wide = x.astype(np.float64)
+    real = 0.5 * wide * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
+    with np.errstate(all="ignore"):
+        found = function("gelu_fast")(x)
+        ends = function("gelu_fast")(np.array([np.inf, np.nan], FLOAT))
+    assert (np.abs(found - real) <= 5e-7 * np.abs(wide)).all()
+    assert ends[0] == np.inf and np.isnan(ends[1])

@@ -28,6 +28,9 @@ MEASURED = [
     (ConvCase("pointwise", (32, 28, 28, 512), 256), (128, 128, 1, 0, 1, 1)),  # 262 tiles of 192 rows were slower
     (ConvCase("pointwise", (32, 14, 14, 1024), 256), (128, 128, 1, 1, 1, 1)),
     (ConvCase("pointwise", (32, 7, 7, 512), 2048, epilogue=RESIDUAL), (128, 256, 1, 1, 2, 1)),
+    (ConvCase("pointwise", (32, 56, 56, 64), 64), (128, 64, 1, 0, 1, 1)),
+    (ConvCase("pointwise", (32, 56, 56, 256), 64), (128, 64, 1, 0, 1, 1)),
+    (ConvCase("taps", (32, 56, 56, 64), 64, (3, 3), (1, 1), AROUND), (128, 64, 1, 0, 1, 1)),
     (Case(1, 4096, 768, 3072, epilogue="bias_residual"), (128, 192, 1, 1, 2, 1)),
     (Case(1, 4096, 4096, 1024, epilogue="bias_gelu"), (128, 128, 1, 0, 1, 1)),
     (Case(1, 1024, 1024, 1024), (64, 128, 1, 1, 1, 1)),  # too few steps for two at once

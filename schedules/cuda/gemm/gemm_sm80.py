@@ -1,0 +1,104 @@
+"""Template `cuda.gemm_sm80`: products of 16-bit floats on the tensor cores of sm_80 and every later device.
+
+A CTA a tile, whose threads copy a ring of operands with cp.async and multiply it with mma.sync, after CUTLASS's `sm80`
+multistage collectives: the algorithm is `mma.cuh`. Any sizes: operands whose rows are not in multiples of 16 bytes are
+copied by smaller pieces.
+"""
+
+from __future__ import annotations
+
+from schedules.cuda.common.expression import C_TYPES
+from schedules.cuda.common.kernel import TextKernel, text_of
+from schedules.cuda.common.template import AmpereTemplate
+from schedules.cuda.gemm.form import Gemm, match
+from schedules.cuda.gemm.tile_sm80 import GROUP_ROWS, WarpTile, choices, default, refusal
+from schedules.hardware import Gpu
+from schedules.ir.types import PrimFunc
+from schedules.template import Choices, Declined, Parameters
+
+__all__ = ["GemmSm80", "source"]
+
+
+class GemmSm80(AmpereTemplate[Gemm]):
+    """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, static sizes.
+
+    Parameters: `rows` and `columns` of the tile, `depth` of a step of the sum, `stages` of the ring, `slices` (groups
+    of warps that share the sum), `warp` (columns of a warp).
+    """
+
+    name = "cuda.gemm_sm80"
+    version = 3
+
+    def match(self, func: PrimFunc) -> Gemm | Declined:
+        """See `HopperTemplate`."""
+        found = match(func, ragged=True)
+        return Declined("it has one column") if isinstance(found, Gemm) and found.n < 2 else found
+
+    def outdone(self, form: Gemm, gpu: Gpu) -> str:
+        """See `HopperTemplate`: of a row's product only the weights' way counts, which `cuda.gemv` spreads further."""
+        return "it has one row" if form.m == 1 and form.batch == 1 else ""
+
+    def choices_of(self, form: Gemm, gpu: Gpu) -> Choices:
+        """See `HopperTemplate`."""
+        return choices(form)
+
+    def default_of(self, form: Gemm, gpu: Gpu) -> Parameters:
+        """See `HopperTemplate`."""
+        return default(form, gpu)
+
+    def kernel_of(self, form: Gemm, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
+        """See `HopperTemplate`."""
+        tile = WarpTile.of(parameters)
+        return Declined(reason) if (reason := refusal(tile)) else kernel(form, tile, gpu)
+
+
+def kernel(gemm: Gemm, tile: WarpTile, gpu: Gpu) -> TextKernel:
+    """Return the launch of `gemm` in tiles of `tile`, a CTA each."""
+    return TextKernel(
+        source=source(gemm, tile),
+        maps=(),
+        pointers=(gemm.a, gemm.b, gemm.out, *gemm.operands),
+        grid=tile.tiles(gemm),
+        cluster=1,
+        threads=tile.threads,
+        shared_bytes=tile.shared_bytes,
+        per_sm=tile.per_sm(gpu),
+        # Small CTAs that begin early find room on the SMs that are idle then, several on each, and leave others empty:
+        # on an H100 products of 128 rows took a quarter longer.
+        overlaps=False,
+    )
+
+
+def source(gemm: Gemm, tile: WarpTile) -> str:
+    """Return the text of `mma.cuh` for `gemm`."""
+    constants = {
+        "TILE_M": tile.rows, "TILE_N": tile.columns, "TILE_K": tile.depth, "WARP_M": tile.warp_rows,
+        "WARP_N": tile.warp, "STAGES": tile.stages, "SLICES": tile.slices, "GROUP_M": GROUP_ROWS,
+        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k,
+        "A_VECTOR": _vector(gemm.k), "B_VECTOR": _vector(gemm.n if gemm.n_major else gemm.k),
+    }  # fmt: skip
+    lines = [f"constexpr int {name} = {value};\n" for name, value in constants.items()]
+    lines.append(f"constexpr bool N_MAJOR = {str(gemm.n_major).lower()};\n")
+    lines.append(f"typedef {C_TYPES[gemm.dtype]} In;\ntypedef {C_TYPES[str(gemm.out.dtype)]} Out;\n")
+    lines.append("using namespace hopper;\nusing namespace ampere;\n")
+    lines.append("using constant::load;\nusing constant::load_pair;\n")  # loads may go before the stores of others
+    algorithm = "".join(text_of("schedules.cuda.gemm", name) for name in ("tiles.cuh", "mma.cuh"))
+    text = f"{''.join(lines)}{gemm.epilogue}{algorithm}"
+    instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
+    return f"{instructions}namespace NAME_ {{\n{text}}}\n{_entry(gemm)}"
+
+
+def _entry(gemm: Gemm) -> str:
+    """The function that the PrimFunc calls."""
+    pointers = "".join(f", const void* p{i}" for i in range(len(gemm.operands)))
+    operands = ", ".join(f"p{i}" for i in range(len(gemm.operands)))
+    return (
+        f"__device__ __forceinline__ void NAME(void* shared, const void* a, const void* b, void* out{pointers}) {{\n"
+        f"  NAME_::gemm((uint8_t*)shared, (const NAME_::In*)a, (const NAME_::In*)b, (NAME_::Out*)out, "
+        f"NAME_::Operands{{{operands}}});\n}}\n"
+    )
+
+
+def _vector(row: int) -> int:
+    """The elements that may be copied at once where rows of `row` elements follow each other: up to 16 bytes."""
+    return next(size for size in (8, 4, 2, 1) if row % size == 0)

@@ -1,0 +1,151 @@
+"""The tile of a GEMM on mma.sync: its parameters, what it takes of an SM, and which is the fastest by arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from math import ceil
+
+from schedules.cuda.gemm.form import Gemm
+from schedules.hardware import Gpu
+from schedules.template import Choices, Parameters
+
+__all__ = ["WarpTile", "choices", "default", "refusal"]
+
+GROUP_ROWS = 8
+"""Rows of tiles that are computed together, so that they share operands in L2."""
+_SHARED_BYTES = 99 << 10
+"""Of a CTA: what 8.6, 8.9 and 12.0 have, which run the code for sm_80 too; 8.0 and 9.0 have more."""
+_RESERVED_BYTES = 1024
+"""Shared memory of a CTA that is the system's."""
+_OTHER_REGISTERS = 88
+"""Of a thread, beside its sums: operands of two steps, and addresses."""
+_MAX_WARPS = 8
+_NAMES = ("rows", "columns", "depth", "stages", "slices", "warp")
+
+
+@dataclass(frozen=True)
+class WarpTile:
+    """`rows` x `columns` of the result, `depth` of the sum a step, `stages` steps in a ring.
+
+    `warp`: the columns of a warp. `slices` groups of warps share the sum: of few tiles, each has more warps then.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    slices: int
+    warp: int
+
+    @staticmethod
+    def of(parameters: Parameters) -> WarpTile:
+        """Return the tile with these parameters."""
+        return WarpTile(*(parameters[name] for name in _NAMES))
+
+    def parameters(self) -> Parameters:
+        """Return the parameters by name."""
+        return {name: getattr(self, name) for name in _NAMES}
+
+    @property
+    def warp_rows(self) -> int:
+        """Rows of a warp."""
+        return min(self.rows, 64) if self.rows == 128 or self.warp == 64 else 32
+
+    @property
+    def warps(self) -> int:
+        """Warps of a CTA."""
+        return self.rows // self.warp_rows * (self.columns // self.warp) * self.slices
+
+    @property
+    def threads(self) -> int:
+        """Threads of a CTA."""
+        return self.warps * 32
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread that hold sums."""
+        return self.warp_rows * self.warp // 32
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory of a CTA: the ring, or the sums of the other slices in its place."""
+        ring = self.stages * (self.rows + self.columns) * self.depth * 2
+        return 128 + max(ring, (self.slices - 1) * self.rows * self.columns * 4)
+
+    def per_sm(self, gpu: Gpu) -> int:
+        """Return the CTAs that an SM holds at a time."""
+        registers = min(255, self.accumulators + _OTHER_REGISTERS)
+        by_shared = gpu.shared_bytes_per_sm // (self.shared_bytes + _RESERVED_BYTES)
+        return max(1, min(by_shared, gpu.registers_per_sm // (registers * self.threads), 4))
+
+    def tiles(self, gemm: Gemm) -> int:
+        """Return the tiles of the result: one a CTA."""
+        return ceil(gemm.m / self.rows) * ceil(gemm.n / self.columns) * gemm.batch
+
+    def cycles(self, gemm: Gemm, gpu: Gpu) -> float:
+        """Return the cycles of an SM, roughly: of each step the products or the loads, whichever take longer."""
+        tiles = self.tiles(gemm)
+        held = min(self.per_sm(gpu), ceil(tiles / gpu.sms))
+        area, edge = self.rows * self.columns, self.rows + self.columns
+        products = held * area * self.depth / _multiply_adds(gemm, gpu) * max(1, 4 / (held * self.warps))
+        # A warp reads its operands of each 16 of the sum anew, 128 bytes a cycle for all.
+        reads = self.warps // self.slices * (self.warp_rows + self.warp) * self.depth * 2 / 128
+        loads = edge * self.depth * 2 / gpu.copied_bytes_per_cycle
+        alone = gpu.tile_step_cycles + self.depth / 16 / self.slices * _mma_latency(gpu)
+        # A ring of few steps does not hide the way from L2.
+        arrival = gpu.first_load_cycles * 0.75 / (self.stages - 1)
+        # What a warp waits for its operands, another of its quarter of the SM may hide.
+        waits = gpu.mma_wait_cycles * self.depth / 16 / self.slices / max(1, held * self.warps / 4)
+        step = max(products, held * reads, held * loads, alone, arrival) + waits
+        end = (
+            held * area * ((3 if gemm.expensive else 1) + sum(map(gemm.is_whole, gemm.operands)) + self.slices - 1) / 16
+        )
+        waves = ceil(tiles / (gpu.sms * held))
+        return waves * (gpu.first_load_cycles + ceil(gemm.k / self.depth) * step + end)
+
+
+def refusal(tile: WarpTile) -> str:
+    """Return why a CTA does not hold a tile of the space, or ''."""
+    if tile.warp > tile.columns:
+        return "a warp has more columns than the tile"
+    if not 2 <= tile.warps <= _MAX_WARPS:
+        return f"a CTA has 2 to {_MAX_WARPS} warps, not {tile.warps}"
+    if tile.slices > tile.depth // 16:
+        return "a step has fewer parts than there are slices"
+    if tile.shared_bytes > _SHARED_BYTES:
+        return f"a CTA has at most {_SHARED_BYTES >> 10} KiB on the devices that run this code"
+    return ""
+
+
+def choices(gemm: Gemm) -> Choices:
+    """Return the space: every combination that `refusal` takes fits, and is right."""
+    return {
+        "rows": tuple(size for size in (32, 64, 128) if size == 32 or gemm.m > size // 2),
+        "columns": tuple(size for size in (32, 64, 128, 256) if size == 32 or gemm.n > size // 2),
+        "depth": (32, 64),
+        "stages": (2, 3, 4),
+        "slices": (1, 2, 4),
+        "warp": (32, 64) if gemm.n > 32 else (32,),
+    }
+
+
+def default(gemm: Gemm, gpu: Gpu) -> Parameters:
+    """Return the parameters that take the fewest cycles by arithmetic; of equals those with the least memory."""
+    points = itertools.product(*choices(gemm).values())
+    tiles = [tile for tile in (WarpTile(*point) for point in points) if not refusal(tile) and _is_sensible(tile)]
+    return min(tiles, key=lambda tile: (tile.cycles(gemm, gpu), tile.shared_bytes, tile.threads)).parameters()
+
+
+def _is_sensible(tile: WarpTile) -> bool:
+    """Leaves out rings so short that a copy has to come within one step of 32."""
+    return tile.stages > 2 or tile.depth > 32
+
+
+def _multiply_adds(gemm: Gemm, gpu: Gpu) -> float:
+    """The multiply-adds of an SM in a cycle, by mma."""
+    return max(dot.rate for dot in gpu.dots if dot.operands[0] == gemm.dtype and dot.intrinsic.startswith("mma"))
+
+
+def _mma_latency(gpu: Gpu) -> int:
+    return next(dot.latency for dot in gpu.dots if dot.intrinsic.startswith("mma"))
