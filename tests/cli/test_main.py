@@ -160,7 +160,9 @@ def test_a_reader_that_goes_away_is_no_bug(cli_env: dict[str, str], arguments: t
             text=True,
             check=False,
         )
-    assert (done.returncode, done.stderr) == (141, "")
+    # A machine that is measured for the first time, or was busy the last time, shows that this takes seconds.
+    said = [line for line in done.stderr.splitlines() if not line.startswith("measuring ")]
+    assert (done.returncode, said) == (141, [])
 
 
 def test_version_names_what_an_artifact_depends_on(relaxc: Relaxc) -> None:
