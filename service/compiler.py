@@ -35,6 +35,7 @@ from service.signature import Signature
 
 if TYPE_CHECKING:
     from service.artifact.manifest import Manifest
+    from service.artifact.packing import Built
     from service.frontend.model import ImportedModel, Reference
     from service.lowering import RecordPlanner, Scheduled
     from service.passes import Optimized
@@ -78,8 +79,9 @@ class Stages:
             raise CompilerOutOfMemory(f"stage {name} ran out of memory", stage=name) from error
         except Exception as error:  # the one place where a stage's bug gets its name
             raise CompileFailed(f"stage {name}: {_first_line(error)}", stage=name) from error
-        self.seconds[name] = round(time.perf_counter() - start, 4)
-        self.emit({"event": "stage", "stage": name, "state": "done", "seconds": self.seconds[name]})
+        seconds = round(time.perf_counter() - start, 4)
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 4)  # of several parts, of all
+        self.emit({"event": "stage", "stage": name, "state": "done", "seconds": seconds})
 
 
 def run(
@@ -90,38 +92,49 @@ def run(
     `records` is the digest of the tuning records that were meant, None for any: a tuner may have written since.
     Raise a RelaxcError, whose `fields["stage"]` names the stage that failed.
     """
-    from service import artifact, lowering, passes
-    from service.artifact.packing import LIBRARY, table_of
-    from service.lowering.target import to_tvm
-    from service.runtime.session import Session
+    from service.artifact.packing import LIBRARY, pack_parts
+    from service.records.sources import joined
 
     stage = Stages(emit)
     dump: Dump = DumpFolder(dump_dir) if dump_dir else no_dump
-    made = load_and_schedule(request, stage, dump)
-    if records not in (None, made.records):
+    requests = [replace(request, target=each) for each in request.target.each]
+    fronts = [load_and_schedule(each, stage, dump) for each in requests]
+    if records not in (None, joined([made.records for made in fronts])):
         raise InvalidRecords("the tuning records changed while the compile waited", remedy="Compile again.")
-    imported, optimized = made.imported, made.optimized
-    with stage("build"):
-        target = to_tvm(request.target)
-        module, memory = passes.finalize(made.scheduled.module, target, bounds=imported.signature.bounds)
-        library = workdir / "library.so"
-        lowering.build(module, request.target, library, dump=dump)
-        manifest = _manifest(request, made).with_weights(table_of(optimized.weights))
-        manifest = replace(manifest, passes={**optimized.report.to_dict(), "memory": memory.to_dict()})
-    with stage("verify") as progress:
-        session = partial(Session.from_parts, library, optimized.weights, manifest)
-        manifest = manifest.with_verification(verify(request, imported.signature, session, progress))
+    command = repro_command(_without_places(request), f"model.{request.model.format}")
+    parts = []
+    for index, (each, made) in enumerate(zip(requests, fronts, strict=True)):
+        built = _build(each, made, command, workdir / f"library{index}.so", stage, dump)
+        parts.append(_verified(each, made.imported.signature, built, stage))
     with stage("pack"):
-        files = artifact.pack(
-            library,
-            optimized.weights,
-            manifest,
-            workdir / LIBRARY,
-            embed_max_bytes=settings().embed_weights_max_bytes,
-        )
-        library.unlink()
+        files = pack_parts(parts, workdir / LIBRARY, embed_max_bytes=settings().embed_weights_max_bytes)
+        for built in parts:
+            built.library.unlink()
     (workdir / "build.json").write_text(json.dumps({"stages": stage.seconds}))
     emit({"event": "result", "files": [file.name for file in files], "stages": stage.seconds})
+
+
+def _build(request: CompileRequest, made: Front, command: str, library: Path, stage: Stages, dump: Dump) -> Built:
+    from service import lowering, passes
+    from service.artifact.packing import Built, table_of
+    from service.lowering.target import to_tvm
+
+    with stage("build"):
+        target, signature = to_tvm(request.target), made.imported.signature
+        module, memory = passes.finalize(made.scheduled.module, target, bounds=signature.bounds)
+        lowering.build(module, request.target, library, dump=dump)
+        report = {**made.optimized.report.to_dict(), "memory": memory.to_dict()}
+    manifest = replace(_manifest(request, made, command), passes=report)
+    return Built(library, made.optimized.weights, manifest.with_weights(table_of(made.optimized.weights)))
+
+
+def _verified(request: CompileRequest, signature: Signature, built: Built, stage: Stages) -> Built:
+    from service.runtime.session import Session
+
+    with stage("verify") as progress:
+        session = partial(Session.from_parts, built.library, built.weights, built.manifest)
+        found = verify(request, signature, session, progress)
+    return replace(built, manifest=built.manifest.with_verification(found))
 
 
 @dataclass(frozen=True)
@@ -172,6 +185,7 @@ def cover(request: CompileRequest, emit: Emit) -> None:
 
     Runs the stages before the build in this process. Raise a RelaxcError, whose `fields["stage"]` names the stage.
     """
+    request.target.single("a list of kernels")
     request = replace(request, options=replace(request.options, require_tuned=None))
     made = load_and_schedule(request, Stages(emit), no_dump)
     found = coverage_of(request, made.imported.signature, made.optimized, made.scheduled)
@@ -185,7 +199,7 @@ def places_read(request: CompileRequest) -> list[Path]:
     return [*map(Path, request.options.plugins), *places(request.options)]
 
 
-def _manifest(request: CompileRequest, made: Front) -> Manifest:
+def _manifest(request: CompileRequest, made: Front, command: str) -> Manifest:
     """All that the artifact says of itself but its numbers; nothing of this build alone, such as a path or a time."""
     from service.artifact.key import key_for
     from service.artifact.manifest import Manifest, Requires
@@ -204,7 +218,7 @@ def _manifest(request: CompileRequest, made: Front) -> Manifest:
         },
         versions={name.partition(".")[2]: text for name, text in key.items() if name.startswith(("version.", "tool."))},
         options=options,
-        command=repro_command(_without_places(request), f"model.{request.model.format}"),
+        command=command,
         schedule=made.scheduled.report,
     )
 

@@ -54,6 +54,7 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed
     from service.lowering.target import missing_features
     from service.records.sources import records_for
 
+    request.target.single("a measurement")
     if lacking := missing_features(request.target):
         raise MachineMismatch(f"this machine cannot measure for {request.target.name}: {'; '.join(lacking)}")
     stage = Stages(emit)
@@ -62,7 +63,7 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed
     pairs = []
     for task in find_tasks(request, stage).tasks:
         found = in_force.lookup(Workload(task.workload, task.dtype, task.shapes), target)
-        known = {(how.rule, how.version) for how in (task, task.untuned) if how is not None}
+        known = {(how.rule, how.version) for how in (task, task.untuned, *task.templates) if how is not None}
         same = (one for one in found if (one.rule, one.version) in known and one.threads == request.target.cores)
         pairs += [(task, one) for one in same][:1]
     chosen = random.Random(seed).sample(pairs, min(sample, len(pairs)))

@@ -8,6 +8,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -20,7 +21,9 @@ __all__ = [
     "Cache",
     "Cpu",
     "Gpu",
+    "best_arch",
     "caches",
+    "capability_of",
     "cpu",
     "family_of",
     "gpu",
@@ -130,12 +133,37 @@ def family_of(spec: TargetSpec) -> str:
 def missing_features(spec: TargetSpec) -> list[str]:
     """Return what this machine lacks to run code compiled for `spec`, as phrases for a person; empty if nothing.
 
-    A cubin for sm_XY runs on devices of the same major capability and at least that minor one.
+    Of several parts it needs one only.
     """
     missing = _missing_on_cpu(spec if spec.host is None else spec.host)
     if spec.kind == "cuda":
-        missing += _missing_on_gpu(spec.arch)
+        missing += _missing_on_gpu([part.arch for part in spec.each])
     return missing
+
+
+def capability_of(arch: str) -> tuple[int, int]:
+    """Return the compute capability of `sm_80` or `sm_90a`: (8, 0) or (9, 0)."""
+    digits = arch.removeprefix("sm_").removesuffix("a")
+    return int(digits[:-1]), int(digits[-1])
+
+
+def best_arch(archs: Sequence[str], capability: tuple[int, int]) -> str | None:
+    """Return the architecture whose code runs best on a GPU of this compute capability; None where none does.
+
+    Code for `sm_90a` runs on 9.0 alone. Machine code for sm_XY runs on devices of the same major capability and at
+    least that minor one; any later device compiles the PTX that lies beside it, when it is loaded.
+    """
+    ranks = {arch: _rank(arch, capability) for arch in archs}
+    fitting = [arch for arch in archs if ranks[arch] is not None]
+    return max(fitting, key=lambda arch: ranks[arch] or (), default=None)
+
+
+def _rank(arch: str, here: tuple[int, int]) -> tuple[bool, bool, tuple[int, int]] | None:
+    """Whether it is the device's own, whether it is machine code, and how new: None where it does not run."""
+    wanted = capability_of(arch)
+    if arch.endswith("a"):
+        return (True, True, wanted) if here == wanted else None
+    return (False, here[0] == wanted[0], wanted) if here >= wanted else None
 
 
 def _missing_on_cpu(spec: TargetSpec) -> list[str]:
@@ -145,17 +173,14 @@ def _missing_on_cpu(spec: TargetSpec) -> list[str]:
     return [f"CPU feature {name}" for name in sorted(set(spec.features) - cpu().features)]
 
 
-def _missing_on_gpu(arch: str) -> list[str]:
+def _missing_on_gpu(archs: Sequence[str]) -> list[str]:
     here = gpu()
-    digits = arch.removeprefix("sm_").removesuffix("a")
-    wanted = (int(digits[:-1]), int(digits[-1]))
-    exactly = arch.endswith("a")
+    wanted = " or ".join("{}.{}".format(*capability_of(arch)) for arch in archs)
     if here is None:
         why = _asked_gpu()
         why = why if isinstance(why, str) else "there is none"
-        return [f"a CUDA device of compute capability {wanted[0]}.{wanted[1]} ({why})"]
-    fits = here.capability == wanted if exactly else here.capability[0] == wanted[0] and here.capability >= wanted
-    if fits:
+        return [f"a CUDA device of compute capability {wanted} ({why})"]
+    if best_arch(archs, here.capability) is not None:
         return []
-    found = f"{here.capability[0]}.{here.capability[1]}"
-    return [f"a CUDA device of compute capability {wanted[0]}.{wanted[1]} ({here.name} has {found})"]
+    found = "{}.{}".format(*here.capability)
+    return [f"a CUDA device of compute capability {wanted} ({here.name} has {found})"]

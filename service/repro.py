@@ -71,7 +71,10 @@ def _what_is_compiled(options: CompileOptions) -> list[str]:
 
 def _target_text(target: TargetSpec) -> str:
     """A name that means exactly this target everywhere, else the target's JSON."""
-    return target.name if _means(target.name, target) else canonical_json(target.to_dict())
+    if _means(target.name, target):
+        return target.name
+    described = [part.to_dict() for part in target.each]
+    return canonical_json(described if target.parts else described[0])
 
 
 def _means(text: str, target: TargetSpec) -> bool:

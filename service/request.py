@@ -61,7 +61,8 @@ class TargetSpec:
     `name` is what people call it (`x86-64-v4`, `cuda-sm90`, or the detected CPU's name). For a CPU,
     `features` are LLVM feature names without the plus (`avx512bf16`); for a CUDA device `arch` is
     `sm_90` and `host` is the CPU that launches it. `caches` are the bytes of L1 and L2 that a core has and all of L3,
-    where they were read from a machine: a named target has none, and the hardware row's hold.
+    where they were read from a machine: a named target has none, and the hardware row's hold. Of several CUDA devices
+    for one artifact `parts` are the targets, in the order of their architectures, and `arch` is empty.
     """
 
     name: str
@@ -74,11 +75,14 @@ class TargetSpec:
     arch: str = ""
     host: TargetSpec | None = None
     caches: tuple[int, ...] = ()
+    parts: tuple[TargetSpec, ...] = ()
 
     def __post_init__(self) -> None:
         if self.kind not in ("llvm", "cuda"):
             raise InvalidTarget(f"target kind {self.kind!r} is not one of llvm, cuda")
-        if self.kind == "cuda" and (not re.fullmatch(r"sm_\d+a?", self.arch) or self.host is None):
+        if self.parts:
+            self._check_parts()
+        elif self.kind == "cuda" and (not re.fullmatch(r"sm_\d+a?", self.arch) or self.host is None):
             raise InvalidTarget(f"a cuda target needs an arch like sm_90 and a host, got {self.arch!r}")
         if self.cores < 1:
             raise InvalidTarget(f"a target needs at least one core, got {self.cores}")
@@ -86,13 +90,32 @@ class TargetSpec:
         if self.caches and not rising:
             raise InvalidTarget(f"caches are the bytes of L1, L2 and L3, rising, got {list(self.caches)!r:.80}")
 
+    def _check_parts(self) -> None:
+        alike = all(part.kind == self.kind == "cuda" and part.host == self.host for part in self.parts)
+        if not alike or self.arch or len(self.parts) < 2 or any(part.parts for part in self.parts):
+            raise InvalidTarget("several targets for one artifact are CUDA devices with one host")
+
+    def single(self, what: str) -> TargetSpec:
+        """Return the target. Raise InvalidTarget where it is several: `what` is done for one."""
+        if self.parts:
+            raise InvalidTarget(f"{what} is for one target, and {self.name} is several", remedy="Name one of them.")
+        return self
+
+    @property
+    def each(self) -> tuple[TargetSpec, ...]:
+        """The targets that code is made for, one a part of the artifact."""
+        return self.parts or (self,)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the target as JSON values; `from_dict` is its inverse."""
         data = asdict(self)
         data["features"] = list(self.features)
+        data["parts"] = [part.to_dict() for part in self.parts]
+        if not self.parts:  # then it is the dictionary that it was before there were any, and so is every key
+            del data["parts"]
         data["host"] = self.host.to_dict() if self.host else None
         data["caches"] = list(self.caches)
-        if not self.caches:  # then it is the dictionary that it was before there were any, and so is every key
+        if not self.caches:  # likewise
             del data["caches"]
         return data
 
@@ -101,7 +124,8 @@ class TargetSpec:
         """Return the target that `to_dict` described."""
         host = TargetSpec.from_dict(data["host"]) if data.get("host") else None
         tuples = {name: tuple(data.get(name, ())) for name in ("features", "caches")}
-        return TargetSpec(**{**data, **tuples, "host": host})
+        parts = tuple(TargetSpec.from_dict(part) for part in data.get("parts", ()))
+        return TargetSpec(**{**data, **tuples, "host": host, "parts": parts})
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,15 +103,12 @@ def _require(spec: TargetSpec, options: TuneOptions) -> None:
     """Raise ToolMissing without the extra `tune`, MachineMismatch where this machine cannot run the candidates."""
     from service.lowering.target import missing_features
 
+    spec.single("a tuning")
     for library in _NEEDED:
         if find_spec(library) is None:
             raise ToolMissing(f"{library} is not installed", remedy="pip install 'relaxc[tune]'.", extra="tune")
-    if not options.list_only and spec.kind != "llvm":
-        raise InvalidOption(
-            f"kernels for {spec.name} cannot be tuned: GPU schedules have no parameters to search yet",
-            remedy="Compile without tuning.",
-            option="target",
-        )
+    if spec.kind == "cuda":
+        _require_plain(spec, options)
     if not options.list_only and options.tracker is None and (lacking := missing_features(spec)):
         raise MachineMismatch(
             f"this machine cannot measure for {spec.name}: {'; '.join(lacking)}",
@@ -119,17 +116,30 @@ def _require(spec: TargetSpec, options: TuneOptions) -> None:
         )
 
 
+def _require_plain(spec: TargetSpec, options: TuneOptions) -> None:
+    """Raise InvalidOption for what means nothing on a GPU."""
+    given = {"threads": options.threads != 0, "rpc_tracker": options.tracker is not None}
+    for option in (name for name, is_given in given.items() if is_given):
+        raise InvalidOption(
+            f"kernels for {spec.name} are timed on this machine's GPU, without --{option.replace('_', '-')}",
+            remedy="Leave it out, and tune on a machine with such a GPU.",
+            option=option,
+        )
+
+
 def _for_threads(request: CompileRequest, options: TuneOptions) -> CompileRequest:
     """The request for as many cores as candidates are timed on: templates divide their work among the target's."""
     from service.runtime.threads import default_threads
 
+    if request.target.kind == "cuda":
+        return request
     cores = request.target.cores
     threads = options.threads or (cores if options.tracker else min(cores, default_threads()))
     return replace(request, target=replace(request.target, cores=threads))
 
 
 def _peak(request: CompileRequest, options: TuneOptions) -> Peak | None:
-    """What this machine reaches at most; None where candidates run on another one."""
+    """What this machine reaches at most; None where candidates run on another one, or on a GPU."""
     from service.runtime.peak import peak
 
-    return None if options.tracker else peak(request.target.cores)
+    return None if options.tracker or request.target.kind == "cuda" else peak(request.target.cores)

@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 import service
 from service import compiler, config, frontend
+from service.artifact.manifest import code_extent
 from service.errors import InvalidRecords, NotTuned, VerificationFailed
 from service.frontend import Move
 from service.jobs.local import calls as local
@@ -60,6 +62,24 @@ def test_mixed_precision_keeps_the_boundary(precision: service.Precision) -> Non
     made = service.compile(zoo.export("cnn", "onnx"), options=service.CompileOptions(precision=precision))
     assert made.manifest.verified is True, made.manifest.verification
     assert {spec.dtype for spec in made.manifest.signature.outputs} == {"float32"}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_one_artifact_for_several_gpus_has_each_weight_once(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    weights = {"w": draw.standard_normal((64, 96)).astype("float16"), "b": draw.standard_normal(96).astype("float16")}
+    nodes = [node("Gemm", ["x", "w", "b"], ["sum"]), node("Relu", ["sum"], ["y"])]
+    low = TensorProto.FLOAT16
+    net = write(tmp_path, model(nodes, [value("x", [32, 64], low)], [value("y", [32, 96], low)], **weights))
+    made = service.compile(net, target="cuda-sm90,cuda-sm80")
+    assert made.manifest.target_names == "cuda-sm80,cuda-sm90"
+    older, newer = made.manifest.parts
+    assert {tensor.name for tensor in newer.weights.tensors} <= {tensor.name for tensor in older.weights.tensors}
+    assert "cuda.gemm_sm90" in {row["rule"] for row in newer.schedule} - {row["rule"] for row in older.schedule}
+    assert service.compile(net, target="cuda-sm80,cuda-sm90").digest == made.digest
+    extent = code_extent(made.path, made.manifest, 1)
+    assert extent is not None and made.path.read_bytes()[extent[0] :].startswith(b"\x7fELF")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from service.errors import InvalidOption, MachineMismatch
 from service.lowering.target import resolve
 from service.records.files import append, read
 from service.records.record import RecordSet
-from service.request import CompileOptions, CompileRequest
+from service.request import CompileOptions, CompileRequest, Precision
 from service.tuner import find_tasks, run
 from service.tuning import measure
 from service.tuning.options import TuneOptions, select
@@ -102,10 +102,15 @@ def test_a_record_whose_kernel_does_not_run_is_taken_out(request_: CompileReques
     assert "is removed" in events.of("log")[0]["message"]
 
 
-def test_gpu_kernels_are_refused_by_name() -> None:
-    request = replace(prepare(export("mlp", "onnx")), target=resolve("cuda-sm90"))
-    with pytest.raises(InvalidOption, match="cuda-sm90 cannot be tuned"):
-        run(request, TuneOptions(), Path("nowhere"), lambda event: None)
+@pytest.mark.slow
+def test_a_machine_without_a_gpu_lists_the_tasks_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("service.machine.gpu", lambda: None)
+    request = prepare(export("mlp", "onnx"), target="cuda-sm90", options=CompileOptions(precision=Precision.FP16))
+    events = Events()
+    run(request, TuneOptions(list_only=True), Path("nowhere"), events)
+    [listed] = events.of("result")
+    products = [row for row in listed["tasks"] if row["rule"] == "cuda.gemm_sm90"]
+    assert products and all(row["points"] > 1 and row["limit_s"] > 0 for row in products)
 
 
 def test_symbolic_sizes_are_no_tasks_and_say_so() -> None:
@@ -208,7 +213,6 @@ def test_a_killed_run_resumes_where_it_was(request_: CompileRequest, workdir: Pa
 
 
 def test_a_machine_of_another_kind_measures_nothing(request_: CompileRequest, workdir: Path) -> None:
-    from service.lowering.target import resolve
 
     foreign = replace(request_, target=resolve("aarch64"))
     with pytest.raises(MachineMismatch, match="cannot measure"):

@@ -9,7 +9,7 @@ from service.errors import ArtifactCorrupt, RequestError
 from service.request import TargetSpec
 from service.signature import DimBounds, Signature, TensorSpec
 
-__all__ = ["Fields", "signature", "target", "tensor"]
+__all__ = ["Fields", "schedule", "signature", "target", "tensor", "verification"]
 
 T = TypeVar("T")
 
@@ -123,3 +123,17 @@ def target(value: Any, where: str = "target") -> TargetSpec:
     return _checked(
         where, lambda: TargetSpec(name, kind, triple, mcpu, features, cores, vector_bits, arch, inner, caches)
     )
+
+
+def schedule(rows: list[Any]) -> list[dict[str, Any]]:
+    """Return the rows of a schedule's report."""
+    if not all(isinstance(row, dict) for row in rows):
+        raise ArtifactCorrupt("the manifest's schedule is not a list of objects")
+    return rows
+
+
+def verification(value: Any) -> dict[str, Any] | str:
+    """Return a comparison's report that says whether it passed, or why there is none."""
+    if isinstance(value, dict) and not isinstance(value.get("passed"), bool):
+        raise ArtifactCorrupt("the manifest's verification does not say whether it passed")
+    return value  # type: ignore[no-any-return]

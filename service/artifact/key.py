@@ -15,7 +15,7 @@ from typing import Any
 from service.config import settings
 from service.errors import PluginError, ToolMissing
 from service.machine import missing_features
-from service.records.sources import records_for
+from service.records.sources import records_digest
 from service.request import CompileRequest, ModelFormat, TargetSpec, canonical_json
 
 __all__ = ["Key", "digest_of_files", "key_for"]
@@ -75,7 +75,7 @@ def key_for(request: CompileRequest) -> Key:
         **{f"plugin.{i}": _plugin_digest(Path(path)) for i, path in enumerate(plugins)},
         **_flat("target", request.target.to_dict()),
         "machine.lacks": canonical_json(missing_features(request.target)),
-        "tuning.records": records_for(request.target, request.options).digest,
+        "tuning.records": records_digest(request.target, request.options),
         **_source_digests(),
         **_versions(request.model.format),
         **_tools(request.target),

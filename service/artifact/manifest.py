@@ -11,11 +11,22 @@ from typing import Any, Protocol
 
 from service.artifact import decode
 from service.artifact.elf import Section, read_sections
+from service.artifact.parts import Part, decoded
+from service.artifact.weights_table import WeightsTable, decoded_table
 from service.errors import ArtifactCorrupt, ArtifactNotFound
 from service.request import TargetSpec, canonical_json
-from service.signature import Signature, TensorSpec
+from service.signature import Signature
 
-__all__ = ["FORMAT", "MANIFEST_SECTION", "WEIGHTS_SECTION", "Manifest", "Requires", "WeightsTable", "weights_extent"]
+__all__ = [
+    "FORMAT",
+    "MANIFEST_SECTION",
+    "WEIGHTS_SECTION",
+    "Manifest",
+    "Requires",
+    "WeightsTable",
+    "code_extent",
+    "weights_extent",
+]
 
 FORMAT = 1
 """The version of everything in the file that a reader must understand; raised when an old reader would misread it."""
@@ -63,31 +74,14 @@ class Requires:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightsTable:
-    """The weights in the order in which `main` takes them, and the file they are in.
-
-    `file` None: the artifact's own section. Else a safetensors file of that name, or of the artifact's own name
-    with that suffix, beside the artifact; `sha256` and `size_bytes` are that file's.
-    """
-
-    tensors: tuple[TensorSpec, ...] = ()
-    file: str | None = None
-    sha256: str | None = None
-    size_bytes: int = 0
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the table as JSON values."""
-        rows = [[t.name, t.dtype, list(t.shape)] for t in self.tensors]
-        return {"tensors": rows, "file": self.file, "sha256": self.sha256, "size_bytes": self.size_bytes}
-
-
-@dataclass(frozen=True, slots=True)
 class Manifest:
     """All that a file says of itself; equal requests give equal manifests, so no time, host or date is in it.
 
     `digests` holds SHA-256 of `model`, `options`, `tuning`; `versions` those of relaxc, tvm, tvm_ffi, llvm and
     the C++ compiler. `schedule` has one row for each PrimFunc, `passes` is the optimizer's report. `verification`
-    is a report with `passed`, or `not verified: REASON`. `command` rebuilds the file.
+    is a report with `passed`, or `not verified: REASON`. `command` rebuilds the file. Of an artifact for several GPUs
+    all this is of the first part, which is the file's own code, but `weights`, which are those of all parts: the first
+    has `own_weights` of them. `others` are the other parts.
     """
 
     signature: Signature
@@ -100,7 +94,9 @@ class Manifest:
     schedule: Sequence[Mapping[str, Any]] = ()
     passes: Mapping[str, Any] = field(default_factory=dict)
     verification: Mapping[str, Any] | str = _NOT_VERIFIED + "nobody asked"
-    weights: WeightsTable = WeightsTable()
+    weights: WeightsTable = field(default_factory=WeightsTable)
+    own_weights: int | None = None
+    others: tuple[Part, ...] = ()
 
     def __post_init__(self) -> None:
         ordered = replace(
@@ -114,8 +110,40 @@ class Manifest:
 
     @property
     def verified(self) -> bool | None:
-        """Whether the numbers were right; None when they were not compared."""
-        return None if isinstance(self.verification, str) else bool(self.verification["passed"])
+        """Whether the numbers were right, of all parts; None when they were not compared."""
+        reports = [self.verification, *(part.verification for part in self.others)]
+        found = [bool(report["passed"]) for report in reports if not isinstance(report, str)]
+        return all(found) if len(found) == len(reports) or not all(found) else None
+
+    @property
+    def parts(self) -> tuple[Manifest, ...]:
+        """The manifest of each part as if it were an artifact of its own."""
+        if not self.others:
+            return (self,)
+        first = replace(self, own_weights=None, others=(), weights=self.weights.of(range(self.own_weights or 0)))
+        return (first, *(first._of(part, self.weights.of(part.weights)) for part in self.others))
+
+    def _of(self, part: Part, weights: WeightsTable) -> Manifest:
+        return replace(
+            self,
+            target=part.target,
+            requires=Requires.of(part.target, self.requires.runtime),
+            digests={**self.digests, "tuning": part.tuning},
+            schedule=part.schedule,
+            passes=part.passes,
+            verification=part.verification,
+            weights=weights,
+        )
+
+    @property
+    def targets(self) -> tuple[TargetSpec, ...]:
+        """What it has code for."""
+        return (self.target, *(part.target for part in self.others))
+
+    @property
+    def target_names(self) -> str:
+        """The names of its targets, with commas between them."""
+        return ",".join(target.name for target in self.targets)
 
     def with_verification(self, result: _Reported | str) -> Manifest:
         """Return this manifest with a comparison's result, or with the reason why there is none."""
@@ -129,7 +157,9 @@ class Manifest:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the manifest as JSON values."""
+        several = {"own_weights": self.own_weights, "others": [part.to_dict() for part in self.others]}
         return {
+            **(several if self.others else {}),
             "format": FORMAT,
             "signature": self.signature.to_dict(),
             "target": self.target.to_dict(),
@@ -177,6 +207,20 @@ class Manifest:
             raise ArtifactCorrupt(f"{path}: {error.message}", path=str(path)) from error
 
 
+def code_extent(path: Path, manifest: Manifest, place: int) -> tuple[int, int] | None:
+    """Return the offset and the size of the library of a part of the artifact at `path`; None for the first, the file.
+
+    Raise ArtifactCorrupt.
+    """
+    if place == 0:
+        return None
+    name = manifest.others[place - 1].section
+    section = read_sections(path).get(name)
+    if section is None:
+        raise ArtifactCorrupt(f"{path} has no {name}", path=str(path))
+    return section.offset, section.size_bytes
+
+
 def weights_extent(path: Path, manifest: Manifest) -> tuple[Path, Section]:
     """Return the file that holds the weights of the artifact at `path`, and which bytes of it.
 
@@ -214,12 +258,10 @@ def _manifest(data: Any) -> Manifest:
     version = fields.take("format", int)
     if version != FORMAT:
         raise ArtifactCorrupt(f"the manifest has format {version}; this relaxc reads format {FORMAT}")
-    schedule = fields.take("schedule", list)
-    if not all(isinstance(row, dict) for row in schedule):
-        raise ArtifactCorrupt("the manifest's schedule is not a list of objects")
-    verification: dict[str, Any] | str = fields.take("verification", (dict, str))  # type: ignore[assignment]
-    if isinstance(verification, dict) and not isinstance(verification.get("passed"), bool):
-        raise ArtifactCorrupt("the manifest's verification does not say whether it passed")
+    weights = decoded_table(fields.take("weights", dict))
+    own, others = (fields.take("own_weights", int), fields.take("others", list)) if "others" in fields else (None, [])
+    if own is not None and not (others and 0 <= own <= len(weights.tensors)):
+        raise ArtifactCorrupt("the manifest has other parts, and does not say which weights are the first one's")
     manifest = Manifest(
         signature=decode.signature(fields.take("signature", dict)),
         target=decode.target(fields.take("target", dict)),
@@ -228,10 +270,12 @@ def _manifest(data: Any) -> Manifest:
         versions=fields.table("versions"),
         options=fields.take("options", dict),
         command=fields.take("command", str),
-        schedule=schedule,
+        schedule=decode.schedule(fields.take("schedule", list)),
         passes=fields.take("passes", dict),
-        verification=verification,
-        weights=_weights(fields.take("weights", dict)),
+        verification=decode.verification(fields.take("verification", (dict, str))),
+        weights=weights,
+        own_weights=own,
+        others=decoded(others, len(weights.tensors)),
     )
     fields.done()
     return manifest
@@ -247,22 +291,3 @@ def _requires(value: Any) -> Requires:
     )
     fields.done()
     return found
-
-
-def _weights(value: Any) -> WeightsTable:
-    fields = decode.Fields(value, "weights")
-    rows = []
-    for i, row in enumerate(fields.take("tensors", list)):
-        match row:
-            case [name, dtype, [*shape]] if all(type(size) is int for size in shape):
-                rows.append(decode.tensor({"name": name, "dtype": dtype, "shape": shape}, f"weights.tensors[{i}]"))
-            case _:
-                raise ArtifactCorrupt(f"weights.tensors[{i}] is not a name, a dtype and a shape")
-    file, sha256 = fields.maybe("file", str), fields.maybe("sha256", str)
-    if file is not None and (Path(file).name != file or not file.endswith(".safetensors") or sha256 is None):
-        raise ArtifactCorrupt(f"weights.file {file!r} is not a safetensors file beside the artifact, with its digest")
-    table = WeightsTable(tuple(rows), file, sha256, fields.take("size_bytes", int))
-    fields.done()
-    if len({row.name for row in rows}) != len(rows):
-        raise ArtifactCorrupt("the weights' names are repeated")
-    return table

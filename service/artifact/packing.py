@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import io
+import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from service.artifact.elf import NewSection, append_sections
 from service.artifact.entry import sha256_of
 from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
+from service.artifact.parts import PART_SECTION, Part
 from service.artifact.safetensors import image_size, write_image
 from service.errors import ArtifactCorrupt, CompileFailed
 from service.signature import TensorSpec
@@ -18,7 +21,7 @@ from service.signature import TensorSpec
 if TYPE_CHECKING:
     import numpy as np
 
-__all__ = ["LIBRARY", "check_made", "pack", "table_of"]
+__all__ = ["LIBRARY", "Built", "check_made", "pack", "pack_parts", "table_of"]
 
 LIBRARY = "model.so"
 """The name of every artifact's library in the store."""
@@ -29,26 +32,94 @@ _PAGE = 4096
 """Weights start at a multiple of this in the file, so that they can be mapped where they lie."""
 
 
+@dataclass(frozen=True)
+class Built:
+    """A part of an artifact before it is packed: its library, its weights by name, and what it says of itself."""
+
+    library: Path
+    weights: Mapping[str, Any]
+    manifest: Manifest
+
+
+def pack_parts(parts: Sequence[Built], out: Path, *, embed_max_bytes: int) -> list[Path]:
+    """Write the parts of an artifact, one or several, to `out`; the files written, `out` first.
+
+    The library of the first is the file's own code, those of the others are sections. Equal weights are kept once.
+    """
+    first, *rest = parts
+    weights, places = _merged(parts)
+    others = tuple(
+        Part(
+            section=PART_SECTION.format(index=index),
+            weights=places[index],
+            target=part.manifest.target,
+            tuning=part.manifest.digests.get("tuning", ""),
+            schedule=part.manifest.schedule,
+            passes=part.manifest.passes,
+            verification=part.manifest.verification,
+        )
+        for index, part in enumerate(rest, 1)
+    )
+    own = len(first.weights) if others else None
+    sections = [_of_file(other.section, part.library) for other, part in zip(others, rest, strict=True)]
+    manifest = replace(first.manifest, own_weights=own, others=others)
+    return pack(first.library, weights, manifest, out, embed_max_bytes=embed_max_bytes, sections=sections)
+
+
+def _of_file(name: str, path: Path) -> NewSection:
+    def write(file: BinaryIO) -> None:
+        with path.open("rb") as source:
+            shutil.copyfileobj(source, file, 1 << 20)
+
+    return NewSection(name, _PAGE, write)
+
+
+def _merged(parts: Sequence[Built]) -> tuple[dict[str, Any], list[tuple[int, ...]]]:
+    """The weights of all parts, equal ones once, and which of them each part has; the first part's are first."""
+    merged = dict(parts[0].weights)
+    places = [tuple(range(len(merged)))]
+    if len(parts) > 1:
+        known = {_content(tensor): index for index, tensor in reversed(list(enumerate(merged.values())))}
+        for index, part in enumerate(parts[1:], 1):
+            for name, tensor in part.weights.items():
+                if (content := _content(tensor)) not in known:
+                    known[content] = len(merged)
+                    merged[f"part{index}.{name}"] = tensor
+            places.append(tuple(known[_content(tensor)] for tensor in part.weights.values()))
+    return merged, places
+
+
+def _content(tensor: Any) -> tuple[str, tuple[int, ...], bytes]:
+    shape = tuple(int(size) for size in tensor.shape)
+    return str(tensor.dtype), shape, hashlib.sha256(_bytes_of(tensor)).digest()
+
+
 def pack(
-    library: Path, weights: Mapping[str, Any], manifest: Manifest, out: Path, *, embed_max_bytes: int
+    library: Path,
+    weights: Mapping[str, Any],
+    manifest: Manifest,
+    out: Path,
+    *,
+    embed_max_bytes: int,
+    sections: Sequence[NewSection] = (),
 ) -> list[Path]:
-    """Write `library` with its weights and manifest to `out`; the files written, `out` first.
+    """Write `library` with its weights and manifest, and with `sections`, to `out`; the files written, `out` first.
 
     `weights` are CPU tensors of TVM's or numpy arrays, in the order in which `main` takes them; `manifest.weights`
     is set from them. An image of more than `embed_max_bytes` bytes goes to `out` with the suffix .safetensors.
     Equal arguments give equal bytes. Every weight is written once and copied nowhere else.
     """
     table, data = table_of(weights), {name: _bytes_of(tensor) for name, tensor in weights.items()}
-    files, sections = [out], []
+    files, added = [out], list(sections)
     if table.size_bytes <= embed_max_bytes:
-        sections = [NewSection(WEIGHTS_SECTION, _PAGE, lambda file: write_image(file, table.tensors, data))]
+        added += [NewSection(WEIGHTS_SECTION, _PAGE, lambda file: write_image(file, table.tensors, data))]
     else:
         sidecar = out.with_suffix(_BESIDE)
         table = _write_sidecar(sidecar, table, data)
         files.append(sidecar)
     text = manifest.with_weights(table).to_json().encode()
-    sections.append(NewSection(MANIFEST_SECTION, 8, lambda file: _write_all(file, text)))
-    append_sections(library, out, sections)
+    added.append(NewSection(MANIFEST_SECTION, 8, lambda file: _write_all(file, text)))
+    append_sections(library, out, added)
     return files
 
 

@@ -8,6 +8,7 @@ ROOT/staging/                what is being written; renamed into place, or swept
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import time
@@ -101,8 +102,9 @@ class Store:
             os.utime(self._folder(digest) / ENTRY_FILE)
         except FileNotFoundError:
             return False
-        except PermissionError:  # a store that somebody else owns can be read; only its order of use is not kept
-            pass
+        except OSError as error:  # a store that is not ours to write can be read; only its order of use is not kept
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+                raise
         return True
 
     def _touch(self, digest: str) -> Entry:

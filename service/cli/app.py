@@ -6,7 +6,21 @@ from collections.abc import Callable
 
 import typer
 
-from service.cli import bench, cache, compile, inspect, keys, profile, records, run, serve, targets, tune, version
+from service.cli import (
+    bench,
+    cache,
+    compile,
+    doctor,
+    inspect,
+    keys,
+    profile,
+    records,
+    run,
+    serve,
+    targets,
+    tune,
+    version,
+)
 from service.cli.optional_value import TakesBareOptions
 from service.cli.options import Verbose
 from service.cli.remote import KeyFile, Remote, Server
@@ -48,6 +62,7 @@ for verb in (
     tune.tune,
     targets.targets,
     serve.serve,
+    doctor.doctor,
     version.version,
 ):
     app.command(help=unwrapped(verb), cls=TakesBareOptions)(verb)

@@ -132,10 +132,10 @@ def _print_summary(made: CompiledArtifact) -> None:
             *((f"{file}", size(file.stat().st_size)) for file in made.files),
             ("compiled", when),
             ("stages", ", ".join(f"{name} {seconds(took)}" for name, took in stages.items())),
-            ("target", manifest.target.name),
+            ("target", manifest.target_names),
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
-            *(("verified", line) for line in report.verification(manifest)),
+            *(("verified", line) for line in report.verifications(manifest)),
         ]
     )
     title = f"the heaviest of {len(manifest.schedule)} PrimFuncs"

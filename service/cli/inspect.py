@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,6 +11,9 @@ from service.cli import report
 from service.cli.options import Json, Verbose
 from service.cli.output import console, facts, print_json, size, table
 from service.errors import ModelNotFound
+
+if TYPE_CHECKING:
+    from service.artifact.manifest import Manifest
 
 __all__ = ["inspect"]
 
@@ -77,12 +80,23 @@ def _supported(unsupported: dict[str, Any] | None) -> str:
     return f"no ({unsupported['reason']}): {nodes}" if unsupported["reason"] else f"no: {nodes}"
 
 
+def _here(manifest: Manifest) -> tuple[list[str], str]:
+    """What this machine lacks to run it; and where it lacks nothing, by which of its parts."""
+    from service import machine
+
+    targets = manifest.targets
+    lacking = [machine.missing_features(target) for target in targets]
+    here = machine.gpu() if len(targets) > 1 else None
+    best = machine.best_arch([target.arch for target in targets], here.capability) if here else None
+    names = {target.arch: target.name for target in targets}
+    return min(lacking, key=len), f"yes, as {names[best]}" if best else "yes"
+
+
 def _artifact(path: Path, as_json: bool) -> None:
     from service.artifact.manifest import Manifest
-    from service.machine import missing_features
 
     manifest = Manifest.read(path)
-    missing = missing_features(manifest.target)
+    missing, runs = _here(manifest)
     if as_json:
         print_json({"kind": "artifact", "path": str(path), "runs_here": not missing, "manifest": manifest.to_dict()})
         return
@@ -90,17 +104,19 @@ def _artifact(path: Path, as_json: bool) -> None:
     facts(
         [
             ("size", size(path.stat().st_size)),
-            ("target", f"{manifest.target.name} ({manifest.target.kind})"),
-            ("runs here", f"no, it needs {', '.join(missing)}" if missing else "yes"),
+            ("target", f"{manifest.target_names} ({manifest.target.kind})"),
+            ("runs here", f"no, it needs {', '.join(missing)}" if missing else runs),
             ("weights", f"{len(weights.tensors)} tensors, {size(weights.size_bytes)} in {weights.file or 'this file'}"),
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
             ("model", manifest.digests.get("model", "-")),
             ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),
             ("rebuild", manifest.command),
-            *(("verification", line) for line in report.verification(manifest)),
+            *(("verification", line) for line in report.verifications(manifest)),
         ]
     )
     out = console()
     out.print(report.signature("", manifest.signature.to_dict()))
-    out.print(report.prim_funcs(f"{len(manifest.schedule)} PrimFuncs", manifest.schedule))
+    for part in manifest.parts:
+        which = f" for {part.target.name}" if manifest.others else ""
+        out.print(report.prim_funcs(f"{len(part.schedule)} PrimFuncs{which}", part.schedule))

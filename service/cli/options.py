@@ -49,7 +49,10 @@ Model = Annotated[
 Target = Annotated[
     str,
     typer.Option(
-        "--target", "-t", metavar="T", help="`auto` (this CPU), `auto-gpu`, a tag of `relaxc targets`, or target JSON."
+        "--target",
+        "-t",
+        metavar="T",
+        help="`auto` (this CPU), `auto-gpu`, a tag of `relaxc targets`, or target JSON; several GPUs with commas.",
     ),
 ]
 Shapes = Annotated[

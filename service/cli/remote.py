@@ -77,7 +77,9 @@ class Remote:
         from service.config import settings
 
         assert self.url is not None
-        return Client(self.url, self._key() if self.key_file else settings().api_key)
+        secret = settings().api_key
+        of_settings = None if secret is None else secret.get_secret_value()
+        return Client(self.url, self._key() if self.key_file else of_settings)
 
     def _key(self) -> str | None:
         assert self.key_file is not None

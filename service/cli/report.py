@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from service.artifact.manifest import Manifest
 
-__all__ = ["count", "fused", "heaviest", "prim_funcs", "signature", "tuned", "verification"]
+__all__ = ["count", "fused", "heaviest", "prim_funcs", "signature", "tuned", "verifications"]
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
@@ -27,6 +27,13 @@ def signature(title: str, described: Mapping[str, Any]) -> Table:
     for name, value in described["constants"].items():
         shown.add_row("fixed", name, type(value).__name__, repr(value))
     return shown
+
+
+def verifications(manifest: Manifest) -> list[str]:
+    """Return what `verification` does, of each part of an artifact."""
+    if not manifest.others:
+        return verification(manifest)
+    return [f"{part.target.name}: {line}" for part in manifest.parts for line in verification(part)]
 
 
 def verification(manifest: Manifest) -> list[str]:

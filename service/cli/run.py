@@ -56,7 +56,8 @@ def run(
         write_npz(outputs, results)
     rows = _rows(results)
     if json:
-        print_json({"outputs": rows, "seconds": took_s, "file": str(outputs) if outputs else None})
+        ran = session.manifest.target.name
+        print_json({"outputs": rows, "seconds": took_s, "file": str(outputs) if outputs else None, "target": ran})
         return
     shown = table("", "output", "dtype", "shape", "min", "mean", "max", "NaN or Inf", numbers=_NUMBERS)
     for row in rows:

@@ -226,4 +226,4 @@ class Backend:
     def _webhook_secret(self, owner: str) -> str | None:
         with self.database.read() as connection:
             key = keys.find(connection, owner)
-        return settings().webhook_secret or None if key is None else key.webhook_secret
+        return settings().webhook_secret.get_secret_value() or None if key is None else key.webhook_secret

@@ -95,9 +95,10 @@ def _embed(compiled: Any, parts: list[Any], spec: TargetSpec, folder: Path) -> l
     import tvm
 
     embedded = tvm.get_global_func("runtime.ModulePackImportsToTensor")(compiled).numpy().tobytes()
+    with_ptx = not spec.arch.endswith("a")  # a later device does not have the instructions of such an architecture
     for part in (part for part in parts if part.kind == "cuda"):
         source = part.inspect_source("cuda")
-        embedded = with_cubin(embedded, source, nvcc(source, spec.arch, folder))
+        embedded = with_cubin(embedded, source, nvcc(source, spec.arch, folder, with_ptx=with_ptx))
     (folder / "embedded.bin").write_bytes(embedded)
     (folder / "embedded.S").write_text(_EMBEDDED)
     return [folder / "embedded.S"]

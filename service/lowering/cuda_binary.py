@@ -3,7 +3,8 @@
 Without a GPU, TVM 0.27 writes the CUDA source of the kernels into a library and compiles it when that is
 loaded, with tools that a machine that only runs artifacts does not have. The module is stored as
 `"cuda", length, "cuda" (the format), kernels, source`; here it becomes `"cuda", length, "cubin", kernels, cubin`.
-Strings are a 64-bit length and the bytes (tvm/src/backend/cuda/codegen/cuda_fallback_module.cc).
+Strings are a 64-bit length and the bytes (tvm/src/backend/cuda/codegen/cuda_fallback_module.cc). The driver's
+cuModuleLoadData, which gets the last, takes a cubin as well as a fat binary of machine code and PTX.
 """
 
 from __future__ import annotations

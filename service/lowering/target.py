@@ -12,6 +12,7 @@ from typing import Any
 
 from service import machine
 from service.errors import InvalidTarget
+from service.lowering.target_list import one_of_many
 from service.machine import host_features, missing_features
 from service.request import TargetSpec
 
@@ -52,9 +53,14 @@ _TRIPLES = ("x86_64-linux-gnu", "x86_64-unknown-linux-gnu", "aarch64-linux-gnu",
 def resolve(text: str) -> TargetSpec:
     """Return the target that `text` means: `auto`, `auto-gpu` (or `cuda`), a tag, or target JSON.
 
-    Raise InvalidTarget for anything else, and for `auto-gpu` where there is no CUDA device.
+    CUDA devices with commas between them, or as a JSON list, are one target with a part for each. Raise InvalidTarget
+    for anything else, and for `auto-gpu` where there is no CUDA device.
     """
     text = text.strip()
+    if text.startswith("["):
+        return one_of_many(_listed_in_json(text))
+    if "," in text and not text.startswith("{"):
+        return one_of_many([resolve(each) for each in text.split(",")])
     if text.startswith("{"):
         return _from_json(text)
     if text == "auto":
@@ -86,6 +92,7 @@ def to_tvm(spec: TargetSpec) -> Any:
     """Return the `tvm.target.Target` of `spec`."""
     from tvm.target import Target
 
+    spec.single("code")
     if spec.kind == "cuda":
         assert spec.host is not None  # TargetSpec refuses a cuda target without one
         limits = {"max_threads_per_block": 1024, "max_shared_memory_per_block": 49152, "thread_warp_size": 32}
@@ -180,13 +187,23 @@ _TAGS: dict[str, Callable[[], TargetSpec]] = {
 
 
 def _from_json(text: str) -> TargetSpec:
+    return _from_dict(_read_json(text), "target")
+
+
+def _listed_in_json(text: str) -> list[TargetSpec]:
+    data = _read_json(text)
+    if not all(isinstance(each, str | dict) for each in data):
+        raise InvalidTarget("a JSON list of targets has names and target objects")
+    return [resolve(each) if isinstance(each, str) else _from_dict(each, "target") for each in data]
+
+
+def _read_json(text: str) -> Any:
     if len(text) > _MAX_JSON_BYTES:
         raise InvalidTarget(f"target JSON is over {_MAX_JSON_BYTES} bytes")
     try:
-        data = json.loads(text, object_pairs_hook=_no_repeats)
+        return json.loads(text, object_pairs_hook=_no_repeats)
     except (ValueError, RecursionError) as error:
         raise InvalidTarget(f"target JSON cannot be read: {error}") from error
-    return _from_dict(data, "target")
 
 
 def _no_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

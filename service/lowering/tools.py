@@ -60,9 +60,14 @@ def link(objects: Sequence[Path], out: Path, spec: TargetSpec) -> None:
     shutil.move(objects[0].parent / "library.so", out)
 
 
-def nvcc(source: str, arch: str, folder: Path) -> bytes:
-    """Compile CUDA `source` to a cubin for `arch`, with IEEE arithmetic; equal sources give equal bytes."""
+def nvcc(source: str, arch: str, folder: Path, *, with_ptx: bool = False) -> bytes:
+    """Compile CUDA `source` to machine code for `arch`, with IEEE arithmetic; equal sources give equal bytes.
+
+    With PTX it is a fat binary that has PTX too, which the driver of a later device compiles.
+    """
     (folder / "kernels.cu").write_text(source)
-    options = ["--cubin", "-O3", f"-arch={arch}", "--expt-relaxed-constexpr", "-std=c++17"]
-    run_tool([settings().nvcc, *options, "-o", "kernels.cubin", "kernels.cu"], folder)
-    return (folder / "kernels.cubin").read_bytes()
+    code = f"-gencode=arch=compute_{arch[3:]},code=[{arch},compute_{arch[3:]}]"
+    form = ["--fatbin", code] if with_ptx else ["--cubin", f"-arch={arch}"]
+    options = [*form, "-O3", "--expt-relaxed-constexpr", "-std=c++17"]
+    run_tool([settings().nvcc, *options, "-o", "kernels.bin", "kernels.cu"], folder)
+    return (folder / "kernels.bin").read_bytes()

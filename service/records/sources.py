@@ -12,7 +12,7 @@ from service.records.files import read
 from service.records.record import Record, RecordSet, RecordTarget, Workload
 from service.request import CompileOptions, TargetSpec
 
-__all__ = ["SHIPPED", "RecordsInForce", "places", "records_for"]
+__all__ = ["SHIPPED", "RecordsInForce", "joined", "places", "records_digest", "records_for"]
 
 SHIPPED = Path(__file__).resolve().parents[2] / "tuning_logs"
 """The records that come with relaxc."""
@@ -40,6 +40,16 @@ def records_for(spec: TargetSpec, options: CompileOptions) -> RecordsInForce:
     shipped = [SHIPPED] if options.default_records and SHIPPED.exists() else []
     layers = [_merged(places(options), target), _merged(shipped, target)]
     return RecordsInForce(tuple(layer for layer in layers if len(layer)))
+
+
+def records_digest(spec: TargetSpec, options: CompileOptions) -> str:
+    """Return the digest of what `records_for` gives; of several parts, of all of theirs."""
+    return joined([records_for(part, options).digest for part in spec.each])
+
+
+def joined(digests: Sequence[str]) -> str:
+    """Return the digest that stands for the parts' digests: of a single one itself."""
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
 def places(options: CompileOptions) -> list[Path]:

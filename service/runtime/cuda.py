@@ -9,9 +9,34 @@ from pathlib import Path
 
 from service.errors import MachineMismatch
 
-__all__ = ["load_runtime"]
+__all__ = ["load_runtime", "require_memory"]
 
 _RUNTIME = "libtvm_runtime_cuda.so"
+
+
+def require_memory(weights_bytes: int, run_bytes: int, device: int) -> None:
+    """Raise MachineMismatch where the GPU has less free memory than the weights and a run's own values take."""
+    free = _free_bytes(device)
+    needed = weights_bytes + run_bytes
+    if free is not None and needed > free:
+        what = f"{_mib(needed)} of the GPU's memory ({_mib(weights_bytes)} of weights, {_mib(run_bytes)} for a run)"
+        raise MachineMismatch(
+            f"this artifact needs {what}; {_mib(free)} are free",
+            missing=[what],
+            remedy="End other programs on the GPU, or use one with more memory.",
+        )
+
+
+def _mib(count: int) -> str:
+    return f"{count / (1 << 20):.0f} MiB"
+
+
+def _free_bytes(device: int) -> int | None:
+    """The free memory of a GPU; None where the runtime does not say."""
+    runtime, free, total = _cuda_runtime(), ctypes.c_size_t(), ctypes.c_size_t()
+    if runtime.cudaSetDevice(device) or runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)):
+        return None
+    return free.value
 
 
 @lru_cache(maxsize=1)
@@ -29,16 +54,16 @@ def load_runtime() -> None:
     _library(str(path), f"TVM's CUDA runtime ({_RUNTIME} cannot be loaded)")
 
 
-def _cuda_runtime() -> None:
+@lru_cache(maxsize=1)
+def _cuda_runtime() -> ctypes.CDLL:
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     found = [str(path) for folder in folders for path in sorted(folder.glob("*/lib/libcudart.so.13"))]
     for name in ("libcudart.so.13", *found):
         try:
-            ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
+            return ctypes.CDLL(name, ctypes.RTLD_GLOBAL)
         except OSError:
             continue
-        return
     raise _lacks("the CUDA 13 runtime (libcudart.so.13; `pip install nvidia-cuda-runtime` has it)")
 
 

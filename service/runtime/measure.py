@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["Measured", "measure"]
+__all__ = ["FLOOR", "OUTLIER", "Measured", "measure"]
 
 Array = np.ndarray[Any, Any]
 
-_FLOOR = 1e-6
+FLOOR = 1e-6
 """Least scale of a tensor: below it, differences are noise of what cancelled out."""
 
-_OUTLIER = 1e3
+OUTLIER = 1e3
 """Elements this many times the median of the nonzero ones do not count for a tensor's size and direction: one mask
 filler of -3.4e38 would make every other error look like nothing."""
 
@@ -43,9 +43,9 @@ def measure(got: Array, want: Array) -> Measured:
     same = finite | (np.isnan(a) & np.isnan(b)) | (a == b)
     error = np.abs(np.subtract(a, b, where=finite, out=np.zeros_like(b)))
     size = np.abs(np.where(finite, b, 0.0))
-    ordinary = finite & (size <= _OUTLIER * _median(size[size > 0]))
+    ordinary = finite & (size <= OUTLIER * _median(size[size > 0]))
     rms = _rms(size[ordinary])
-    scaled = error / (size + max(rms, _FLOOR))
+    scaled = error / (size + max(rms, FLOOR))
     relative = np.divide(error, size, where=size > 0, out=np.zeros_like(error))
     return Measured(
         finite=int(np.count_nonzero(finite)),
@@ -57,7 +57,7 @@ def measure(got: Array, want: Array) -> Measured:
         max_abs=float(error.max(initial=0.0)),
         max_rel=float(relative.max(initial=0.0)),
         max_scaled=float(scaled.max(initial=0.0)),
-        cosine=_cosine(a[ordinary], b[ordinary]) if rms > _FLOOR else None,
+        cosine=_cosine(a[ordinary], b[ordinary]) if rms > FLOOR else None,
     )
 
 

@@ -9,6 +9,7 @@ import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from service import machine
-from service.artifact.manifest import Manifest, weights_extent
+from service.artifact.manifest import Manifest, code_extent, weights_extent
 from service.errors import (
     ArtifactCorrupt,
     ArtifactError,
@@ -29,8 +30,9 @@ from service.errors import (
     MachineMismatch,
 )
 from service.request import TargetSpec
-from service.runtime.cuda import load_runtime
+from service.runtime.cuda import load_runtime, require_memory
 from service.runtime.dims import bind, names_in
+from service.runtime.library import chosen, first_line, load_library
 from service.runtime.tensors import ALIGN, Array, Copies, as_tensor, extent, owned_arrays, owned_tensors, wrap_numpy
 from service.runtime.threads import default_threads, use_threads
 from service.runtime.weights import DeviceWeights, map_weights, uploaded
@@ -49,11 +51,14 @@ def load(
 
     `device` is `cpu`, `cuda` or `cuda:N`; by default what it was compiled for. `threads` is for CPU kernels; by
     default the setting `threads`. With `digest`, the file's SHA-256 must be that, and a sidecar's the manifest's.
+    Of an artifact for several GPUs the part for this one is loaded, and the session has its manifest alone.
     Raise ArtifactNotFound, ArtifactCorrupt, or MachineMismatch with what this machine lacks, before code is loaded.
     """
     path = Path(path)
-    manifest = Manifest.read(path)
-    _check_machine(manifest)
+    whole = Manifest.read(path)
+    place = chosen(whole.targets)
+    manifest = whole.parts[place]
+    _check_machine(manifest, whole.targets)
     where = _device(manifest.target, device)
     weights_path, section = weights_extent(path, manifest)
     if digest is not None:
@@ -61,8 +66,12 @@ def load(
         if manifest.weights.sha256 is not None:
             _check_digest(weights_path, manifest.weights.sha256)
     mapped = map_weights(weights_path, section.offset, section.size_bytes, manifest.weights.tensors)
-    held = mapped if manifest.target.kind != "cuda" else uploaded(mapped, weights_path, section.offset, where)
-    return Session(_library(path), held, manifest, where, threads)
+    held: Sequence[tvm.runtime.Tensor] = mapped
+    if manifest.target.kind == "cuda":
+        run_bytes = manifest.passes.get("memory", {}).get("planned_bytes", 0)
+        check = partial(require_memory, run_bytes=run_bytes, device=where.index)
+        held = uploaded(mapped, weights_path, section.offset, where, part=place, check=check)
+    return Session(load_library(path, code_extent(path, whole, place)), held, manifest, where, threads)
 
 
 def _check_digest(path: Path, wanted: str) -> None:
@@ -72,8 +81,8 @@ def _check_digest(path: Path, wanted: str) -> None:
         raise ArtifactCorrupt(f"{path} has the digest {found}, not {wanted}", path=str(path))
 
 
-def _check_machine(manifest: Manifest) -> None:
-    """Raise MachineMismatch; `requires` counts as well as `target`."""
+def _check_machine(manifest: Manifest, targets: Sequence[TargetSpec] = ()) -> None:
+    """Raise MachineMismatch; `requires` counts as well as `target`. `targets` are those that there is code for."""
     target, requires = manifest.target, manifest.requires
     cpu = target.host or target
     cpu = replace(cpu, features=tuple({*cpu.features, *requires.features}))
@@ -82,8 +91,9 @@ def _check_machine(manifest: Manifest) -> None:
     if requires.runtime != here:
         missing.append(f"TVM runtime {requires.runtime} (this is {here})")
     if missing:
+        names = ", ".join(each.name for each in targets or [target])
         raise MachineMismatch(
-            f"this artifact was compiled for {target.name}; this machine lacks {', '.join(missing)}", missing=missing
+            f"this artifact was compiled for {names}; this machine lacks {', '.join(missing)}", missing=missing
         )
 
 
@@ -97,18 +107,6 @@ def _device(target: TargetSpec, asked: str | None) -> tvm.runtime.Device:
     if kind == "cuda":
         load_runtime()
     return tvm.runtime.device(kind, int(index or 0))
-
-
-def _library(path: Path) -> Any:
-    """The loaded library; TVM's loader goes by the suffix, so it is given one that it knows."""
-    try:
-        return tvm_ffi.load_module(path.resolve()) if path.suffix == ".so" else _load_as_so(path.resolve())
-    except (RuntimeError, OSError) as error:
-        raise ArtifactCorrupt(f"{path} cannot be loaded: {_first_line(error)}", path=str(path)) from error
-
-
-def _load_as_so(path: Path) -> Any:
-    return tvm.get_global_func("ffi.Module.load_from_file.so")(str(path), "so")
 
 
 class Session:
@@ -162,7 +160,7 @@ class Session:
         tensors = [weight if isinstance(weight, tvm.runtime.Tensor) else _adopt(weight) for weight in weights.values()]
         where = _device(manifest.target, device)  # before the library: it needs CUDA's loader
         held = tensors if manifest.target.kind != "cuda" else DeviceWeights(tensors, where)
-        return Session(_library(library), held, manifest, where, threads)
+        return Session(load_library(library), held, manifest, where, threads)
 
     @property
     def signature(self) -> Signature:
@@ -258,7 +256,7 @@ class Session:
         try:
             results = self._main(*tensors, *self._tail)
         except (RuntimeError, ValueError, TypeError, MemoryError) as error:
-            raise ArtifactError(f"the program failed: {_first_line(error)}") from error
+            raise ArtifactError(f"the program failed: {first_line(error)}") from error
         finally:
             if instrument is not None:
                 self._vm.module["set_instrument"](None)
@@ -272,7 +270,7 @@ def _machine(library: Any, device: tvm.runtime.Device) -> tuple[VirtualMachine, 
         vm = VirtualMachine(library, device)
         return vm, vm["main"], int(vm.module["get_function_arity"]("main"))
     except (AttributeError, RuntimeError, ValueError) as error:
-        raise ArtifactCorrupt(f"the library holds no program of ours: {_first_line(error)}") from error
+        raise ArtifactCorrupt(f"the library holds no program of ours: {first_line(error)}") from error
 
 
 def _adopt(weight: Any) -> tvm.runtime.Tensor:
@@ -286,8 +284,3 @@ def _check_constant(name: str, value: Any, wanted: Any) -> None:
         raise InputType(
             f"input {name!r} was fixed to {wanted!r} when the model was exported, it cannot be {value!r}", name=name
         )
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:500] if lines else type(error).__name__

@@ -6,7 +6,7 @@ import json
 import math
 import mmap
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
@@ -15,7 +15,7 @@ import numpy as np
 import tvm
 
 from service.errors import ArtifactCorrupt
-from service.runtime.tensors import ALIGN, numpy_dtype, wrap_numpy
+from service.runtime.tensors import ALIGN, extent, numpy_dtype, wrap_numpy
 from service.signature import TensorSpec
 
 __all__ = ["DeviceWeights", "map_weights", "uploaded"]
@@ -39,17 +39,25 @@ _UPLOADING = threading.Lock()
 
 
 def uploaded(
-    weights: Sequence[tvm.runtime.Tensor], path: Path, offset: int, device: tvm.runtime.Device
+    weights: Sequence[tvm.runtime.Tensor],
+    path: Path,
+    offset: int,
+    device: tvm.runtime.Device,
+    *,
+    part: int = 0,
+    check: Callable[[int], None] = lambda size_bytes: None,
 ) -> DeviceWeights:
     """Return `weights`, mapped from `offset` of the file at `path`, on `device`: one copy for all who hold it.
 
-    A file that changed since is another one.
+    `part` is the artifact's part that has them. A file that changed since is another one. Before they are copied,
+    `check` is called with their size.
     """
     seen = path.stat()
-    key = (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size, offset, str(device))
+    key = (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size, offset, str(device), part)
     with _UPLOADING:
         held = _UPLOADED.get(key)
         if held is None:
+            check(sum(end - start for start, end in map(extent, weights)))
             held = _UPLOADED[key] = DeviceWeights(weights, device)
     return held
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -42,17 +45,49 @@ class CostModel:
 
     def train(self, rows: Any, speeds: Any) -> None:
         """Forget what it knew, and learn that the points with features `rows` have `speeds`."""
-        import xgboost
+        with _without_torch():
+            import xgboost
 
-        data = xgboost.DMatrix(rows, label=speeds, nthread=1)
-        self._boosters = [
-            xgboost.train({**_TREES, "seed": self._seed * _MODELS + i}, data, _ROUNDS) for i in range(_MODELS)
-        ]
+            data = xgboost.DMatrix(rows, label=speeds, nthread=1)
+            self._boosters = [
+                xgboost.train({**_TREES, "seed": self._seed * _MODELS + i}, data, _ROUNDS) for i in range(_MODELS)
+            ]
 
     def predict(self, rows: Any) -> tuple[Any, Any]:
         """Return the speeds of points by their features, and how far the models are apart (a standard deviation)."""
-        import xgboost
+        with _without_torch():
+            import xgboost
 
-        data = xgboost.DMatrix(rows, nthread=1)
-        found = np.stack([booster.predict(data) for booster in self._boosters])
+            data = xgboost.DMatrix(rows, nthread=1)
+            found = np.stack([booster.predict(data) for booster in self._boosters])
         return found.mean(axis=0), found.std(axis=0)
+
+
+@contextmanager
+def _without_torch() -> Iterator[None]:
+    """Leave no mark that torch is not to be imported, and let nobody import it.
+
+    The mark is a None among the modules; what scikit-learn has of array libraries, which xgboost imports where it is
+    installed, takes that for torch.
+    """
+    marked = sys.modules.get("torch", _without_torch) is None
+    if not marked:
+        yield
+        return
+    del sys.modules["torch"]
+    refusal = _NoTorch()
+    sys.meta_path.insert(0, refusal)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(refusal)
+        sys.modules["torch"] = None  # type: ignore[assignment]
+
+
+class _NoTorch:
+    """Finds no torch."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Raise ModuleNotFoundError for it; other modules are for others to find."""
+        if name == "torch" or name.startswith("torch."):
+            raise ModuleNotFoundError(f"{name} is not imported here", name=name)

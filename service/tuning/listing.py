@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from schedules.hardware import gpu_of
+from service.lowering.target import to_tvm
 from service.runtime.peak import Peak
 from service.runtime.roofline import Far, limit_of
 from service.tuning.task import Task
@@ -13,7 +15,13 @@ __all__ = ["limit_s", "listed"]
 
 
 def limit_s(task: Task, found: FoundTasks, peak: Peak | None) -> float:
-    """Return the least seconds that a call can take; 0 where that is not known."""
+    """Return the least seconds that a call can take; 0 where that is not known.
+
+    `peak` is what this machine's CPU was measured to reach; a GPU's hardware row says what it can.
+    """
+    if task.target.kind == "cuda":
+        row = gpu_of(to_tvm(task.target))
+        return row.least_seconds(task.flops, task.bytes, task.dtype.partition("+")[0])
     if peak is None:
         return 0.0
     sizes = found.sizes[task.workload]

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 
 from service.tuning.search import Search
 
-__all__ = ["AT_ROOFLINE", "ENOUGH_TRIALS", "Budget", "Plan", "Progress"]
+__all__ = ["AT_ROOFLINE", "ENOUGH_TRIALS", "LEAST_BATCH", "Budget", "Plan", "Progress"]
 
 AT_ROOFLINE = 0.9
 """The part of the roofline from which on a task is done: what is left is less than a machine's noise."""
 
-_BATCH = 8
+LEAST_BATCH = 8
 ENOUGH_TRIALS = 24
 """Trials without an improvement after which a task is done, if the model hopes for none; twice as many if it does."""
 _IMPROVED = 0.01
@@ -28,12 +28,14 @@ _SHARE = 4
 class Budget:
     """What a run may spend: `trials` a task on average, the first of which is the untuned kernel, and `time_s`.
 
-    `exhaustive` gives no task up for what is expected of it: each gets its `trials`, or all of its points.
+    `exhaustive` gives no task up for what is expected of it: each gets its `trials`, or all of its points. A task gets
+    `batch` trials at a time.
     """
 
     trials: int = 64
     time_s: float | None = None
     exhaustive: bool = False
+    batch: int = LEAST_BATCH
 
 
 @dataclass
@@ -114,7 +116,7 @@ class Plan:
     def __init__(self, tasks: Sequence[Progress], budget: Budget) -> None:
         self._tasks = tasks
         self.total = budget.trials * len(tasks)
-        self._exhaustive = budget.exhaustive
+        self._exhaustive, self._batch = budget.exhaustive, budget.batch
         self._most = budget.trials * (1 if len(tasks) == 1 or budget.exhaustive else _SHARE)
 
     @property
@@ -135,7 +137,7 @@ class Plan:
         if not able:
             return None
         chosen = max(able, key=lambda i: (self._tasks[i].gain_s(), -i))
-        return chosen, min(_BATCH, left, self._most - self._tasks[chosen].trials)
+        return chosen, min(self._batch, left, self._most - self._tasks[chosen].trials)
 
     def _worth(self, index: int) -> bool:
         """Whether the task may save a notable part of the time of all; if not, it is done."""

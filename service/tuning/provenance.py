@@ -16,8 +16,15 @@ __all__ = ["Provenance", "versions"]
 
 
 def versions() -> dict[str, str]:
-    """Return the versions that a record names."""
-    return {"relaxc": metadata.version("relaxc"), "tvm": metadata.version("apache-tvm")}
+    """Return the versions that a record names; a checkout that is only on the path has none."""
+    return {"relaxc": _version("relaxc"), "tvm": _version("apache-tvm")}
+
+
+def _version(distribution: str) -> str:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 @dataclass(frozen=True, slots=True)

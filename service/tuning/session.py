@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,16 @@ from service.config import settings
 from service.lowering.target import to_tvm
 from service.records.files import append, read, record_of, remove
 from service.records.record import Record, RecordSet, RecordTarget
-from service.request import CompileRequest, canonical_json
+from service.request import CompileRequest, TargetSpec, canonical_json
 from service.runtime.peak import Peak
 from service.tuning import generic
 from service.tuning.hints import is_finished, nearest, standing
 from service.tuning.journal import Journal, name_of
 from service.tuning.listing import limit_s
 from service.tuning.measure.measurer import Measurer
-from service.tuning.measure.outcome import MeasureLimits, RpcOptions
+from service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, RpcOptions
 from service.tuning.options import TuneOptions, select
-from service.tuning.plan import Budget
+from service.tuning.plan import LEAST_BATCH, Budget
 from service.tuning.provenance import Provenance, versions
 from service.tuning.run import Candidate, Start, TuningRun
 from service.tuning.summary import draw, summarize
@@ -52,7 +53,7 @@ class Session:
         self.target = RecordTarget.of(self.request.target)
         self.into = Path(self.options.into) if self.options.into else self.workdir / "records"
         self.threads = self.request.target.cores
-        host = f"rpc:{self.options.rpc_key}" if self.options.rpc_key else machine.model_name()
+        host = f"rpc:{self.options.rpc_key}" if self.options.rpc_key else _name_of(self.request.target)
         self.provenance = Provenance(self.target, self.threads, self.options.seed, host)
 
     def tune(self) -> tuple[list[Candidate], dict[str, Any]]:
@@ -66,16 +67,19 @@ class Session:
                 self.request.target,
                 threads=self.threads,
                 builders=_builders(),
-                limits=MeasureLimits(quiet_wait_s=settings().tune_quiet_wait_s),
+                limits=replace(self._limits, quiet_wait_s=settings().tune_quiet_wait_s),
                 rpc=rpc,
                 folder=self.workdir / "measure",
             ) as measurer:
+                if self._is_gpu:  # nvcc takes longer than all of a measurement
+                    untuned = [(task, task.default) for task in tasks]
+                    measurer.build_ahead([each for each in untuned if journal.trial(*each) is None])
                 tuning = TuningRun(
                     tasks,
                     starts,
                     measurer,
                     journal,
-                    budget=Budget(options.trials, options.time_s, options.exhaustive),
+                    budget=Budget(options.trials, options.time_s, options.exhaustive, self._batch),
                     seed=options.seed,
                     confirmed=self._record,
                     refused=self._strike,
@@ -88,6 +92,22 @@ class Session:
             candidates, seconds=tuning.elapsed(), measuring_s=tuning.measuring_s, new_trials=tuning.new_trials
         )
         return candidates, {**self._about(), **report, "on_record": [record.to_dict() for record in kept]}
+
+    @property
+    def _is_gpu(self) -> bool:
+        return self.request.target.kind == "cuda"
+
+    @property
+    def _limits(self) -> MeasureLimits:
+        return GPU_LIMITS if self._is_gpu else MeasureLimits()
+
+    @property
+    def _batch(self) -> int:
+        """Trials at a time: where they are built on all cores and measured elsewhere, as many for each core.
+
+        A task's operands are large on a GPU: it takes a second to make them again for its next trials.
+        """
+        return ceil(2 * LEAST_BATCH / _builders()) * _builders() if self._is_gpu else LEAST_BATCH
 
     def _journal(self) -> Journal:
         folder, resume = self.into / ".journal" / self.run, self.options.resume or self.options.durable
@@ -183,7 +203,7 @@ class Session:
             "target": self.target.name,
             "threads": self.threads,
             "seed": self.options.seed,
-            "host": machine.model_name(),
+            "host": _name_of(self.request.target),
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             **({"records": self.options.into} if self.options.into else {}),
             **versions(),
@@ -195,10 +215,15 @@ class Session:
         kept = [record_of(record) for record in report["on_record"]]
         (self.workdir / "records.jsonl").write_text(RecordSet([*made, *kept]).to_lines())
         (self.workdir / "report.json").write_text(json.dumps(report, indent=1))
-        draw(
-            report, self.workdir / "curve.png", f"{report['model']} on {report['target']}, {report['threads']} threads"
-        )
+        where = report["host"] if self._is_gpu else f"{report['target']}, {report['threads']} threads"
+        draw(report, self.workdir / "curve.png", f"{report['model']} on {where}")
         return ["records.jsonl", "report.json", "curve.png"]
+
+
+def _name_of(spec: TargetSpec) -> str:
+    """What candidates are timed on calls itself."""
+    gpu = machine.gpu() if spec.kind == "cuda" else None
+    return machine.model_name() if gpu is None else gpu.name
 
 
 def _builders() -> int:

@@ -14,6 +14,7 @@ from service.tuning.task import TEMPLATE, How, Named, Task
 
 if TYPE_CHECKING:
     from schedules.plan import Plan
+    from schedules.template import Parameters
 
 __all__ = ["FoundTasks", "Sizes", "Untunable", "tasks_of"]
 
@@ -64,8 +65,9 @@ def tasks_of(
 ) -> FoundTasks:
     """Return the tasks of an optimized module.
 
-    Where a template has no choice, MetaSchedule's generic space is searched on a CPU, if the last rule had to take the
-    PrimFunc or it is over 1 % of the estimated time.
+    On a GPU the points of all templates that take a PrimFunc are searched, one of each kernel. Where a template has no
+    choice, MetaSchedule's generic space is searched on a CPU, if the last rule had to take the PrimFunc or it is over
+    1 % of the estimated time.
 
     `report` has the rows of `lowering.schedule` without records: the rule that takes each PrimFunc, and its default
     parameters. `calls` are the calls of each PrimFunc in a run; one inside a loop or branch counts once.
@@ -168,15 +170,16 @@ def _task(
     """The task of one row, or why there is none."""
     import tvm
 
-    from schedules.planned import space_of
+    from schedules.planned import searched
     from schedules.template import Declined, Points
 
     rule = rules.get(row["rule"])
     if rule is None:
         return "it came scheduled"
-    found = space_of(rule, func, target)
+    found = searched(rule, func, target)
     space = Points({}) if isinstance(found, Declined) or found.size < 2 else found
-    fixed = not space.values
+    others = _others(rule, func, target, rules) if spec.kind == "cuda" else {}
+    fixed = not space.values and not others
     if fixed and (spec.kind != "llvm" or (rule.name != _LAST and share <= _NOTABLE)):
         return "its template has no parameters to choose"
     if not all(isinstance(row[name], int) for name in _SIZES):
@@ -198,4 +201,33 @@ def _task(
         weight=weight,
         shapes=row["shapes"],
     )
-    return generic(task, untuned) if fixed else task
+    return generic(task, untuned) if fixed else _widened(task, others, rules)
+
+
+def _others(rule: Any, func: Any, target: Any, rules: Mapping[str, Any]) -> dict[str, tuple[Parameters, ...]]:
+    """The points of the other templates that take a PrimFunc: where one goes first, that is a guess.
+
+    Those of an older architecture's instructions are left out beside one of a newer: they multiply at half the rate.
+    """
+    from schedules.template import Declined, Distinct
+
+    since = getattr(rule, "since", None)
+    found = {
+        other.name: other.distinct(func, target)
+        for other in rules.values()
+        if other.name != rule.name and isinstance(other, Distinct) and since in (None, getattr(other, "since", since))
+    }
+    return {name: points.listed for name, points in found.items() if not isinstance(points, Declined)}
+
+
+def _widened(task: Task, others: Mapping[str, tuple[Parameters, ...]], rules: Mapping[str, Any]) -> Task:
+    """The task with the points of other templates."""
+    if not others:
+        return task
+    spaces = {task.rule: task.points or (task.default,), **others}
+    templates = tuple(Named(name, rules[name].version, tuple(points[0])) for name, points in spaces.items())
+    names = sorted({name for named in templates for name in named.parameters})
+    wide = replace(task, templates=templates, space=dict.fromkeys([TEMPLATE, *names], ()))
+    points = tuple(wide.point(name, point) for name, listed in spaces.items() for point in listed)
+    space = {name: tuple(sorted({point[name] for point in points})) for name in wide.space}
+    return replace(wide, default=points[0], space=space, points=points)

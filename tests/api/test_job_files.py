@@ -31,7 +31,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """Of the API over a backend in this process, whose children do what the entries of tests say."""
     cache = tmp_path_factory.mktemp("cache")
     app = create_app(partial(Backend, cache, limits=LIMITS, entry=BY_SEED, entries=ENTRIES), anonymous=Anonymous.ALWAYS)
-    with TestClient(app) as opened:
+    with TestClient(app, base_url="http://localhost") as opened:
         yield opened
 
 

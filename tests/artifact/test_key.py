@@ -14,6 +14,7 @@ from service import config
 from service.artifact import key as key_module
 from service.artifact.key import Key, digest_of_files, key_for
 from service.errors import InvalidRecords, PluginError, ToolMissing
+from service.lowering.target import resolve
 from service.records import sources
 from service.records.files import append
 from service.records.record import RecordTarget
@@ -71,6 +72,17 @@ def test_a_cuda_target_brings_nvcc(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_module, "_tool_version", lambda program, *flags: f"{program} 1")
     cuda = TargetSpec("cuda-sm90", "cuda", arch="sm_90", host=REQUEST.target)
     assert {"tool.nvcc", "target.arch", "target.host.features"} <= changed(replace(REQUEST, target=cuda))
+
+
+def test_several_targets_count_as_one_in_any_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_module, "_tool_version", lambda program, *flags: f"{program} 1")
+    both, other = (
+        key_for(replace(REQUEST, target=resolve(text))) for text in ("cuda-sm80,cuda-sm90", "cuda-sm90,cuda-sm80")
+    )
+    alone = key_for(replace(REQUEST, target=resolve("cuda-sm90")))
+    assert both == other
+    assert {"target.name", "target.arch", "target.parts"} <= set(both.differences(alone))
+    assert "target.parts" not in dict(alone.entries)
 
 
 def test_a_plugin_counts_by_its_contents_and_not_by_its_path(tmp_path: Path) -> None:

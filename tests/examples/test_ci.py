@@ -27,7 +27,8 @@ from tests.test_layers import ROOT
 from tests.waiting import PATIENCE_S
 
 WORKFLOW = yaml.safe_load((ROOT / "examples/ci/compile.yml").read_text(encoding="utf-8"))["jobs"]["compile"]
-FOLDERS = sorted({file.parent for file in SHIPPED.glob(f"*/*{SUFFIX}")})
+# A GPU's folder has what beat the defaults in models of 16 bits, and not every hot kernel of these.
+FOLDERS = sorted({file.parent for file in SHIPPED.glob(f"llvm-*/*{SUFFIX}")})
 SHIPPED_TARGETS = pytest.mark.parametrize(
     "folder",
     [pytest.param(folder, id=folder.name) for folder in FOLDERS]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from service.errors import InvalidTarget
 from service.lowering import target
 from service.lowering.target import resolve, tags, to_tvm
 from service.machine import Cpu, Gpu, missing_features, parse_cpuinfo
+from service.request import TargetSpec
 
 
 @pytest.fixture
@@ -133,11 +135,70 @@ def test_missing_features_names_what_is_missing(this_cpu, monkeypatch):
         f"CPU feature {name}" for name in ("avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
     ]
     assert missing_features(resolve("aarch64")) == ["a CPU of architecture aarch64 (this one is x86_64)"]
-    for capability, fits in (((8, 0), True), ((8, 6), True), ((9, 0), False)):
+    for capability, fits in (((8, 0), True), ((8, 6), True), ((9, 0), True), ((7, 5), False)):
         monkeypatch.setattr(machine, "gpu", lambda c=capability: Gpu("some GPU", c))
         assert (missing_features(resolve("cuda-sm80")) == []) is fits
     monkeypatch.setattr(machine, "gpu", lambda: None)
     assert missing_features(resolve("cuda-sm90")) == ["a CUDA device of compute capability 9.0 (there is none)"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "best"),
+    [
+        *(((7, 5), None), ((8, 0), "sm_80"), ((8, 6), "sm_86"), ((8, 9), "sm_86"), ((9, 0), "sm_90a")),
+        *(((10, 0), "sm_86"), ((12, 0), "sm_120"), ((12, 1), "sm_120")),
+    ],
+)
+def test_the_best_code_for_a_gpu_is_its_own_then_machine_code_then_ptx(capability, best):
+    """sm_90a is for 9.0 alone, and is no PTX for what comes after."""
+    archs = ["sm_80", "sm_86", "sm_90a", "sm_120"]
+    assert machine.best_arch(archs, capability) == best
+    assert machine.best_arch(list(reversed(archs)), capability) == best
+
+
+def test_code_for_a_later_minor_version_is_no_code_for_an_earlier_one():
+    assert machine.best_arch(["sm_86"], (8, 0)) is None
+    assert machine.best_arch(["sm_90a"], (10, 0)) is None
+    assert machine.best_arch(["sm_80", "sm_90"], (9, 0)) == "sm_90"
+
+
+def test_several_gpus_are_one_target_whatever_their_order(this_cpu, monkeypatch):
+    both = resolve("cuda-sm80,cuda-sm90")
+    assert both.name == "cuda-sm80,cuda-sm90" and [part.arch for part in both.parts] == ["sm_80", "sm_90a"]
+    assert resolve(" cuda-sm90 , cuda-sm80,cuda-sm90") == both
+    assert resolve('["cuda-sm90", {"kind": "cuda", "arch": "sm_80"}]') == both
+    assert resolve("cuda-sm80,cuda-sm80") == resolve("cuda-sm80")
+    assert TargetSpec.from_dict(json.loads(json.dumps(both.to_dict()))) == both
+    this_cpu(*target._V3)
+    monkeypatch.setattr(machine, "gpu", lambda: None)
+    assert missing_features(both) == ["a CUDA device of compute capability 8.0 or 9.0 (there is none)"]
+    for capability, fits in (((7, 5), False), ((8, 9), True), ((12, 0), True)):
+        monkeypatch.setattr(machine, "gpu", lambda c=capability: Gpu("some GPU", c))
+        assert (missing_features(both) == []) is fits
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x86-64-v3,cuda-sm90", "x86-64-v3 in a list of targets"),
+        ("x86-64-v3,x86-64-v4", "x86-64-v3, x86-64-v4 in a list"),
+        ('["cuda-sm80", {"kind": "cuda", "arch": "sm_80", "name": "mine"}]', "for one architecture: cuda-sm80, mine"),
+        ('["cuda-sm80", {"kind": "cuda", "arch": "sm_90a", "host": {"kind": "llvm"}}]', "different hosts"),
+        ("cuda-sm80,", "unknown target ''"),
+        ("[]", "1 to 8 different ones, not 0"),
+        ("[1]", "names and target objects"),
+    ],
+)
+def test_lists_that_are_no_target_are_refused_by_name(text, said):
+    with pytest.raises(InvalidTarget, match=re.escape(said)):
+        resolve(text)
+
+
+def test_what_is_done_for_one_target_is_refused_for_several():
+    with pytest.raises(InvalidTarget, match="a tuning is for one target, and cuda-sm80,cuda-sm90 is several"):
+        resolve("cuda-sm80,cuda-sm90").single("a tuning")
+    with pytest.raises(InvalidTarget, match="is several"):
+        to_tvm(resolve("cuda-sm80,cuda-sm90"))
 
 
 def test_cpuinfo_of_both_architectures():

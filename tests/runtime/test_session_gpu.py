@@ -14,6 +14,7 @@ import pytest
 from onnx import TensorProto
 
 import service
+from service.config import settings
 from service.errors import InputType
 from service.runtime import Session, load
 from tests.frontend.onnx.harness import model, node, value, write
@@ -35,6 +36,21 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = service.compile(net, target="cuda", output=folder / "net.so")
     assert made.manifest.verified is True, made.manifest.verification
     return folder / "net.so"
+
+
+@pytest.mark.parametrize("part", ["", "cuda-sm80", "cuda-sm90"])
+def test_every_part_for_several_gpus_gives_the_same(artifact: Path, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """The first is machine code for sm_90a; `cuda-sm80` runs here by its PTX."""
+    folder = artifact.parent
+    made = service.compile(folder / "model.onnx", target="cuda-sm80,cuda-sm90", output=folder / "both.so")
+    assert made.manifest.verified is True and len(made.manifest.others) == 1
+    monkeypatch.setenv("RELAXC_CUDA_PART", part)
+    settings.cache_clear()
+    session = load(folder / "both.so")
+    assert session.manifest.target.name == (part or "cuda-sm90")
+    np.testing.assert_allclose(session(x=x_of(1))["y"], load(artifact)(x=x_of(1))["y"], rtol=2e-3, atol=2e-2)
+    monkeypatch.undo()
+    settings.cache_clear()
 
 
 def x_of(seed: int) -> Any:

@@ -92,12 +92,11 @@ def report(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
         headers = {"ETag": f'"{digest}"', "Cache-Control": IMMUTABLE}
         if has_it(request, digest):
             return Response(status_code=304, headers=headers)
-        made = Manifest.read(opened.path).to_dict()
+        read = Manifest.read(opened.path)
+        made = read.to_dict()
         files = [{"name": f.name, "size_bytes": f.size_bytes, "sha256": f.sha256} for f in opened.entry.files]
     shown = {name: made[name] for name in ("signature", "passes", "schedule", "verification", "versions", "command")}
-    return JSONResponse(
-        {"artifact": digest, "files": files, "target": made["target"]["name"], **shown}, headers=headers
-    )
+    return JSONResponse({"artifact": digest, "files": files, "target": read.target_names, **shown}, headers=headers)
 
 
 def _open(request: Request, owner: Owner, digest: str) -> Opened:

@@ -31,7 +31,8 @@ def _run(entry: str, request: CompileRequest, payload: dict[str, Any], on_event:
     try:
         writes = settings().cache_dir / "tuning"  # where measurement has its own files
         writes.mkdir(parents=True, exist_ok=True)
-        allowed = Confinement(folders_of(request.model.path, *places_read(request)), (writes,), own_user=False)
+        reads, is_gpu = folders_of(request.model.path, *places_read(request)), request.target.kind == "cuda"
+        allowed = Confinement(reads, (writes,), own_user=is_gpu, gpu_in_children=is_gpu)
         task = Task(
             entry,
             {"request": request.to_dict(), **payload},

@@ -100,11 +100,13 @@ def _run(request: CompileRequest, options: TuneOptions, workdir: Path, on_event:
     peak = settings().cache_dir / "peak"
     _make(peak)
     into = (Path(options.into),) if options.into else ()
+    is_gpu = request.target.kind == "cuda"
     allowed = Confinement(
         reads=(*folders_of(request.model.path), *places_read(request), *map(Path, records)),
         writes=(*into, peak),
         network=options.tracker is not None,
-        own_user=False,
+        own_user=is_gpu,
+        gpu_in_children=is_gpu,
     )
     task = Task(
         ENTRY,

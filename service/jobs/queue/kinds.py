@@ -100,10 +100,9 @@ class Kinds:
             except ServiceError as error:  # without them it would begin anew
                 running.cancel(error, give_back=True)
                 raise
+            allowed = Confinement(reads, gpu_in_children=request.target.kind == "cuda")
             try:
-                return self._run(
-                    running, payload, Flavour(model.format), Confinement(reads), limits, self._tuned, files
-                )
+                return self._run(running, payload, Flavour(model.format), allowed, limits, self._tuned, files)
             except Exception as error:
                 if running.give_back or running.lost:
                     raise

@@ -197,9 +197,9 @@ def _joined(connection: Connection, id: str, columns: dict[str, Any]) -> JobRow:
 
 
 def _as_json(target: str) -> Any:
-    """A target as its asker wrote it: a name, or an object."""
+    """A target as its asker wrote it: a name, an object, or a list."""
     text = target.strip()
-    return json.loads(text) if text.startswith("{") else text
+    return json.loads(text) if text.startswith(("{", "[")) else text
 
 
 def _check_fields(asked: JobRequest, *, needs_model: bool, needs_artifact: bool) -> None:

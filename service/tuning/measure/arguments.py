@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ __all__ = ["Arguments", "arguments_of"]
 
 _DIVISIONS = (tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod)
 _INT_HIGH = 2
+_DRAWN = 4_194_319
+"""A prime: longer operands repeat their first elements, in no step with rows or tiles."""
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,9 @@ def _array(func: Any, buffer: Any, sizes: Mapping[str, int], rng: np.random.Gene
     name = str(buffer.dtype)
     dtype = numpy_dtype(name)
     if name.startswith(("float", "bfloat")):
-        numbers = rng.standard_normal(shape, dtype=np.float32)
-        return np.asarray(np.abs(numbers) if positive else numbers).astype(dtype)
+        numbers = rng.standard_normal(min(prod(shape), _DRAWN), dtype=np.float32)
+        drawn = np.asarray(np.abs(numbers) if positive else numbers).astype(dtype)
+        return np.resize(drawn, shape) if prod(shape) else drawn.reshape(shape)
     low, high = (0, 2) if name == "bool" else _bounds(func, buffer, sizes)
     return np.asarray(rng.integers(low, high, shape)).astype(dtype)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from service.tuning.measure.messages import Build, Built, Ran, Run
@@ -52,7 +53,9 @@ class Batch:
     def go(self, points: Sequence[Parameters], builds: Sequence[Build]) -> list[Outcome]:
         """Measure every point; return the outcomes in order. However it is left, no worker stays busy with it."""
         self._points, self._builds = points, builds
-        self._to_build, self._to_run = deque(range(len(points))), deque[int]()
+        there = [Path(build.out).exists() for build in builds]  # built ahead
+        self._to_build = deque(index for index, is_there in enumerate(there) if not is_there)
+        self._to_run = deque(index for index, is_there in enumerate(there) if is_there)
         self._attempts = [0] * len(points)
         self._ran = False
         try:

@@ -20,7 +20,7 @@ from service.lowering.apply import apply_rule, finish
 from service.lowering.build import build_kernel
 from service.lowering.target import to_tvm
 from service.request import TargetSpec
-from service.tuning.measure.messages import Build, Built, emitted_beside
+from service.tuning.measure.messages import Build, Built, answer_all, emitted_beside
 from service.tuning.task import How
 
 __all__ = ["serve"]
@@ -33,12 +33,7 @@ def serve(connection: Connection, config: dict[str, Any]) -> None:
     """Answer every Build with a Built, until the tuner hangs up."""
     spec = TargetSpec.from_dict(config["target"])
     rules = known_rules(spec.kind, tuple(config["rules"]))
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        connection.send(build(request, spec, rules))
+    answer_all(connection, lambda request: build(request, spec, rules))
 
 
 def known_rules(kind: str, modules: tuple[str, ...]) -> dict[str, Rule]:

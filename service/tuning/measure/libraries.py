@@ -29,11 +29,20 @@ class Libraries:
         self._folder, self._most = folder, most
         self._made = 0
         self._kept: OrderedDict[str, tuple[Outcome, str]] = OrderedDict()
+        self._ahead: dict[str, str] = {}
 
     def new(self) -> str:
         """Return the path of a library that is yet to be built."""
         self._made += 1
         return str(self._folder / f"{self._made}.so")
+
+    def reserve(self, task: Task, point: Mapping[str, int]) -> str:
+        """Return the path of a library that is built before its point is measured."""
+        return self._ahead.setdefault(_key(task, point), self.new())
+
+    def place(self, task: Task, point: Mapping[str, int]) -> str:
+        """Return the path that was reserved for a point, else a new one."""
+        return self._ahead.get(_key(task, point)) or self.new()
 
     def keep(self, task: Task, outcome: Outcome, library: str) -> None:
         """Keep the library of a point if it was measured, and remove it if not; let go of the one kept longest."""
@@ -41,7 +50,7 @@ class Libraries:
             _unlink(library)
             return
         key = _key(task, outcome.point)
-        if key in self._kept:
+        if key in self._kept and self._kept[key][1] != library:
             self._remove(key)
         self._kept[key] = (outcome, library)
         while len(self._kept) > self._most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,9 +20,9 @@ from service.tuning.measure.disk import check_room, writing
 from service.tuning.measure.libraries import Libraries
 from service.tuning.measure.listener import Listener
 from service.tuning.measure.messages import Build, Built, Compare, Heard, Listen, Ran, Reference, Run, Subject
-from service.tuning.measure.outcome import MeasureLimits, Noise, Outcome, RpcOptions
+from service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, Noise, Outcome, RpcOptions
 from service.tuning.measure.placement import place
-from service.tuning.measure.pool import Lost, Pool
+from service.tuning.measure.pool import Lost, Pool, collect
 from service.tuning.measure.zygote import TuneZygote
 from service.tuning.task import Task
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Measurer"]
 
+_CUDA = "service.tuning.measure.cuda_device"
 _LISTEN_S = 30.0
 _COMPARE_ATTEMPTS = 2
 _REMOTE_ATTEMPTS = 3
@@ -53,16 +55,19 @@ class Measurer:
         rpc: RpcOptions | None = None,
         rules: Sequence[str] = (),
         folder: Path | None = None,
+        device: str = "",
     ) -> None:
         """`threads` is what a kernel runs with; with `rpc`, on servers that are registered there.
 
-        Files are below `folder`, by default one of the cache folder.
+        Files are below `folder`, by default one of the cache folder. Kernels for a CUDA target run on this machine's
+        GPU, one core beside it; `device` is the module that opens it, or a stand-in.
 
         Raise InvalidOption where it or `builders` is under 1, or more threads are timed here than there are cores,
         StoreUnwritable where no file can be written, and ServerUnreachable where there is no such server.
         """
         _check_counts(threads, builders, local=rpc is None)
-        self._limits = limits or MeasureLimits()
+        device = device or (_CUDA if spec.kind == "cuda" else "")
+        self._limits = limits or (GPU_LIMITS if device else MeasureLimits())
         self._rpc = rpc
         root = folder or settings().cache_dir / "tuning"
         with writing(root):
@@ -78,7 +83,11 @@ class Measurer:
         building = {"cpus": sorted(self._placement.building), "target": spec.to_dict(), "rules": list(rules), **memory}
         timed = {"cpus": sorted(self._placement.timed), "threads": threads, "limits": asdict(self._limits), **memory}
         self._builders = Pool(self._zygote, "builder", builders, building)
-        self._runners = Pool(self._zygote, "runner", 1, timed)
+        if device:
+            lock = settings().cache_dir / "peak" / "gpu-0.lock"  # in a folder that a tuning job may write
+            self._runners = Pool(self._zygote, "gpu", 1, {**timed, "device": device, "lock": str(lock)})
+        else:
+            self._runners = Pool(self._zygote, "runner", 1, timed)
         self._policy = Policy(overlap=self._placement.overlap)
         if rpc is not None:
             self._use_servers(rpc, {**timed, "cpus": building["cpus"], "rpc": asdict(rpc)})
@@ -119,6 +128,20 @@ class Measurer:
             return failed
         return self._judged(task, self._measured(task, subject, points, ended))
 
+    def build_ahead(self, wanted: Sequence[tuple[Task, Parameters]]) -> None:
+        """Build points of several tasks, as many at a time as there are builders; what measures them finds them built.
+
+        What fails is built again when it is its turn, and fails there.
+        """
+        waiting = deque(self._build(task, point, self._libraries.reserve(task, point)) for task, point in wanted)
+        try:
+            while waiting or self._builders.busy:
+                while waiting and self._builders.free:
+                    self._builders.submit(None, waiting.popleft(), self._limits.build_s)
+                collect(self._builders)
+        finally:
+            self._builders.drop_busy()
+
     def compare(self, task: Task, points: Sequence[Parameters], rounds: int) -> list[Outcome]:
         """Time the points and the task's default in turns, once a round each; return the outcomes in order, its last.
 
@@ -158,7 +181,10 @@ class Measurer:
         failed: Outcome | None = None
         for _ in range(2):
             build = self._build(task, task.default)
-            built: Built | Lost = run_alone(self._builders, build, self._limits.build_s)
+            was_there = Path(build.out).exists()
+            built: Built | Lost = Built("built")
+            if not was_there:
+                built = run_alone(self._builders, build, self._limits.build_s)
             if isinstance(built, Lost):
                 failed = outcome_of(task.default, built, "the untuned kernel's builder")
             elif built.kind != "built":
@@ -166,15 +192,17 @@ class Measurer:
                 return Outcome(task.default, built.kind, detail=f"the untuned kernel: {built.detail}")
             else:
                 ran = run_alone(self._runners, Reference(subject, build.out), self._run_limit_s)
-                Path(build.out).unlink(missing_ok=True)
+                if not was_there:
+                    Path(build.out).unlink(missing_ok=True)
                 failed = outcome_of(task.default, ran, "the untuned kernel")
                 if failed.kind == "measured":
                     return None
             check_room(self._folder)
         return failed
 
-    def _build(self, task: Task, point: Parameters) -> Build:
-        return Build(task.func_json, task.how(dict(point)), self._libraries.new(), task.group_json, dict(task.operator))
+    def _build(self, task: Task, point: Parameters, out: str = "") -> Build:
+        out = out or self._libraries.place(task, point)
+        return Build(task.func_json, task.how(dict(point)), out, task.group_json, dict(task.operator))
 
     @property
     def _run_limit_s(self) -> float:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from service.tuning.measure.outcome import Kind
     from service.tuning.task import How
 
-__all__ = ["Build", "Built", "Compare", "Heard", "Listen", "Ran", "Reference", "Run", "Subject", "emitted_beside"]
+__all__ = [
+    "Build",
+    "Built",
+    "Compare",
+    "Heard",
+    "Listen",
+    "Ran",
+    "Reference",
+    "Request",
+    "Run",
+    "Subject",
+    "answer_all",
+    "emitted_beside",
+]
 
 
 def emitted_beside(library: str) -> Path:
@@ -106,3 +121,17 @@ class Heard:
 
     seconds: float
     spread: float
+
+
+Request = Reference | Run | Compare
+"""To a runner: what `trials.Trials` answers."""
+
+
+def answer_all(connection: Connection, answer: Callable[[Any], Any]) -> None:
+    """Send `answer` of each request that comes, in turn, until the tuner hangs up."""
+    while True:
+        try:
+            request = connection.recv()
+        except EOFError:
+            return
+        connection.send(answer(request))

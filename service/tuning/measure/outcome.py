@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 if TYPE_CHECKING:
     from schedules.template import Parameters
 
-__all__ = ["Kind", "MeasureLimits", "Noise", "Outcome", "RpcOptions"]
+__all__ = ["GPU_LIMITS", "Kind", "MeasureLimits", "Noise", "Outcome", "RpcOptions"]
 
 Kind = Literal["measured", "build-failed", "crashed", "hung", "wrong", "refused"]
 """How a trial ended: only `measured` has a time.
@@ -25,7 +25,8 @@ class MeasureLimits:
     Before a candidate is timed its cores are kept busy for `warm_up_s` seconds, and its first `warm_up_runs` runs do
     not count. It is run `min_runs` times at least, and then until the standard error of its median is at most the part
     `error` of it, `measure_s` seconds are over or it was run `max_runs` times. One that is `hopeless` times slower than
-    the best of its task stops at `min_runs`. `quiet_wait_s` bounds each wait for a noisy machine.
+    the best of its task stops at `min_runs`. `quiet_wait_s` bounds each wait for a noisy machine. On a GPU a run is a
+    CUDA graph of many calls, and `kernel_s` bounds how long one request may hold the device.
     """
 
     build_s: float = 20.0
@@ -39,6 +40,11 @@ class MeasureLimits:
     error: float = 0.01
     hopeless: float = 2.0
     quiet_wait_s: float = 20.0
+    kernel_s: float = 10.0
+
+
+GPU_LIMITS = MeasureLimits(build_s=120.0, run_s=90.0, warm_up_s=0.01, warm_up_runs=1, max_runs=40, error=0.003)
+"""nvcc takes longer than LLVM; a run may wait for the GPU while another tuning has it, and its clock is steadier."""
 
 
 @dataclass(frozen=True, slots=True)

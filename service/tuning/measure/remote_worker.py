@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from tvm import rpc
 from service.errors import in_one_line
 from service.lowering.build import KERNEL
 from service.runtime.tensors import Array
-from service.tuning.measure.messages import Compare, Listen, Ran, Reference, Run
+from service.tuning.measure.messages import Compare, Listen, Ran, Request, answer_all
 from service.tuning.measure.outcome import MeasureLimits, RpcOptions
-from service.tuning.measure.trials import Trials
+from service.tuning.measure.trials import Trials, Turns
 
 __all__ = ["serve"]
 
@@ -35,12 +35,7 @@ def serve(connection: Connection, config: dict[str, Any]) -> None:
     """Answer every request until the tuner hangs up; a Listen by the number of servers, or why it is not known."""
     servers = _Servers(RpcOptions(**config["rpc"]), config["threads"])
     trials = Trials(servers, MeasureLimits(**config["limits"]))
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        connection.send(_count(servers) if isinstance(request, Listen) else _answer(trials, request))
+    answer_all(connection, lambda asked: _count(servers) if isinstance(asked, Listen) else _answer(trials, asked))
 
 
 def _count(servers: _Servers) -> int | str:
@@ -51,12 +46,10 @@ def _count(servers: _Servers) -> int | str:
         return in_one_line(error)
 
 
-def _answer(trials: Trials, request: Reference | Run | Compare) -> Ran | list[Ran]:
+def _answer(trials: Trials, request: Request) -> Ran | list[Ran]:
     """What came of a request. A lost connection, a crash there and the end of a session all come as exceptions."""
     try:
-        if isinstance(request, Reference):
-            return trials.reference(request)
-        return trials.run(request) if isinstance(request, Run) else trials.compare(request)
+        return trials.answer(request)
     except Exception as error:  # noqa: BLE001  # TVM raises whatever the other side or the socket said
         lost = Ran("hung" if _OVER in str(error) else "unreachable", detail=in_one_line(error))
     finally:
@@ -116,10 +109,14 @@ class _Session:
     def awaken(self, seconds: float) -> None:
         """See `trials.Place`. Nothing: a server has no kernel but the candidate, whose first runs do not count."""
 
-    def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
+    def timer(self, kernel: Callable[..., Any], turns: Turns) -> Callable[[], float]:
         """See `trials.Place`."""
         assert isinstance(kernel, _Kernel)
-        return float(kernel.time(*arguments).mean)
+        return lambda: float(kernel.time(*turns.next()).mean)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """See `trials.Place`. A server serves one session at a time."""
+        return nullcontext()
 
 
 class _Kernel:

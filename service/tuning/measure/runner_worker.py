@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -15,10 +15,10 @@ from service.errors import in_one_line
 from service.lowering.build import KERNEL
 from service.runtime.tensors import Array
 from service.runtime.threads import use_threads
-from service.tuning.measure.messages import Compare, Heard, Ran, Reference, Run
+from service.tuning.measure.messages import Compare, Heard, Listen, Ran, Request, answer_all
 from service.tuning.measure.outcome import MeasureLimits
 from service.tuning.measure.probe import Probe
-from service.tuning.measure.trials import Trials
+from service.tuning.measure.trials import Trials, Turns
 from service.tuning.measure.weight_copies import WeightCopies
 
 __all__ = ["answer", "serve"]
@@ -29,21 +29,13 @@ def serve(connection: Connection, config: dict[str, Any]) -> None:
     use_threads(config["threads"])
     place = _Memory(config["threads"])
     trials = Trials(place, MeasureLimits(**config["limits"]))
-    while True:
-        try:
-            request = connection.recv()
-        except EOFError:
-            return
-        known = isinstance(request, Reference | Run | Compare)
-        connection.send(answer(trials, request) if known else place.listen())
+    answer_all(connection, lambda request: place.listen() if isinstance(request, Listen) else answer(trials, request))
 
 
-def answer(trials: Trials, request: Reference | Run | Compare) -> Ran | list[Ran]:
+def answer(trials: Trials, request: Request) -> Ran | list[Ran]:
     """Return what came of a request; an exception of the candidate's is its crash."""
     try:
-        if isinstance(request, Reference):
-            return trials.reference(request)
-        return trials.run(request) if isinstance(request, Run) else trials.compare(request)
+        return trials.answer(request)
     except Exception as error:  # noqa: BLE001  # a kernel's assertions come as whatever TVM makes of them
         failed = Ran("crashed", detail=in_one_line(error))
     return [failed] * len(request.libraries) if isinstance(request, Compare) else failed
@@ -72,7 +64,13 @@ class _Memory:
     def awaken(self, seconds: float) -> None:
         self._probe.spin(seconds)
 
-    def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
+    def timer(self, kernel: Callable[..., Any], turns: Turns) -> Callable[[], float]:
+        return lambda: self._seconds(kernel, turns.next())
+
+    def alone(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+    def _seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
         self._probe.flush()
         start = time.perf_counter_ns()
         kernel(*arguments)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import cycle
 from pathlib import Path
@@ -16,12 +16,13 @@ from schedules.cpu import planning, regroup
 from schedules.plan import plan_of
 from service.runtime.compare import compare
 from service.runtime.tensors import Array, numpy_dtype
+from service.tuning.measure.agreement import agree
 from service.tuning.measure.arguments import Arguments, arguments_of
-from service.tuning.measure.messages import Compare, Ran, Reference, Run, Subject, emitted_beside
+from service.tuning.measure.messages import Compare, Ran, Reference, Request, Run, Subject, emitted_beside
 from service.tuning.measure.outcome import MeasureLimits
 from service.tuning.measure.timing import summary, time_until_steady
 
-__all__ = ["Device", "Place", "Trials"]
+__all__ = ["Device", "Place", "Trials", "Turns"]
 
 _SEED = 0
 _WARM_UP_ROUNDS = 1
@@ -29,8 +30,20 @@ _UNSET = 0xFF
 """The byte of outputs that nothing was written to: NaN, or the largest unsigned number."""
 
 
+class Turns:
+    """Lists of arguments that calls take one after the other, and again from the first."""
+
+    def __init__(self, lists: Sequence[list[Any]]) -> None:
+        self.lists = lists
+        self._endless = cycle(lists)
+
+    def next(self) -> list[Any]:
+        """Return the list whose turn it is."""
+        return next(self._endless)
+
+
 class Place(Protocol):
-    """Where kernels run: a process's own memory, or a session with a remote server."""
+    """Where kernels run: a process's own memory, a session with a remote server, or a GPU."""
 
     def load(self, library: str) -> Callable[..., Any]:
         """Load the kernel in a library."""
@@ -48,8 +61,15 @@ class Place(Protocol):
         """Keep the cores that kernels run on busy for so long: after idling they are slow at first."""
         ...
 
-    def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
-        """Return the seconds of one call, after the private caches were emptied."""
+    def timer(self, kernel: Callable[..., Any], turns: Turns) -> Callable[[], float]:
+        """Return what runs the kernel with the arguments whose turn it is, and returns the seconds of one call.
+
+        What it reads comes from where it would in a model: private caches are emptied before.
+        """
+        ...
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Keep other tunings away from the device meanwhile."""
         ...
 
 
@@ -72,12 +92,17 @@ class Trials:
         self._place: Place | None = None
         self._weights: dict[str, Any] = {}
         self._packed: int | None = None
-        self._lists: dict[str, list[list[Any]]] = {}
-        self._turns: dict[str, Iterator[list[Any]]] = {}
+        self._turns: dict[str, Turns] = {}
 
     def forget(self) -> None:
         """Let go of the tensors, and so of the place that they are in."""
-        self._place, self._lists, self._turns = None, {}, {}
+        self._place, self._turns = None, {}
+
+    def answer(self, request: Request) -> Ran | list[Ran]:
+        """Return what came of a request; what a candidate raises goes through."""
+        if isinstance(request, Reference):
+            return self.reference(request)
+        return self.run(request) if isinstance(request, Run) else self.compare(request)
 
     def reference(self, request: Reference) -> Ran:
         """Write what the untuned kernel gives: for normal floats, or for positive ones where it gives NaN else."""
@@ -86,8 +111,9 @@ class Trials:
             kernel = place.load(request.library)
             for positive in (False, True):
                 arguments = arguments_of(func, request.subject.sizes, seed=_SEED, positive=positive)
-                outputs = _run_once(kernel, arguments, [place.put(value) for value in arguments.values])
-                if all(np.isfinite(o.astype(np.float64)).all() for o in outputs):
+                with place.alone():
+                    outputs = _run_once(kernel, arguments, [place.put(value) for value in arguments.values])
+                if all(np.isfinite(output).all() for output in outputs):
                     break
         raw = {f"output{i}": output.reshape(-1).view(np.uint8) for i, output in enumerate(outputs)}
         with Path(request.subject.expected).open("wb") as file:
@@ -98,14 +124,17 @@ class Trials:
         """Check the numbers, time it, and check the last numbers again: a race shows in one run of several."""
         with self._device.place() as place:
             (layout,) = self._prepare(request.subject, [request.library], place)
-            kernel, tensors = place.load(request.library), self._lists[layout][0]
-            first, wrong = self._judge(kernel, tensors)
+            kernel, tensors = place.load(request.library), self._turns[layout].lists[0]
+            first, wrong = self._judge(place, kernel, tensors)
             if wrong:
                 return Ran("wrong", detail=wrong)
-            place.awaken(self._limits.warm_up_s)
-            timing = time_until_steady(lambda: self._seconds(place, kernel, layout), self._limits, request.hopeless_s)
-            if not self._arguments.updated and not _equal(first, self._outputs(tensors)):
-                wrong = self._verdict(self._outputs(tensors))
+            with place.alone():
+                timer = place.timer(kernel, self._turns[layout])
+                place.awaken(self._limits.warm_up_s)
+                timing = time_until_steady(timer, self._limits, request.hopeless_s)
+                last = self._outputs(tensors)
+            if not self._arguments.updated and not _equal(first, last):
+                wrong = self._verdict(last)
             if wrong:
                 return Ran("wrong", detail=f"not in every run: {wrong}")
         return Ran("measured", timing.seconds, timing.spread, timing.runs, error=timing.error)
@@ -115,15 +144,18 @@ class Trials:
         with self._device.place() as place:
             layouts = self._prepare(request.subject, request.libraries, place)
             kernels = [place.load(library) for library in request.libraries]
-            reasons = [self._judge(k, self._lists[at][0])[1] for k, at in zip(kernels, layouts, strict=True)]
+            firsts = [self._turns[layout].lists[0] for layout in layouts]
+            reasons = [self._judge(place, k, first)[1] for k, first in zip(kernels, firsts, strict=True)]
             right = [index for index, reason in enumerate(reasons) if not reason]
             seconds: list[list[float]] = [[] for _ in kernels]
             order, rng = list(right), random.Random(_SEED)
-            place.awaken(self._limits.warm_up_s)
-            for _ in range(_WARM_UP_ROUNDS + request.rounds):
-                rng.shuffle(order)
-                for index in order:
-                    seconds[index].append(self._seconds(place, kernels[index], layouts[index]))
+            with place.alone():
+                timers = {index: place.timer(kernels[index], self._turns[layouts[index]]) for index in right}
+                place.awaken(self._limits.warm_up_s)
+                for _ in range(_WARM_UP_ROUNDS + request.rounds):
+                    rng.shuffle(order)
+                    for index in order:
+                        seconds[index].append(timers[index]())
         timings = {index: summary(seconds[index][_WARM_UP_ROUNDS:]) for index in right}
         return [
             Ran("measured", timings[i].seconds, timings[i].spread, timings[i].runs, error=timings[i].error)
@@ -133,7 +165,7 @@ class Trials:
         ]
 
     def _prepare(self, subject: Subject, libraries: Sequence[str], place: Place) -> list[str]:
-        """The layout that each library takes its operands in; `_lists` then has arguments for each in this place.
+        """The layout that each library takes its operands in; `_turns` then has arguments for each in this place.
 
         They share all that is written with those of every turn, and all but the weights with those of other layouts.
         """
@@ -147,7 +179,8 @@ class Trials:
             self.forget()
         if self._place is not place:
             self.forget()  # before the next lists are made in the same memory
-            self._fill(subject, place)
+            with place.alone():
+                self._fill(subject, place)
         return layouts
 
     def _expect(self, subject: Subject, funcs: Mapping[str, Any]) -> None:
@@ -173,8 +206,7 @@ class Trials:
         all_weights = [*weights, *(more if self._packed in weights else ())]
         lists = place.lists(all_values, all_weights, subject.weight_bytes * len(layouts))
         for number, layout in enumerate(layouts):
-            self._lists[layout] = [self._of_layout(each, len(values), number) for each in lists]
-            self._turns[layout] = cycle(self._lists[layout])
+            self._turns[layout] = Turns([self._of_layout(each, len(values), number) for each in lists])
         self._place = place
 
     def _of_layout(self, tensors: list[Any], count: int, number: int) -> list[Any]:
@@ -184,17 +216,16 @@ class Trials:
             arguments[self._packed or 0] = tensors[count + number - 1]
         return arguments
 
-    def _seconds(self, place: Place, kernel: Callable[..., Any], layout: str) -> float:
-        """The time of a call with the weights whose turn it is."""
-        return place.seconds(kernel, next(self._turns[layout]))
-
-    def _judge(self, kernel: Callable[..., Any], tensors: list[Any]) -> tuple[list[Array], str]:
+    def _judge(self, place: Place, kernel: Callable[..., Any], tensors: list[Any]) -> tuple[list[Array], str]:
         """The outputs of one run, and why they are wrong; empty if they are right."""
-        got = _run_once(kernel, self._arguments, tensors)
+        with place.alone():
+            got = _run_once(kernel, self._arguments, tensors)
         return got, "" if _equal(got, self._expected) else self._verdict(got)
 
     def _verdict(self, got: list[Array]) -> str:
         names = self._arguments.named_outputs
+        if all(agree(g, w, self._arguments.judge) for g, w in zip(got, self._expected, strict=True)):
+            return ""
         judge = {str(position): self._arguments.judge for position in self._arguments.outputs}
         found = compare(names(got), names(self._expected), judge)
         return "" if found.passed else found.reason
@@ -228,4 +259,8 @@ def _run_once(kernel: Callable[..., Any], arguments: Arguments, tensors: list[An
 
 def _equal(got: list[Array], want: list[Array]) -> bool:
     """Bit for bit, which is quick to see."""
-    return all(a.tobytes() == b.tobytes() for a, b in zip(got, want, strict=True))
+    return all(np.array_equal(_bytes_of(a), _bytes_of(b)) for a, b in zip(got, want, strict=True))
+
+
+def _bytes_of(array: Array) -> Array:
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)

@@ -35,11 +35,12 @@ _ROLES = {
     "builder": "service.tuning.measure.builder_worker",
     "runner": "service.tuning.measure.runner_worker",
     "remote": "service.tuning.measure.remote_worker",
+    "gpu": "service.tuning.measure.gpu_worker",
 }
 _PRELOADED = (
     *("tvm", "tvm.relax", "numpy.random", "schedules.cpu", "schedules.cuda"),
     *("service.lowering.apply", "service.lowering.build", "service.lowering.pipeline", "service.runtime.compare"),
-    *("service.tuning.measure.builder_worker", "service.tuning.measure.runner_worker"),
+    *(f"service.tuning.measure.{role}_worker" for role in ("builder", "runner", "gpu")),
 )
 _FILE_BYTES = 1 << 30
 _LAST_BREATH_S = 1.0

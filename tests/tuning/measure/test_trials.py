@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import tvm
 
 from service.tuning.measure import MeasureLimits, probe
 from service.tuning.measure.messages import Compare, Reference, Run, Subject
-from service.tuning.measure.trials import Trials
+from service.tuning.measure.trials import Trials, Turns
 from tests.tuning.measure.bad_rules import plus_one
 
 LIMITS = MeasureLimits(warm_up_s=0.25, warm_up_runs=3, min_runs=5)
@@ -50,6 +50,12 @@ class Place:
 
     def awaken(self, seconds: float) -> None:
         self.log.append(f"awake {seconds}")
+
+    def timer(self, kernel: Callable[..., Any], turns: Turns) -> Callable[[], float]:
+        return lambda: self.seconds(kernel, turns.next())
+
+    def alone(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def seconds(self, kernel: Callable[..., Any], arguments: Sequence[Any]) -> float:
         self.log.append(f"time {kernel.__name__}")

@@ -1,0 +1,86 @@
+"""The library of an artifact, loaded; of one for several GPUs that of the part for this machine's."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tvm
+import tvm_ffi
+
+from service import machine
+from service.config import settings
+from service.errors import ArtifactCorrupt, InvalidOption
+from service.request import TargetSpec
+
+__all__ = ["chosen", "first_line", "load_library"]
+
+_BLOCK = 1 << 20
+_LOADED: dict[tuple[Any, ...], Any] = {}
+_LOADING = threading.Lock()
+
+
+def chosen(targets: Sequence[TargetSpec]) -> int:
+    """Return which of an artifact's targets runs best on this machine's GPU, or is named by the setting `cuda_part`.
+
+    Where none runs it is the first, which is then refused. Raise InvalidOption where the setting names none of several.
+    """
+    if len(targets) == 1:
+        return 0
+    names, archs = [target.name for target in targets], [target.arch for target in targets]
+    if asked := settings().cuda_part:
+        if asked not in names:
+            raise InvalidOption(f"the artifact has no part {asked!r}; there are {', '.join(names)}", option="cuda_part")
+        return names.index(asked)
+    here = machine.gpu()
+    best = None if here is None else machine.best_arch(archs, here.capability)
+    return 0 if best is None else archs.index(best)
+
+
+def load_library(path: Path, extent: tuple[int, int] | None = None) -> Any:
+    """Return the library at `path`, or that in it at this offset of this size, loaded. Raise ArtifactCorrupt."""
+    try:
+        whole = path.resolve()
+        if extent is not None:
+            return _inside(whole, *extent)
+        # TVM's loader goes by the suffix, so it is given one that it knows.
+        return tvm_ffi.load_module(whole) if path.suffix == ".so" else _load_as_so(str(whole))
+    except (RuntimeError, OSError) as error:
+        raise ArtifactCorrupt(f"{path} cannot be loaded: {first_line(error)}", path=str(path)) from error
+
+
+def _load_as_so(path: str) -> Any:
+    return tvm.get_global_func("ffi.Module.load_from_file.so")(path, "so")
+
+
+def _inside(path: Path, offset: int, size_bytes: int) -> Any:
+    """A library within a file, loaded once a process.
+
+    The loader takes whole files only, and knows them by name: so it is given a copy in memory, whose name is no other
+    library's as long as it is open, which is until the process ends.
+    """
+    seen = path.stat()
+    key = (seen.st_dev, seen.st_ino, seen.st_mtime_ns, seen.st_size, offset)
+    with _LOADING:
+        if key not in _LOADED:
+            _LOADED[key] = _load_as_so(f"/proc/self/fd/{_copied(path, offset, size_bytes)}")
+        return _LOADED[key]
+
+
+def _copied(path: Path, offset: int, size_bytes: int) -> int:
+    """A part of a file as a file in memory, its descriptor."""
+    handle = os.memfd_create(path.name, os.MFD_CLOEXEC)
+    with path.open("rb") as source, os.fdopen(os.dup(handle), "wb") as copy:
+        source.seek(offset)
+        for start in range(0, size_bytes, _BLOCK):
+            copy.write(source.read(min(_BLOCK, size_bytes - start)))
+    return handle
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of what an error says that is not empty, or its kind."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:500] if lines else type(error).__name__
