@@ -72,6 +72,8 @@ class Database:
         when there is no answer."""
         self.engine = _engine(url)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
+        # Each SELECT of PostgreSQL's READ COMMITTED sees a moment of its own: a row, and then the files of no row.
+        self._one_moment = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         try:
             migrate(self)
         except (SQLAlchemyError, OSError) as error:
@@ -102,9 +104,9 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a consistent view that writes nothing, and waits for nobody in SQLite. Raise ServiceError as above."""
+        """Open a view of one moment that writes nothing, and waits for nobody in SQLite. Raise ServiceError as above."""
         try:
-            with self.engine.connect() as connection, connection.begin():
+            with self.engine.connect().execution_options(**self._one_moment) as connection, connection.begin():
                 yield connection
         except _FAILURES as error:
             raise unavailable(error) from error

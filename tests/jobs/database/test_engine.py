@@ -83,6 +83,20 @@ def test_a_transaction_is_undone_when_its_block_raises(database: Database) -> No
         assert connection.scalar(sa.select(sa.func.count()).select_from(shares)) == 0
 
 
+def test_a_reader_sees_one_moment(database: Database) -> None:
+    """A model's row and its files are two SELECTs: between them nothing may go."""
+    row = sa.select(shares.c.finish).where(shares.c.owner == "k_a")
+    with database.begin() as connection:
+        connection.execute(sa.insert(shares).values(owner="k_a", finish=1.0))
+    with database.read() as reader:
+        assert reader.scalar(row) == 1.0
+        with database.begin() as writer:
+            writer.execute(sa.delete(shares))
+        assert reader.scalar(row) == 1.0
+    with database.read() as reader:
+        assert reader.scalar(row) is None
+
+
 def test_writers_of_many_threads_all_get_their_turn(database: Database) -> None:
     with database.begin() as connection:
         connection.execute(sa.insert(shares).values(owner="k_a", finish=0.0))
