@@ -13,6 +13,7 @@ RelaxcError                      code, http_status, exit_code, remedy, fault, re
 │   ├── JobEnded                 the job is at its end already
 │   ├── RecordsNotFound          no record set with that digest
 │   ├── KeyNotFound              no key with that id
+│   ├── OwnerNotFound            no owner with that id or name
 │   ├── UploadConflict           bytes for another place than where the upload stands
 │   ├── DigestMismatch           the content has another digest than was announced
 │   └── IdempotencyConflict      an Idempotency-Key that came with another body before
@@ -85,6 +86,7 @@ __all__ = [
     "ModelTooLarge",
     "ModelUnsafe",
     "NotTuned",
+    "OwnerNotFound",
     "PluginError",
     "RateLimited",
     "RecordsNotFound",
@@ -237,6 +239,12 @@ class KeyNotFound(RequestError):
     code = "key-not-found"
     http_status = 404
     remedy = "`GET /v1/keys` lists the keys."
+
+
+class OwnerNotFound(RequestError):
+    code = "owner-not-found"
+    http_status = 404
+    remedy = "`relaxc owners ls` and `GET /v1/owners` list the owners; `relaxc owners create NAME` makes one."
 
 
 class UploadConflict(RequestError):

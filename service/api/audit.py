@@ -37,7 +37,8 @@ class AuditLog:
 
     def add(self, row: AuditRow) -> None:
         """Add a row, without waiting for the database."""
-        _LOG.info("%s %s by %s: %s", row.action, row.object, row.key, row.outcome, extra={"audit": asdict(row)})
+        who, facts = f"{row.key} of {row.owner}", asdict(row)
+        _LOG.info("%s %s by %s: %s", row.action, row.object, who, row.outcome, extra={"audit": facts})
         try:
             self._waiting.put_nowait(row)
         except queue.Full:

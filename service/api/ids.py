@@ -14,11 +14,12 @@ from service.errors import (
     JobNotFound,
     KeyNotFound,
     ModelNotFound,
+    OwnerNotFound,
     RecordsNotFound,
     RelaxcError,
 )
 
-__all__ = ["ArtifactDigest", "JobId", "KeyId", "ModelDigest", "RecordsDigest", "UploadDigest"]
+__all__ = ["ArtifactDigest", "JobId", "KeyId", "ModelDigest", "OwnerId", "RecordsDigest", "UploadDigest"]
 
 _SHA256 = "[0-9a-f]{64}"
 _A_SHA256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
@@ -41,9 +42,11 @@ def _path(pattern: str, example: str) -> Any:
 
 _JOB = "j_[0-9A-Za-z]{22}"
 _KEY = "k_[0-9A-Za-z]{1,40}"
+_OWNER = "[ko]_[0-9A-Za-z]{1,40}"
 
 JobId = Annotated[str, _path(_JOB, "j_4fUqk0ZtX1aWc9LmPr7sYe"), _looks_like(_JOB, JobNotFound, "there is no job {}")]
 KeyId = Annotated[str, _path(_KEY, "k_4fUqk0ZtX1aW"), _looks_like(_KEY, KeyNotFound, "there is no key {}")]
+OwnerId = Annotated[str, _path(_OWNER, "o_4fUqk0ZtX1aW"), _looks_like(_OWNER, OwnerNotFound, "there is no owner {}")]
 ModelDigest = Annotated[str, _path(_SHA256, _A_SHA256), _looks_like(_SHA256, ModelNotFound, "there is no model {}")]
 ArtifactDigest = Annotated[
     str, _path(_SHA256, _A_SHA256), _looks_like(_SHA256, ArtifactNotFound, "there is no artifact {}")

@@ -82,7 +82,8 @@ class Observe:
             "path": scope["path"][:200],
             "status": seen.status,
             "ms": round(seconds * 1e3, 1),
-            "key": getattr(owner, "id", None),
+            "owner": getattr(owner, "id", None),
+            "key": getattr(owner, "key", None),
             "address": (scope.get("client") or ("",))[0],
             "bytes_in": seen.received,
             "bytes_out": seen.sent,
@@ -98,6 +99,7 @@ def _audit_row(scope: Scope, seen: _Seen, facts: dict[str, Any], route: str, req
     named = "/".join(map(str, scope.get("path_params", {}).values()))
     return AuditRow(
         time=time.time(),
+        owner=facts["owner"],
         key=facts["key"],
         action=f"{facts['method']} {route}",
         object=(named or seen.location)[:200],

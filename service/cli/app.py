@@ -13,6 +13,7 @@ from service.cli import (
     doctor,
     inspect,
     keys,
+    owners,
     profile,
     records,
     run,
@@ -68,4 +69,5 @@ for verb in (
     app.command(help=unwrapped(verb), cls=TakesBareOptions)(verb)
 app.add_typer(records.app, name="records")
 app.add_typer(cache.app, name="cache")
+app.add_typer(owners.app, name="owners")
 app.add_typer(keys.app, name="keys")

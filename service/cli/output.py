@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-__all__ = ["console", "facts", "print_json", "seconds", "size", "table"]
+__all__ = ["console", "facts", "print_json", "seconds", "shown_value", "size", "table"]
 
 _PLAIN_WIDTH = 200
 """Columns where there is no terminal: nothing that a script reads is folded."""
@@ -62,6 +62,13 @@ def facts(rows: Iterable[tuple[str, str]]) -> None:
     width = max((len(name) for name, _ in rows), default=0)
     for name, value in rows:
         print(f"{name:<{width}}  {value}")
+
+
+def shown_value(value: object) -> str:
+    """Return a JSON value for a person: a list as words, `-` for null."""
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return "-" if value is None else str(value)
 
 
 def size(size_bytes: float) -> str:

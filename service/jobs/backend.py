@@ -12,13 +12,14 @@ from service.artifact.store import Store
 from service.config import settings
 from service.errors import ServiceError
 from service.jobs.blobs.mirrored import open_blobs
-from service.jobs.database import jobs, keys
+from service.jobs.database import jobs, owners
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.keys import Keys
 from service.jobs.objects.models import Models
+from service.jobs.objects.owners import Owners
 from service.jobs.objects.recordsets import RecordSets
 from service.jobs.objects.uploads import Uploads
 from service.jobs.once import COMPILE_ENTRY, CompileOnce
@@ -91,6 +92,7 @@ class Backend:
             self._keeper.recover()
             on_failure.pop_all()
         self.keys = Keys(self.database)
+        self.owners = Owners(self.database)
         self.models = Models(self.database, self.blobs, self.pool, self.workspace)
         self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
         self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
@@ -225,5 +227,6 @@ class Backend:
 
     def _webhook_secret(self, owner: str) -> str | None:
         with self.database.read() as connection:
-            key = keys.find(connection, owner)
-        return settings().webhook_secret.get_secret_value() or None if key is None else key.webhook_secret
+            row = owners.find(connection, owner)
+        own = None if row is None else row.webhook_secret
+        return own or settings().webhook_secret.get_secret_value() or None

@@ -215,9 +215,9 @@ def test_log_lines_are_json_with_the_ids_they_are_about(tmp_path: Path) -> None:
         _, errors = process.communicate(timeout=PATIENCE_S)
     lines = [json.loads(line) for line in errors.splitlines()]
     [request] = [line for line in lines if line["logger"] == "relaxc.requests" and line.get("request") == "mine-2"]
-    assert (request["method"], request["path"], request["status"], request["key"]) == (
-        "POST", "/v1/models", 201, "k_local",
-    )  # fmt: skip
+    assert [request[name] for name in ("method", "path", "status", "owner", "key")] == [
+        "POST", "/v1/models", 201, "k_local", "k_local",
+    ]  # fmt: skip
     assert {"level", "timestamp", "message", "ms", "address", "bytes_in", "bytes_out"} <= set(request)
     assert any(line.get("job") == job and line["logger"] == "relaxc.jobs" for line in lines)
     assert any(line["logger"] == "relaxc.audit" for line in lines)

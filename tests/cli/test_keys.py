@@ -43,3 +43,32 @@ def test_mistakes_have_codes(called: Relaxc, tmp_path: Path) -> None:
     assert wrong.returncode == 2
     assert "[invalid-option]" in wrong.stderr
     assert "[key-not-found]" in called("keys", "revoke", "k_none", **here).stderr
+
+
+def test_a_lost_key_is_rotated_and_all_keys_of_an_owner_are_revoked(called: Relaxc, tmp_path: Path) -> None:
+    here = {"RELAXC_CACHE_DIR": str(tmp_path)}
+    ann = json.loads(called("owners", "create", "ann", "--weight", "2", "--json", **here).stdout)
+    lost = json.loads(called("keys", "create", "laptop", "--owner", "ann", "--json", **here).stdout)
+    assert (lost["owner"], lost["webhook_secret"]) == (ann["id"], None)
+    found = json.loads(called("keys", "rotate", lost["id"], "--grace-hours", "1", "--json", **here).stdout)
+    assert (found["owner"], found["revoked"]) == (ann["id"], None)
+    assert found["secret"] != lost["secret"]
+    rows = json.loads(called("keys", "ls", "--owner", "ann", "--json", **here).stdout)["keys"]
+    assert [(row["id"], row["expires"] is None) for row in rows] == [(found["id"], True), (lost["id"], False)]
+    assert called("keys", "revoke", "--owner", "ann", **here).stdout.count("is revoked since") == 2
+    assert called("keys", "revoke", **here).returncode == 2
+
+
+def test_an_owner_is_listed_shown_and_changed(called: Relaxc, tmp_path: Path) -> None:
+    here = {"RELAXC_CACHE_DIR": str(tmp_path)}
+    assert "whsec_" in called("owners", "create", "ann", **here).stdout
+    assert "whsec_" not in called("owners", "ls", **here).stdout
+    changed = called("owners", "set", "ann", "--weight", "3", "--disable", "--json", **here)
+    assert json.loads(changed.stdout)["disabled"]
+    shown = json.loads(called("owners", "show", "ann", "--json", **here).stdout)
+    assert (shown["weight"], shown["name"]) == (3.0, "ann")
+    assert json.loads(called("owners", "set", "ann", "--enable", "--json", **here).stdout)["disabled"] is None
+    assert "whsec_" in called("owners", "set", "ann", "--new-webhook-secret", **here).stdout
+    assert "[invalid-option]" in called("owners", "set", "ann", **here).stderr
+    assert "[owner-not-found]" in called("owners", "show", "bob", **here).stderr
+    assert called("owners", "ls", **here).stdout.count("k_local") == 1

@@ -1,4 +1,4 @@
-"""`/v1/keys`: who may ask, and for what."""
+"""`/v1/keys`: who may ask, in whose name, and for what."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from fastapi.responses import JSONResponse
 
 from service.api.calls import json_only
 from service.api.ids import KeyId
-from service.api.objects import Key, Keys, KeyWish, NewKey
+from service.api.objects import Key, KeyRotation, Keys, KeyWish, NewKey
 from service.api.owners import Admin
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
+from service.jobs.objects.keys import NewKey as Made
 
 __all__ = ["router"]
 
@@ -20,7 +21,11 @@ router = APIRouter(prefix="/v1/keys", tags=["keys"])
 
 _MADE: dict[int | str, dict[str, Any]] = {
     201: {"description": "The key, with its secrets: they are not shown again."},
-    **responses("invalid-option", "unsupported-media-type"),
+    **responses("invalid-option", "unsupported-media-type", "owner-not-found"),
+}
+_ROTATED: dict[int | str, dict[str, Any]] = {
+    201: {"description": "The new key, with its secret: it is not shown again."},
+    **responses("invalid-option", "unsupported-media-type", "key-not-found"),
 }
 
 
@@ -37,9 +42,25 @@ def make_key(wish: KeyWish, request: Request, owner: Admin) -> Response:
 
     `admin` has every scope in it.
     """
-    made = backend_of(request).keys.create(wish.name, wish.scopes, expires_s=wish.expires_s, weight=wish.weight)
-    secrets = {"secret": made.secret, "webhook_secret": made.row.webhook_secret}
-    return JSONResponse({**made.row.to_dict(), **secrets}, 201, headers={"Cache-Control": "no-store"})
+    keys = backend_of(request).keys
+    made = keys.create(wish.name, wish.scopes, owner=wish.owner, expires_s=wish.expires_s, weight=wish.weight)
+    return _shown(made)
+
+
+@router.post(
+    "/{id}/rotate",
+    status_code=201,
+    response_model=NewKey,
+    responses=_ROTATED,
+    dependencies=[Depends(json_only)],
+    summary="Make a new key in place of one",
+)
+def rotate_key(id: KeyId, wish: KeyRotation, request: Request, owner: Admin) -> Response:
+    """Make a key for the same owner, with the same name, scopes and length of life, which sees all that there was.
+
+    The old one is revoked, or expires in `grace_s` seconds.
+    """
+    return _shown(backend_of(request).keys.rotate(id, grace_s=wish.grace_s))
 
 
 @router.get("", response_model=Keys, summary="Every key")
@@ -52,3 +73,7 @@ def list_keys(request: Request, owner: Admin) -> Response:
 def revoke_key(id: KeyId, request: Request, owner: Admin) -> Response:
     """Revoke it: every server of the database refuses it within a second. What it made stays."""
     return JSONResponse(backend_of(request).keys.revoke(id).to_dict())
+
+
+def _shown(made: Made) -> Response:
+    return JSONResponse(made.to_dict(), 201, headers={"Cache-Control": "no-store"})

@@ -1,14 +1,20 @@
-"""API keys: who may ask, for what, and until when. A secret is kept as its SHA-256 only."""
+"""API keys: who may ask in whose name, for what, and until when. A secret is kept as its SHA-256 only."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
 from service.jobs.database.rows import KeyRow
-from service.jobs.database.tables import api_keys
+from service.jobs.database.tables import api_keys, owners
 
-__all__ = ["any_made", "any_usable", "digests", "every", "find", "insert", "of_secret", "revoke"]
+__all__ = ["any_made", "any_usable", "digests", "every", "expire", "find", "insert", "of_owner", "of_secret", "revoke"]
+
+_ROWS = sa.select(
+    api_keys, owners.c.name.label("owner_name"), owners.c.weight.label("weight"), owners.c.disabled.label("disabled")
+).join(owners, owners.c.id == api_keys.c.owner)
 
 
 def insert(connection: Connection, row: KeyRow, *, secret_sha256: str) -> None:
@@ -16,11 +22,10 @@ def insert(connection: Connection, row: KeyRow, *, secret_sha256: str) -> None:
     connection.execute(
         sa.insert(api_keys).values(
             id=row.id,
+            owner=row.owner_id,
             name=row.name,
             secret_sha256=secret_sha256,
             scopes=" ".join(sorted(row.scopes)),
-            weight=row.weight,
-            webhook_secret=row.webhook_secret,
             created=row.created,
             expires=row.expires,
             revoked=row.revoked,
@@ -30,7 +35,7 @@ def insert(connection: Connection, row: KeyRow, *, secret_sha256: str) -> None:
 
 def of_secret(connection: Connection, secret_sha256: str) -> tuple[KeyRow, str] | None:
     """Return the key whose secret has this SHA-256, in force or not, and that SHA-256 as it is kept."""
-    row = connection.execute(sa.select(api_keys).where(api_keys.c.secret_sha256 == secret_sha256)).one_or_none()
+    row = connection.execute(_ROWS.where(api_keys.c.secret_sha256 == secret_sha256)).one_or_none()
     return None if row is None else (_key(row), row.secret_sha256)
 
 
@@ -41,19 +46,35 @@ def digests(connection: Connection) -> frozenset[str]:
 
 def find(connection: Connection, id: str) -> KeyRow | None:
     """Return the key with this id."""
-    row = connection.execute(sa.select(api_keys).where(api_keys.c.id == id)).one_or_none()
+    row = connection.execute(_ROWS.where(api_keys.c.id == id)).one_or_none()
     return None if row is None else _key(row)
 
 
 def every(connection: Connection) -> list[KeyRow]:
     """Return every key that was ever made, the newest first."""
-    return [_key(row) for row in connection.execute(sa.select(api_keys).order_by(api_keys.c.created.desc()))]
+    return [_key(row) for row in connection.execute(_ROWS.order_by(api_keys.c.created.desc()))]
 
 
-def revoke(connection: Connection, id: str, time: float) -> bool:
-    """Refuse the key from now on; return False when there is none in force."""
-    in_force = (api_keys.c.id == id) & api_keys.c.revoked.is_(None)
-    return connection.execute(sa.update(api_keys).where(in_force).values(revoked=time)).rowcount > 0
+def of_owner(connection: Connection, owner: str) -> list[KeyRow]:
+    """Return every key that the owner ever had, the newest first."""
+    found = connection.execute(_ROWS.where(api_keys.c.owner == owner).order_by(api_keys.c.created.desc()))
+    return [_key(row) for row in found]
+
+
+def revoke(connection: Connection, time: float, *, id: str | None = None, owner: str | None = None) -> int:
+    """Refuse the key of this id, or all of this owner's, from now on; return how many were not revoked before."""
+    assert (id is None) != (owner is None)
+    meant = api_keys.c.id == id if id is not None else api_keys.c.owner == owner
+    return connection.execute(
+        sa.update(api_keys).where(meant, api_keys.c.revoked.is_(None)).values(revoked=time)
+    ).rowcount
+
+
+def expire(connection: Connection, id: str, time: float) -> int:
+    """Have the key expire at `time`, unless it does before; return 0 where it is revoked, or is none."""
+    sooner = sa.case((api_keys.c.expires < time, api_keys.c.expires), else_=time)
+    in_force = api_keys.c.id == id, api_keys.c.revoked.is_(None)
+    return connection.execute(sa.update(api_keys).where(*in_force).values(expires=sooner)).rowcount
 
 
 def any_made(connection: Connection) -> bool:
@@ -62,19 +83,21 @@ def any_made(connection: Connection) -> bool:
 
 
 def any_usable(connection: Connection, time: float) -> bool:
-    """Return whether some key is neither revoked nor, at `time`, expired."""
+    """Return whether some key is neither revoked, nor its owner disabled, nor, at `time`, expired."""
     alive = api_keys.c.revoked.is_(None) & (api_keys.c.expires.is_(None) | (api_keys.c.expires > time))
-    return connection.execute(sa.select(api_keys.c.id).where(alive).limit(1)).first() is not None
+    return connection.execute(_ROWS.where(alive, owners.c.disabled.is_(None)).limit(1)).first() is not None
 
 
-def _key(row: Row[tuple[object, ...]]) -> KeyRow:
+def _key(row: Row[Any]) -> KeyRow:
     return KeyRow(
         id=row.id,
         name=row.name,
         scopes=frozenset(row.scopes.split()),
+        owner_id=row.owner,
+        owner_name=row.owner_name,
         weight=row.weight,
-        webhook_secret=row.webhook_secret,
         created=row.created,
         expires=row.expires,
         revoked=row.revoked,
+        disabled=row.disabled,
     )

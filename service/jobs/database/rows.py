@@ -23,6 +23,7 @@ __all__ = [
     "ModelFile",
     "ModelRow",
     "Owner",
+    "OwnerRow",
     "RecordsRow",
     "iso_time",
 ]
@@ -32,11 +33,13 @@ SCOPES = ("read", "compile", "tune", "admin")
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """Who asks: the id of an API key, what it may do, and its share of the workers relative to other keys'."""
+    """Who asks: an owner's id, what its key may do, its share of the workers relative to other owners', and the key's
+    id."""
 
     id: str
     scopes: frozenset[str]
     weight: float = 1.0
+    key: str = ""
 
     @property
     def admin(self) -> bool:
@@ -44,37 +47,69 @@ class Owner:
         return "admin" in self.scopes
 
 
-LOCAL_OWNER = Owner("k_local", frozenset(SCOPES))
+LOCAL_OWNER = Owner("k_local", frozenset(SCOPES), key="k_local")
 """Everybody, where the server has no keys."""
 
 
 @dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """Whose models and jobs there are: a person, a team, a program. Its keys are ways to ask in its name.
+
+    `webhook_secret` signs what is sent to its webhooks; none of its keys is served while it is `disabled`.
+    """
+
+    id: str
+    name: str
+    weight: float
+    quotas: dict[str, Any]
+    webhook_secret: str
+    created: float
+    disabled: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the owner as JSON, without what is secret."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "weight": self.weight,
+            "created": iso_time(self.created),
+            "disabled": iso_time(self.disabled),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class KeyRow:
-    """An API key without its secret. `webhook_secret` signs what is sent to the key's webhooks."""
+    """An API key without its secret, and what of its owner decides about a request."""
 
     id: str
     name: str
     scopes: frozenset[str]
+    owner_id: str
+    owner_name: str
     weight: float
-    webhook_secret: str
     created: float
     expires: float | None = None
     revoked: float | None = None
+    disabled: float | None = None
 
     @property
     def owner(self) -> Owner:
         """Who asks with it. The scope `admin` has all the others in it."""
-        return Owner(self.id, frozenset(SCOPES) if "admin" in self.scopes else self.scopes, self.weight)
+        scopes = frozenset(SCOPES) if "admin" in self.scopes else self.scopes
+        return Owner(self.owner_id, scopes, self.weight, self.id)
 
     def in_force(self, time: float) -> bool:
-        """Return whether it is neither revoked nor, at `time`, expired."""
-        return self.revoked is None and (self.expires is None or time < self.expires)
+        """Return whether it is neither revoked, nor its owner disabled, nor, at `time`, expired."""
+        refused = self.revoked is not None or self.disabled is not None
+        return not refused and (self.expires is None or time < self.expires)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the key as JSON, without what is secret."""
         return {
             "id": self.id,
             "name": self.name,
+            "owner": self.owner_id,
+            "owner_name": self.owner_name,
             "scopes": sorted(self.scopes),
             "weight": self.weight,
             "created": iso_time(self.created),
@@ -85,7 +120,8 @@ class KeyRow:
 
 @dataclass(frozen=True, slots=True)
 class AuditRow:
-    """That `key` called `action` (`POST /v1/jobs`) on `object` from `address`; `outcome` is the answer's status."""
+    """That `owner`, by `key`, called `action` (`POST /v1/jobs`) on `object` from `address`; `outcome` is the answer's
+    status."""
 
     time: float
     key: str
@@ -94,6 +130,7 @@ class AuditRow:
     outcome: str
     address: str
     detail: dict[str, Any]
+    owner: str = ""
 
 
 class JobKind(StrEnum):

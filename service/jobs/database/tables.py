@@ -36,6 +36,7 @@ __all__ = [
     "model_contents",
     "model_files",
     "models",
+    "owners",
     "record_sets",
     "shares",
 ]
@@ -224,18 +225,30 @@ idempotency = Table(
     Index("ix_idempotency_created", "created"),
 )
 
+owners = Table(
+    "owners",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("weight", Double, nullable=False),
+    Column("quotas", JSON, nullable=False),  # those of its own; the settings have the others
+    Column("webhook_secret", Text, nullable=False),
+    Column("created", Double, nullable=False),
+    Column("disabled", Double),
+)
+
 api_keys = Table(
     "api_keys",
     metadata,
     Column("id", _Id, primary_key=True),
+    Column("owner", _Id, nullable=False, server_default=text("''")),
     Column("name", Text, nullable=False),
     Column("secret_sha256", _Digest, nullable=False, unique=True),
     Column("scopes", Text, nullable=False),
-    Column("weight", Double, nullable=False),
-    Column("webhook_secret", Text, nullable=False),
     Column("created", Double, nullable=False),
     Column("expires", Double),
     Column("revoked", Double),
+    Index("ix_api_keys_owner", "owner"),
 )
 
 audit_log = Table(
@@ -243,6 +256,7 @@ audit_log = Table(
     metadata,
     Column("number", _Number, primary_key=True, autoincrement=True),
     Column("time", Double, nullable=False),
+    Column("owner", _Id, nullable=False, server_default=text("''")),
     Column("key", _Id, nullable=False),
     Column("action", Text, nullable=False),
     Column("object", Text, nullable=False),

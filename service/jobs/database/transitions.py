@@ -21,7 +21,7 @@ from service.errors import Cancelled, RelaxcError, ServerDied
 from service.jobs.database import artifacts, deliveries, events, instances, records, shares, trials
 from service.jobs.database.jobs import find, get
 from service.jobs.database.rows import JobKind, JobRow, RecordsRow
-from service.jobs.database.tables import jobs
+from service.jobs.database.tables import jobs, owners
 from service.jobs.job import Claim, State
 from service.process.task import finite
 
@@ -121,15 +121,17 @@ def claim(
 def _next(connection: Connection, lane: Lane, without: Collection[str]) -> Candidate | None:
     """Each owner's first by priority, then the owner whose turn it is.
 
-    A request that runs already, for another owner, is left until that has ended: then the store has the answer.
+    A request that runs already, for another owner, is left until that has ended: then the store has the answer. So are
+    the jobs of an owner who is disabled.
     """
     running = sa.alias(jobs)
     twin = sa.exists().where(running.c.state == State.RUNNING, running.c.request_key == jobs.c.request_key)
     place = sa.func.row_number().over(partition_by=jobs.c.owner, order_by=(jobs.c.priority.desc(), jobs.c.number))
+    stopped = sa.select(owners.c.id).where(owners.c.disabled.is_not(None))
     in_lane = jobs.c.kind == JobKind.TUNE if lane else jobs.c.kind != JobKind.TUNE
     ranked = sa.select(
         *(jobs.c.id, jobs.c.owner, jobs.c.weight, jobs.c.memory_bytes, jobs.c.number), place.label("place")
-    ).where(jobs.c.state == State.QUEUED, in_lane, ~twin, jobs.c.id.not_in(without))
+    ).where(jobs.c.state == State.QUEUED, in_lane, ~twin, jobs.c.id.not_in(without), jobs.c.owner.not_in(stopped))
     heads = ranked.subquery()
     rows = connection.execute(sa.select(heads).where(heads.c.place == 1)).all()
     tags = shares.start_tags(connection, [row.owner for row in rows])

@@ -1,27 +1,30 @@
-"""API keys: made, shown once, looked up for each request, revoked."""
+"""API keys: made, shown once, looked up for each request, rotated, revoked."""
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import hmac
-import secrets
-import string
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from service.config import settings
 from service.errors import InvalidOption, KeyNotFound
-from service.jobs.database import keys
+from service.jobs.database import keys, owners
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import SCOPES, KeyRow
+from service.jobs.objects.owners import check_name, find_owner, new_owner, random_letters
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
 
 __all__ = ["Keys", "NewKey", "open_keys"]
 
 SECRET_PREFIX = "rk_"
-_LETTERS = string.ascii_letters + string.digits
 _SECRET_LETTERS = 43
 """62⁴³ > 2²⁵⁶. A secret of that many random bits is not to be guessed, also not from its hash: a slow hash (argon2),
 which makes up for weak passwords, would only make every request slow."""
@@ -34,15 +37,20 @@ _PAUSE_S = 0.2
 """Between two looks at all keys for secrets that are most likely none."""
 
 _MAX_REMEMBERED = 10_000
-_MAX_NAME = 200
+_MAX_S = 1e10
 
 
 @dataclass(frozen=True, slots=True)
 class NewKey:
-    """A key that was just made, with what is never shown again."""
+    """A key that was just made, with what is never shown again: the webhooks' secret where its owner was made too."""
 
     row: KeyRow
     secret: str
+    webhook_secret: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON, with its secrets."""
+        return {**self.row.to_dict(), "secret": self.secret, "webhook_secret": self.webhook_secret}
 
 
 class Keys:
@@ -57,53 +65,87 @@ class Keys:
         self._known: tuple[frozenset[str], float] = frozenset(), float("-inf")
 
     def create(
-        self, name: str, scopes: Iterable[str], *, expires_s: float | None = None, weight: float = 1.0
+        self,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        owner: str | None = None,
+        expires_s: float | None = None,
+        weight: float | None = None,
     ) -> NewKey:
         """Return a new key with a secret of its own; it expires `expires_s` seconds from now, or never.
 
-        `weight` is its share of the workers when several keys want them. Raise InvalidOption.
+        It asks in the name of `owner`, an id or a name, or of a new owner of the key's name, whose share of the workers
+        is `weight`. Raise InvalidOption, OwnerNotFound.
         """
-        wanted = frozenset(scopes)
-        if not wanted or not wanted <= set(SCOPES):
-            unknown = ", ".join(sorted(wanted - set(SCOPES))) or "none"
-            raise InvalidOption(f"scopes are some of {', '.join(SCOPES)}, not {unknown}", option="scopes")
-        if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
-            raise InvalidOption(f"a key's name has 1 to {_MAX_NAME} printable characters", option="name")
-        if expires_s is not None and not 0 < expires_s < 1e10:
+        wanted, now = _checked_scopes(scopes), time.time()
+        if expires_s is not None and not 0 < expires_s < _MAX_S:
             raise InvalidOption("a key expires some seconds from now", option="expires_s")
-        if not 0 < weight <= 1000:
-            raise InvalidOption("a weight is over 0 and at most 1000", option="weight")
-        now, secret = time.time(), SECRET_PREFIX + _random(_SECRET_LETTERS)
-        row = KeyRow(
-            id="k_" + _random(_ID_LETTERS),
-            name=name,
-            scopes=wanted,
-            weight=weight,
-            webhook_secret="whsec_" + _random(_SECRET_LETTERS),
-            created=now,
-            expires=None if expires_s is None else now + expires_s,
-        )
+        if owner is not None and weight is not None:
+            raise InvalidOption("a weight is the owner's: `relaxc owners set` changes it", option="weight")
+        made = new_owner(check_name(name), 1.0 if weight is None else weight) if owner is None else None
         with self._database.begin() as connection:
-            keys.insert(connection, row, secret_sha256=_digest(secret))
+            if made is not None:
+                owners.insert(connection, made)
+            whose = made or find_owner(connection, str(owner))
+            expires = None if expires_s is None else now + expires_s
+            owned = whose.id, whose.name, whose.weight
+            row = KeyRow(_new_id(), name, wanted, *owned, now, expires, disabled=whose.disabled)
+            secret = _insert(connection, row)
         with self._lock:
             self._made = True, time.monotonic()
+        return NewKey(row, secret, None if made is None else made.webhook_secret)
+
+    def rotate(self, id: str, *, grace_s: float = 0.0) -> NewKey:
+        """Return a new key in place of one, for the same owner, with its name, scopes and length of life.
+
+        The old one is revoked, or expires in `grace_s` seconds. Raise KeyNotFound, InvalidOption for a revoked one.
+        """
+        if not 0 <= grace_s < _MAX_S:
+            raise InvalidOption("a rotated key ends now, or some seconds from now", option="grace_s")
+        now = time.time()
+        with self._database.begin() as connection:
+            old = keys.find(connection, id)
+            if old is None:
+                raise _not_found(id)
+            ended = keys.expire(connection, id, now + grace_s) if grace_s else keys.revoke(connection, now, id=id)
+            if not ended:
+                raise InvalidOption(
+                    f"the key {id} is revoked",
+                    remedy=f"Make a new one for its owner: relaxc keys create NAME --owner {old.owner_id}.",
+                    option="id",
+                )
+            expires = None if old.expires is None else now + (old.expires - old.created)
+            row = replace(old, id=_new_id(), created=now, expires=expires)
+            secret = _insert(connection, row)
+        self._forget_seen()
         return NewKey(row, secret)
 
-    def list(self) -> list[KeyRow]:
-        """Return every key, also revoked ones, the newest first."""
+    def list(self, owner: str | None = None) -> builtins.list[KeyRow]:
+        """Return every key, or those of one owner, also revoked ones, the newest first. Raise OwnerNotFound."""
         with self._database.read() as connection:
-            return keys.every(connection)
+            if owner is None:
+                return keys.every(connection)
+            return keys.of_owner(connection, find_owner(connection, owner).id)
 
     def revoke(self, id: str) -> KeyRow:
         """Refuse the key from now on; other servers do within a second. Raise KeyNotFound. May be called twice."""
         with self._database.begin() as connection:
-            keys.revoke(connection, id, time.time())
+            keys.revoke(connection, time.time(), id=id)
             row = keys.find(connection, id)
         if row is None:
-            raise KeyNotFound(f"there is no key {id[:80]}")
-        with self._lock:
-            self._seen.clear()
+            raise _not_found(id)
+        self._forget_seen()
         return row
+
+    def revoke_all(self, owner: str) -> builtins.list[KeyRow]:
+        """Refuse every key of an owner, an id or a name, from now on; return them. Raise as `find_owner`."""
+        with self._database.begin() as connection:
+            whose = find_owner(connection, owner).id
+            keys.revoke(connection, time.time(), owner=whose)
+            rows = keys.of_owner(connection, whose)
+        self._forget_seen()
+        return rows
 
     def find(self, secret: str) -> KeyRow | None:
         """Return the key in force with this secret; ask the database unless it answered within the last second."""
@@ -151,6 +193,10 @@ class Keys:
         with self._database.read() as connection:
             return keys.any_usable(connection, time.time())
 
+    def _forget_seen(self) -> None:
+        with self._lock:
+            self._seen.clear()
+
     def _looked_up(self, digest: str) -> KeyRow | None:
         now = time.monotonic()
         with self._database.read() as connection:
@@ -172,9 +218,28 @@ def open_keys() -> Iterator[Keys]:
         yield Keys(database)
 
 
+def _checked_scopes(scopes: Iterable[str]) -> frozenset[str]:
+    wanted = frozenset(scopes)
+    if not wanted or not wanted <= set(SCOPES):
+        unknown = ", ".join(sorted(wanted - set(SCOPES))) or "none"
+        raise InvalidOption(f"scopes are some of {', '.join(SCOPES)}, not {unknown}", option="scopes")
+    return wanted
+
+
+def _insert(connection: Connection, row: KeyRow) -> str:
+    """Put the key into the database and return its secret."""
+    secret = SECRET_PREFIX + random_letters(_SECRET_LETTERS)
+    keys.insert(connection, row, secret_sha256=_digest(secret))
+    return secret
+
+
+def _new_id() -> str:
+    return "k_" + random_letters(_ID_LETTERS)
+
+
+def _not_found(id: str) -> KeyNotFound:
+    return KeyNotFound(f"there is no key {id[:80]}")
+
+
 def _digest(secret: str) -> str:
     return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()
-
-
-def _random(letters: int) -> str:
-    return "".join(secrets.choice(_LETTERS) for _ in range(letters))

@@ -37,7 +37,7 @@ class Executor:
 
     def __call__(self, running: Running) -> None:
         """Whatever happens, the job ends, is queued again, or was no longer ours."""
-        with structlog.contextvars.bound_contextvars(job=running.job.id, key=running.job.owner):
+        with structlog.contextvars.bound_contextvars(job=running.job.id, owner=running.job.owner):
             running.is_in(State.RUNNING)
             outcome = self._outcome(running)
             while not self._settled(running, outcome):

@@ -1,0 +1,70 @@
+"""`/v1/owners`: whose everything is, and how much of the workers they get."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Depends, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.api.calls import json_only
+from service.api.ids import OwnerId
+from service.api.objects import Keys, NewOwner, Owner, OwnerChange, Owners, OwnerWish
+from service.api.owners import Admin
+from service.api.problems import responses
+from service.api.routes.backend import backend_of
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1/owners", tags=["keys"])
+
+_MADE: dict[int | str, dict[str, Any]] = {
+    201: {"description": "The owner, with what signs its webhooks: that is not shown again."},
+    **responses("invalid-option", "unsupported-media-type"),
+}
+_UNKNOWN = responses("owner-not-found")
+_CHANGED = responses("owner-not-found", "invalid-option", "unsupported-media-type")
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=NewOwner,
+    responses=_MADE,
+    dependencies=[Depends(json_only)],
+    summary="Make an owner",
+)
+def make_owner(wish: OwnerWish, request: Request, owner: Admin) -> Response:
+    """Make an owner without keys; `POST /v1/keys` with its id as `owner` gives it some."""
+    row = backend_of(request).owners.create(wish.name, weight=wish.weight)
+    secret = {"webhook_secret": row.webhook_secret}
+    headers = {"Cache-Control": "no-store", "Location": f"/v1/owners/{row.id}"}
+    return JSONResponse({**row.to_dict(), **secret}, 201, headers=headers)
+
+
+@router.get("", response_model=Owners, summary="Every owner")
+def list_owners(request: Request, owner: Admin) -> Response:
+    """List them, also disabled ones, the newest first."""
+    return JSONResponse({"owners": [row.to_dict() for row in backend_of(request).owners.list()]})
+
+
+@router.get("/{id}", response_model=Owner, responses=_UNKNOWN, summary="An owner")
+def get_owner(id: OwnerId, request: Request, owner: Admin) -> Response:
+    """Return the owner."""
+    return JSONResponse(backend_of(request).owners.find(id).to_dict())
+
+
+@router.patch(
+    "/{id}", response_model=NewOwner, responses=_CHANGED, dependencies=[Depends(json_only)], summary="Change an owner"
+)
+def change_owner(id: OwnerId, wish: OwnerChange, request: Request, owner: Admin) -> Response:
+    """Change what is given. A disabled owner's keys are refused within a second, and its queued jobs wait."""
+    row = backend_of(request).owners.change(id, **wish.model_dump())
+    secret = row.webhook_secret if wish.new_webhook_secret else None
+    return JSONResponse({**row.to_dict(), "webhook_secret": secret}, headers={"Cache-Control": "no-store"})
+
+
+@router.delete("/{id}/keys", response_model=Keys, responses=_UNKNOWN, summary="Revoke all keys of an owner")
+def revoke_keys(id: OwnerId, request: Request, owner: Admin) -> Response:
+    """Revoke them: every server of the database refuses them within a second. What the owner has stays."""
+    return JSONResponse({"keys": [row.to_dict() for row in backend_of(request).keys.revoke_all(id)]})

@@ -1,0 +1,134 @@
+"""Owners: whose models, artifacts, jobs and record sets there are, and whose share of the workers."""
+
+from __future__ import annotations
+
+import secrets
+import string
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Any
+
+from service.config import settings
+from service.errors import InvalidOption, OwnerNotFound
+from service.jobs.database import owners
+from service.jobs.database.engine import Database, url_of_settings
+from service.jobs.database.rows import OwnerRow
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+__all__ = ["Owners", "check_name", "find_owner", "new_owner", "open_owners", "random_letters"]
+
+_LETTERS = string.ascii_letters + string.digits
+_ID_LETTERS = 12
+_SECRET_LETTERS = 43
+_MAX_NAME = 200
+
+
+class Owners:
+    """The owners of one database. Methods may be called from any thread; `who` is an id, or a name that one has."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def create(self, name: str, *, weight: float = 1.0) -> OwnerRow:
+        """Return a new owner, who has nothing and no key. Raise InvalidOption."""
+        row = new_owner(name, weight)
+        with self._database.begin() as connection:
+            owners.insert(connection, row)
+        return row
+
+    def list(self) -> list[OwnerRow]:
+        """Return every owner, the newest first."""
+        with self._database.read() as connection:
+            return owners.every(connection)
+
+    def find(self, who: str) -> OwnerRow:
+        """Return the owner. Raise OwnerNotFound, InvalidOption for a name that several have."""
+        with self._database.read() as connection:
+            return find_owner(connection, who)
+
+    def change(
+        self,
+        who: str,
+        *,
+        name: str | None = None,
+        weight: float | None = None,
+        disabled: bool | None = None,
+        new_webhook_secret: bool = False,
+    ) -> OwnerRow:
+        """Give the owner these values, where they are not None, and return it.
+
+        While it is disabled its keys are refused (by other servers within a second) and its queued jobs wait. Jobs that
+        are queued keep the weight that they came with. Raise what `find` raises, and InvalidOption.
+        """
+        columns: dict[str, Any] = {}
+        if name is not None:
+            columns["name"] = check_name(name)
+        if weight is not None:
+            columns["weight"] = _checked_weight(weight)
+        if disabled is not None:
+            columns["disabled"] = time.time() if disabled else None
+        if new_webhook_secret:
+            columns["webhook_secret"] = _webhook_secret()
+        with self._database.begin() as connection:
+            id = find_owner(connection, who).id
+            if columns:
+                owners.update(connection, id, **columns)
+            return find_owner(connection, id)
+
+
+def find_owner(connection: Connection, who: str) -> OwnerRow:
+    """Return the owner with this id, or the only one of this name. Raise OwnerNotFound, InvalidOption."""
+    found = owners.find(connection, who) if "\0" not in who else None
+    if found is not None:
+        return found
+    same = owners.named(connection, who) if "\0" not in who else []
+    if len(same) > 1:
+        ids = [row.id for row in same]
+        raise InvalidOption(f"{len(same)} owners are named {who!r}: {', '.join(ids[:10])}", option="owner", owners=ids)
+    if not same:
+        raise OwnerNotFound(f"there is no owner {who[:80]!r}")
+    return same[0]
+
+
+def new_owner(name: str, weight: float) -> OwnerRow:
+    """Return an owner with an id of its own, not in the database yet. Raise InvalidOption."""
+    return OwnerRow(
+        id="o_" + random_letters(_ID_LETTERS),
+        name=check_name(name),
+        weight=_checked_weight(weight),
+        quotas={},
+        webhook_secret=_webhook_secret(),
+        created=time.time(),
+    )
+
+
+def check_name(name: str) -> str:
+    """Return the name of a key or an owner. Raise InvalidOption."""
+    if not 0 < len(name) <= _MAX_NAME or not name.isprintable():
+        raise InvalidOption(f"a name has 1 to {_MAX_NAME} printable characters", option="name")
+    return name
+
+
+def random_letters(letters: int) -> str:
+    """Return so many letters and digits that nobody can guess."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(letters))
+
+
+@contextmanager
+def open_owners() -> Iterator[Owners]:
+    """Return the owners of the database that the settings name. Raise InvalidOption, ServiceError."""
+    with closing(Database(url_of_settings(settings().cache_dir))) as database:
+        yield Owners(database)
+
+
+def _checked_weight(weight: float) -> float:
+    if not 0 < weight <= 1000:
+        raise InvalidOption("a weight is over 0 and at most 1000", option="weight")
+    return weight
+
+
+def _webhook_secret() -> str:
+    return "whsec_" + random_letters(_SECRET_LETTERS)
