@@ -229,7 +229,7 @@ class KeyWish(BaseModel):
 class KeyRotation(BaseModel):
     """How a key gives way to a new one."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     grace_s: float = Field(
         0.0, ge=0, le=100 * 365 * 86400, allow_inf_nan=False, description="Seconds for which the old one works on."
@@ -269,7 +269,7 @@ class Keys(BaseModel):
 class OwnerWish(BaseModel):
     """An owner to be made."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str = Field(pattern=LINE, max_length=200, description="Who it is.", examples=["vision team"])
     weight: float = Field(
@@ -280,7 +280,7 @@ class OwnerWish(BaseModel):
 class OwnerChange(BaseModel):
     """What of an owner is to be changed; null stays."""
 
-    model_config = ConfigDict(extra="forbid")
+    model_config = ConfigDict(extra="forbid", strict=True)
 
     name: str | None = Field(None, pattern=LINE, max_length=200, examples=[None])
     weight: float | None = Field(None, gt=0, le=1000, allow_inf_nan=False, examples=[2.0])

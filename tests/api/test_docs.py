@@ -174,7 +174,7 @@ def _check_json(shown: Any, printed: Any, where: str) -> None:
 
 def test_every_call_is_shown() -> None:
     typed = re.sub(r"\$job\b", "/v1/jobs/x", "".join(block.commands for block in BLOCKS).replace("\\\n", " "))
-    typed = re.sub(r"\$records\b", "/v1/records/x", typed)
+    typed = re.sub(r"\$records\b", "/v1/records/x", re.sub(r"\$team\b", "/v1/owners/x", typed))
     typed = re.sub(r"\$\((?:[^()]|\([^()]*\))*\)|\$\w+", "x", re.sub(r"\$\(curl", "\ncurl", typed))
     shown = set()
     for line in typed.splitlines():
