@@ -49,10 +49,23 @@ class Settings(BaseSettings):
     # Limits on one compile
     compile_timeout_s: float = _setting(1800.0, "Wall-clock limit of one compile.", unit="s", gt=0)
     compile_memory_bytes: int = _setting(
-        16 * GIB, "Private writable memory that each process of one compile may have (RLIMIT_DATA).", unit="bytes", gt=0
+        16 * GIB,
+        "Private writable memory that each process of one compile may have (RLIMIT_DATA), and all memory that its "
+        "processes may have together where a server can give it a control group.",
+        unit="bytes",
+        gt=0,
     )
     compile_file_bytes: int = _setting(
         16 * GIB, "Largest file a compiling process may write (RLIMIT_FSIZE).", unit="bytes", gt=0
+    )
+    compile_disk_bytes: int = _setting(
+        32 * GIB, "Disk that the files of one compile's folder may take together.", unit="bytes", gt=0
+    )
+    cgroups: str = _setting(
+        "auto",
+        "Control group of each job of a server, which bounds its processes together: auto (where the machine allows "
+        "it), require (no server starts without), off.",
+        pattern="^(auto|require|off)$",
     )
     sandbox: str = _setting(
         "auto",
@@ -108,7 +121,11 @@ class Settings(BaseSettings):
     webhook_private: bool = _setting(False, "Whether webhooks may go to private and loopback addresses.")
 
     disk_reserve_bytes: int = _setting(
-        1 * GIB, "Free space on the disk of the cache folder below which a server is not ready.", unit="bytes", ge=0
+        1 * GIB,
+        "Free space on the disks of the cache folder, the models and the SQLite file below which a server takes no "
+        "upload and no job (507) and begins none; at half of it jobs with many files are ended.",
+        unit="bytes",
+        ge=0,
     )
     drain_s: float = _setting(
         30.0, "Time that running jobs have to end after SIGTERM; then they are queued again.", unit="s", ge=0

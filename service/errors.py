@@ -29,6 +29,7 @@ RelaxcError                      code, http_status, exit_code, remedy, fault, re
 │   ├── CompilerCrashed          the compiling process died
 │   ├── CompilerTimeout          it passed its time limit
 │   ├── CompilerOutOfMemory      it passed its memory limit
+│   ├── CompilerOutOfDisk        its files passed their limit
 │   ├── NotTuned                 --require-tuned, and a PrimFunc has no record that fits
 │   ├── ToolMissing              a program that the build needs (g++, nvcc) is not installed
 │   ├── ServerDied               the server that ran it ended in the middle, twice
@@ -62,6 +63,7 @@ __all__ = [
     "CompileError",
     "CompileFailed",
     "CompilerCrashed",
+    "CompilerOutOfDisk",
     "CompilerOutOfMemory",
     "CompilerTimeout",
     "DigestMismatch",
@@ -334,6 +336,12 @@ class CompilerOutOfMemory(CompileError):
     code = "compiler-out-of-memory"
     http_status = 507
     remedy = "Raise RELAXC_COMPILE_MEMORY_BYTES, or compile on a larger machine."
+
+
+class CompilerOutOfDisk(CompileError):
+    code = "compiler-out-of-disk"
+    http_status = 507
+    remedy = "Raise RELAXC_COMPILE_DISK_BYTES, or compile a smaller model."
 
 
 class NotTuned(CompileError):

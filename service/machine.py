@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+import psutil
+
+from service.cgroups import cores_left, memory_left
 from service.processor import FAMILIES, Cache, Cpu, caches_in, known_features, microarchitecture, parse_cpuinfo, read
 from service.request import TargetSpec
 
@@ -29,10 +32,12 @@ __all__ = [
     "gpu",
     "host_features",
     "known_features",
+    "memory_bytes",
     "microarchitecture",
     "missing_features",
     "model_name",
     "parse_cpuinfo",
+    "processors",
 ]
 
 _ARCH_GET_XCOMP_SUPP = 0x1021  # arch_prctl(2)
@@ -71,11 +76,25 @@ class Gpu:
 
 @lru_cache(maxsize=1)
 def cpu() -> Cpu:
-    """Return this machine's CPU. AMX counts only where the kernel would grant its tile state."""
+    """Return this machine's CPU. AMX counts only where the kernel would grant its tile state, and of the cores as many
+    as a container's quota has time for."""
     found = read(Path("/"), platform.machine(), os.sched_getaffinity(0))
+    found = replace(found, cores=min(found.cores, cores_left() or found.cores))
     if _kernel_grants_amx(found.arch):
         return found
     return replace(found, features=frozenset(f for f in found.features if not f.startswith("amx")))
+
+
+def processors() -> int:
+    """Return how many of the machine's logical CPUs this process may keep busy, by its affinity and its quota."""
+    allowed = len(os.sched_getaffinity(0))
+    return min(allowed, cores_left() or allowed)
+
+
+def memory_bytes() -> int:
+    """Return the memory that this process and those beside it may have: the machine's, or a container's limit."""
+    total = int(psutil.virtual_memory().total)
+    return min(total, memory_left() or total)
 
 
 def model_name() -> str:

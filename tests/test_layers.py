@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 # From the ground up: a component may import what is on a floor below its own. A component is a module or package right
 # below service/, `schedules`, or a part of a package that has a floor of its own; such parts on one floor are one room.
 FLOORS = (
-    ("errors", "processor"),
+    ("errors", "processor", "cgroups"),
     ("config", "environment", "signature"),
     ("request", "dump"),
     ("machine", "schedules", "process"),
@@ -40,7 +40,7 @@ STAGES = frozenset({"frontend", "passes", "lowering", "artifact", "runtime", "tu
 # The rooms of `jobs`, likewise: what one process does for itself and what a server does know nothing of each other, and
 # `entries` is called by name, in a child.
 JOBS = (
-    ("entries", "job", "blobs"),
+    ("entries", "job", "blobs", "disks"),
     ("job_error", "once", "database"),
     ("local", "objects", "webhooks"),
     ("queue",),

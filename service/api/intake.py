@@ -26,14 +26,17 @@ async def taken_form(request: Request, fields: tuple[str, ...]) -> AsyncIterator
 
     `fields` are the parts it may have beside `model` and `data`. Raise what `receive` raises, and StoreUnwritable.
     """
-    workspace, body, limit = backend_of(request).workspace, body_of(request), settings().max_model_bytes
+    backend, body, limit = backend_of(request), body_of(request), settings().max_model_bytes
+    workspace = backend.workspace
     if (body.announced_bytes or 0) > limit + OVERHEAD_BYTES:
         raise ModelTooLarge(f"the upload is over RELAXC_MAX_MODEL_BYTES, {limit} bytes", limit_bytes=limit)
+    await to_thread.run_sync(backend.disks.admit, body.announced_bytes or 0)
     body.max_bytes = None  # `receive` counts
     folder = await to_thread.run_sync(workspace.folder, "upload")
     try:
         try:
-            upload = await receive(request.stream(), request.headers.get("content-type", ""), folder, limit, fields)
+            kind, admit = request.headers.get("content-type", ""), backend.disks.admit
+            upload = await receive(request.stream(), kind, folder, limit, fields, admit)
         except OSError as error:
             raise StoreUnwritable(f"the upload cannot be kept: {error.strerror}") from error
         yield upload

@@ -99,6 +99,14 @@ class _OfBackend(Collector):
         for flavour in self._backend.pool.ready():
             workers.add_metric([flavour.value], 1)
         yield workers
+        disks = self._backend.disks
+        for name, help, size in (
+            ("relaxc_disk_free_bytes", "Free space of the disk that has the least.", disks.free_bytes()),
+            ("relaxc_disk_reserve_bytes", "Free space under which nothing new is taken.", disks.reserve_bytes),
+        ):
+            disk = GaugeMetricFamily(name, help)
+            disk.add_metric([], size)
+            yield disk
         up = GaugeMetricFamily("relaxc_database_up", "Whether the database answers.")
         try:
             depth = self._depth()

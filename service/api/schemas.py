@@ -72,9 +72,12 @@ class Health(BaseModel):
 
 
 class Ready(BaseModel):
-    """That requests are taken, and the sandbox of each warm worker's jobs."""
+    """That requests are taken, the sandbox of each warm worker's jobs, and what bounds a job's processes together."""
 
     ready: bool
     sandbox: dict[str, dict[str, Any]] = Field(
         examples=[{"onnx": {"network": "namespace", "files": "landlock", "calls": "seccomp", "user": "own"}}]
+    )
+    limits: dict[str, Any] = Field(
+        examples=[{"together": ["cpu", "memory", "pids"], "cgroup": "/sys/fs/cgroup/relaxc.service", "missing": ""}]
     )

@@ -45,16 +45,26 @@ class Upload:
 
 
 async def receive(
-    chunks: AsyncIterator[bytes], content_type: str, folder: Path, max_bytes: int, fields: Collection[str] = FIELDS
+    chunks: AsyncIterator[bytes],
+    content_type: str,
+    folder: Path,
+    max_bytes: int,
+    fields: Collection[str] = FIELDS,
+    admit: Callable[[int], None] = lambda more_bytes: None,
 ) -> Upload:
-    """Read a whole body into `folder`; beside files it may have the parts `fields`.
+    """Read a whole body into `folder`; beside files it may have the parts `fields`. `admit` is asked before each write.
 
     Raise InvalidOption for a body that is not what a form should be, ModelTooLarge as soon as the files have over
     `max_bytes` or the rest OVERHEAD_BYTES, ModelUnsafe for a file name that is a path.
     """
     reader = FormReader(content_type, folder, max_bytes, fields)
+
+    def take(data: bytes) -> None:
+        admit(len(data))
+        reader.feed(data)
+
     try:
-        await pump(chunks, reader.feed)
+        await pump(chunks, take)
         return reader.finish()
     finally:
         reader.close()

@@ -16,8 +16,8 @@ __all__ = ["doctor"]
 def doctor(json: Json = False, verbose: Verbose = False) -> None:
     """Say what this machine gives: processor, tools, libraries, memory, disk, GPU, and the sandbox of a job.
 
-    Each thing that is missing comes with what would help. The exit code is 1 where nothing can be compiled, or a server
-    that others reach would run no job.
+    Each thing that is missing comes with what would help; `limits` are those of a server that starts where this runs.
+    The exit code is 1 where nothing can be compiled, or a server that others reach would run no job.
     """
     found = _found()
     if json:
@@ -26,6 +26,7 @@ def doctor(json: Json = False, verbose: Verbose = False) -> None:
         facts(found["machine"].items())
         console().print()
         facts((name, str(value)) for name, value in found["sandbox"].items() if name not in ("missing", "gaps"))
+        facts([("limits", _limits(found["limits"]["missing"]))])
         for title, name in (("Missing:", "lacks"), ("A hostile model could", "gaps"), ("What would help:", "advice")):
             for line in found[name]:
                 console().print(f"{title} {line}", soft_wrap=True)
@@ -34,24 +35,32 @@ def doctor(json: Json = False, verbose: Verbose = False) -> None:
 
 
 def _found() -> dict[str, Any]:
-    from service.process.advice import advice
+    from service.config import settings
+    from service.process.advice import advice, advice_on_groups
+    from service.process.groups import why_no_groups
     from service.process.probe import probed
 
     sandbox, machine = probed(), _machine()
+    no_groups = "RELAXC_CGROUPS=off" if settings().cgroups == "off" else why_no_groups()
     lacks = [f"{name}: {value}" for name, value in machine.items() if value.startswith("missing")]
     if "error" in sandbox:
         lacks.append(f"no job runs: {sandbox['error']}")
     return {
         "machine": machine,
         "sandbox": sandbox,
+        "limits": {"missing": no_groups},
         "lacks": lacks,
         "gaps": sandbox.get("gaps", []),
-        "advice": advice(sandbox),
+        "advice": [*advice(sandbox), *advice_on_groups(no_groups)],
     }
 
 
+def _limits(missing: str) -> str:
+    """What a server that is started as this command was would hold a job's processes to."""
+    return f"each process of a job alone: {missing}" if missing else "all processes of a job together"
+
+
 def _machine() -> dict[str, str]:
-    import os
     import platform
 
     import psutil
@@ -66,8 +75,8 @@ def _machine() -> dict[str, str]:
     libraries = (f"{name} {installed(name) or 'not installed'}" for name in ("apache-tvm", "onnx", "torch", "xgboost"))
     return {
         "system": f"Linux {platform.release()}, Python {platform.python_version()}",
-        "processor": f"{machine.model_name()}, {len(os.sched_getaffinity(0))} cores",
-        "memory": f"{size(psutil.virtual_memory().available)} free of {size(psutil.virtual_memory().total)}",
+        "processor": f"{machine.model_name()}, {machine.processors()} cores",
+        "memory": f"{size(psutil.virtual_memory().available)} free of {size(machine.memory_bytes())}",
         "cache folder": f"{cache}, {size(shutil.disk_usage(nearest).free)} free",
         "g++": shutil.which(settings().cxx) or f"missing: RELAXC_CXX is {settings().cxx!r}, and links every artifact",
         "nvcc": shutil.which(settings().nvcc) or "none: only for CUDA targets",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +15,7 @@ from service.jobs.blobs.mirrored import open_blobs
 from service.jobs.database import jobs, owners
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
+from service.jobs.disks import Disks
 from service.jobs.job import State
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.keys import Keys
@@ -36,6 +37,7 @@ from service.jobs.queue.submission import Submission
 from service.jobs.queue.sweep import sweep
 from service.jobs.queue.trials import settle_ended
 from service.jobs.webhooks.deliver import Webhooks
+from service.process.groups import bound_of_settings
 from service.process.limits import Limits
 from service.process.pool import Pool
 from service.process.task import Flavour
@@ -82,7 +84,8 @@ class Backend:
         with ExitStack() as on_failure:
             self.store = Store(root, values.cache_max_bytes)
             self.workspace = on_failure.enter_context(Workspace(root / "jobs"))
-            self.pool = Pool()
+            self.pool, self.bound = Pool(), bound_of_settings()
+            self.pool.groups = None if self.bound.groups is None else self.bound.groups.base
             self.database = Database(database_url or url_of_settings(root))
             on_failure.callback(self.database.close)
             chosen = values.blobs_url if blobs_url is None else blobs_url
@@ -91,6 +94,8 @@ class Backend:
             self._keeper = Keeper(self.database, self.workspace, root, values.server_lease_s)
             self._keeper.recover()
             on_failure.pop_all()
+        self.disks = Disks(values.disk_reserve_bytes, root, self.blobs.local.root, *self.database.folders)
+        limits = replace(limits, disk_floor_bytes=values.disk_reserve_bytes // 2)
         self.keys = Keys(self.database)
         self.owners = Owners(self.database)
         self.models = Models(self.database, self.blobs, self.pool, self.workspace)
@@ -121,7 +126,9 @@ class Backend:
         self._webhooks = Webhooks(self.database, self._webhook_secret)
         self._executor = Executor(self.database, kinds, self._told_of_end)
         budget = Budget(settings().memory_budget_bytes)
-        self._scheduler = Scheduler(self.database, self._keeper.id, slots, budget, self._begin, self._executor)
+        self._scheduler = Scheduler(
+            self.database, self._keeper.id, slots, budget, self._begin, self._executor, self.disks.short
+        )
         submission = Submission(
             self.database,
             self.models,
@@ -154,11 +161,13 @@ class Backend:
     def ready(self) -> list[str]:
         """Why requests cannot be taken now; empty when they can."""
         stopped = ["the server is shutting down"] if self._stopped else []
-        return [*stopped, *reasons(self.database, self.pool, self.store.root)]
+        return [*stopped, *reasons(self.database, self.pool, self.store.root, self.disks)]
 
     def sweep(self) -> None:
         """Remove what is old (`service.jobs.queue.sweep`); it is done every ten minutes anyway."""
         self.workspace.sweep()
+        if self.bound.groups is not None:
+            self.bound.groups.sweep()
         self.store.sweep()
         sweep(self.database, self.blobs, self.uploads, self.models, self.records)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from service.process.sandbox import landlock
 
-__all__ = ["advice"]
+__all__ = ["advice", "advice_on_groups"]
 
 _KERNEL = Path("/proc/sys")
 
@@ -25,6 +25,16 @@ def advice(sandbox: dict[str, Any], read: Callable[[str], str | None] | None = N
     if "all" in sandbox.get("missing", {}):
         return [f"Jobs are not held at all: {sandbox['missing']['all']}."]
     return [*_landlock(landlock.version()), *_namespaces(sandbox.get("missing", {}), read), *_user(sandbox)]
+
+
+def advice_on_groups(missing: str) -> list[str]:
+    """Return what would give jobs control groups where they have none, and why: none where they have."""
+    if not missing:
+        return []
+    return [
+        f"Control groups bound the memory of all processes of a job together, and there are none ({missing}). With "
+        "systemd, Delegate=yes in the unit gives them; in a container, a writable cgroup file system of version 2."
+    ]
 
 
 def _landlock(version: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import faulthandler
 import importlib
@@ -17,7 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from service.errors import CompileError, CompileFailed, CompilerOutOfMemory, RelaxcError, ServiceError
+from service.errors import (
+    CompileError,
+    CompileFailed,
+    CompilerOutOfDisk,
+    CompilerOutOfMemory,
+    RelaxcError,
+    ServiceError,
+    StoreUnwritable,
+)
 from service.process.limits import Limits, die_with_parent, name_process
 from service.process.sandbox.confine import confine
 from service.process.sandbox.confinement import Confinement, Place
@@ -30,11 +39,7 @@ EXIT_OUT_OF_MEMORY = 71
 
 # How C++, LLVM, the linker and g++ say it.
 _OUT_OF_MEMORY = re.compile(r"bad_alloc|out of memory|Cannot allocate memory|bad_array_new_length", re.IGNORECASE)
-
-_DISK = {
-    errno.EFBIG: ("a file passed its size limit", "Raise RELAXC_COMPILE_FILE_BYTES."),
-    errno.ENOSPC: ("the disk is full", "Free space in RELAXC_CACHE_DIR, where jobs have their folders."),
-}
+_DISK_FULL = re.compile(r"No space left on device|Disk quota exceeded", re.IGNORECASE)
 
 
 def run_child(channel: socket.socket, spec: dict[str, Any], place: Place) -> NoReturn:
@@ -52,8 +57,9 @@ def run_child(channel: socket.socket, spec: dict[str, Any], place: Place) -> NoR
         error = _confine(spec, workdir, place) or _call(spec, workdir, emit)
         if error is not None:
             emit({"event": "error", "error": error.to_dict()})
-        sys.stdout.flush()
-        sys.stderr.flush()
+        with contextlib.suppress(OSError):  # the log is on the job's disk, which may be full
+            sys.stdout.flush()
+            sys.stderr.flush()
     except MemoryError:
         os._exit(EXIT_OUT_OF_MEMORY)
     # No atexit handlers and no destructors: tvm and torch tear down threads that the fork does not have.
@@ -84,7 +90,7 @@ def _confine(spec: dict[str, Any], workdir: Path, place: Place) -> RelaxcError |
     except RelaxcError as error:
         return error
     except OSError as error:
-        traceback.print_exc()
+        _print_trace()
         return ServiceError(f"the job's sandbox cannot be set up: {error}")
     die_with_parent(parent)  # another user id, or other rights, have undone it
     return None
@@ -97,12 +103,17 @@ def _call(spec: dict[str, Any], workdir: Path, emit: Callable[[dict[str, Any]], 
         return CompilerOutOfMemory("the compiling process passed its memory limit")
     except RelaxcError as error:
         if isinstance(error, CompileError):
-            traceback.print_exc()
+            _print_trace()
         return _true_cause(error)
     except Exception as error:  # noqa: BLE001  # the boundary of the process: a bug becomes our documented error
-        traceback.print_exc()
+        _print_trace()
         return _true_cause(CompileFailed(f"{type(error).__name__}: {error}"), error)
     return None
+
+
+def _print_trace() -> None:
+    with contextlib.suppress(OSError):
+        traceback.print_exc()
 
 
 def _entry(name: str) -> Callable[[dict[str, Any], Path, Callable[[dict[str, Any]], None]], None]:
@@ -119,9 +130,12 @@ def _true_cause(error: RelaxcError, cause: BaseException | None = None) -> Relax
     for link in _chain(cause or error):
         if isinstance(link, MemoryError) or _OUT_OF_MEMORY.search(str(link)):
             return CompilerOutOfMemory(f"out of memory: {error.message}", **error.fields)
-        if isinstance(link, OSError) and link.errno in _DISK:
-            says, remedy = _DISK[link.errno]
-            return CompileFailed(f"{says}: {error.message}", remedy=remedy, **error.fields)
+        if isinstance(link, OSError) and link.errno == errno.EFBIG:
+            remedy = "Raise RELAXC_COMPILE_FILE_BYTES."
+            return CompilerOutOfDisk(f"a file passed its size limit: {error.message}", remedy=remedy, **error.fields)
+        if _DISK_FULL.search(str(link)):
+            remedy = "Free space in RELAXC_CACHE_DIR, where jobs have their folders."
+            return StoreUnwritable(f"the disk is full: {error.message}", remedy=remedy, **error.fields)
     return error
 
 

@@ -10,13 +10,16 @@ from service.errors import (
     Cancelled,
     CompileError,
     CompilerCrashed,
+    CompilerOutOfDisk,
     CompilerOutOfMemory,
     CompilerTimeout,
     RelaxcError,
+    StoreUnwritable,
 )
 from service.process.child import EXIT_OUT_OF_MEMORY
 from service.process.guard import Ending
 from service.process.plain import open_plain
+from service.process.quota import FULL, OVER
 from service.process.task import Task
 
 __all__ = ["error_of_ending", "log_tail", "tail_of", "with_context"]
@@ -69,6 +72,12 @@ def error_of_ending(ending: Ending | None, task: Task, stage: str | None) -> Rel
         return CompilerTimeout(f"the compile passed its limit of {limit:g} s{where}", limit_s=limit, **fields)
     if ending.cause == "hangup":
         return Cancelled(f"the compile was cancelled{where}", **fields)
+    if ending.cause == OVER:
+        limit_bytes = task.limits.disk_bytes
+        says = f"the job's files passed their limit of {limit_bytes} bytes, or cannot be counted{where}"
+        return CompilerOutOfDisk(says, limit_bytes=limit_bytes, **fields)
+    if ending.cause == FULL:
+        return StoreUnwritable(f"the disk had too little left for a job that takes much of it{where}")
     if _ran_out_of_memory(ending, task, fields["log_tail"]):
         limit_bytes = task.limits.memory_bytes
         return CompilerOutOfMemory(
@@ -92,7 +101,8 @@ def _name(number: int) -> str | None:
 
 
 def _ran_out_of_memory(ending: Ending, task: Task, tail: list[str]) -> bool:
-    """Whether memory is why it ended; of a SIGKILL, only the kernel's own count of OOM kills can tell."""
+    """Whether memory is why it ended; of a SIGKILL, only the kernel's own count of OOM kills can tell: that of the
+    job's control group, or else of the whole machine."""
     if ending.exit_code == EXIT_OUT_OF_MEMORY:
         return True
     if ending.signal == signal.SIGKILL:

@@ -3,8 +3,8 @@
 server ⇄ zygote → guard (subreaper) → init of a PID namespace, where there is one → job → g++, nvcc, …
 
 The guard is the parent of the job and the reaper of all its orphans, so that no process id that it signals can
-have been given to somebody else. It ends the job when the time is up, when the server hangs up (a cancel, or
-the server's own death), and when the job's first process has ended and others of it still run.
+have been given to somebody else. It ends the job when the time is up, when its files are too many, when the server
+hangs up (a cancel, or the server's own death), and when the job's first process has ended and others of it still run.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ import select
 import signal
 import socket
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 
+from service.errors import RelaxcError, ServiceError
 from service.process.apart import First, fork_first
 from service.process.child import run_child
-from service.process.limits import Limits, become_subreaper, kernel_oom_kills, name_process
+from service.process.group import JobGroup
+from service.process.limits import Limits, become_subreaper, kernel_oom_kills, most_processes, name_process
+from service.process.quota import OVER, Quota
 from service.process.sandbox.confine import take_back
 from service.process.task import Lines, send
 
@@ -36,10 +40,11 @@ _REAP_PAUSE_S = 0.002
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a job's first process ended: `cause` is `exit`, `timeout` or `hangup`; `signal` 0 is an exit by itself.
+    """How a job's first process ended: `cause` is `exit`, `timeout`, `hangup`, or one of `quota`'s; `signal` 0 is an
+    exit by itself.
 
-    `oom_kills` counts the processes that the kernel took for want of memory meanwhile, on the whole machine;
-    `survivors` those of the job that would not die.
+    `oom_kills` counts the processes that the kernel took for want of memory meanwhile, of the job where it has a
+    control group, else on the whole machine; `survivors` those of the job that would not die.
     """
 
     cause: str
@@ -62,21 +67,54 @@ def stand_guard(channel: socket.socket, shared: str) -> None:
     spec = next(iter(Lines(channel)), None)
     if spec is None:
         return
-    oom_kills = kernel_oom_kills()
+    oom_kills, limits = kernel_oom_kills(), Limits(**spec["limits"])
     first = fork_first(lambda place: run_child(channel, spec, place), shared)
+    try:
+        group = _group_of(spec, first, limits)
+    except OSError as error:
+        _refuse(channel, first, ServiceError(f"the job cannot be given a control group: {error}"))
+        return
     with contextlib.suppress(OSError):  # the server may be gone; then the wait ends at once
         send(channel, {"event": "started", "pid": first.pid})
     first.start()  # after the first line, so that the server knows whom it hears
-    cause = _wait(channel, first.root, Limits(**spec["limits"]).timeout_s)
-    ending = _end(cause, first, oom_kills)
+    quota = Quota(Path(spec["workdir"]), limits)
+    cause = _wait(channel, first.root, limits.timeout_s, quota)
+    ending = _end(cause, first, oom_kills, group)
+    if cause == "exit" and quota.broken() == OVER:
+        ending = replace(ending, cause=OVER)
     if not ending.survivors:
         take_back(Path(spec["workdir"]))
+    _tell_end(channel, ending)
+
+
+def _group_of(spec: dict[str, Any], first: First, limits: Limits) -> JobGroup | None:
+    """The job's own control group, with it inside, where the server has a place for such."""
+    if spec.get("groups") is None:
+        return None
+    group = JobGroup(Path(spec["groups"]), memory_bytes=limits.memory_bytes, processes=most_processes())
+    try:
+        group.take(first.root, first.pid)
+    except OSError:
+        group.close()
+        raise
+    return group
+
+
+def _refuse(channel: socket.socket, first: First, error: RelaxcError) -> None:
+    """End a job that has not begun."""
+    with contextlib.suppress(OSError):
+        send(channel, {"event": "started", "pid": first.pid})
+        send(channel, {"event": "error", "error": error.to_dict()})
+    _tell_end(channel, _end("exit", first, kernel_oom_kills(), None))
+
+
+def _tell_end(channel: socket.socket, ending: Ending) -> None:
     with contextlib.suppress(OSError):
         channel.sendall(b"\n")  # ends a line that the job was killed in
         send(channel, {"event": "ended", **asdict(ending)})
 
 
-def _wait(channel: socket.socket, root: int, timeout_s: float) -> str:
+def _wait(channel: socket.socket, root: int, timeout_s: float, quota: Quota) -> str:
     pidfd = os.pidfd_open(root)
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
@@ -84,28 +122,35 @@ def _wait(channel: socket.socket, root: int, timeout_s: float) -> str:
     deadline = time.monotonic() + timeout_s
     try:
         while (left := deadline - time.monotonic()) > 0:
-            # A minute at a time: poll takes milliseconds in a C int.
-            ready = dict(poll.poll(min(left, 60.0) * 1000 + 1))
+            ready = dict(poll.poll(min(left, quota.pause_s) * 1000 + 1))
             if pidfd in ready:
                 return "exit"
             if channel.fileno() in ready:
                 return "hangup"
+            if over := quota.broken():
+                return over
     finally:
         os.close(pidfd)
     return "timeout"
 
 
-def _end(cause: str, first: First, oom_kills_before: int) -> Ending:
-    """Kills the job's init, or its process group, then every orphan that comes to us, until there is none."""
+def _end(cause: str, first: First, oom_kills_before: int, group: JobGroup | None) -> Ending:
+    """Kills the job's group, its init or process group, then every orphan that comes to us, until there is none."""
+    if group is not None:
+        group.kill()
     os.killpg(first.root, signal.SIGKILL) if _is_leader(first.root) else os.kill(first.root, signal.SIGKILL)
     ended = first.wait()
     status, survivors = ended.status, _reap_all()
+    oom_kills = kernel_oom_kills() - oom_kills_before
+    if group is not None:
+        oom_kills = group.oom_kills()
+        group.close()
     return Ending(
         cause=cause,
         exit_code=os.WEXITSTATUS(status) if os.WIFEXITED(status) else -1,
         signal=os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
         max_rss_bytes=ended.max_rss_bytes,
-        oom_kills=kernel_oom_kills() - oom_kills_before,
+        oom_kills=oom_kills,
         survivors=survivors,
     )
 

@@ -20,6 +20,7 @@ __all__ = [
     "die_with_parent",
     "kernel_oom_kills",
     "kill_with_parent",
+    "most_processes",
     "name_process",
     "tuning_time_s",
 ]
@@ -28,28 +29,35 @@ __all__ = [
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _VMSTAT = Path("/proc/vmstat")
 
+# Processes and threads: each core has one in each of a few libraries (TVM, OpenMP, ONNX Runtime, torch), and g++ some.
+_PROCESSES, _PROCESSES_A_CORE = 256, 16
+
 _TUNE_GRACE_S = 1800.0
 """What a tuning may take beside its time: the import, the last batch, the comparisons at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Wall-clock seconds, private writable memory and file size of one job; the last two hold for each process of it.
+    """Wall-clock seconds, memory, file size, and the disk that its files take together, of one job.
 
-    Memory is RLIMIT_DATA, not RLIMIT_AS: it counts private writable pages, and neither memory-mapped weights nor the
-    address space that LLVM, glibc's arenas and the CUDA driver reserve without using. What it does not count is
-    shared memory; a limit on that needs a cgroup.
+    Memory is RLIMIT_DATA of each process, not RLIMIT_AS: it counts private writable pages, and neither memory-mapped
+    weights nor the address space that LLVM, glibc's arenas and the CUDA driver reserve without using. Where the job
+    has a control group, that holds all of its processes together to the same number, shared memory included.
+    Where less than `disk_floor_bytes` of the disk are left, a job that has taken much of it is ended.
     """
 
     timeout_s: float
     memory_bytes: int
     file_bytes: int
+    disk_bytes: int = 32 << 30
+    disk_floor_bytes: int = 0
 
     @staticmethod
     def of_settings(values: Settings | None = None) -> Limits:
         """Return the limits of one compile that the settings give."""
         values = values or settings()
-        return Limits(values.compile_timeout_s, values.compile_memory_bytes, values.compile_file_bytes)
+        memory_bytes, file_bytes = values.compile_memory_bytes, values.compile_file_bytes
+        return Limits(values.compile_timeout_s, memory_bytes, file_bytes, values.compile_disk_bytes)
 
     def for_tuning(self, time_s: float | None) -> Limits:
         """Return these with the time of a tuning: its own and some more, RELAXC_TUNE_TIMEOUT_S where it has none."""
@@ -72,6 +80,11 @@ class Limits:
         # Where the machine itself runs out of memory, a compile is what the kernel should take, not the server.
         with contextlib.suppress(PermissionError):  # in a job's sandbox, before which it has been written
             Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def most_processes() -> int:
+    """Return how many processes and threads a job may have at a time."""
+    return _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1)
 
 
 def tuning_time_s(time_s: float | None) -> float:

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -61,9 +62,13 @@ def _hang_up(channel: socket.socket) -> None:
 
 
 class Pool:
-    """Warm workers by flavour. Threads may call `run` at the same time, each for a process of its own."""
+    """Warm workers by flavour. Threads may call `run` at the same time, each for a process of its own.
+
+    `groups` is the folder in which each task gets a control group, None where there is none.
+    """
 
     def __init__(self) -> None:
+        self.groups: Path | None = None
         self._zygotes: dict[Flavour, FlavourZygote] = {}
         self._running: set[Cancellation] = set()
         self._lock = threading.Lock()
@@ -135,7 +140,7 @@ class Pool:
         with channel:
             try:
                 with contextlib.suppress(OSError):
-                    send(channel, task.to_dict())
+                    send(channel, {**task.to_dict(), "groups": None if self.groups is None else str(self.groups)})
                 cancellation.attach(channel)
                 _listen(channel, heard, on_event, time.monotonic() + task.limits.timeout_s + _GRACE_S)
             finally:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import os
-import shutil
 import tempfile
 import time
 from pathlib import Path
 from typing import BinaryIO
+
+from service.process.tree import remove_tree
 
 __all__ = ["Workspace"]
 
@@ -46,8 +46,9 @@ class Workspace:
         return Path(tempfile.mkdtemp(prefix=f"{purpose}-", dir=self.path))
 
     def remove(self, folder: Path) -> None:
-        """Remove a folder and what is in it, also what nobody but root could list."""
-        shutil.rmtree(folder, onerror=_unlock_and_retry)
+        """Remove a folder and what is in it, also what nobody but root could list; what may not be removed goes with
+        the next sweep."""
+        _removed(folder)
 
     def close(self) -> None:
         """Remove every folder given out. May be called twice."""
@@ -68,12 +69,17 @@ def _sweep(root: Path) -> None:
     for folder in root.iterdir():
         with contextlib.suppress(FileNotFoundError):  # somebody else removes it
             if folder.name.startswith(_GONE):
-                shutil.rmtree(folder, ignore_errors=True)
+                _removed(folder)
             elif folder.name.startswith(_UNBORN):
                 if time.time() - folder.stat().st_mtime > _UNBORN_LIMIT_S:
-                    shutil.rmtree(folder, ignore_errors=True)
+                    _removed(folder)
             elif _is_abandoned(folder):
-                shutil.rmtree(_put_away(folder), ignore_errors=True)
+                _removed(_put_away(folder))
+
+
+def _removed(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        remove_tree(folder)
 
 
 def _is_abandoned(folder: Path) -> bool:
@@ -83,17 +89,3 @@ def _is_abandoned(folder: Path) -> bool:
     except OSError:  # held, or not one of ours
         return False
     return True
-
-
-def _unlock_and_retry(remove: object, path: str, _: object) -> None:
-    """A job may have left a folder without permissions; what still cannot be removed goes with the next sweep.
-
-    Only folders are given any: a link, of either kind, may name a file that is not the job's.
-    """
-    with contextlib.suppress(OSError):
-        Path(path).parent.chmod(0o700)
-        if Path(path).is_dir() and not Path(path).is_symlink():
-            Path(path).chmod(0o700)
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)  # noqa: PTH108  # what rmtree itself would have called

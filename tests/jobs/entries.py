@@ -80,6 +80,25 @@ def hog(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
         taken.append(bytearray(16 << 20))
 
 
+def hog_in_children(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Has children that each take less than the limit."""
+    for _ in range(payload["count"]):
+        if os.fork() == 0:
+            taken = bytearray(payload["each_bytes"])
+            time.sleep(600 + len(taken) % 2)
+    time.sleep(600)
+
+
+def hog_shared(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Takes memory that RLIMIT_DATA does not count."""
+    import mmap
+
+    shared = mmap.mmap(-1, payload["bytes"])
+    for _ in range(payload["bytes"] >> 20):
+        shared.write(b"x" * (1 << 20))
+    emit({"event": "result"})
+
+
 def hog_in_cxx(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """What an uncaught std::bad_alloc leaves behind."""
     print("terminate called after throwing an instance of 'std::bad_alloc'", file=sys.stderr, flush=True)
@@ -91,6 +110,29 @@ def big_file(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     with (workdir / "big").open("wb") as file:
         while True:
             file.write(bytes(1 << 20))
+
+
+def fill(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Writes files of 4 MiB until it is ended: many; removed ones; in folders too deep to count, or closed to others.
+
+    `once` is eight of them, and an end as it should be; `some` is four, and none.
+    """
+    how, kept = payload["how"], []
+    for number in range({"once": 8, "some": 4}.get(how, 64)):
+        kept.append(open(f"file-{number}", "wb"))  # noqa: SIM115, PTH123  # kept open
+        kept[-1].write(bytes(4 << 20))
+        kept[-1].flush()
+        if how == "removed":
+            Path(f"file-{number}").unlink()
+        elif how == "deep":
+            for _ in range(40):
+                Path("deeper").mkdir()
+                os.chdir("deeper")
+        elif how == "closed":
+            workdir.chmod(0)
+    if how != "once":
+        time.sleep(600)
+    emit({"event": "result"})
 
 
 def sleep(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,18 @@ from service.errors import (
     Cancelled,
     CompileFailed,
     CompilerCrashed,
+    CompilerOutOfDisk,
     CompilerOutOfMemory,
     CompilerTimeout,
     ServiceError,
+    StoreUnwritable,
     UnsupportedModel,
 )
 from service.process.flavour_zygote import FlavourZygote, ZygoteGone
 from service.process.limits import Limits
 from service.process.pool import Cancellation, Pool
 from service.process.task import Flavour, Task
+from tests.disks import small_disk
 from tests.namespaces import families, outside
 from tests.waiting import PATIENCE_S, gone, until
 
@@ -161,10 +165,46 @@ def test_memory_has_a_limit(pool: Pool, task: Callable[..., Task], entry: str) -
 
 
 def test_files_have_a_limit(pool: Pool, task: Callable[..., Task], tmp_path: Path) -> None:
-    with pytest.raises(CompileFailed, match="size limit") as caught:
+    with pytest.raises(CompilerOutOfDisk, match="size limit") as caught:
         pool.run(task("big_file"), ignore)
     assert "RELAXC_COMPILE_FILE_BYTES" in caught.value.remedy
     assert (tmp_path / "big").stat().st_size == LIMITS.file_bytes
+
+
+@pytest.mark.parametrize("how", ["many", "removed", "deep", "closed"])
+def test_the_files_of_a_task_have_a_limit_together(
+    pool: Pool, task: Callable[..., Task], tmp_path: Path, how: str
+) -> None:
+    """Also those that it has removed and still has open, and those that it hides from who counts."""
+    limits = Limits(timeout_s=PATIENCE_S, memory_bytes=2 << 30, file_bytes=8 << 20, disk_bytes=32 << 20)
+    if how == "closed" and os.geteuid() == 0:
+        pytest.skip("nothing is closed to root")
+    with pytest.raises(CompilerOutOfDisk, match="their limit of 33554432 bytes") as caught:
+        pool.run(task("fill", limits=limits, how=how), ignore)
+    assert "RELAXC_COMPILE_DISK_BYTES" in caught.value.remedy
+
+
+def test_a_task_that_leaves_too_much_has_failed(pool: Pool, task: Callable[..., Task]) -> None:
+    """Also where it ended before it was counted."""
+    limits = Limits(timeout_s=60.0, memory_bytes=2 << 30, file_bytes=8 << 20, disk_bytes=1 << 20)
+    with pytest.raises(CompilerOutOfDisk):
+        pool.run(task("fill", limits=limits, how="once"), ignore)
+
+
+def test_a_task_with_many_files_is_ended_where_the_disk_has_little_left(
+    pool: Pool, task: Callable[..., Task], tmp_path: Path
+) -> None:
+    with small_disk(tmp_path / "disk", 64 << 20) as folder:
+        limits = Limits(timeout_s=PATIENCE_S, memory_bytes=2 << 30, file_bytes=8 << 20, disk_floor_bytes=48 << 20)
+        assert pool.run(replace(task("echo", limits=limits), workdir=folder), ignore) == {"payload": {}}
+        (folder / "of another").write_bytes(bytes(20 << 20))
+        with pytest.raises(StoreUnwritable, match="too little left"):
+            pool.run(replace(task("fill", limits=limits, how="some"), workdir=folder), ignore)
+
+
+def test_a_full_disk_is_named(pool: Pool, task: Callable[..., Task], tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 16 << 20) as folder, pytest.raises(StoreUnwritable, match="the disk is full"):
+        pool.run(replace(task("fill", how="once"), workdir=folder), ignore)
 
 
 def test_a_hang_ends_at_the_time_limit_with_everything_it_started(pool: Pool, task: Callable[..., Task]) -> None:

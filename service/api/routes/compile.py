@@ -48,7 +48,8 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
     **responses(
         *("invalid-option", "invalid-target", "invalid-shape"),
         *("unknown-format", "model-malformed", "model-too-large", "model-unsafe", "unsupported-model"),
-        *("compile-failed", "compiler-crashed", "compiler-timeout", "compiler-out-of-memory", "tool-missing"),
+        *("compile-failed", "compiler-crashed", "compiler-timeout", "compiler-out-of-memory", "compiler-out-of-disk"),
+        "tool-missing",
         *("server-died", "cancelled", "verification-failed", "busy", "service-error", "store-unwritable"),
         *("model-not-found", "artifact-not-found", "artifact-corrupt", "not-tuned"),
     ),

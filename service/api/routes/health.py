@@ -30,4 +30,4 @@ def readyz(request: Request) -> Ready:
     if reasons := backend_of(request).ready():
         raise ServiceError(f"the server takes no requests: {'; '.join(reasons)}", reasons=reasons)
     sandbox = {flavour.value: found for flavour, found in backend_of(request).pool.ready().items()}
-    return Ready(ready=True, sandbox=sandbox)
+    return Ready(ready=True, sandbox=sandbox, limits=backend_of(request).bound.to_dict())

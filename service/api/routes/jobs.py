@@ -85,6 +85,7 @@ async def submit_job(
 def _submit(
     request: Request, wanted: objects.JobSubmission, owner: Owner, idempotency_key: str | None
 ) -> Submitted[JobRow]:
+    backend_of(request).disks.admit()
     try:
         body = wanted.model_dump(mode="json", exclude_unset=True)
     except ValueError as error:  # pydantic goes some hundred levels down, json.loads a thousand

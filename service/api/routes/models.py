@@ -29,7 +29,14 @@ UPLOADED: dict[int | str, dict[str, Any]] = {
     201: {"model": Model, "description": "It is kept.", "headers": _LOCATION},
     **responses(
         *("invalid-option", "model-too-large", "unknown-format", "model-malformed", "model-unsafe"),
-        *("compiler-crashed", "compiler-timeout", "compiler-out-of-memory", "service-error", "store-unwritable"),
+        *(
+            "compiler-crashed",
+            "compiler-timeout",
+            "compiler-out-of-memory",
+            "compiler-out-of-disk",
+            "service-error",
+            "store-unwritable",
+        ),
     ),
 }
 

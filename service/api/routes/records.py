@@ -50,6 +50,7 @@ async def add_records(request: Request, owner: Tuner, name: Annotated[str, NAME]
     """Keep records as `relaxc records` writes them, to compile with or to start a search from; 16 MiB at most."""
     body_of(request).max_bytes = _MAX_BYTES
     text = await request.body()
+    await to_thread.run_sync(backend_of(request).disks.admit, len(text))
     row, is_new = await to_thread.run_sync(partial(backend_of(request).records.add, owner, text, name=name))
     return JSONResponse(row.to_dict(), 201 if is_new else 200, headers={"Location": f"/v1/records/{row.digest}"})
 

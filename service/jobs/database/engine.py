@@ -104,7 +104,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
-        """Open a view of one moment that writes nothing, and waits for nobody in SQLite. Raise ServiceError as above."""
+        """Open a view of one moment that writes nothing, and waits for nobody in SQLite. Raise ServiceError too."""
         try:
             with self.engine.connect().execution_options(**self._one_moment) as connection, connection.begin():
                 yield connection
@@ -121,6 +121,11 @@ class Database:
         if not self.is_sqlite:
             for limit in ("statement_timeout", "lock_timeout"):
                 connection.execute(sa.select(sa.func.set_config(limit, "0", True)))
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """The folder of its file; none where another process has its files."""
+        return (Path(str(self.engine.url.database)).parent,) if self.is_sqlite else ()
 
     def ping(self) -> str | None:
         """Why it cannot be used now, or None."""

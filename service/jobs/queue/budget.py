@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-import psutil
-
+from service import machine
 from service.config import settings
 from service.jobs.database.rows import JobKind
 
@@ -29,8 +28,8 @@ class Budget:
     """Memory that is given out to jobs. Not locked: one thread has it."""
 
     def __init__(self, limit_bytes: int) -> None:
-        """0 is four fifths of the machine's memory."""
-        self.limit_bytes = limit_bytes or int(psutil.virtual_memory().total * _SHARE_OF_MACHINE)
+        """0 is four fifths of the machine's memory, or of what its container may have."""
+        self.limit_bytes = limit_bytes or int(machine.memory_bytes() * _SHARE_OF_MACHINE)
         self._taken: dict[Hashable, int] = {}
 
     @property

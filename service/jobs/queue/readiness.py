@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from service.config import settings
 from service.jobs.database.engine import Database
 from service.jobs.database.migrate import is_current
+from service.jobs.disks import Disks
 from service.process.pool import Pool
 
 __all__ = ["reasons"]
 
 
-def reasons(database: Database, pool: Pool, root: Path) -> Iterator[str]:
+def reasons(database: Database, pool: Pool, root: Path, disks: Disks) -> Iterator[str]:
     """Return each reason as a phrase for whoever runs the server; none when all is well."""
     if why := database.ping():
         yield why
@@ -23,8 +22,8 @@ def reasons(database: Database, pool: Pool, root: Path) -> Iterator[str]:
         yield "the database has the tables of another version of relaxc"
     if not os.access(root, os.W_OK | os.X_OK):
         yield "RELAXC_CACHE_DIR cannot be written"
-    elif shutil.disk_usage(root).free < settings().disk_reserve_bytes:
-        yield "the disk of RELAXC_CACHE_DIR has less than RELAXC_DISK_RESERVE_BYTES left"
+    if why := disks.short():
+        yield why
     workers = pool.ready()
     if not workers:
         yield "no worker is warm yet"

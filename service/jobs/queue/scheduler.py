@@ -31,6 +31,7 @@ _LOG = logging.getLogger("relaxc.scheduler")
 _POLL_S = 0.5
 _FLUSH_S = 0.2
 _NO_THREAD_S = 5.0
+_NO_ROOM_S = 2.0
 _STOPPING = "the service is shutting down"
 
 
@@ -45,13 +46,16 @@ class Scheduler:
         budget: Budget,
         begin: Callable[[JobRow, int], Running],
         run: Callable[[Running], None],
+        short: Callable[[], str] = lambda: "",
     ) -> None:
+        """Nothing is started while `short` gives a reason."""
         self._database = database
         self._instance = instance
         self._slots = slots
         self._budget = budget
         self._begin = begin
         self._run = run
+        self._short = short
         self._running: dict[Claim, tuple[Running, threading.Thread]] = {}
         self._condition = threading.Condition()
         self._woken = True
@@ -157,6 +161,10 @@ class Scheduler:
         with self._database.read() as connection:
             if not jobs.any_queued(connection):
                 return
+        if why := self._short():
+            _LOG.warning("no job is started: %s", why)
+            self._pausing_until = time.monotonic() + _NO_ROOM_S
+            return
         self._making_way = False
         for lane in (False, True):
             if lane and self._making_way:

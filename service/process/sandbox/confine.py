@@ -7,6 +7,7 @@ and the job is refused without it where RELAXC_SANDBOX is `require`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import resource
 import shutil
@@ -17,11 +18,13 @@ from pathlib import Path
 
 from service.config import settings
 from service.errors import ServiceError
+from service.process.limits import most_processes
 from service.process.sandbox import landlock
 from service.process.sandbox.confinement import Confinement, Place, Sandbox
 from service.process.sandbox.kernel import drop_capabilities, prctl
 from service.process.sandbox.namespaces import keep_files, leave_network, make_reachable
 from service.process.sandbox.seccomp import filter_calls
+from service.process.tree import remove_tree, walk
 
 __all__ = ["confine", "take_back"]
 
@@ -44,8 +47,7 @@ _OWN_THREADS = Path("/proc/self/task")
 _PROCESSES_FOLDER = Path("/proc")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
-# Processes and threads: each core has one in each of a few libraries (TVM, OpenMP, ONNX Runtime, torch), and g++ some.
-_PROCESSES, _PROCESSES_A_CORE, _FILES = 256, 16, 4096
+_FILES = 4096
 
 
 def confine(workdir: Path, allowed: Confinement, place: Place) -> Sandbox:
@@ -118,8 +120,7 @@ def _restrict_files(sandbox: Sandbox, rules: list[tuple[Path, int]], *, network:
 
 def _limit_counts() -> None:
     """Bounds processes, where the user or a user namespace has a count of its own, and open files."""
-    processes = _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1)
-    for kind, limit in ((resource.RLIMIT_NPROC, processes), (resource.RLIMIT_NOFILE, _FILES)):
+    for kind, limit in ((resource.RLIMIT_NPROC, most_processes()), (resource.RLIMIT_NOFILE, _FILES)):
         _, hard = resource.getrlimit(kind)
         bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (bound, bound))
@@ -180,10 +181,22 @@ def _lend(path: Path, needed: int) -> None:
 
 
 def take_back(workdir: Path) -> None:
-    """Make what a job left ours again, once no process of it runs: a later job may get its user id."""
-    if os.geteuid() == 0:
-        for path in _tree(workdir):
-            os.chown(path, 0, 0, follow_symlinks=False)
+    """Make what a job left ours again, once no process of it runs: a later job may get its user id.
+
+    What is too deep to be walked is removed: such a job has failed.
+    """
+    if os.geteuid() != 0:
+        return
+    os.chown(workdir, 0, 0, follow_symlinks=False)
+    try:
+        for item in walk(workdir):
+            os.chown(item.name, 0, 0, dir_fd=item.parent, follow_symlinks=False)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        for child in workdir.iterdir():
+            if child.is_dir() and not child.is_symlink():
+                remove_tree(child)
 
 
 def _rules(workdir: Path, allowed: Confinement) -> Iterator[tuple[Path, int]]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,7 +23,10 @@ from service.process.sandbox.confinement import Confinement
 from service.process.task import Flavour, Task
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
 from tests.api.conftest import make_onnx
+from tests.users import as_user, open_folder
 from tests.waiting import until
+
+__all__ = ["open_folder"]
 
 ROOT = Path(__file__).parents[3]
 LIMITS = Limits(timeout_s=120.0, memory_bytes=4 << 30, file_bytes=1 << 30)
@@ -212,14 +212,6 @@ def test_a_real_compile_notices_nothing(pool: Pool, tmp_path: Path, own_user: bo
     assert (workdir / result["files"][0]).stat().st_uid == os.geteuid()
 
 
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user may enter; pytest closes its own again whenever a session starts."""
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder).chmod(0o755)
-        yield Path(folder)
-
-
 _ATTACKED = """
 import json, os, sys
 from pathlib import Path
@@ -259,7 +251,7 @@ def test_started_by_a_user_the_sandbox_is_the_same(
     attempts = {**sockets, **on_file(secret), "read": str(secret), "list": str(open_folder), "namespace": None}
     compiled = {"request": request.to_dict(), "dump_dir": None}
     said = [attempts, list(on_process(0)), compiled, str(open_folder), namespaces]
-    done = _as_user(12345, _ATTACKED, home=open_folder, said=json.dumps(said))
+    done = as_user(12345, _ATTACKED, home=open_folder, said=json.dumps(said))
     assert done.returncode == 0, done.stderr
     got, files, sandbox = json.loads(done.stdout)
     if sandbox["gaps"]:
@@ -270,33 +262,6 @@ def test_started_by_a_user_the_sandbox_is_the_same(
     assert facts_of(secret) == before
     assert files
     assert sandbox["modes"] == ("mounts" if namespaces and "modes" not in sandbox["missing"] else "filter")
-
-
-_BECOME = """
-import os, sys
-from pathlib import Path
-from service.process.sandbox.namespaces import make_reachable
-user, code = int(sys.argv[1]), sys.argv[2]
-try:
-    make_reachable([Path(name) for name in {*sys.path, sys.prefix, sys.base_prefix, os.getcwd()} if name])
-except OSError as error:
-    sys.exit(f"no mounts: {error}")
-os.chdir(os.getcwd())
-os.setgroups([])
-os.setresgid(user, user, user)
-os.setresuid(user, user, user)
-os.execv(sys.executable, [sys.executable, "-c", code])
-"""
-"""Runs code as a user from whom our files may be hidden, as a clone in the home of root is: the way there is opened."""
-
-
-def _as_user(user: int, code: str, home: Path, said: str) -> subprocess.CompletedProcess[str]:
-    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(home)}
-    command = [sys.executable, "-c", _BECOME, str(user), code]
-    done = subprocess.run(command, env=environment, cwd=ROOT, input=said, capture_output=True, text=True, check=False)
-    if done.stderr.startswith("no mounts: "):
-        pytest.skip("needs a home that others may pass, or the right to mount: " + done.stderr)
-    return done
 
 
 @pytest.mark.parametrize("entry", ["segfault", "bug"])
