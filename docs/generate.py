@@ -10,6 +10,7 @@ from typing import Any
 
 from docs.cli_page import cli_page
 from docs.layout_page import layout_page
+from docs.retention_page import retention_page
 from service import errors
 from service.config import Settings
 
@@ -164,6 +165,7 @@ PAGES = {
     _HERE / "pipeline.md": pipeline_page,
     _HERE / "layout.md": layout_page,
     _HERE / "cli.md": cli_page,
+    _HERE / "retention.md": lambda: retention_page(_table),
 }
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from service.errors import InvalidOption
 __all__ = ["Settings", "settings"]
 
 GIB = 1 << 30
+_DAY_S = 24 * 3600.0
 
 
 def _setting(default: Any, help: str, *, unit: str = "", affects_artifact: bool = False, **constraints: Any) -> Any:
@@ -109,12 +110,54 @@ class Settings(BaseSettings):
     server_lease_s: float = _setting(
         20.0, "Silence after which other servers of the same database take a server for dead.", unit="s", ge=2
     )
+
+    # What is deleted, and when (docs/retention.md)
     upload_expiry_s: float = _setting(
-        24 * 3600.0, "Age of its last byte after which an unfinished upload is dropped.", unit="s", gt=0
+        _DAY_S, "Age of its last byte after which an unfinished upload is dropped.", unit="s", gt=0
     )
     job_expiry_s: float = _setting(
-        30 * 24 * 3600.0, "Age after which a job that has ended is forgotten, with its events and log.", unit="s", gt=0
+        30 * _DAY_S,
+        "Age after which a job that has ended is forgotten, with its events, log and report; 0 is never.",
+        unit="s",
+        ge=0,
     )
+    model_expiry_s: float = _setting(
+        0.0, "Time without use after which a model is taken from its owner; 0 is never.", unit="s", ge=0
+    )
+    artifact_expiry_s: float = _setting(
+        0.0,
+        "Time without use after which an artifact is taken from its owner, whose file the store may have removed "
+        "before; 0 is never.",
+        unit="s",
+        ge=0,
+    )
+    records_expiry_s: float = _setting(
+        0.0, "Time without use after which a record set is taken from its owner; 0 is never.", unit="s", ge=0
+    )
+    delivery_expiry_s: float = _setting(
+        7 * _DAY_S, "Age after which a webhook call that has arrived, or was given up, is forgotten.", unit="s", gt=0
+    )
+    idempotency_expiry_s: float = _setting(
+        _DAY_S, "Age after which an Idempotency-Key may be used for another request.", unit="s", gt=0
+    )
+    audit_expiry_s: float = _setting(
+        400 * _DAY_S, "Age after which a row of the audit log is deleted; 0 is never.", unit="s", ge=0
+    )
+    orphan_expiry_s: float = _setting(
+        3600.0,
+        "Age after which bytes are deleted that no row names, and what a dead process left half written.",
+        unit="s",
+        ge=60,
+    )
+
+    bucket_sweep_s: float = _setting(
+        0.0,
+        "Pause between two searches of the S3 bucket for objects that no row names, to delete them; 0 is never. Only "
+        "for a bucket and prefix that no other database uses.",
+        unit="s",
+        ge=0,
+    )
+
     webhook_secret: SecretStr = _setting(
         SecretStr(""), "Secret that signs the webhooks of a server without keys; empty leaves them unsigned."
     )

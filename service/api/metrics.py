@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from service.errors import ServiceError
@@ -14,6 +14,7 @@ from service.jobs.backend import Backend
 from service.jobs.database import jobs
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
+from service.jobs.queue.retention import METRIC
 
 __all__ = ["Metrics"]
 
@@ -107,9 +108,10 @@ class _OfBackend(Collector):
             disk = GaugeMetricFamily(name, help)
             disk.add_metric([], size)
             yield disk
+        yield from self._retention()
         up = GaugeMetricFamily("relaxc_database_up", "Whether the database answers.")
         try:
-            depth = self._depth()
+            depth, sizes = self._depth(), self._backend.database.sizes()
         except ServiceError:
             up.add_metric([], 0)
         else:
@@ -120,7 +122,26 @@ class _OfBackend(Collector):
             for (kind, state), count in depth.items():
                 queue.add_metric([kind.value, state.value], count)
             yield queue
+            whole = GaugeMetricFamily(
+                "relaxc_database_bytes", "Size of the database; `free` is what SQLite will use again.", labels=["part"]
+            )
+            for part, value in sizes.items():
+                whole.add_metric([part], value)
+            yield whole
         yield up
+
+    def _retention(self) -> Iterator[Metric]:
+        sweep = self._backend.retention
+        removed = CounterMetricFamily(METRIC, "What retention deleted (docs/retention.md).", labels=["place", "name"])
+        for (place, name), count in sweep.removed.counts().items():
+            removed.add_metric([place.value, name], count)
+        yield removed
+        if sweep.finished is not None:
+            last = GaugeMetricFamily(
+                "relaxc_retention_finished_seconds", "Unix time of the last sweep that came to its end."
+            )
+            last.add_metric([], sweep.finished)
+            yield last
 
     def _depth(self) -> dict[tuple[JobKind, State], int]:
         with self._backend.database.read() as connection:

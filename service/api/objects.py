@@ -42,6 +42,9 @@ _A_TIME = "2026-11-21T08:00:00.000Z"
 
 Digest = Annotated[str, Field(pattern=DIGEST, examples=[_A_DIGEST])]
 Time = Annotated[str, Field(examples=[_A_TIME])]
+Expires = Time | None
+"""From when on it may be deleted, unless a job needs it then; null is never."""
+
 Scope = Literal["read", "compile", "tune", "admin"]
 
 
@@ -72,8 +75,8 @@ class Progress(BaseModel):
     total: int
 
 
-class Job(BaseModel):
-    """A job as it is now."""
+class ListedJob(BaseModel):
+    """A job in a list: without its result, and of its error without the fields."""
 
     id: str = Field(examples=[_A_JOB])
     kind: JobKind
@@ -91,19 +94,25 @@ class Job(BaseModel):
     attempts: int = Field(description="How often a server has begun it, since it last got on.")
     artifact: Digest | None
     records: Digest | None
-    result: dict[str, Any] | None
     error: JobError | None
     request_key: str = Field(description="Equal requests have equal ones.")
     created: Time
     started: Time | None
     finished: Time | None
+    expires: Expires = Field(description="When it may be forgotten, once it has ended; null is never.")
     links: Links
+
+
+class Job(ListedJob):
+    """A job as it is now."""
+
+    result: dict[str, Any] | None
 
 
 class JobPage(BaseModel):
     """Some jobs, the newest first; `next` is the `cursor` of what follows."""
 
-    jobs: list[Job]
+    jobs: list[ListedJob]
     next: str | None = Field(description="Absent at the end: null.")
 
 
@@ -159,6 +168,7 @@ class Model(BaseModel):
     format: str = Field(examples=["onnx"])
     size_bytes: int
     created: Time
+    expires: Expires = Field(description="When it may be deleted, if nobody uses it until then; null is never.")
     links: Links
 
 
@@ -184,6 +194,7 @@ class RecordSet(BaseModel):
     count: int = Field(description="How many records.")
     size_bytes: int
     created: Time
+    expires: Expires = Field(description="When it may be deleted, if nobody uses it until then; null is never.")
     job: str | None = Field(description="The tuning that made it.", examples=[_A_JOB])
     links: Links
 

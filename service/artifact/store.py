@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -56,6 +56,10 @@ class Store:
     def __init__(self, root: Path, max_bytes: int) -> None:
         self.root = root
         self.max_bytes = max_bytes
+        self.spared: Callable[[], Collection[str] | None] = tuple
+        """What says which artifacts `gc` leaves alone for now; None where that cannot be said, and all stay."""
+        self.removed: Callable[[int], object] = lambda count: None
+        """Is told how many were removed."""
         self._staging = root / "staging"
 
     def _folder(self, digest: str) -> Path:
@@ -231,7 +235,7 @@ class Store:
     def gc(self, max_bytes: int | None = None, *, keep: Collection[str] = (), grace_s: float = _GRACE_S) -> list[Entry]:
         """Remove the least recently used artifacts until the rest has at most `max_bytes` (the store's own limit).
 
-        What is open, in `keep`, or was used in the last `grace_s` seconds stays, so the rest may be larger.
+        What is open, `spared`, in `keep`, or was used in the last `grace_s` seconds stays, so the rest may be larger.
         Returns what was removed; also sweeps what dead processes left.
         """
         limit = self.max_bytes if max_bytes is None else max_bytes
@@ -239,11 +243,13 @@ class Store:
         self.sweep()
         entries = sorted(self._entries(), key=lambda entry: entry.used_at)
         total, removed = sum(entry.size_bytes for entry in entries), []
-        for entry in entries:
+        spared = self.spared() if total > limit else ()
+        for entry in entries if spared is not None else ():
             if total <= limit:
                 break
             if (
                 entry.digest not in keep
+                and entry.digest not in (spared or ())
                 and entry.used_at <= now - grace_s
                 and remove_folder(entry.folder, self._staging)
             ):
@@ -251,6 +257,7 @@ class Store:
                 total -= entry.size_bytes
         if removed:
             self._forget({entry.digest for entry in removed})
+            self.removed(len(removed))
         return removed
 
     def sweep(self) -> None:

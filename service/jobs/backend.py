@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -31,10 +32,11 @@ from service.jobs.queue.hub import Hub
 from service.jobs.queue.keeper import Keeper, Periodic
 from service.jobs.queue.kinds import ENTRIES, Kinds
 from service.jobs.queue.readiness import reasons
+from service.jobs.queue.retention import Place
 from service.jobs.queue.running import Running, Watch
 from service.jobs.queue.scheduler import Scheduler
 from service.jobs.queue.submission import Submission
-from service.jobs.queue.sweep import sweep
+from service.jobs.queue.sweep import Sweep
 from service.jobs.queue.trials import settle_ended
 from service.jobs.webhooks.deliver import Webhooks
 from service.process.groups import bound_of_settings
@@ -102,6 +104,9 @@ class Backend:
         self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
         self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
         self.records = RecordSets(self.database, self.blobs)
+        self.retention = Sweep(self.database, self.blobs, self.uploads, self.models, self.records)
+        self.store.spared = self.retention.needed_artifacts
+        self.store.removed = partial(self.retention.removed.add, Place.CACHE, "artifacts")
         self.watchers: list[Watch] = []
         self._stopped = False
         slots = {False: workers or values.workers, True: values.tune_workers}
@@ -164,12 +169,12 @@ class Backend:
         return [*stopped, *reasons(self.database, self.pool, self.store.root, self.disks)]
 
     def sweep(self) -> None:
-        """Remove what is old (`service.jobs.queue.sweep`); it is done every ten minutes anyway."""
+        """Remove what is old (`service.jobs.queue.retention`); it is done every ten minutes anyway."""
         self.workspace.sweep()
         if self.bound.groups is not None:
             self.bound.groups.sweep()
         self.store.sweep()
-        sweep(self.database, self.blobs, self.uploads, self.models, self.records)
+        self.retention()
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Start no more jobs, give those that run `drain_s` seconds, and queue the others for the next server.
@@ -191,6 +196,7 @@ class Backend:
     def close(self) -> None:
         """Stop, and remove the folders. May be called twice."""
         self.stop()
+        self.retention.close()
         for periodic in self._periodic:
             periodic.close()
         self._periodic = []

@@ -307,9 +307,17 @@ def boast(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     raise service.errors.UnsupportedModel("m" * 1_000_000, nodes=["n" * 1_000_000])
 
 
+def stages(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Tells the twelve events of a compile's six stages, then leaves what one makes."""
+    for stage in ("import", "optimize", "schedule", "build", "verify", "pack"):
+        emit({"event": "stage", "stage": stage, "state": "start"})
+        emit({"event": "stage", "stage": stage, "state": "done", "seconds": 0.01})
+    made(payload, workdir, emit)
+
+
 _BY_SEED = (
     *(made, segfault, sleep, hog, bug, link_out, path_out, refuse, link_log, pipe_log),
-    *(halves, forge, boast),
+    *(halves, forge, boast, stages),
 )
 
 

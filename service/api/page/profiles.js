@@ -14,8 +14,8 @@ export function profileIn(result) {
 export async function profileOf(digest, signal) {
   try {
     const { jobs } = await get("/v1/jobs?kind=bench&state=succeeded&limit=100", { signal });
-    const bench = jobs.find((job) => job.artifact === digest && profileIn(job.result));
-    return bench ? profileIn(bench.result) : null;
+    const bench = jobs.find((job) => job.artifact === digest);
+    return bench ? profileIn((await get(bench.links.self, { signal })).result) : null;
   } catch (problem) {
     if (problem.status === 403 || problem.status === 404) return null;
     throw problem;

@@ -122,9 +122,9 @@ def list_jobs(
         str | None, Query(max_length=200, pattern=r"^[\x21-\x7e]+$", description="`next` of the page before.")
     ] = None,
 ) -> Response:
-    """Return the newest first, a page at a time."""
+    """Return the newest first, a page at a time; results, and the fields of errors, are in the answer for one job."""
     page = backend_of(request).jobs.list(owner, state=state, kind=kind, model=model, limit=limit, cursor=cursor)
-    return JSONResponse({"jobs": [row.to_dict() for row in page.jobs], "next": page.next})
+    return JSONResponse({"jobs": [row.listed() for row in page.jobs], "next": page.next})
 
 
 @router.get("/{id}", response_model=objects.Job, responses=responses("job-not-found"), summary="One job")

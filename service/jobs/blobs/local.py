@@ -11,16 +11,18 @@ from pathlib import Path
 from service.artifact.atomic import sweep_staging, sync
 from service.errors import StoreUnwritable
 
-__all__ = ["LocalBlobs", "is_blob_name"]
+__all__ = ["KINDS", "LocalBlobs", "is_blob_name"]
+
+KINDS = frozenset(("artifacts", "jobs", "keys", "models", "records"))
+"""What names begin with: `service.jobs.queue.retention` says when each is deleted."""
 
 _NAME = re.compile(r"[a-z]+(/(?!\.\.?(/|$))[^/\\\x00-\x1f\x7f]{1,255}){1,3}")
-_STALE_S = 3600.0
 _TRIES = 100  # to make a folder that others remove; each lost try needs one of them between two system calls
 
 
 def is_blob_name(name: str) -> bool:
-    """Return whether this is a name that a blob may have: a kind, then plain names; no way out of the folder."""
-    return _NAME.fullmatch(name) is not None
+    """Return whether this is a name that a blob may have: one of KINDS, then plain names; no way out of the folder."""
+    return _NAME.fullmatch(name) is not None and name.partition("/")[0] in KINDS
 
 
 class LocalBlobs:
@@ -38,7 +40,7 @@ class LocalBlobs:
         return self.root / name
 
     def staged(self) -> Path:
-        """Return a path of the same file system to write to before `put`; what is left there for an hour is removed."""
+        """Return a path of the same file system to write to before `put`; what is left there is removed."""
         return self._staging / uuid.uuid4().hex
 
     def put(self, name: str, file: Path) -> Path:
@@ -66,9 +68,9 @@ class LocalBlobs:
             except OSError:  # others are in it, or it has gone
                 return
 
-    def sweep(self) -> None:
-        """Remove what dead processes left half written."""
-        sweep_staging(self._staging, time.time() - _STALE_S)
+    def sweep(self, older_than_s: float) -> None:
+        """Remove what dead processes left half written, and have not touched for that long."""
+        sweep_staging(self._staging, time.time() - older_than_s)
 
 
 def _move(file: Path, path: Path) -> None:

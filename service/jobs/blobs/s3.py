@@ -4,16 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from service.errors import InvalidOption, StoreUnwritable
 
-__all__ = ["S3Blobs"]
+__all__ = ["Listed", "S3Blobs"]
 
 _PART_BYTES = 16 << 20
+_SMALL_BYTES = 64 << 10
 _MISSING = {"404", "NoSuchKey", "NotFound"}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An object of the bucket, and the Unix time at which it was put there last."""
+
+    name: str
+    modified: float
 
 
 class S3Blobs:
@@ -55,6 +65,25 @@ class S3Blobs:
         """Delete the object; nothing where there is none. Raise StoreUnwritable."""
         with self._failing(f"{name} cannot be removed"):
             self._client.delete_object(Bucket=self._bucket, Key=self._prefix + name)
+
+    def read(self, name: str) -> bytes | None:
+        """Return the beginning of a small object; None where there is none. Raise StoreUnwritable."""
+        with self._failing(f"{name} cannot be fetched"):
+            try:
+                found = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
+            except self._client.exceptions.ClientError as error:
+                if error.response.get("Error", {}).get("Code") not in _MISSING:
+                    raise
+                return None
+            return bytes(found["Body"].read(_SMALL_BYTES))
+
+    def names(self, after: str) -> list[Listed]:
+        """Return the next objects whose names are over `after`, in order, a thousand at most. Raise StoreUnwritable."""
+        with self._failing("the bucket cannot be listed"):
+            start = {"StartAfter": self._prefix + after} if after else {}
+            page = self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, **start)
+        found = page.get("Contents", ())
+        return [Listed(each["Key"][len(self._prefix) :], each["LastModified"].timestamp()) for each in found]
 
     def close(self) -> None:
         """Close its connections."""

@@ -7,15 +7,16 @@ import time
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from service.jobs.database import uses
 from service.jobs.database.tables import artifacts
-from service.jobs.database.upsert import insert_new
 
 __all__ = ["has", "own"]
 
 
 def own(connection: Connection, owner: str, digest: str) -> None:
     """Let `owner` fetch it from now on."""
-    insert_new(connection, artifacts, owner=owner, digest=digest, created=time.time())
+    now = time.time()
+    uses.insert_or_touch(connection, artifacts, owner, digest, created=now, used=now)
 
 
 def has(connection: Connection, owner: str | None, digest: str) -> bool:

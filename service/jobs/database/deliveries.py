@@ -22,7 +22,6 @@ __all__ = [
     "insert",
     "next_due",
     "owners_due",
-    "remove_old",
     "take_due",
 ]
 
@@ -106,14 +105,6 @@ def failed(connection: Connection, id: int, why: str, due: float | None) -> None
     """It did not arrive; it is tried again at the Unix time `due`, or never."""
     columns = {"state": "failed"} if due is None else {"due": due}
     connection.execute(sa.update(deliveries).where(deliveries.c.id == id).values(last_error=why[:500], **columns))
-
-
-def remove_old(connection: Connection, before: float) -> None:
-    """Remove those made before this time that are settled."""
-    settled = sa.delete(deliveries).where(
-        deliveries.c.state.in_(["delivered", "failed"]), deliveries.c.created < before
-    )
-    connection.execute(settled)
 
 
 def _insert(connection: Connection, job: JobRow, url: str, **columns: str) -> None:

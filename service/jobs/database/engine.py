@@ -26,6 +26,10 @@ __all__ = ["Database", "now", "url_of_settings"]
 _BUSY_MS = 30_000
 """How long SQLite waits for another writer; each of our transactions takes milliseconds."""
 
+_INCREMENTAL = 2
+_FREE_PAGES = 1000
+_WAL_BYTES = 64 << 20
+
 _POOL = 16
 _POOL_WAIT_S = 10.0
 """How long a call waits for one of the pool's connections, when all hang with their database."""
@@ -127,6 +131,37 @@ class Database:
         """The folder of its file; none where another process has its files."""
         return (Path(str(self.engine.url.database)).parent,) if self.is_sqlite else ()
 
+    def give_back(self, pages: int) -> bool:
+        """Give at most so many free pages of an SQLite file back to the file system; return whether any was given.
+
+        An eighth of the pages stays free for what is written next. Files that were made before 0006 keep their free
+        pages, and use them again; PostgreSQL's autovacuum does either by itself.
+        """
+        if not self.is_sqlite:
+            return False
+        with self.begin() as connection:
+            mode, total, free = (
+                connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+                for name in ("auto_vacuum", "page_count", "freelist_count")
+            )
+            spare = free - max(_FREE_PAGES, total // 8)
+            if mode != _INCREMENTAL or spare <= 0:
+                return False
+            for _ in range(min(spare, pages)):
+                connection.exec_driver_sql("PRAGMA incremental_vacuum(1)")  # sqlite3 makes one step of one without rows
+        return True
+
+    def sizes(self) -> dict[str, int]:
+        """Return its size in bytes, and of an SQLite file how much of that is free. Raise ServiceError."""
+        with self.read() as connection:
+            if not self.is_sqlite:
+                return {"all": connection.scalar(sa.select(sa.func.pg_database_size(sa.func.current_database()))) or 0}
+            page, total, free = (
+                connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+                for name in ("page_size", "page_count", "freelist_count")
+            )
+        return {"all": page * total, "free": page * free}
+
     def ping(self) -> str | None:
         """Why it cannot be used now, or None."""
         try:
@@ -211,7 +246,10 @@ def _sqlite(url: URL) -> Engine:
         connection.isolation_level = None  # we say BEGIN ourselves: sqlite3 would say it too late
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
+        if not cursor.execute("PRAGMA page_count").fetchone()[0]:  # it is set for good before WAL makes the first page
+            cursor.execute("PRAGMA auto_vacuum = INCREMENTAL")
         _set_wal(cursor)
+        cursor.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
         # FULL: an accepted job is on the disk before its 202 is sent, also when the power goes.
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.execute("PRAGMA foreign_keys = ON")

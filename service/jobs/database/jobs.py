@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import secrets
 import time
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from service.errors import InvalidOption
+from service.jobs.database import cursors
 from service.jobs.database.rows import JobKind, JobPage, JobRow
-from service.jobs.database.tables import job_events, job_trials, jobs
+from service.jobs.database.tables import jobs
 from service.jobs.database.upsert import insert_new
 from service.jobs.job import Claim, State
 
@@ -26,7 +25,6 @@ __all__ = [
     "insert",
     "new_id",
     "page",
-    "remove_ended",
     "row_of",
     "running_on",
     "waiting",
@@ -34,6 +32,19 @@ __all__ = [
 
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LETTERS = 22  # 131 bits
+
+_LISTED_CHARS = 500
+"""Of an error's message."""
+
+_ERROR = {
+    **{name: jobs.c.error[name].as_string() for name in ("code", "remedy", "fault", "node")},
+    "message": sa.func.substr(jobs.c.error["message"].as_string(), 1, _LISTED_CHARS),
+    "retryable": jobs.c.error["retryable"].as_boolean(),
+}
+_LISTED = (
+    *(column for column in jobs.c if column.name not in ("result", "error")),
+    *(value.label(f"error_{name}") for name, value in _ERROR.items()),
+)
 
 
 def new_id() -> str:
@@ -43,12 +54,16 @@ def new_id() -> str:
 
 def row_of(row: Row[Any]) -> JobRow:
     """Return a row of the table as a value."""
-    values = dict(row._mapping)
+    return _row(dict(row._mapping))
+
+
+def _row(values: dict[str, Any]) -> JobRow:
     done, total = values.pop("done"), values.pop("total")
     for name in ("weight", "memory_bytes"):
         del values[name]
     progress = None if done is None or total is None else (done, total)
-    return JobRow(**{**values, "kind": JobKind(row.kind), "state": State(row.state), "progress": progress})
+    typed = {"kind": JobKind(values["kind"]), "state": State(values["state"]), "progress": progress}
+    return JobRow(**{**values, **typed})
 
 
 def insert(connection: Connection, **values: Any) -> str | None:
@@ -91,31 +106,26 @@ def page(
     limit: int,
     cursor: str | None,
 ) -> JobPage:
-    """Return jobs, the newest first, of all owners if None is named. Raise InvalidOption for a foreign cursor."""
-    wanted = sa.select(jobs).order_by(jobs.c.number.desc()).limit(limit + 1)
+    """Return jobs without results, the newest first, of all owners if None is named; of an error without its fields.
+
+    Either may have a mebibyte. Raise InvalidOption for a foreign cursor.
+    """
+    wanted = sa.select(*_LISTED).order_by(jobs.c.number.desc()).limit(limit + 1)
     for column, value in ((jobs.c.owner, owner), (jobs.c.state, state), (jobs.c.kind, kind), (jobs.c.model, model)):
         if value is not None:
             wanted = wanted.where(column == str(value))
     if cursor is not None:
-        wanted = wanted.where(jobs.c.number < _number_of(cursor))
-    found = [row_of(row) for row in connection.execute(wanted)]
-    shown = tuple(found[:limit])
-    return JobPage(shown, _cursor_of(shown[-1].number) if len(found) > limit else None)
+        (number,) = cursors.read(cursor, int)
+        wanted = wanted.where(jobs.c.number < number)
+    rows = connection.execute(wanted).all()
+    shown = tuple(_listed(row) for row in rows[:limit])
+    return JobPage(shown, cursors.written(shown[-1].number) if len(rows) > limit else None)
 
 
-def _cursor_of(number: int) -> str:
-    return base64.urlsafe_b64encode(f"n{number}".encode()).decode().rstrip("=")
-
-
-def _number_of(cursor: str) -> int:
-    try:
-        text = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode("ascii")
-        number = int(text.removeprefix("n"))
-    except ValueError:
-        number = -1
-    if not 0 <= number < 2**63 or _cursor_of(number) != cursor:
-        raise InvalidOption("the cursor is none that this service gave", option="cursor")
-    return number
+def _listed(row: Row[Any]) -> JobRow:
+    values = dict(row._mapping)
+    error = {name: values.pop(f"error_{name}") for name in _ERROR}
+    return _row({**values, "result": None, "error": {**error, "fields": {}} if error["code"] else None})
 
 
 def count(connection: Connection) -> dict[State, int]:
@@ -136,18 +146,6 @@ def waiting(connection: Connection, owner: str) -> tuple[int, int]:
     mine = sa.func.coalesce(sa.func.sum(sa.case((jobs.c.owner == owner, 1), else_=0)), 0)
     row = connection.execute(sa.select(sa.func.count(), mine).where(jobs.c.state == State.QUEUED)).one()
     return int(row[0]), int(row[1])
-
-
-def remove_ended(connection: Connection, before: float, limit: int = 500) -> list[tuple[Claim, JobKind]]:
-    """Remove jobs that ended before this time, with their events; return their last claims, and their kinds."""
-    old = sa.select(jobs.c.id, jobs.c.epoch, jobs.c.kind).where(jobs.c.finished < before)
-    rows = connection.execute(old.order_by(jobs.c.finished).limit(limit)).all()
-    ids = [row.id for row in rows]
-    if ids:
-        connection.execute(sa.delete(job_trials).where(job_trials.c.job.in_(ids)))
-        connection.execute(sa.delete(job_events).where(job_events.c.job.in_(ids)))
-        connection.execute(sa.delete(jobs).where(jobs.c.id.in_(ids)))
-    return [((row.id, row.epoch), JobKind(row.kind)) for row in rows]
 
 
 def any_queued(connection: Connection) -> bool:

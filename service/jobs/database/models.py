@@ -9,6 +9,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from service.jobs.database import uses
 from service.jobs.database.rows import ModelFile, ModelRow
 from service.jobs.database.tables import jobs, model_aliases, model_contents, model_files, models
 from service.jobs.database.upsert import insert_new
@@ -43,7 +44,8 @@ def insert(connection: Connection, row: ModelRow, folder: str) -> bool:
     else:
         other = sa.or_(*(model_contents.c[name] != value for name, value in facts.items()))
         connection.execute(sa.update(model_contents).where(model_contents.c.digest == row.digest, other).values(facts))
-    return insert_new(connection, models, owner=row.owner, digest=row.digest, name=row.name, created=row.created)
+    theirs = {"name": row.name, "created": row.created, "used": row.used}
+    return uses.insert_or_touch(connection, models, row.owner, row.digest, **theirs)
 
 
 def content(connection: Connection, digest: str) -> Content | None:
@@ -122,4 +124,5 @@ def _unneeded() -> tuple[sa.ColumnElement[bool], ...]:
 
 def _row(row: Row[Any], files: Sequence[ModelFile]) -> ModelRow:
     format = ModelFormat(row.format)
-    return ModelRow(row.owner, row.digest, row.name, format, row.size_bytes, row.created, tuple(files))
+    facts = row.owner, row.digest, row.name, format, row.size_bytes, row.created, row.used
+    return ModelRow(*facts, tuple(files))

@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.tables import jobs, model_contents, record_sets
+from service.jobs.database.tables import artifacts, jobs, model_contents, record_sets
 
-__all__ = ["KINDS", "unknown"]
+__all__ = ["KINDS", "LOCAL", "unknown"]
 
-_COLUMNS = {
-    "jobs": jobs.c.id,
-    "models": sa.func.coalesce(model_contents.c.folder, model_contents.c.digest),
-    "records": record_sets.c.digest,
+_Names = Sequence[str]
+
+
+def _folders(names: _Names) -> sa.Select[Any] | sa.CompoundSelect[Any]:
+    """By two indexes; before 0003 a model's folder was its digest."""
+    named = sa.select(model_contents.c.folder).where(model_contents.c.folder.in_(names))
+    former = model_contents.c.folder.is_(None), model_contents.c.digest.in_(names)
+    return sa.union_all(named, sa.select(model_contents.c.digest).where(*former))
+
+
+_KNOWN: dict[str, Callable[[_Names], sa.Select[Any] | sa.CompoundSelect[Any]]] = {
+    "jobs": lambda names: sa.select(jobs.c.id).where(jobs.c.id.in_(names)),
+    "models": _folders,
+    "records": lambda names: sa.select(record_sets.c.digest).where(record_sets.c.digest.in_(names)),
+    "artifacts": lambda names: sa.select(artifacts.c.digest).where(artifacts.c.digest.in_(names)),
 }
 
-KINDS = tuple(_COLUMNS)
-"""The folders of blobs whose names are ids of rows."""
+KINDS = tuple(_KNOWN)
+"""The kinds of blobs whose second name is the id of a row."""
 
-_BATCH = 500
+LOCAL = tuple(kind for kind in KINDS if kind != "artifacts")
+"""Those that are in the folder; artifacts are in the bucket alone."""
 
 
 def unknown(connection: Connection, kind: str, names: Sequence[str]) -> list[str]:
-    """Those of `names` that no row has."""
-    column = _COLUMNS[kind]
-    known: set[str] = set()
-    for batch in _batches(names):
-        known.update(connection.scalars(sa.select(column).where(column.in_(batch))))
+    """Those of `names`, a few hundred at most, that no row has."""
+    known = {row[0] for row in connection.execute(_KNOWN[kind](names))}
     return [name for name in names if name not in known]
-
-
-def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
-    return (names[i : i + _BATCH] for i in range(0, len(names), _BATCH))

@@ -8,16 +8,16 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
+from service.jobs.database import uses
 from service.jobs.database.rows import RecordsRow
 from service.jobs.database.tables import record_sets
-from service.jobs.database.upsert import insert_new
 
 __all__ = ["find", "insert", "owned"]
 
 
 def insert(connection: Connection, row: RecordsRow) -> bool:
     """Give `row.owner` the set; return False when it had it already."""
-    return insert_new(connection, record_sets, **asdict(row))
+    return uses.insert_or_touch(connection, record_sets, **asdict(row))
 
 
 def find(connection: Connection, owner: str | None, digest: str) -> RecordsRow | None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
+from service.config import settings
 from service.jobs.job import Claim, State
 from service.request import CompileOptions, ModelFormat
 
@@ -25,6 +26,7 @@ __all__ = [
     "Owner",
     "OwnerRow",
     "RecordsRow",
+    "expires",
     "iso_time",
 ]
 
@@ -164,6 +166,11 @@ class JobRequest:
     name: str | None = None
 
 
+def expires(since: float | None, after_s: float) -> float | None:
+    """Return from when on what is unused, or ended, since then may be deleted; None for never, and not known yet."""
+    return None if since is None or not after_s else since + after_s
+
+
 def iso_time(seconds: float | None) -> str | None:
     """Unix time as `2026-11-21T08:00:00.000Z`."""
     if seconds is None:
@@ -217,6 +224,10 @@ class JobRow:
         """Whether it is in one of its three last states."""
         return self.state not in (State.QUEUED, State.RUNNING)
 
+    def listed(self) -> dict[str, Any]:
+        """Return the job as a list has it, without its result."""
+        return {name: value for name, value in self.to_dict().items() if name != "result"}
+
     def to_dict(self) -> dict[str, Any]:
         """Return the job as JSON, the same over HTTP and in a webhook (docs/api.md).
 
@@ -252,13 +263,14 @@ class JobRow:
             "created": iso_time(self.created),
             "started": iso_time(self.started),
             "finished": iso_time(self.finished),
+            "expires": iso_time(expires(self.finished, settings().job_expiry_s)),
             "links": links,
         }
 
 
 @dataclass(frozen=True, slots=True)
 class JobPage:
-    """Some jobs, newest first; `next` is the cursor of what follows, None at the end."""
+    """Some jobs without results, newest first; `next` is the cursor of what follows, None at the end."""
 
     jobs: tuple[JobRow, ...]
     next: str | None
@@ -290,7 +302,10 @@ class ModelFile:
 
 @dataclass(frozen=True, slots=True)
 class ModelRow:
-    """An uploaded model: `files` has the model's own first, then external data; `name` is what its sender calls it."""
+    """An uploaded model: `files` has the model's own first, then external data; `name` is what its sender calls it.
+
+    `used` is the Unix time at which its owner last sent or used it, to a day.
+    """
 
     owner: str
     digest: str
@@ -298,6 +313,7 @@ class ModelRow:
     format: ModelFormat
     size_bytes: int
     created: float
+    used: float
     files: tuple[ModelFile, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -308,13 +324,14 @@ class ModelRow:
             "format": self.format.value,
             "size_bytes": self.size_bytes,
             "created": iso_time(self.created),
+            "expires": iso_time(expires(self.used, settings().model_expiry_s)),
             "links": {"self": f"/v1/models/{self.digest}"},
         }
 
 
 @dataclass(frozen=True, slots=True)
 class RecordsRow:
-    """A record set: `count` records; `job` is the tuning that made it, None where it was sent in."""
+    """A record set: `count` records; `job` is the tuning that made it, None where it was sent; `used` as a model's."""
 
     owner: str
     digest: str
@@ -322,6 +339,7 @@ class RecordsRow:
     count: int
     size_bytes: int
     created: float
+    used: float
     job: str | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -332,6 +350,7 @@ class RecordsRow:
             "count": self.count,
             "size_bytes": self.size_bytes,
             "created": iso_time(self.created),
+            "expires": iso_time(expires(self.used, settings().records_expiry_s)),
             "job": self.job,
             "links": {"self": f"/v1/records/{self.digest}"},
         }

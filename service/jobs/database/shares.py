@@ -15,25 +15,26 @@ from sqlalchemy.engine import Connection
 from service.jobs.database.tables import shares
 from service.jobs.database.upsert import insert_or_update
 
-__all__ = ["START_S", "charge", "start", "start_tags"]
+__all__ = ["START_S", "VIRTUAL_TIME", "charge", "start", "start_tags"]
 
 START_S = 1.0
 """The seconds that are charged at a job's start."""
 
-_VIRTUAL_TIME = ""  # no owner has this id
+VIRTUAL_TIME = ""
+"""The row of the virtual time; no owner has this id."""
 
 
 def start_tags(connection: Connection, owners: Collection[str]) -> dict[str, float]:
     """Return the start tag that a job of each of these owners would have now."""
-    wanted = sa.select(shares).where(shares.c.owner.in_([_VIRTUAL_TIME, *owners]))
+    wanted = sa.select(shares).where(shares.c.owner.in_([VIRTUAL_TIME, *owners]))
     finish: dict[str, float] = {row.owner: row.finish for row in connection.execute(wanted)}
-    virtual_time = finish.get(_VIRTUAL_TIME, 0.0)
+    virtual_time = finish.get(VIRTUAL_TIME, 0.0)
     return {owner: max(virtual_time, finish.get(owner, 0.0)) for owner in owners}
 
 
 def start(connection: Connection, owner: str, weight: float, tag: float) -> None:
     """Note that a job of `owner` with this start tag begins."""
-    insert_or_update(connection, shares, ("owner",), owner=_VIRTUAL_TIME, finish=tag)
+    insert_or_update(connection, shares, ("owner",), owner=VIRTUAL_TIME, finish=tag)
     insert_or_update(connection, shares, ("owner",), owner=owner, finish=tag + START_S / weight)
 
 

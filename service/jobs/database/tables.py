@@ -1,6 +1,8 @@
 """Every table of the service. The migrations make these; a test of the engine fails where the two differ.
 
-Times are Unix seconds. JSON is text in SQLite and `json` in PostgreSQL; no query looks into it.
+Times are Unix seconds. JSON is text in SQLite and `json` in PostgreSQL; no query looks into it, but for the errors of a
+list of jobs. `used` is when an owner last used what is his, to a day: retention counts from there
+(`service.jobs.queue.retention` has a rule for every table).
 """
 
 from __future__ import annotations
@@ -91,6 +93,12 @@ jobs = Table(
     Column("finished", Double),
     Index("ix_jobs_owner_number", "owner", "number"),
     Index("ix_jobs_state_owner", "state", "owner", "number"),
+    Index("ix_jobs_owner_kind", "owner", "kind", "number"),
+    Index("ix_jobs_owner_model", "owner", "model", "number"),
+    # For an admin, who sees all owners' jobs.
+    Index("ix_jobs_state_number", "state", "number"),
+    Index("ix_jobs_kind", "kind", "number"),
+    Index("ix_jobs_model", "model", "number"),
     Index("ix_jobs_finished", "finished"),
     # Equal requests of one owner share one job while it lives: the database itself refuses a second.
     Index("uq_jobs_live_request", "owner", "request_key", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
@@ -144,6 +152,7 @@ model_contents = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Column("created", Double, nullable=False),
     Column("folder", String(80)),  # of its files among the blobs; NULL, before 0003, where that is its digest
+    Index("ix_model_contents_folder", "folder"),
 )
 
 models = Table(
@@ -153,8 +162,12 @@ models = Table(
     Column("digest", _Digest, primary_key=True),
     Column("name", Text, nullable=False),
     Column("created", Double, nullable=False),
+    Column("used", Double),
     ForeignKeyConstraint(["digest"], ["model_contents.digest"]),
     Index("ix_models_digest", "digest"),
+    Index("ix_models_owner_created", "owner", "created"),
+    Index("ix_models_created", "created"),
+    Index("ix_models_used", "used"),
 )
 
 # Digests that models had before 0003, for those alone who had them by these: a child had computed them.
@@ -165,6 +178,8 @@ model_aliases = Table(
     Column("alias", _Digest, primary_key=True),
     Column("digest", _Digest, nullable=False),
     ForeignKeyConstraint(["owner", "digest"], ["models.owner", "models.digest"], ondelete="CASCADE"),
+    Index("ix_model_aliases_alias", "alias"),
+    Index("ix_model_aliases_digest", "digest"),
 )
 
 model_files = Table(
@@ -184,6 +199,11 @@ artifacts = Table(
     Column("owner", _Id, primary_key=True),
     Column("digest", _Digest, primary_key=True),
     Column("created", Double, nullable=False),
+    Column("used", Double),
+    Index("ix_artifacts_digest", "digest"),
+    Index("ix_artifacts_owner_created", "owner", "created"),
+    Index("ix_artifacts_created", "created"),
+    Index("ix_artifacts_used", "used"),
 )
 
 record_sets = Table(
@@ -196,6 +216,11 @@ record_sets = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Column("created", Double, nullable=False),
     Column("job", _Id),
+    Column("used", Double),
+    Index("ix_record_sets_digest", "digest"),
+    Index("ix_record_sets_owner_created", "owner", "created"),
+    Index("ix_record_sets_created", "created"),
+    Index("ix_record_sets_used", "used"),
 )
 
 deliveries = Table(
@@ -212,6 +237,8 @@ deliveries = Table(
     Column("due", Double, nullable=False),
     Column("last_error", Text),
     Index("ix_deliveries_state_due", "state", "due"),
+    Index("ix_deliveries_job", "job"),
+    Index("ix_deliveries_created", "created"),
 )
 
 idempotency = Table(
@@ -263,5 +290,9 @@ audit_log = Table(
     Column("outcome", Text, nullable=False),
     Column("address", Text, nullable=False),
     Column("detail", JSON, nullable=False),
-    Index("ix_audit_log_time", "time"),
+    # A page goes on after (time, number), among all rows or those of an owner, a key or an action.
+    Index("ix_audit_log_time", "time", "number"),
+    Index("ix_audit_log_owner", "owner", "time", "number"),
+    Index("ix_audit_log_key", "key", "time", "number"),
+    Index("ix_audit_log_action", "action", "time", "number"),
 )

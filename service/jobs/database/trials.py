@@ -35,12 +35,13 @@ def read(connection: Connection, job: str) -> list[Told]:
     return [Told(row.run, row.name, row.value) for row in rows]
 
 
-def remove(connection: Connection, job: str) -> None:
-    """Forget it all."""
-    connection.execute(sa.delete(job_trials).where(job_trials.c.job == job))
+def remove(connection: Connection, job: str) -> int:
+    """Forget it all; return how many rows that was."""
+    return connection.execute(sa.delete(job_trials).where(job_trials.c.job == job)).rowcount
 
 
 def of_ended(connection: Connection, limit: int = 100) -> list[str]:
     """Return jobs that have ended and whose trials are still there."""
-    there = sa.exists().where(job_trials.c.job == jobs.c.id)
-    return list(connection.scalars(sa.select(jobs.c.id).where(jobs.c.finished.is_not(None), there).limit(limit)))
+    there = sa.select(job_trials.c.job).distinct()
+    ended = sa.select(jobs.c.id).where(jobs.c.id.in_(there), jobs.c.finished.is_not(None))
+    return list(connection.scalars(ended.limit(limit)))

@@ -77,8 +77,8 @@ class Artifacts:
         if entry is not None or self._blobs.remote is None:
             return entry
         try:
-            pointer = self._fetch(f"keys/{key.digest}/artifact")
-            digest = "" if pointer is None else pointer.read_text().strip()
+            pointer = self._blobs.remote.read(f"keys/{key.digest}/artifact")
+            digest = "" if pointer is None else pointer.decode(errors="replace").strip()
             return self._restore(digest) if is_digest(digest) else None
         except StoreUnwritable as error:
             _LOG.warning("looking for %s in the bucket: %s", key.digest, error)
@@ -114,12 +114,6 @@ class Artifacts:
             self._blobs.remote.put(name, path)
         finally:
             self._workspace.remove(folder)
-
-    def _fetch(self, name: str) -> Path | None:
-        """A small object of the bucket, as a file of this server that the next fetch may replace."""
-        assert self._blobs.remote is not None
-        path = self._workspace.path / f"fetched-{Path(name).parent.name}"
-        return path if self._blobs.remote.fetch(name, path) else None
 
     def _restore(self, digest: str) -> Entry | None:
         """Takes an artifact in from the bucket; None where that has none, or a damaged one."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -49,7 +49,7 @@ class Models:
         format, digest, files = sent.format, sent.digest, sent.files
         size, created = sum(file.size_bytes for file in files), time.time()
         check(self._pool, self._workspace, sent.path)
-        row = ModelRow(owner.id, digest, name, format, size, created, tuple(files))
+        row = ModelRow(owner.id, digest, name, format, size, created, created, tuple(files))
         sources = {file.sha256: path for file, path in files.items()}
         for _ in range(_TRIES):
             known = self._content(digest) or Content(format, size, row.files, _folder(digest))
@@ -121,10 +121,11 @@ class Models:
         # By its first bytes: what the row says of a model from before 0003 was a child's word.
         yield ModelRef(only_format(paths[0]), digest, found.size_bytes, paths[0])
 
-    def sweep(self) -> int:
-        """Remove the bytes of models that nobody has and no job needs; return how many models."""
+    def sweep(self) -> Sequence[Content]:
+        """Remove the bytes of models that nobody has and no job needs; return these models."""
         with self._database.read() as connection:
             unused = models.unused(connection)
+        removed = []
         for digest in unused:
             with self._database.begin() as connection:
                 self._database.lock(connection, MODELS_LOCK)
@@ -133,7 +134,8 @@ class Models:
                 for name in names:
                     self._blobs.local.remove(name)
             self._remove_mirrored(digest, names)
-        return len(unused)
+            removed += [] if gone is None else [gone]
+        return removed
 
     def _remove_mirrored(self, digest: str, names: Iterable[str]) -> None:
         """Outside the transaction, which would hold up others; so what somebody has added again is put back."""

@@ -43,7 +43,8 @@ class RecordSets:
         canonical = "".join(f"{record.to_json()}\n" for record in found).encode()
         digest = hashlib.sha256(canonical).hexdigest()
         self._blobs.put_bytes(_blob(digest), canonical)
-        return RecordsRow(owner.id, digest, name, len(found), len(canonical), time.time(), job)
+        now = time.time()
+        return RecordsRow(owner.id, digest, name, len(found), len(canonical), now, now, job)
 
     def get(self, owner: Owner, digest: str) -> RecordsRow:
         """Return the owner's record set. Raise RecordsNotFound, also for another owner's."""

@@ -189,6 +189,8 @@ class Uploads:
                     with Part(path, path.stem, _total_of(path)):
                         path.unlink()
                     gone += 1
+                    with contextlib.suppress(OSError):  # others of his are in it
+                        path.parent.rmdir()
         return gone
 
     def _found(self, owner: Owner, sha256: str) -> Path | None:

@@ -6,7 +6,10 @@ import json
 import logging
 import threading
 import time
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from service.errors import ServiceError
 from service.jobs.database import events
@@ -15,10 +18,12 @@ from service.jobs.database.rows import JobRow
 from service.jobs.database.transitions import held
 from service.process.task import finite
 
-__all__ = ["EventLog"]
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+__all__ = ["EventLog", "Pending"]
 
 _LOG = logging.getLogger("relaxc.events")
-_PAUSE_S = 0.2
 _MAX_EVENTS = 10_000
 _MAX_BYTES = 8 << 20
 _MAX_EVENT_BYTES = 64 << 10
@@ -27,54 +32,89 @@ _MAX_COUNT = 2**53
 _STAGE_CHARS = 64
 
 
-class EventLog:
-    """The events of one claim on one job. `flush` may be called from any thread.
+Told = tuple[float, dict[str, Any]]
+"""The time of an event, and its data."""
 
-    A stage is written at once, anything else at most five times a second, and of progress between two writes only the
-    last. Past 10 000 events or 8 MiB the rest is left out, but for the stages of the job itself.
+
+@dataclass(slots=True)
+class Pending:
+    """Events of a claim that are not written yet, and what the job's row gets with them."""
+
+    job: JobRow
+    told: list[Told]
+    columns: dict[str, Any]
+    refused: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.told or self.columns)
+
+    def write(self, connection: Connection) -> bool:
+        """Add them; write nothing and return False where the claim is over."""
+        self.refused = not events.append(connection, self.job.id, self.told, *held(self.job.claim), **self.columns)
+        return not self.refused
+
+
+class EventLog:
+    """The events of one claim on one job. Any thread may `flush`, which the scheduler does ten times a second.
+
+    So the stages of a quick compile are a transaction or two, and nobody who tells waits for the disk. Of progress
+    between two writes only the last is kept. Past 10 000 events or 8 MiB the rest is left out, but for the stages of
+    the job itself.
     """
 
     def __init__(self, database: Database, job: JobRow) -> None:
         self._database = database
         self._job = job
-        self._pending: list[tuple[float, dict[str, Any]]] = []
+        self._told: list[Told] = []
         self._columns: dict[str, Any] = {}
         self._left = _MAX_EVENTS
         self._left_bytes = _MAX_BYTES
-        self._written = 0.0
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
         self.lost = False
         """Whether the claim was found to be over."""
 
     def take(self, data: dict[str, Any]) -> bool:
-        """Add an event of the job's process; return whether it was written, with those before it."""
+        """Add an event of the job's process; return whether it was written at once, as very many had come."""
+        data = finite(data)
+        kind = data.get("event")
         with self._lock:
-            data = finite(data)
-            kind = data.get("event")
             self._note(data, kind)
             if not self._replace_progress(data, kind):
                 self._add(data)
-            due = time.monotonic() - self._written >= _PAUSE_S
-            return self.flush() if kind == "stage" or due or len(self._pending) >= _MAX_PENDING else False
+            crowded = len(self._told) >= _MAX_PENDING
+        return self.flush() if crowded else False
 
     def flush(self) -> bool:
         """Write what is pending; return False when there is nothing, and while the database does not answer."""
-        with self._lock:
-            if not self._pending and not self._columns:
-                return False
-            self._written = time.monotonic()
-            try:
+        try:
+            with self.taken() as pending:
+                if not pending:
+                    return False
                 with self._database.begin() as connection:
-                    mine = events.append(
-                        connection, self._job.id, self._pending, *held(self._job.claim), **self._columns
-                    )
-            except ServiceError as error:
-                _LOG.warning("job %s: %s", self._job.id, error)
-                del self._pending[:-_MAX_PENDING]
-                return False
-            self.lost = self.lost or not mine
-            self._pending, self._columns = [], {}
-            return mine
+                    return pending.write(connection)
+        except ServiceError as error:
+            _LOG.warning("job %s: %s", self._job.id, error)
+            return False
+
+    @contextmanager
+    def taken(self) -> Iterator[Pending]:
+        """Give what is pending, to be written in a transaction within the block; where that raises, it stays pending.
+
+        One block at a time, so that events keep their order.
+        """
+        with self._writing:
+            with self._lock:
+                found = Pending(self._job, self._told, self._columns)
+                self._told, self._columns = [], {}
+            try:
+                yield found
+            except BaseException:
+                with self._lock:
+                    self._told = [*found.told, *self._told][-_MAX_PENDING:]
+                    self._columns = found.columns | self._columns
+                raise
+            self.lost = self.lost or found.refused
 
     def _note(self, data: dict[str, Any], kind: Any) -> None:
         if kind == "stage" and data.get("state") == "start":
@@ -86,10 +126,10 @@ class EventLog:
                 self._columns |= {"done": done, "total": total}
 
     def _replace_progress(self, data: dict[str, Any], kind: Any) -> bool:
-        last = self._pending[-1][1] if self._pending else {}
+        last = self._told[-1][1] if self._told else {}
         if kind != "progress" or last.get("event") != "progress" or last.get("stage") != data.get("stage"):
             return False
-        self._pending[-1] = (time.time(), data)
+        self._told[-1] = (time.time(), data)
         return True
 
     def _add(self, data: dict[str, Any]) -> None:
@@ -101,4 +141,4 @@ class EventLog:
             self._left = 0
             data = {"event": "log", "level": "warning", "message": "the job tells too much: the rest is left out"}
         if self._left >= 0:
-            self._pending.append((time.time(), data))
+            self._told.append((time.time(), data))

@@ -53,10 +53,12 @@ class Executor:
             return Outcome(error=job_error(error, running.job.id, reason=running.reason))
 
     def _settled(self, running: Running, outcome: Outcome) -> bool:
-        running.flush()
+        running.trials.flush()
         job = running.job
         try:
-            with self._database.begin() as connection:
+            with running.events.taken() as told, self._database.begin() as connection:
+                if told:
+                    told.write(connection)
                 if running.give_back and outcome.error is not None:
                     now = transitions.give_back(connection, job, str(running.reason))
                 else:

@@ -29,7 +29,9 @@ CLAIM_LOCK = 3
 
 _LOG = logging.getLogger("relaxc.scheduler")
 _POLL_S = 0.5
-_FLUSH_S = 0.2
+_FLUSH_S = 0.1
+"""Between two writes of what running jobs tell: a listener hears of it within twice that."""
+
 _NO_THREAD_S = 5.0
 _NO_ROOM_S = 2.0
 _STOPPING = "the service is shutting down"

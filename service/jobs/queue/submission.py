@@ -11,8 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from service.artifact.entry import Entry
 from service.artifact.key import Key, key_for
-from service.errors import ArtifactNotFound, Busy, IdempotencyConflict, InvalidOption
-from service.jobs.database import deliveries, idempotency, jobs, transitions
+from service.errors import (
+    ArtifactNotFound,
+    Busy,
+    IdempotencyConflict,
+    InvalidOption,
+    ModelNotFound,
+    RecordsNotFound,
+    RelaxcError,
+)
+from service.jobs.database import deliveries, idempotency, jobs, tables, transitions, uses
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, ModelRow, Owner
 from service.jobs.database.transitions import Outcome
@@ -26,6 +34,7 @@ from service.lowering.target import resolve
 from service.request import CompileRequest, ModelRef, TargetSpec, canonical_json
 
 if TYPE_CHECKING:
+    from sqlalchemy import Table
     from sqlalchemy.engine import Connection
 
 __all__ = ["Submission"]
@@ -100,6 +109,7 @@ class Submission:
     def _put(self, owner: Owner, checked: _Checked, key: str | None, body_digest: str) -> Submitted[JobRow]:
         columns = checked.columns
         with self._database.begin() as connection:
+            _use(connection, owner, columns)
             live = jobs.find_live(connection, owner.id, columns["request_key"])
             if live is not None:
                 submitted = Submitted(_joined(connection, live.id, columns), Origin.JOINED)
@@ -183,6 +193,19 @@ class Submission:
             return 0 if model is None else model.size_bytes
         with self._artifacts.open(Owner("", frozenset({"admin"})), str(asked.artifact)) as opened:
             return opened.entry.size_bytes
+
+
+def _use(connection: Connection, owner: Owner, columns: dict[str, Any]) -> None:
+    """Note that the owner uses what the job needs; raise where that was taken from him since it was checked."""
+    whose, extras = None if owner.admin else owner.id, columns["extras"]
+    wanted: tuple[tuple[Table, str | None, type[RelaxcError]], ...] = (
+        (tables.models, columns["model"], ModelNotFound),
+        (tables.artifacts, extras.get("artifact"), ArtifactNotFound),
+        (tables.record_sets, extras.get("records"), RecordsNotFound),
+    )
+    for table, digest, missing in wanted:
+        if digest is not None and not uses.touch(connection, table, whose, digest):
+            raise missing(f"what the job needs has just been deleted: {digest}", digest=digest)
 
 
 def _joined(connection: Connection, id: str, columns: dict[str, Any]) -> JobRow:

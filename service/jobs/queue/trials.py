@@ -78,25 +78,27 @@ def kept_records(records: RecordSets, job: JobRow, told: Iterable[Told]) -> Reco
     return records.keep(owner, found.to_lines().encode(), name=name, job=job.id)
 
 
-def settle_ended(database: Database, records: RecordSets) -> None:
-    """Make record sets of what tunings had won that ended without a server to do it, and forget their trials.
+def settle_ended(database: Database, records: RecordSets) -> int:
+    """Make record sets of what tunings had won that ended without a server to do it; return how many trials are gone.
 
     Any number of servers may do it at once. What cannot be kept now is kept the next time.
     """
+    gone = 0
     try:
         with database.read() as connection:
             ended = trials.of_ended(connection)
         for id in ended:
-            _settle(database, records, id)
+            gone += _settle(database, records, id)
     except RelaxcError as error:
         _LOG.warning("the records of tunings that have ended: %s", error)
+    return gone
 
 
-def _settle(database: Database, records: RecordSets, id: str) -> None:
+def _settle(database: Database, records: RecordSets, id: str) -> int:
     with database.read() as connection:
         job, told = jobs.get(connection, id), trials.read(connection, id)
     row = kept_records(records, job, told)
     with database.begin() as connection:
         if row is not None:
             transitions.add_records(connection, row)
-        trials.remove(connection, id)
+        return trials.remove(connection, id)

@@ -26,7 +26,7 @@ from service.errors import (
     ServiceError,
 )
 from service.jobs.backend import Backend
-from service.jobs.database import events, jobs
+from service.jobs.database import events, expired
 from service.jobs.database.rows import EventRow, JobKind, JobRequest, JobRow, Owner
 from service.jobs.database.tables import deliveries
 from service.jobs.job import Origin, State
@@ -278,7 +278,7 @@ def test_the_key_of_a_job_that_was_swept_makes_another(backend: Backend) -> None
     first = backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="a" * 64).job
     end_of(backend, ANN, first.id)
     with backend.database.begin() as connection:
-        assert jobs.remove_ended(connection, time.time() + 1) == [((first.id, 1), JobKind.COMPILE)]
+        assert expired.remove_jobs(connection, time.time() + 1, 1).claims == [((first.id, 1), JobKind.COMPILE)]
     with pytest.raises(IdempotencyConflict):
         backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="b" * 64)
     second = backend.jobs.submit(ANN, request, idempotency_key="x-1", body_digest="a" * 64)
@@ -315,7 +315,11 @@ def test_pages_are_newest_first_and_filtered(backend: Backend) -> None:
         if cursor is None:
             break
     assert seen == ids[::-1]
-    assert [job.id for job in backend.jobs.list(ANN, state=State.FAILED).jobs] == ids[:1]
+    (failed,) = backend.jobs.list(ANN, state=State.FAILED).jobs
+    whole = backend.jobs.get(ANN, ids[0])
+    assert (failed.id, failed.result, failed.finished) == (ids[0], None, whole.finished)
+    assert failed.error == {**(whole.error or {}), "fields": {}}
+    assert "result" not in failed.listed()
     assert backend.jobs.list(ANN, kind=JobKind.TUNE).jobs == ()
     assert len(backend.jobs.list(ANN, model=model).jobs) == 5
     for wrong in ("x", "!", "bjE=", "bi0x", "\ud800"):

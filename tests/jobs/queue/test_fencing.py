@@ -29,7 +29,7 @@ STAGE = {"event": "stage", "stage": "late", "state": "start"}
 def outcome_of(held: Held, letter: str) -> Outcome:
     """An end that gives the owner an artifact and a record set."""
     job = held.running.job
-    made = RecordsRow(job.owner, letter * 64, "made", 1, 1, 0.0, job.id)
+    made = RecordsRow(job.owner, letter * 64, "made", 1, 1, 0.0, 0.0, job.id)
     return Outcome(artifact=letter * 64, records=made, result={"by": letter})
 
 
@@ -51,6 +51,12 @@ def owned(database: Database, owner: str) -> set[str]:
     with database.read() as connection:
         sets = {row.digest[0] for row in records.owned(connection, owner, 10)}
         return sets | {letter for letter in "ab" if artifacts.has(connection, owner, letter * 64)}
+
+
+def tell(log: EventLog) -> bool:
+    """Whether a stage is written down."""
+    log.take(STAGE)
+    return log.flush()
 
 
 def story(database: Database, id: str) -> list[object]:
@@ -82,14 +88,14 @@ def test_a_claim_is_over_also_where_the_same_server_has_the_job_again(database: 
     assert second is not None
     assert (second.id, second.instance, second.attempts) == (first.id, first.instance, first.attempts)
     log = EventLog(database, first)
-    assert not log.take(STAGE)
+    assert not tell(log)
     assert log.lost
     with database.begin() as connection:
         assert transitions.end(connection, first, Outcome(artifact="a" * 64)) is None
         assert transitions.give_back(connection, first) is None
         assert transitions.recover(connection, first.claim) is None
     assert find(database, first.id) == second
-    assert EventLog(database, second).take(STAGE)
+    assert tell(EventLog(database, second))
 
 
 def test_a_thread_that_ends_late_takes_away_nothing_but_its_own(servers: OpenStepped) -> None:
@@ -140,6 +146,7 @@ def test_a_server_that_was_taken_for_dead_changes_nothing(
     before, told = find(one.database, id), story(one.database, id)
 
     stale.do(lambda running: running.take(STAGE))
+    stale.running.flush()
     assert stale.running.cancellation.cancelled  # it gives up
     stale.do(leave_log(tmp_path, "wrong"))
     if how == "given back":
@@ -284,7 +291,7 @@ def test_in_whatever_order_only_the_last_claim_is_heard(database: Database, seed
 def take_step(database: Database, who: JobRow, step: str) -> bool:
     """Whether it changed something."""
     if step == "tell":
-        return EventLog(database, who).take(STAGE)
+        return tell(EventLog(database, who))
     with database.begin() as connection:
         if step == "give back":
             return transitions.give_back(connection, who) is not None

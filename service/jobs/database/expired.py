@@ -1,0 +1,88 @@
+"""Rows that are old: found by an index and deleted, at most so many in a transaction, so that nobody waits for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from service.jobs.database.rows import JobKind
+from service.jobs.database.shares import VIRTUAL_TIME
+from service.jobs.database.tables import audit_log, deliveries, idempotency, job_events, job_trials, jobs, shares
+from service.jobs.job import Claim, State
+
+__all__ = ["RemovedJobs", "remove_audit", "remove_deliveries", "remove_idempotency", "remove_jobs", "remove_shares"]
+
+_JOBS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedJobs:
+    """The last claims and the kinds of jobs, by which their blobs are found, and how many rows went, by table."""
+
+    claims: list[tuple[Claim, JobKind]]
+    rows: dict[str, int]
+
+
+def remove_jobs(connection: Connection, before: float, most: int) -> RemovedJobs:
+    """Remove jobs that ended before this time, with all that they told: a job at least, and about `most` events."""
+    old = sa.select(jobs.c.id, jobs.c.epoch, jobs.c.kind, jobs.c.events).where(jobs.c.finished < before)
+    rows = connection.execute(old.order_by(jobs.c.finished).limit(_JOBS)).all()
+    chosen: list[Any] = []
+    events = 0
+    for row in rows:
+        events += row.events
+        if chosen and events > most:
+            break
+        chosen.append(row)
+    ids = [row.id for row in chosen]
+    theirs = ((job_trials, job_trials.c.job), (job_events, job_events.c.job), (jobs, jobs.c.id)) if ids else ()
+    gone = {
+        table.name: connection.execute(sa.delete(table).where(column.in_(ids))).rowcount for table, column in theirs
+    }
+    return RemovedJobs([((row.id, row.epoch), JobKind(row.kind)) for row in chosen], gone)
+
+
+def remove_audit(connection: Connection, before: float, most: int) -> int:
+    """Remove rows of the audit log from before this time, the oldest first."""
+    log = audit_log.c
+    return _remove(connection, log.number, log.time < before, most, order=(log.time, log.number))
+
+
+def remove_deliveries(connection: Connection, before: float, most: int) -> int:
+    """Remove webhook calls from before this time that are settled."""
+    call = deliveries.c
+    settled = call.state.in_(["delivered", "failed"])
+    return _remove(connection, call.id, sa.and_(call.created < before, settled), most, order=(call.created,))
+
+
+def remove_idempotency(connection: Connection, before: float, most: int) -> int:
+    """Forget Idempotency-Keys from before this time."""
+    key = idempotency.c
+    old = sa.select(key.owner, key.key).where(key.created <= before).order_by(key.created).limit(most)
+    pairs = [(row.owner, row.key) for row in connection.execute(old)]
+    mine = sa.tuple_(key.owner, key.key).in_(pairs)
+    return connection.execute(sa.delete(idempotency).where(mine, key.created <= before)).rowcount if pairs else 0
+
+
+def remove_shares(connection: Connection, most: int) -> int:
+    """Forget the turns of owners without jobs whose turn is past: the next would be as a new owner's."""
+    now = sa.select(shares.c.finish).where(shares.c.owner == VIRTUAL_TIME).scalar_subquery()
+    live = sa.select(jobs.c.owner).where(jobs.c.state.in_([State.QUEUED, State.RUNNING]))
+    past = sa.and_(shares.c.owner != VIRTUAL_TIME, shares.c.finish <= now, shares.c.owner.not_in(live))
+    return _remove(connection, shares.c.owner, past, most)
+
+
+def _remove(
+    connection: Connection,
+    key: sa.ColumnElement[Any],
+    old: sa.ColumnElement[bool],
+    most: int,
+    order: tuple[Any, ...] = (),
+) -> int:
+    """Both statements say what is old: a row that has changed between them stays."""
+    ids = connection.scalars(sa.select(key).where(old).order_by(*order).limit(most)).all()
+    table = key.table
+    return connection.execute(sa.delete(table).where(key.in_(ids), old)).rowcount if ids else 0
