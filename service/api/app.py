@@ -22,6 +22,7 @@ from service.api.observe import Observe
 from service.api.problems import install
 from service.api.routes import (
     artifacts,
+    audit,
     compile,
     events,
     health,
@@ -60,6 +61,7 @@ _CALLS = (
     targets,
     owners,
     keys,
+    audit,
     problems,
     health,
     metrics,
@@ -76,9 +78,9 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with open_backend() as backend, closing(AuditLog(backend.database)) as audit:
+        with open_backend() as backend, closing(AuditLog(backend.database)) as log:
             backend.warm()
-            app.state.backend, app.state.audit = backend, audit
+            app.state.backend, app.state.audit = backend, log
             app.state.gate = Gate(backend.keys, anonymous)
             numbers.watch(backend)
             backend.watchers += [numbers.watch_job, *([traces.watch] if traces else [])]

@@ -12,6 +12,7 @@ from service.jobs.job import State
 __all__ = [
     "DIGEST",
     "LINE",
+    "AuditPage",
     "Job",
     "JobError",
     "JobPage",
@@ -321,3 +322,23 @@ class Owners(BaseModel):
     """Every owner, the newest first."""
 
     owners: list[Owner]
+
+
+class AuditRow(BaseModel):
+    """A call that changed something, or tried to."""
+
+    time: Time
+    owner: str = Field(examples=["o_4fUqk0ZtX1aW"])
+    key: str = Field(examples=["k_4fUqk0ZtX1aW"])
+    action: str = Field(examples=["POST /v1/jobs"])
+    object: str = Field(description="What the path names, or where the answer says that something was made.")
+    outcome: str = Field(description="The answer's status.", examples=["202"])
+    address: str = Field(examples=["192.0.2.1"])
+    detail: dict[str, Any]
+
+
+class AuditPage(BaseModel):
+    """Some rows, the newest first; `next` is the `cursor` of what follows."""
+
+    rows: list[AuditRow]
+    next: str | None = Field(description="Absent at the end: null.")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import typer
 
 from service.cli import (
+    audit,
     bench,
     cache,
     compile,
@@ -63,6 +64,7 @@ for verb in (
     tune.tune,
     targets.targets,
     serve.serve,
+    audit.audit,
     doctor.doctor,
     version.version,
 ):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "KeyFile", "Remote", "Server"]
 
-VERBS = ("compile", "targets", "tune")
+VERBS = ("audit", "compile", "targets", "tune")
 """The verbs that take --server."""
 
 Server = Annotated[

@@ -123,6 +123,10 @@ class Client:
         """Return the tuning records of a set, in the form of docs/tuning.md."""
         return self._run(calls.text_of(f"/v1/records/{digest}")).decode()
 
+    def audit(self, **filters: str | None) -> dict[str, Any]:
+        """Return one page of the audit log, for an admin; `filters` are those of `GET /v1/audit` (docs/api.md)."""
+        return dict(self._run(calls.json_of("/v1/audit", **filters)))
+
     def close(self) -> None:
         """Close its connections."""
         self._http.close()

@@ -19,6 +19,7 @@ from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.disks import Disks
 from service.jobs.job import State
 from service.jobs.objects.artifacts import Artifacts
+from service.jobs.objects.audit import Audit
 from service.jobs.objects.keys import Keys
 from service.jobs.objects.models import Models
 from service.jobs.objects.owners import Owners
@@ -104,6 +105,7 @@ class Backend:
         self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
         self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
         self.records = RecordSets(self.database, self.blobs)
+        self.audit = Audit(self.database)
         self.retention = Sweep(self.database, self.blobs, self.uploads, self.models, self.records)
         self.store.spared = self.retention.needed_artifacts
         self.store.removed = partial(self.retention.removed.add, Place.CACHE, "artifacts")

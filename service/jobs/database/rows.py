@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
@@ -14,6 +14,8 @@ from service.request import CompileOptions, ModelFormat
 __all__ = [
     "LOCAL_OWNER",
     "SCOPES",
+    "AuditFilter",
+    "AuditPage",
     "AuditRow",
     "EventRow",
     "JobKind",
@@ -133,6 +135,29 @@ class AuditRow:
     address: str
     detail: dict[str, Any]
     owner: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the row as JSON."""
+        return {**asdict(self), "time": iso_time(self.time)}
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which rows of the audit log are wanted: from `since` on and before `until`, in Unix seconds; None is all."""
+
+    since: float | None = None
+    until: float | None = None
+    owner: str | None = None
+    key: str | None = None
+    action: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    """Some rows, newest first; `next` is the cursor of what follows, None at the end."""
+
+    rows: tuple[AuditRow, ...]
+    next: str | None
 
 
 class JobKind(StrEnum):
