@@ -18,8 +18,9 @@ from service.errors import (
 )
 from service.process.child import EXIT_OUT_OF_MEMORY
 from service.process.guard import Ending
+from service.process.limits import most_processes
 from service.process.plain import open_plain
-from service.process.quota import FULL, OVER
+from service.process.quota import CROWD, FULL, HEAVY, OVER
 from service.process.task import Task
 
 __all__ = ["error_of_ending", "log_tail", "tail_of", "with_context"]
@@ -78,7 +79,9 @@ def error_of_ending(ending: Ending | None, task: Task, stage: str | None) -> Rel
         return CompilerOutOfDisk(says, limit_bytes=limit_bytes, **fields)
     if ending.cause == FULL:
         return StoreUnwritable(f"the disk had too little left for a job that takes much of it{where}")
-    if _ran_out_of_memory(ending, task, fields["log_tail"]):
+    if ending.cause == CROWD:
+        return CompilerCrashed(f"the compiling process had over {most_processes()} processes{where}", **fields)
+    if ending.cause == HEAVY or _ran_out_of_memory(ending, task, fields["log_tail"]):
         limit_bytes = task.limits.memory_bytes
         return CompilerOutOfMemory(
             f"the compiling process ran out of memory{where}",

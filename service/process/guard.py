@@ -77,7 +77,7 @@ def stand_guard(channel: socket.socket, shared: str) -> None:
     with contextlib.suppress(OSError):  # the server may be gone; then the wait ends at once
         send(channel, {"event": "started", "pid": first.pid})
     first.start()  # after the first line, so that the server knows whom it hears
-    quota = Quota(Path(spec["workdir"]), limits)
+    quota = Quota(Path(spec["workdir"]), limits, grouped=group is not None)
     cause = _wait(channel, first.root, limits.timeout_s, quota)
     ending = _end(cause, first, oom_kills, group)
     if cause == "exit" and quota.broken() == OVER:

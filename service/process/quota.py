@@ -1,4 +1,4 @@
-"""How much of the disk a job takes, counted by its guard: there is no other way that works for every user and disk."""
+"""What a job takes of disk, memory and processes, counted by its guard: a way that works for every user and machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 
 import psutil
 
-from service.process.limits import Limits
+from service.process.limits import Limits, most_processes
 from service.process.tree import walk
 
-__all__ = ["FULL", "OVER", "Quota", "free_bytes"]
+__all__ = ["CROWD", "FULL", "HEAVY", "OVER", "Quota", "free_bytes"]
 
-OVER, FULL = "quota", "full"
-"""Why a job is ended: it has more than it may, or it has much where the disk has little left."""
+OVER, FULL, HEAVY, CROWD = "quota", "full", "memory", "processes"
+"""Why a job is ended: it has more of the disk than it may, or much where little is left; too much memory in all of its
+processes; too many of them."""
 
 _PAUSE_S = 1.0
 _SHARE_OF_TIME = 0.05
@@ -29,10 +30,13 @@ _BLOCK = 512  # stat(2)
 
 
 class Quota:
-    """The disk of one job, as this process sees it, whose descendants are the job's."""
+    """What one job takes, as this process sees it, whose descendants are the job's.
 
-    def __init__(self, workdir: Path, limits: Limits) -> None:
-        self._workdir, self._limits = workdir, limits
+    A job that is `grouped` has its memory and processes counted by the kernel.
+    """
+
+    def __init__(self, workdir: Path, limits: Limits, *, grouped: bool) -> None:
+        self._workdir, self._limits, self._grouped = workdir, limits, grouped
         self._pause_s = _PAUSE_S
 
     @property
@@ -41,10 +45,23 @@ class Quota:
         return self._pause_s
 
     def broken(self) -> str:
-        """Return OVER, FULL or nothing."""
+        """Return one of the above, or nothing."""
         before = time.monotonic()
+        try:
+            return self._of_processes() or self._of_disk()
+        finally:
+            self._pause_s = max(_PAUSE_S, (time.monotonic() - before) / _SHARE_OF_TIME)
+
+    def _of_processes(self) -> str:
+        if self._grouped:
+            return ""
+        processes = [child.pid for child in psutil.Process().children(recursive=True)]
+        if len(processes) > most_processes():
+            return CROWD
+        return HEAVY if sum(map(_memory_bytes, processes)) > self._limits.memory_bytes else ""
+
+    def _of_disk(self) -> str:
         used = self.used_bytes()
-        self._pause_s = max(_PAUSE_S, (time.monotonic() - before) / _SHARE_OF_TIME)
         if used is None or used > self._limits.disk_bytes:
             return OVER
         floor = self._limits.disk_floor_bytes
@@ -72,6 +89,15 @@ def free_bytes(path: Path) -> int:
     """Return how much of the disk that `path` is on is left to who is not root."""
     facts = os.statvfs(path)
     return facts.f_bavail * facts.f_frsize
+
+
+def _memory_bytes(pid: int) -> int:
+    """What a process has of memory that no file is behind; of what it shares with others its part."""
+    with contextlib.suppress(OSError, ValueError):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        rows = dict(line.split(":", 1) for line in text.splitlines()[1:])
+        return sum(int(rows[name].split()[0]) << 10 for name in ("Pss_Anon", "Pss_Shmem") if name in rows)
+    return 0
 
 
 def _removed(device: int) -> Iterator[os.stat_result]:

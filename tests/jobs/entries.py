@@ -89,6 +89,14 @@ def hog_in_children(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     time.sleep(600)
 
 
+def crowd(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Has processes until it is refused one, or has two thousand."""
+    for _ in range(2000):
+        if os.fork() == 0:
+            time.sleep(600)
+    time.sleep(600)
+
+
 def hog_shared(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Takes memory that RLIMIT_DATA does not count."""
     import mmap
@@ -96,7 +104,7 @@ def hog_shared(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     shared = mmap.mmap(-1, payload["bytes"])
     for _ in range(payload["bytes"] >> 20):
         shared.write(b"x" * (1 << 20))
-    emit({"event": "result"})
+    time.sleep(payload.get("seconds", 600))
 
 
 def hog_in_cxx(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

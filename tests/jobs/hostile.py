@@ -11,12 +11,13 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from service import machine
 from service.process.task import Emit
+from tests.jobs.hostile_calls import CALLS
 
 _PTRACE_ATTACH = 16
 
@@ -24,6 +25,16 @@ _PTRACE_ATTACH = 16
 def attempt(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Tries every attempt that `payload` has an argument for; the result has under `got` what came of each."""
     emit({"event": "result", "got": {name: _tried(_ATTEMPTS[name], argument) for name, argument in payload.items()}})
+
+
+def attempts(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Does all of `tries`; the result has under `got` what came of each."""
+    emit({"event": "result", "got": attempt_all(payload["tries"])})
+
+
+def attempt_all(tries: Sequence[tuple[str, str, Any]]) -> dict[str, str]:
+    """What came of each of these, by its name; a try is that, the name of an attempt, and its argument."""
+    return {name: _tried(_ATTEMPTS[attack], argument) for name, attack, argument in tries}
 
 
 def _tried(attack: Callable[[Any], Any], argument: Any) -> str:
@@ -272,4 +283,4 @@ _ATTEMPTS: dict[str, Callable[[Any], Any]] = {
         *(_rename, _unlink, _hard_link, _limit, _priority, _pin, _pidfd, _score, _command_line),
         *(_become_root, _namespace, _breed, _facts),
     )
-}
+} | CALLS

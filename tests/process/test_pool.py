@@ -18,6 +18,7 @@ import pytest
 
 from service.errors import (
     Cancelled,
+    CompileError,
     CompileFailed,
     CompilerCrashed,
     CompilerOutOfDisk,
@@ -30,6 +31,7 @@ from service.errors import (
 from service.process.flavour_zygote import FlavourZygote, ZygoteGone
 from service.process.limits import Limits
 from service.process.pool import Cancellation, Pool
+from service.process.sandbox.confinement import Confinement
 from service.process.task import Flavour, Task
 from tests.disks import small_disk
 from tests.namespaces import families, outside
@@ -162,6 +164,24 @@ def test_memory_has_a_limit(pool: Pool, task: Callable[..., Task], entry: str) -
     with pytest.raises(CompilerOutOfMemory) as caught:
         pool.run(task(entry, limits=limits), ignore)
     assert caught.value.fields["repro"]
+
+
+@pytest.mark.parametrize("entry", ["hog_in_children", "hog_shared"])
+def test_memory_of_all_processes_has_a_limit(pool: Pool, task: Callable[..., Task], entry: str) -> None:
+    """Each of them has less; without a control group their guard counts."""
+    limits = Limits(timeout_s=PATIENCE_S, memory_bytes=1 << 30, file_bytes=2 << 30)
+    amounts = {"count": 4, "each_bytes": 400 << 20, "bytes": 3 << 29}
+    with pytest.raises(CompilerOutOfMemory) as caught:
+        pool.run(task(entry, limits=limits, **amounts), ignore)
+    assert caught.value.fields["limit_bytes"] == 1 << 30
+
+
+def test_processes_have_a_limit(pool: Pool, task: Callable[..., Task]) -> None:
+    """Whether the kernel counts them for this user, which it does not for root, or the guard."""
+    limits = replace(LIMITS, timeout_s=PATIENCE_S)
+    crowd = replace(task("crowd", limits=limits), confinement=Confinement(own_user=False))
+    with pytest.raises(CompileError, match=r"processes|BlockingIOError"):
+        pool.run(crowd, ignore)
 
 
 def test_files_have_a_limit(pool: Pool, task: Callable[..., Task], tmp_path: Path) -> None:
