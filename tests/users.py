@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["as_user", "open_folder"]
+__all__ = ["as_user", "command_of", "open_folder"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,10 +41,15 @@ os.execv(sys.executable, [sys.executable, "-c", code])
 """Runs code as a user from whom our files may be hidden, as a clone in the home of root is: the way there is opened."""
 
 
+def command_of(user: int, code: str) -> list[str]:
+    """The command that becomes this user and runs the code; PYTHONPATH has to have our root."""
+    return [sys.executable, "-c", _BECOME, str(user), code]
+
+
 def as_user(user: int, code: str, home: Path, said: str = "") -> subprocess.CompletedProcess[str]:
     """How a Python process of this user ended that ran the code. Skips the test where our files are hidden from it."""
     environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": str(home)}
-    command = [sys.executable, "-c", _BECOME, str(user), code]
+    command = command_of(user, code)
     done = subprocess.run(command, env=environment, cwd=ROOT, input=said, capture_output=True, text=True, check=False)
     if done.stderr.startswith("no mounts: "):
         pytest.skip("needs a home that others may pass, or the right to mount: " + done.stderr)

@@ -28,6 +28,7 @@ from tests.drills.attacks.attack import Attack, Target
 from tests.drills.attacks.wire import Answer
 from tests.drills.hostile_entries import MARKER, SWAPPING, SWAPS
 from tests.drills.hostile_good import Good, events_of
+from tests.drills.hostile_jobs import Jobs, shared_model
 from tests.drills.hostile_server import HostileServer, Memory
 
 __all__ = ["run"]
@@ -99,16 +100,18 @@ def _shown(answer: Answer) -> str:
     return f"{status or ''} {code}".strip()
 
 
-def run(seconds: float, connections: int, seed: int, folder: Path) -> dict[str, Any]:
-    """The drill; its summary, in which `wrong` is empty where all held."""
+def run(seconds: float, connections: int, seed: int, folder: Path, user: int | None = None) -> dict[str, Any]:
+    """The drill; its summary, in which `wrong` is empty where all held. `user` is whose the server is, ours if None."""
     lanes = [list(models.attacks()), other_attacks()]
-    server = HostileServer(folder)
+    server = HostileServer(folder, user)
     with ExitStack() as stack:
         stack.callback(lambda: server.process.poll() is None and server.stop())
         good = Good(Target(server.address, server.keys))
         job = good.job()
         target = Target(server.address, server.keys, _theirs(good, job))
         wrong = [*_escapes(good), *_swaps(good, job["model"])]
+        jobs = Jobs(good, server.process.pid, server.client.get("/readyz").json()["sandbox"]["onnx"])
+        wrong += jobs.attack(shared_model(target))
         memory = stack.enter_context(closing(Memory(server.process.pid)))
         attackers = Attackers(target, seconds, str(folder))
         _together(good, attackers, [in_order(attacks, seed) for attacks in lanes], connections)
@@ -124,6 +127,8 @@ def run(seconds: float, connections: int, seed: int, folder: Path) -> dict[str, 
         "attacks": {kind: dict(found) for kind, found in sorted(attackers.outcomes.items())},
         "cases tried": sum(map(len, attackers.tried.values())),
         "cases": len({(attack.kind, attack.name) for attacks in lanes for attack in attacks}),
+        "attacks of jobs": len(jobs.attacks),
+        "sandbox": {name: jobs.sandbox[name] for name in ("user", "processes", "modes", "files")},
         "good jobs": good.succeeded,
         "memory_bytes": {"before": memory.before, "peak": memory.peak},
         "wrong": wrong,
@@ -213,10 +218,13 @@ def main() -> int:
     parser.add_argument("--connections", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="an empty folder to keep; a temporary one if not given")
+    parser.add_argument("--user", type=int, help="whose the server is and its jobs are, where root starts the drill")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         folder = arguments.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="relaxc-drill-")))
-        summary = run(arguments.seconds, arguments.connections, arguments.seed, folder.resolve())
+        folder.chmod(0o755)
+        options = (arguments.seconds, arguments.connections, arguments.seed, folder.resolve() / "drill")
+        summary = run(*options, arguments.user)
     for kind, outcomes in summary["attacks"].items():
         print(f"{kind:26} {sum(outcomes.values()):5}  {', '.join(f'{n} x {what}' for what, n in outcomes.items())}")
     print(json.dumps(summary, indent=2))

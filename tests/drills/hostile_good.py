@@ -102,9 +102,16 @@ class Good:
             time.sleep(_POLL_S)
         return job, seen + self._ask("GET", f"/v1/jobs/{id}/logs").body
 
-    def _submitted(self, model: str, seed: int) -> str:
-        wanted = {"model": model, "options": {"seed": seed}}
-        accepted = self._ask("POST", "/v1/jobs", _JSON, body=json.dumps(wanted).encode())
+    def done(self, model: str, options: dict[str, Any], key: str) -> dict[str, Any]:
+        """A job of this model with these options, by this key, at its end."""
+        id = self._submitted(model, 0, options, key)
+        while (job := self.target.ask("GET", f"/v1/jobs/{id}", key=key).json)["state"] not in _ENDS:
+            time.sleep(_POLL_S)
+        return job  # type: ignore[no-any-return]
+
+    def _submitted(self, model: str, seed: int, options: dict[str, Any] | None = None, key: str = "good") -> str:
+        wanted = {"model": model, "options": options or {"seed": seed}}
+        accepted = self.target.ask("POST", "/v1/jobs", _JSON, key=key, body=json.dumps(wanted).encode())
         _expect(accepted, 202)
         return str(accepted.json["id"])
 

@@ -16,14 +16,18 @@ import psutil
 from service.jobs.database.engine import Database
 from service.jobs.objects.keys import Keys
 from tests.api.conftest import ROOT, RunningServer
+from tests.drills.attacks.amounts import LIMITS
 from tests.drills.attacks.wire import Address
 from tests.drills.hostile_entries import MARKER
+from tests.users import command_of
 
 __all__ = ["HostileServer", "Memory"]
 
 _ENTRY = "tests.drills.hostile_entries:compile_or_escape"
 _CHECK = "--check=tests.drills.hostile_entries:check_or_claim"
+_SERVES = "import runpy, sys; sys.argv[1:] = {arguments!r}; runpy.run_module('tests.api.serve', run_name='__main__')"
 _SETTINGS = {
+    **LIMITS,
     "MAX_MODEL_BYTES": 48 << 20,
     "MAX_UNPACKED_BYTES": 512 << 20,
     "HEADER_TIMEOUT_S": 3,
@@ -47,14 +51,20 @@ _EXPIRES_S = 0.01
 class HostileServer(RunningServer):
     """A server below `folder`, with the keys of the drill."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, user: int | None = None) -> None:
+        """As `user`, whom root starts it for: jobs then have that user too."""
         self.cache, self.temporary, self.log = folder / "cache", folder / "tmp", folder / "server.log"
         for made in (self.cache, self.temporary):
             made.mkdir(parents=True)
         self.keys = self._made_keys()
+        command = [sys.executable, "-m", "tests.api.serve", _ENTRY, _CHECK]
+        if user is not None:
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, user, user)
+            command = command_of(user, _SERVES.format(arguments=[_ENTRY, _CHECK]))
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tests.api.serve", _ENTRY, _CHECK],
+                command,
                 cwd=ROOT,
                 env=self._environment(),
                 stdout=subprocess.PIPE,
@@ -91,7 +101,9 @@ class HostileServer(RunningServer):
     def _environment(self) -> dict[str, str]:
         settings = {f"RELAXC_{name}": str(value) for name, value in _SETTINGS.items()}
         places = {"RELAXC_CACHE_DIR": str(self.cache), "TMPDIR": str(self.temporary)}
-        return {**os.environ, **settings, **places, **dict.fromkeys(_SECRETS, MARKER)}
+        path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+        given = {**settings, **places, **dict.fromkeys(_SECRETS, MARKER), "HOME": str(self.temporary)}
+        return {**os.environ, "PYTHONPATH": path, **given}
 
 
 class Memory:

@@ -128,7 +128,7 @@ def fill(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     how, kept = payload["how"], []
     for number in range({"once": 8, "some": 4}.get(how, 64)):
         kept.append(open(f"file-{number}", "wb"))  # noqa: SIM115, PTH123  # kept open
-        kept[-1].write(bytes(4 << 20))
+        kept[-1].write(bytes(payload.get("size", 4 << 20)))
         kept[-1].flush()
         if how == "removed":
             Path(f"file-{number}").unlink()

@@ -116,7 +116,6 @@ def _headers(offset: int, total: int) -> dict[str, str]:
 async def _keep(backend: Backend, owner: Owner, sha256: str, span: Span, request: Request) -> UploadState:
     """Writes what comes, also what came before the sender broke off."""
     chunks, admit = _Chunks(request, span.size), backend.disks.admit
-    await to_thread.run_sync(admit, span.size)
     part = await to_thread.run_sync(partial(backend.uploads.open, owner, sha256, offset=span.offset, total=span.total))
 
     def write(data: bytes) -> None:
@@ -124,6 +123,7 @@ async def _keep(backend: Backend, owner: Owner, sha256: str, span: Span, request
         part.write(data)
 
     with part:
+        await to_thread.run_sync(admit, span.size)
         await pump(aiter(chunks), write)
     if chunks.broken is not None:
         raise chunks.broken
