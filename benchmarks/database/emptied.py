@@ -1,0 +1,66 @@
+"""Retention of a full database, while somebody goes on writing: how long it takes, what it leaves, whom it holds up."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from benchmarks.database.calls import Case, append
+from service.jobs.blobs.mirrored import open_blobs
+from service.jobs.database.tables import job_events, jobs
+from service.jobs.objects.models import Models
+from service.jobs.objects.recordsets import RecordSets
+from service.jobs.objects.uploads import Uploads
+from service.jobs.queue.sweep import Sweep
+from service.process.pool import Pool
+from service.process.workspace import Workspace
+
+__all__ = ["empty"]
+
+
+def empty(case: Case, folder: Path) -> dict[str, Any]:
+    """Delete by the settings' rules; return counts, sizes, and the times of writes meanwhile, in seconds and bytes."""
+    before, stopped, writes = case.database.sizes(), threading.Event(), []
+
+    def write() -> None:
+        while not stopped.is_set():
+            begun = time.perf_counter()
+            append(case)
+            writes.append(time.perf_counter() - begun)
+            stopped.wait(0.01)
+
+    writer = threading.Thread(target=write)
+    with Workspace(folder / "jobs") as workspace, closing(Pool()) as pool:
+        blobs = open_blobs("", folder / "blobs")
+        models = Models(case.database, blobs, pool, workspace)
+        uploads = Uploads(blobs.local.root / "uploads", models, workspace)
+        sweep = Sweep(case.database, blobs, uploads, models, RecordSets(case.database, blobs))
+        writer.start()
+        begun = time.perf_counter()
+        sweep()
+        seconds = time.perf_counter() - begun
+        stopped.set()
+        writer.join()
+    ordered = sorted(writes)
+    with case.database.read() as connection:
+        left = {
+            table.name: connection.scalar(sa.select(sa.func.count()).select_from(table)) for table in (jobs, job_events)
+        }
+    return {
+        "seconds": seconds,
+        "removed": {f"{place}/{name}": count for (place, name), count in sweep.removed.counts().items() if count},
+        "left": left,
+        "bytes_before": before,
+        "bytes_after": case.database.sizes(),
+        "writes": {
+            "count": len(ordered),
+            "p50_s": ordered[len(ordered) // 2],
+            "p99_s": ordered[int(0.99 * len(ordered))],
+            "max_s": ordered[-1],
+        },
+    }
