@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Iterable
@@ -91,8 +92,8 @@ def _default(name: str, field: Any) -> str:
     if name == "cache_dir":
         return "`relaxc` in the user's cache folder"
     value = field.default
-    if isinstance(value, int) and value >= 1 << 30:
-        return f"{value} ({value / (1 << 30):g} GiB)"
+    if isinstance(value, int | float) and 1 << 30 <= value < math.inf:
+        return f"{value:.0f} ({value / (1 << 30):g} GiB)"
     return f"`{value}`" if isinstance(value, str) else f"{value:g}" if isinstance(value, float) else str(value)
 
 

@@ -6,6 +6,7 @@ win. docs/settings.md is generated from this file (`make fix`), and a test fails
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -76,9 +77,6 @@ class Settings(BaseSettings):
     )
     workers: int = _setting(1, "Compiles that run at the same time in one server.", unit="processes", ge=1)
     queue_max: int = _setting(64, "Compiles that may wait; more are refused with `busy`.", unit="jobs", ge=1)
-    queue_max_per_key: int = _setting(
-        48, "Jobs of one API key that may wait, so that no key fills the queue for all.", unit="jobs", ge=1
-    )
     tune_timeout_s: float = _setting(
         24 * 3600.0, "Wall-clock limit of a tuning that was given no time of its own.", unit="s", gt=0
     )
@@ -93,6 +91,33 @@ class Settings(BaseSettings):
         "Memory that the jobs of one server may be expected to take together; 0 is four fifths of the machine's. A job "
         "that is expected to take more runs alone.",
         unit="bytes",
+        ge=0,
+    )
+
+    # What an owner may have, unless it has a quota of its own (`relaxc owners set`)
+    quota_queued_jobs: float = _setting(
+        48.0,
+        "Jobs of one owner that may wait, so that no owner fills the queue for all; inf is no limit.",
+        unit="jobs",
+        ge=0,
+    )
+    quota_running_jobs: float = _setting(
+        math.inf,
+        "Jobs of one owner that run at the same time, on all servers; more wait. inf is no limit.",
+        unit="jobs",
+        ge=0,
+    )
+    quota_bytes: float = _setting(
+        32.0 * GIB,
+        "Models, artifacts and record sets that one owner has, with uploads that are on their way; inf is no limit.",
+        unit="bytes",
+        ge=0,
+    )
+    quota_tuning_hours: float = _setting(
+        240.0,
+        "Time of one owner's tunings in 30 days; one that waits or runs counts with what it asked for; inf is no "
+        "limit.",
+        unit="h",
         ge=0,
     )
 

@@ -46,6 +46,8 @@ RelaxcError                      code, http_status, exit_code, remedy, fault, re
 └── ServiceError          exit 8   the server cannot answer now
     ├── Busy                     the queue is full
     ├── RateLimited              one key has asked too often
+    ├── QuotaExceeded            the owner has as many jobs or hours of tuning as it may have
+    ├── StorageQuotaExceeded     the owner has as many bytes as it may keep
     ├── StoreUnwritable          the artifact store's disk is full, or not ours to write
     └── ServerUnreachable        no server at that address, or it went away
 """
@@ -90,6 +92,7 @@ __all__ = [
     "NotTuned",
     "OwnerNotFound",
     "PluginError",
+    "QuotaExceeded",
     "RateLimited",
     "RecordsNotFound",
     "RelaxcError",
@@ -97,6 +100,7 @@ __all__ = [
     "ServerDied",
     "ServerUnreachable",
     "ServiceError",
+    "StorageQuotaExceeded",
     "StoreUnwritable",
     "ToolMissing",
     "Unauthorized",
@@ -446,6 +450,24 @@ class RateLimited(ServiceError):
     http_status = 429
     remedy = "Wait for the seconds that `Retry-After` names."
     fault = "request"
+
+
+class QuotaExceeded(ServiceError):
+    code = "quota-exceeded"
+    http_status = 429
+    remedy = "Wait until jobs of yours have ended, or ask an admin for more; `relaxc --server URL quota` shows it all."
+    fault = "request"
+
+
+class StorageQuotaExceeded(ServiceError):
+    code = "storage-quota-exceeded"
+    http_status = 507  # as RFC 4331 has it for quotas
+    remedy = (
+        "Delete models, artifacts or record sets that you need no more (`DELETE /v1/models/{digest}` and the like), "
+        "or ask an admin for more; `GET /v1/owner` shows your quotas."
+    )
+    fault = "request"
+    retryable = False
 
 
 class StoreUnwritable(ServiceError):

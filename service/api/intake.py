@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from anyio import CancelScope, CapacityLimiter, to_thread
 from fastapi import Request
@@ -12,7 +13,8 @@ from service.api.bodies import body_of
 from service.api.routes.backend import backend_of
 from service.api.uploads import OVERHEAD_BYTES, Upload, receive
 from service.config import settings
-from service.errors import ModelTooLarge, StoreUnwritable
+from service.errors import ModelTooLarge, StorageQuotaExceeded, StoreUnwritable
+from service.jobs.database.rows import Owner
 
 __all__ = ["IDENTIFYING", "taken_form"]
 
@@ -21,10 +23,12 @@ IDENTIFYING = CapacityLimiter(4)
 
 
 @asynccontextmanager
-async def taken_form(request: Request, fields: tuple[str, ...]) -> AsyncIterator[Upload]:
-    """Give the form in the body, streamed into a folder that is gone afterwards, whatever was moved out of it.
+async def taken_form(request: Request, owner: Owner, fields: tuple[str, ...]) -> AsyncIterator[tuple[Upload, str]]:
+    """Give the form in the body, streamed into a folder that is gone afterwards, whatever was moved out of it, and the
+    name of the upload that keeps room for it.
 
-    `fields` are the parts it may have beside `model` and `data`. Raise what `receive` raises, and StoreUnwritable.
+    `fields` are the parts it may have beside `model` and `data`. Raise what `receive` raises, StoreUnwritable, and
+    StorageQuotaExceeded, before the body is read where it says how large it is.
     """
     backend, body, limit = backend_of(request), body_of(request), settings().max_model_bytes
     workspace = backend.workspace
@@ -32,14 +36,30 @@ async def taken_form(request: Request, fields: tuple[str, ...]) -> AsyncIterator
         raise ModelTooLarge(f"the upload is over RELAXC_MAX_MODEL_BYTES, {limit} bytes", limit_bytes=limit)
     await to_thread.run_sync(backend.disks.admit, body.announced_bytes or 0)
     body.max_bytes = None  # `receive` counts
+    announced = None if body.announced_bytes is None else max(0, body.announced_bytes - OVERHEAD_BYTES)
     folder = await to_thread.run_sync(workspace.folder, "upload")
+    room = backend.allowance.room(owner, announced, limit)
     try:
+        name, most = await to_thread.run_sync(room.__enter__)
         try:
-            kind, admit = request.headers.get("content-type", ""), backend.disks.admit
-            upload = await receive(request.stream(), kind, folder, limit, fields, admit)
-        except OSError as error:
-            raise StoreUnwritable(f"the upload cannot be kept: {error.strerror}") from error
-        yield upload
+            yield await _received(request, folder, most, fields), name
+        finally:
+            with CancelScope(shield=True):
+                await to_thread.run_sync(room.__exit__, None, None, None)
     finally:
         with CancelScope(shield=True):
             await to_thread.run_sync(workspace.remove, folder)
+
+
+async def _received(request: Request, folder: Path, most: int, fields: tuple[str, ...]) -> Upload:
+    try:
+        kind, admit = request.headers.get("content-type", ""), backend_of(request).disks.admit
+        return await receive(request.stream(), kind, folder, most, fields, admit)
+    except OSError as error:
+        raise StoreUnwritable(f"the upload cannot be kept: {error.strerror}") from error
+    except ModelTooLarge as error:
+        if most == settings().max_model_bytes:
+            raise
+        raise StorageQuotaExceeded(
+            f"the upload is larger than the {most} bytes that its owner has left", quota="bytes", left=most
+        ) from error

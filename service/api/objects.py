@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -12,25 +12,17 @@ from service.jobs.job import State
 __all__ = [
     "DIGEST",
     "LINE",
+    "ArtifactList",
     "AuditPage",
     "Job",
     "JobError",
     "JobPage",
     "JobSubmission",
-    "Key",
-    "KeyRotation",
-    "KeyWish",
-    "Keys",
     "Model",
     "Models",
-    "NewKey",
-    "NewOwner",
-    "Owner",
-    "OwnerChange",
-    "OwnerWish",
-    "Owners",
     "RecordSet",
     "RecordSets",
+    "Time",
     "UploadProgress",
 ]
 
@@ -38,15 +30,12 @@ DIGEST = "^[0-9a-f]{64}$"
 LINE = r"^[^\x00-\x1f\x7f-\x9f]+$"
 _A_DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _A_JOB = "j_4fUqk0ZtX1aWc9LmPr7sYe"
-_AN_OWNER = "o_4fUqk0ZtX1aW"
 _A_TIME = "2026-11-21T08:00:00.000Z"
 
 Digest = Annotated[str, Field(pattern=DIGEST, examples=[_A_DIGEST])]
 Time = Annotated[str, Field(examples=[_A_TIME])]
 Expires = Time | None
 """From when on it may be deleted, unless a job needs it then; null is never."""
-
-Scope = Literal["read", "compile", "tune", "admin"]
 
 
 class Links(BaseModel):
@@ -174,9 +163,24 @@ class Model(BaseModel):
 
 
 class Models(BaseModel):
-    """The key's models, the newest first."""
+    """The owner's models, the newest first."""
 
     models: list[Model]
+
+
+class Artifact(BaseModel):
+    """A compiled library, with its weights where they are apart."""
+
+    digest: Digest
+    size_bytes: int = Field(description="0 where the store has it no more.")
+    created: Time
+    links: Links
+
+
+class ArtifactList(BaseModel):
+    """The owner's artifacts, the newest first."""
+
+    artifacts: list[Artifact]
 
 
 class UploadProgress(BaseModel):
@@ -201,127 +205,9 @@ class RecordSet(BaseModel):
 
 
 class RecordSets(BaseModel):
-    """The key's record sets, the newest first."""
+    """The owner's record sets, the newest first."""
 
     records: list[RecordSet]
-
-
-class KeyWish(BaseModel):
-    """A key to be made."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = Field(pattern=LINE, max_length=200, description="Who has it, and where.", examples=["build farm"])
-    owner: str | None = Field(
-        None,
-        pattern=LINE,
-        max_length=200,
-        description="In whose name it asks: an owner's id or name; null is a new owner of the key's name.",
-        examples=[None],
-    )
-    scopes: list[Scope] = Field(min_length=1, max_length=4, examples=[["read", "compile"]])
-    expires_s: float | None = Field(
-        None,
-        gt=0,
-        le=100 * 365 * 86400,
-        allow_inf_nan=False,
-        description="Seconds from now; null is never.",
-        examples=[None],
-    )
-    weight: float | None = Field(
-        None,
-        gt=0,
-        le=1000,
-        allow_inf_nan=False,
-        description="The new owner's share of the workers when several want them; null is 1.",
-        examples=[None],
-    )
-
-
-class KeyRotation(BaseModel):
-    """How a key gives way to a new one."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    grace_s: float = Field(
-        0.0, ge=0, le=100 * 365 * 86400, allow_inf_nan=False, description="Seconds for which the old one works on."
-    )
-
-
-class Key(BaseModel):
-    """A key without its secret."""
-
-    id: str = Field(examples=["k_4fUqk0ZtX1aW"])
-    name: str
-    owner: str = Field(description="In whose name it asks.", examples=[_AN_OWNER])
-    owner_name: str
-    scopes: list[Scope]
-    weight: float = Field(description="Its owner's.")
-    created: Time
-    expires: Time | None
-    revoked: Time | None
-
-
-class NewKey(Key):
-    """A key with what is never shown again."""
-
-    secret: str = Field(examples=["rk_…"])
-    webhook_secret: str | None = Field(
-        description="Signs what is sent to its owner's webhooks; null where the owner was there before.",
-        examples=["whsec_…"],
-    )
-
-
-class Keys(BaseModel):
-    """Every key, the newest first."""
-
-    keys: list[Key]
-
-
-class OwnerWish(BaseModel):
-    """An owner to be made."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: str = Field(pattern=LINE, max_length=200, description="Who it is.", examples=["vision team"])
-    weight: float = Field(
-        1.0, gt=0, le=1000, allow_inf_nan=False, description="Its share of the workers when several owners want them."
-    )
-
-
-class OwnerChange(BaseModel):
-    """What of an owner is to be changed; null stays."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    name: str | None = Field(None, pattern=LINE, max_length=200, examples=[None])
-    weight: float | None = Field(None, gt=0, le=1000, allow_inf_nan=False, examples=[2.0])
-    disabled: bool | None = Field(
-        None, description="Whether its keys are refused, and its queued jobs wait.", examples=[None]
-    )
-    new_webhook_secret: bool = Field(False, description="Sign its webhooks with a new secret, which is answered.")
-
-
-class Owner(BaseModel):
-    """Whose models and jobs there are; its keys are ways to ask in its name."""
-
-    id: str = Field(examples=[_AN_OWNER])
-    name: str
-    weight: float
-    created: Time
-    disabled: Time | None
-
-
-class NewOwner(Owner):
-    """An owner, with what is shown once."""
-
-    webhook_secret: str | None = Field(None, description="Signs what is sent to its webhooks.", examples=["whsec_…"])
-
-
-class Owners(BaseModel):
-    """Every owner, the newest first."""
-
-    owners: list[Owner]
 
 
 class AuditRow(BaseModel):

@@ -18,10 +18,12 @@ from service.api.refusal import EarlyAnswer
 from service.api.schemas import Problem
 from service.errors import (
     Fault,
+    QuotaExceeded,
     RateLimited,
     RelaxcError,
     ServerDied,
     ServiceError,
+    StorageQuotaExceeded,
     Unauthorized,
     UploadConflict,
     by_code,
@@ -106,6 +108,8 @@ def _headers(error: RelaxcError) -> dict[str, str]:
             return {"WWW-Authenticate": "Bearer"}
         case UploadConflict():
             return {"Upload-Offset": str(error.fields.get("offset", 0))}
+        case QuotaExceeded() | StorageQuotaExceeded() if "retry_after_s" not in error.fields:
+            return {}
         case RateLimited() | ServiceError() | ServerDied():
             return {"Retry-After": str(int(error.fields.get("retry_after_s", _RETRY_AFTER_S)))}
     return {}

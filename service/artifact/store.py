@@ -111,6 +111,13 @@ class Store:
                 raise
         return True
 
+    def size_of(self, digest: str) -> int:
+        """Return the bytes of its files, 0 where it is not here; that is no use of it."""
+        try:
+            return Entry.read(self._folder(digest)).size_bytes
+        except (ArtifactCorrupt, FileNotFoundError):
+            return 0
+
     def _touch(self, digest: str) -> Entry:
         self.use(digest)
         return Entry.read(self._folder(digest))

@@ -8,11 +8,18 @@ import typer
 
 from service.cli.options import Json, Verbose
 from service.cli.output import console, facts, print_json, shown_value, table
+from service.cli.quota import print_quotas
 from service.errors import InvalidOption
 
 __all__ = ["app", "change", "create", "ls", "show"]
 
 app = typer.Typer(help="Make, list and change the owners of the server's database.", no_args_is_help=True)
+
+
+def Limit(what: str) -> Any:  # a kind of typer.Option
+    """Return the option of a quota."""
+    return typer.Option(metavar="N", help=f"{what}: a number, `unlimited`, or `default` for the server's setting.")
+
 
 Who = Annotated[str, typer.Argument(metavar="OWNER", help="The owner's name or id, as `relaxc owners ls` shows it.")]
 
@@ -55,12 +62,17 @@ def ls(json: Json = False, verbose: Verbose = False) -> None:
 
 @app.command()
 def show(owner: Who, json: Json = False, verbose: Verbose = False) -> None:
-    """Show an owner."""
+    """Show an owner, what it may have, and what it has."""
     from service.jobs.objects.owners import open_owners
 
     with open_owners() as owners:
-        described = owners.find(owner).to_dict()
+        described = owners.describe(owner)
+    if json:
+        print_json(described)
+        return
+    quotas = described.pop("quotas")
     _print(described, json)
+    print_quotas(quotas)
 
 
 @app.command(name="set")
@@ -72,6 +84,10 @@ def change(
         bool | None,
         typer.Option("--disable/--enable", help="Whether its keys are refused, and its queued jobs wait."),
     ] = None,
+    queued_jobs: Annotated[str | None, Limit("Jobs that wait")] = None,
+    running_jobs: Annotated[str | None, Limit("Jobs that run at the same time, while more wait")] = None,
+    bytes: Annotated[str | None, Limit("Bytes of models, artifacts, record sets and uploads")] = None,
+    tuning_hours: Annotated[str | None, Limit("Hours of tuning in 30 days")] = None,
     new_webhook_secret: Annotated[
         bool, typer.Option("--new-webhook-secret", help="Sign its webhooks with a new secret, which is printed.")
     ] = False,
@@ -81,13 +97,35 @@ def change(
     """Change an owner; what is not given stays as it is."""
     from service.jobs.objects.owners import open_owners
 
-    wishes = {"name": name, "weight": weight, "disabled": disabled}
-    if not new_webhook_secret and all(value is None for value in wishes.values()):
+    limits = {
+        "queued_jobs": queued_jobs,
+        "running_jobs": running_jobs,
+        "bytes": bytes,
+        "tuning_hours": tuning_hours,
+    }
+    quotas = {name: limit_of(name, text) for name, text in limits.items() if text is not None}
+    wishes = (name, weight, disabled, quotas or None, new_webhook_secret or None)
+    if all(value is None for value in wishes):
         raise InvalidOption("nothing is to be changed", remedy="`relaxc owners set --help` lists what can be.")
     with open_owners() as owners:
-        row = owners.change(owner, name=name, weight=weight, disabled=disabled, new_webhook_secret=new_webhook_secret)
+        row = owners.change(
+            owner, name=name, weight=weight, disabled=disabled, quotas=quotas, new_webhook_secret=new_webhook_secret
+        )
     secret = {"webhook_secret": row.webhook_secret} if new_webhook_secret else {}
     _print({**row.to_dict(), **secret}, json)
+
+
+def limit_of(name: str, text: str) -> float | str:
+    """Return what an option says of a quota: a number, `unlimited` or `default`. Raise InvalidOption."""
+    if text in ("unlimited", "default"):
+        return text
+    try:
+        return float(text)
+    except ValueError as error:
+        option = name.replace("_", "-")
+        raise InvalidOption(
+            f"--{option} is a number, `unlimited` or `default`, not {text[:80]!r}", option=option
+        ) from error
 
 
 def _print(described: dict[str, Any], json: bool) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "KeyFile", "Remote", "Server"]
 
-VERBS = ("audit", "compile", "targets", "tune")
+VERBS = ("audit", "compile", "quota", "targets", "tune")
 """The verbs that take --server."""
 
 Server = Annotated[

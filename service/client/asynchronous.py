@@ -114,6 +114,10 @@ class AsyncClient:
         """Do as `Client.targets`."""
         return list((await self._run(calls.json_of("/v1/targets")))["targets"])
 
+    async def quota(self) -> dict[str, Any]:
+        """Do as `Client.quota`."""
+        return dict(await self._run(calls.json_of("/v1/owner")))
+
     async def records(self, digest: str) -> str:
         """Do as `Client.records`."""
         return (await self._run(calls.text_of(f"/v1/records/{digest}"))).decode()

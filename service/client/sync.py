@@ -119,6 +119,10 @@ class Client:
         """Return every named target of the server's."""
         return list(self._run(calls.json_of("/v1/targets"))["targets"])
 
+    def quota(self) -> dict[str, Any]:
+        """Return the owner in whose name the key asks, with its quotas and what it uses of them."""
+        return dict(self._run(calls.json_of("/v1/owner")))
+
     def records(self, digest: str) -> str:
         """Return the tuning records of a set, in the form of docs/tuning.md."""
         return self._run(calls.text_of(f"/v1/records/{digest}")).decode()

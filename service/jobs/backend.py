@@ -18,6 +18,7 @@ from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.disks import Disks
 from service.jobs.job import State
+from service.jobs.objects.allowance import Allowance
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.audit import Audit
 from service.jobs.objects.keys import Keys
@@ -102,7 +103,8 @@ class Backend:
         self.keys = Keys(self.database)
         self.owners = Owners(self.database)
         self.models = Models(self.database, self.blobs, self.pool, self.workspace)
-        self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.workspace)
+        self.allowance = Allowance(self.database)
+        self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.allowance, self.workspace)
         self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
         self.records = RecordSets(self.database, self.blobs)
         self.audit = Audit(self.database)
@@ -142,7 +144,6 @@ class Backend:
             self.artifacts,
             self.records,
             queue_max=queue_max,
-            queue_max_per_key=settings().queue_max_per_key,
         )
         self.jobs = Jobs(
             self.database, self.blobs, self._hub, submission, self._changed, self._scheduler.find, self._settle_ended
@@ -177,6 +178,7 @@ class Backend:
             self.bound.groups.sweep()
         self.store.sweep()
         self.retention()
+        self.artifacts.measure()
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Start no more jobs, give those that run `drain_s` seconds, and queue the others for the next server.

@@ -1,4 +1,4 @@
-"""`GET /v1/artifacts/{digest}`: a finished file by its digest. It never changes, so it may be cached for ever."""
+"""`/v1/artifacts`: finished files by their digests. None ever changes, so each may be cached for ever."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from fastapi.responses import FileResponse, JSONResponse
 from service.api.conditional import IMMUTABLE, has_it
 from service.api.files import ArtifactFile, artifact_response
 from service.api.ids import ArtifactDigest
-from service.api.owners import Reader
+from service.api.objects import ArtifactList
+from service.api.owners import Compiler, Reader
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
 from service.artifact.entry import Opened
@@ -97,6 +98,19 @@ def report(digest: ArtifactDigest, request: Request, owner: Reader) -> Response:
         files = [{"name": f.name, "size_bytes": f.size_bytes, "sha256": f.sha256} for f in opened.entry.files]
     shown = {name: made[name] for name in ("signature", "passes", "schedule", "verification", "versions", "command")}
     return JSONResponse({"artifact": digest, "files": files, "target": read.target_names, **shown}, headers=headers)
+
+
+@router.get("", response_model=ArtifactList, summary="Your artifacts")
+def list_artifacts(request: Request, owner: Reader) -> Response:
+    """Return the thousand newest; the size is 0 where the store has one no more."""
+    return JSONResponse({"artifacts": [row.to_dict() for row in backend_of(request).artifacts.list(owner)]})
+
+
+@router.delete("/{digest}", status_code=204, responses=responses("artifact-not-found"), summary="Forget an artifact")
+def remove_artifact(digest: ArtifactDigest, request: Request, owner: Compiler) -> Response:
+    """Forget it; jobs that were accepted still run."""
+    backend_of(request).artifacts.remove(owner, digest)
+    return Response(status_code=204)
 
 
 def _open(request: Request, owner: Owner, digest: str) -> Opened:

@@ -52,6 +52,7 @@ _ANSWERS: dict[int | str, dict[str, Any]] = {
         "tool-missing",
         *("server-died", "cancelled", "verification-failed", "busy", "service-error", "store-unwritable"),
         *("model-not-found", "artifact-not-found", "artifact-corrupt", "not-tuned"),
+        *("quota-exceeded", "storage-quota-exceeded"),
     ),
 }
 
@@ -77,8 +78,8 @@ async def compile_model(
     `Prefer: respond-async` gives it at once.
     """
     backend, preference = backend_of(request), preference_of(prefer)
-    async with taken_form(request, FIELDS) as form:
-        submitted = await to_thread.run_sync(_submit, backend, owner, form, limiter=IDENTIFYING)
+    async with taken_form(request, owner, FIELDS) as (form, upload):
+        submitted = await to_thread.run_sync(_submit, backend, owner, form, upload, limiter=IDENTIFYING)
     assert form.model is not None
     job = submitted.job
     if not job.ended and preference.wait_s != 0:
@@ -89,12 +90,12 @@ async def compile_model(
     return await _result(backend, owner, job, request, f"{form.model.stem}.so", headers)
 
 
-def _submit(backend: Backend, owner: Owner, form: Upload) -> Submitted[JobRow]:
+def _submit(backend: Backend, owner: Owner, form: Upload, upload: str) -> Submitted[JobRow]:
     options = parsed_options(form.fields.get("options", "{}"))
     target = form.fields.get("target", "auto")
     resolve(target)  # refused before the model is looked at
     assert form.model is not None
-    model, _ = backend.models.add(owner, Sent(form.model, form.sha256s), name=form.model.name)
+    model, _ = backend.models.add(owner, Sent(form.model, form.sha256s), name=form.model.name, upload=upload)
     asked = JobRequest(JobKind.COMPILE, model.digest, target=target, options=options, name=form.model.name)
     return backend.jobs.submit(owner, asked)
 

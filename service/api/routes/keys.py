@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse
 
 from service.api.calls import json_only
 from service.api.ids import KeyId
-from service.api.objects import Key, KeyRotation, Keys, KeyWish, NewKey
+from service.api.owner_objects import Key, KeyRotation, Keys, KeyWish, NewKey
 from service.api.owners import Admin
 from service.api.problems import responses
 from service.api.routes.backend import backend_of

@@ -36,6 +36,7 @@ UPLOADED: dict[int | str, dict[str, Any]] = {
             "compiler-out-of-disk",
             "service-error",
             "store-unwritable",
+            "storage-quota-exceeded",
         ),
     ),
 }
@@ -45,9 +46,9 @@ UPLOADED: dict[int | str, dict[str, Any]] = {
 async def add_model(request: Request, owner: Compiler) -> Response:
     """Keep a model, to have jobs of it: the same form as `POST /v1/compile` takes, without options."""
     models = backend_of(request).models
-    async with taken_form(request, fields=()) as form:
+    async with taken_form(request, owner, fields=()) as (form, upload):
         assert form.model is not None
-        add = partial(models.add, owner, Sent(form.model, form.sha256s), name=form.model.name)
+        add = partial(models.add, owner, Sent(form.model, form.sha256s), name=form.model.name, upload=upload)
         row, is_new = await to_thread.run_sync(add, limiter=IDENTIFYING)
     headers = {"Location": f"/v1/models/{row.digest}"}
     return answer(request, row.to_dict(), 201 if is_new else 200, headers)

@@ -31,6 +31,7 @@ _ADDED: dict[int | str, dict[str, Any]] = {
     200: {"model": RecordSet, "description": "It was there.", "headers": _LOCATION},
     201: {"model": RecordSet, "description": "It is kept.", "headers": _LOCATION},
     **responses("invalid-option", "invalid-records", "content-too-large", "invalid-request", "store-unwritable"),
+    **responses("storage-quota-exceeded"),
 }
 _GOT: dict[int | str, dict[str, Any]] = {
     200: {"description": "The records, a line each.", "content": _TEXT},
@@ -69,3 +70,10 @@ def get_records(digest: RecordsDigest, request: Request, owner: Reader) -> Respo
     if has_it(request, digest):
         return Response(status_code=304, headers=headers)
     return Response(text, media_type=_MEDIA_TYPE, headers=headers)
+
+
+@router.delete("/{digest}", status_code=204, responses=responses("records-not-found"), summary="Forget a record set")
+def remove_records(digest: RecordsDigest, request: Request, owner: Tuner) -> Response:
+    """Forget it; what was compiled with it stays."""
+    backend_of(request).records.remove(owner, digest)
+    return Response(status_code=204)

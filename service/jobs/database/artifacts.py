@@ -3,20 +3,50 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from service.jobs.database import uses
+from service.jobs.database.rows import iso_time
 from service.jobs.database.tables import artifacts
 
-__all__ = ["has", "own"]
+__all__ = ["ArtifactRow", "disown", "growth", "has", "measure", "of_owner", "own", "sizes"]
 
 
-def own(connection: Connection, owner: str, digest: str) -> None:
+@dataclass(frozen=True, slots=True)
+class ArtifactRow:
+    """An artifact that an owner has had made; its size is 0 where the store has it no more."""
+
+    owner: str
+    digest: str
+    size_bytes: int
+    created: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON."""
+        return {
+            "digest": self.digest,
+            "size_bytes": self.size_bytes,
+            "created": iso_time(self.created),
+            "links": {"self": f"/v1/artifacts/{self.digest}"},
+        }
+
+
+def own(connection: Connection, owner: str, digest: str, size_bytes: int = 0) -> None:
     """Let `owner` fetch it from now on."""
     now = time.time()
-    uses.insert_or_touch(connection, artifacts, owner, digest, created=now, used=now)
+    if not uses.insert_or_touch(connection, artifacts, owner, digest, created=now, used=now, size_bytes=size_bytes):
+        mine = artifacts.c.owner == owner, artifacts.c.digest == digest
+        connection.execute(sa.update(artifacts).where(*mine, artifacts.c.size_bytes == 0).values(size_bytes=size_bytes))
+
+
+def growth(connection: Connection, owner: str, digest: str, size_bytes: int) -> int:
+    """Return how many bytes more the owner would have with it."""
+    wanted = sa.select(artifacts.c.size_bytes).where(artifacts.c.owner == owner, artifacts.c.digest == digest)
+    return size_bytes - (connection.scalar(wanted) or 0)
 
 
 def has(connection: Connection, owner: str | None, digest: str) -> bool:
@@ -24,3 +54,29 @@ def has(connection: Connection, owner: str | None, digest: str) -> bool:
     wanted = sa.select(sa.literal(1)).where(artifacts.c.digest == digest).limit(1)
     wanted = wanted if owner is None else wanted.where(artifacts.c.owner == owner)
     return connection.scalar(wanted) is not None
+
+
+def of_owner(connection: Connection, owner: str | None, limit: int) -> list[ArtifactRow]:
+    """Return the owner's artifacts, or everybody's where None is named, the newest first."""
+    columns = artifacts.c.owner, artifacts.c.digest, artifacts.c.size_bytes, artifacts.c.created
+    wanted = sa.select(*columns).order_by(artifacts.c.created.desc(), artifacts.c.digest).limit(limit)
+    wanted = wanted if owner is None else wanted.where(artifacts.c.owner == owner)
+    return [ArtifactRow(*row) for row in connection.execute(wanted)]
+
+
+def disown(connection: Connection, owner: str | None, digest: str) -> bool:
+    """Take it from the owner, or from everybody where None is named; return False when nobody of them had it."""
+    gone = sa.delete(artifacts).where(artifacts.c.digest == digest)
+    return connection.execute(gone if owner is None else gone.where(artifacts.c.owner == owner)).rowcount > 0
+
+
+def sizes(connection: Connection) -> dict[str, tuple[int, int]]:
+    """Return the least and the largest size that is noted of every artifact; 0 for one that no store had."""
+    size = artifacts.c.size_bytes
+    wanted = sa.select(artifacts.c.digest, sa.func.min(size), sa.func.max(size)).group_by(artifacts.c.digest)
+    return {digest: (least, most) for digest, least, most in connection.execute(wanted)}
+
+
+def measure(connection: Connection, digest: str, size_bytes: int) -> None:
+    """Note how large it is, whoever has it."""
+    connection.execute(sa.update(artifacts).where(artifacts.c.digest == digest).values(size_bytes=size_bytes))

@@ -16,7 +16,19 @@ from service.jobs.database.upsert import insert_new
 from service.jobs.job import State
 from service.request import ModelFormat
 
-__all__ = ["Content", "aliases", "content", "find", "insert", "meant", "owned", "remove", "remove_unused", "unused"]
+__all__ = [
+    "Content",
+    "aliases",
+    "content",
+    "find",
+    "has",
+    "insert",
+    "meant",
+    "owned",
+    "remove",
+    "remove_unused",
+    "unused",
+]
 
 _ROWS = sa.select(models, model_contents.c.format, model_contents.c.size_bytes).join(model_contents)
 
@@ -84,6 +96,12 @@ def find(connection: Connection, owner: str | None, digest: str) -> ModelRow | N
     row = connection.execute(wanted if owner is None else wanted.where(models.c.owner == owner)).one_or_none()
     found = content(connection, digest)
     return None if row is None or found is None else _row(row, found.files)
+
+
+def has(connection: Connection, owner: str, digest: str) -> bool:
+    """Return whether the owner has the model of this very digest."""
+    wanted = sa.select(sa.literal(1)).where(models.c.owner == owner, models.c.digest == digest)
+    return connection.scalar(wanted) is not None
 
 
 def owned(connection: Connection, owner: str | None, limit: int) -> list[ModelRow]:

@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database.rows import OwnerRow
+from service.jobs.database.rows import iso_time
 from service.jobs.database.tables import owners
 
-__all__ = ["every", "find", "insert", "named", "update"]
+__all__ = ["OwnerRow", "every", "find", "insert", "named", "update"]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerRow:
+    """Whose models and jobs there are: a person, a team, a program. Its keys are ways to ask in its name.
+
+    `webhook_secret` signs what is sent to its webhooks; none of its keys is served while it is `disabled`.
+    """
+
+    id: str
+    name: str
+    weight: float
+    quotas: dict[str, Any]
+    webhook_secret: str
+    created: float
+    disabled: float | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the owner as JSON, without what is secret."""
+        return {
+            "id": self.id,
+            "name": self.name,
+            "weight": self.weight,
+            "created": iso_time(self.created),
+            "disabled": iso_time(self.disabled),
+        }
 
 
 def insert(connection: Connection, row: OwnerRow) -> None:

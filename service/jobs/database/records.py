@@ -12,7 +12,7 @@ from service.jobs.database import uses
 from service.jobs.database.rows import RecordsRow
 from service.jobs.database.tables import record_sets
 
-__all__ = ["find", "insert", "owned"]
+__all__ = ["find", "insert", "owned", "remove"]
 
 
 def insert(connection: Connection, row: RecordsRow) -> bool:
@@ -33,6 +33,12 @@ def owned(connection: Connection, owner: str | None, limit: int) -> list[Records
     wanted = sa.select(record_sets).order_by(record_sets.c.created.desc(), record_sets.c.digest).limit(limit)
     wanted = wanted if owner is None else wanted.where(record_sets.c.owner == owner)
     return [_row(row) for row in connection.execute(wanted)]
+
+
+def remove(connection: Connection, owner: str | None, digest: str) -> bool:
+    """Take it from the owner, or from everybody where None is named; return False when nobody of them had it."""
+    gone = sa.delete(record_sets).where(record_sets.c.digest == digest)
+    return connection.execute(gone if owner is None else gone.where(record_sets.c.owner == owner)).rowcount > 0
 
 
 def _row(row: Row[Any]) -> RecordsRow:

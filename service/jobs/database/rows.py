@@ -26,7 +26,6 @@ __all__ = [
     "ModelFile",
     "ModelRow",
     "Owner",
-    "OwnerRow",
     "RecordsRow",
     "expires",
     "iso_time",
@@ -53,32 +52,6 @@ class Owner:
 
 LOCAL_OWNER = Owner("k_local", frozenset(SCOPES), key="k_local")
 """Everybody, where the server has no keys."""
-
-
-@dataclass(frozen=True, slots=True)
-class OwnerRow:
-    """Whose models and jobs there are: a person, a team, a program. Its keys are ways to ask in its name.
-
-    `webhook_secret` signs what is sent to its webhooks; none of its keys is served while it is `disabled`.
-    """
-
-    id: str
-    name: str
-    weight: float
-    quotas: dict[str, Any]
-    webhook_secret: str
-    created: float
-    disabled: float | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the owner as JSON, without what is secret."""
-        return {
-            "id": self.id,
-            "name": self.name,
-            "weight": self.weight,
-            "created": iso_time(self.created),
-            "disabled": iso_time(self.disabled),
-        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,8 @@ __all__ = [
     "owners",
     "record_sets",
     "shares",
+    "tuning_times",
+    "uploads",
 ]
 
 metadata = MetaData(
@@ -199,6 +201,7 @@ artifacts = Table(
     Column("owner", _Id, primary_key=True),
     Column("digest", _Digest, primary_key=True),
     Column("created", Double, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False, server_default=text("0")),  # 0 where the store has it no more
     Column("used", Double),
     Index("ix_artifacts_digest", "digest"),
     Index("ix_artifacts_owner_created", "owner", "created"),
@@ -221,6 +224,30 @@ record_sets = Table(
     Index("ix_record_sets_owner_created", "owner", "created"),
     Index("ix_record_sets_created", "created"),
     Index("ix_record_sets_used", "used"),
+)
+
+# Bytes that are on their way, by the upload's SHA-256 or a name of the request's own: room that nobody else gets.
+uploads = Table(
+    "uploads",
+    metadata,
+    Column("owner", _Id, primary_key=True),
+    Column("name", _Id, primary_key=True),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("touched", Double, nullable=False),
+    Index("ix_uploads_touched", "touched"),
+)
+
+# How long each claim on a tuning took: an owner's quota counts them also when their jobs are forgotten.
+tuning_times = Table(
+    "tuning_times",
+    metadata,
+    Column("job", _Id, primary_key=True),
+    Column("epoch", Integer, primary_key=True, autoincrement=False),
+    Column("owner", _Id, nullable=False),
+    Column("ended", Double, nullable=False),
+    Column("seconds", Double, nullable=False),
+    Index("ix_tuning_times_owner", "owner", "ended"),
+    Index("ix_tuning_times_ended", "ended"),
 )
 
 deliveries = Table(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,18 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
 from service.artifact.entry import Entry
-from service.errors import Cancelled, RelaxcError, ServerDied
-from service.jobs.database import artifacts, deliveries, events, instances, records, shares, trials
+from service.errors import Cancelled, RelaxcError, ServerDied, StorageQuotaExceeded
+from service.jobs.database import (
+    artifacts,
+    deliveries,
+    events,
+    instances,
+    quotas,
+    records,
+    shares,
+    trials,
+    tuning_times,
+)
 from service.jobs.database.jobs import find, get
 from service.jobs.database.rows import JobKind, JobRow, RecordsRow
 from service.jobs.database.tables import jobs, owners
@@ -50,9 +60,13 @@ Lane = bool
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a job ended: without an error it succeeded. Its owner has the record set once this is written down."""
+    """How a job ended: without an error it succeeded. Its owner has the record set once this is written down.
+
+    So with an artifact of `artifact_bytes`, all its files counted.
+    """
 
     artifact: str | None = None
+    artifact_bytes: int = 0
     records: RecordsRow | None = None
     result: dict[str, Any] | None = None
     error: RelaxcError | None = None
@@ -64,7 +78,7 @@ class Outcome:
         That is the server's own name, which is no matter of its clients'.
         """
         build = {name: value for name, value in entry.build.items() if name != "host"}
-        return Outcome(artifact=entry.digest, result={"build": finite(build)})
+        return Outcome(artifact=entry.digest, artifact_bytes=entry.size_bytes, result={"build": finite(build)})
 
     @property
     def state(self) -> State:
@@ -102,7 +116,8 @@ def claim(
     """Start the job whose turn it is on `instance`, if it `fits`, and return it with its memory estimate in bytes.
 
     One that does not fit holds up its lane, so that small jobs cannot starve a large one; those of the ids `without`
-    are passed over. A server that others have given up starts nothing. The caller holds a lock.
+    are passed over, and those of owners who have as many running as they may. A server that others have given up
+    starts nothing. The caller holds a lock.
     """
     if not instances.is_registered(connection, instance):
         return None
@@ -133,7 +148,7 @@ def _next(connection: Connection, lane: Lane, without: Collection[str]) -> Candi
         *(jobs.c.id, jobs.c.owner, jobs.c.weight, jobs.c.memory_bytes, jobs.c.number), place.label("place")
     ).where(jobs.c.state == State.QUEUED, in_lane, ~twin, jobs.c.id.not_in(without), jobs.c.owner.not_in(stopped))
     heads = ranked.subquery()
-    rows = connection.execute(sa.select(heads).where(heads.c.place == 1)).all()
+    rows = _that_may_run(connection, connection.execute(sa.select(heads).where(heads.c.place == 1)).all())
     tags = shares.start_tags(connection, [row.owner for row in rows])
     first = min(rows, key=lambda row: (tags[row.owner], row.number), default=None)
     if first is None:
@@ -141,16 +156,42 @@ def _next(connection: Connection, lane: Lane, without: Collection[str]) -> Candi
     return Candidate(first.id, first.owner, first.weight, first.memory_bytes, tags[first.owner])
 
 
+def _that_may_run(connection: Connection, rows: Sequence[sa.Row[Any]]) -> list[sa.Row[Any]]:
+    """Those of owners who have fewer jobs running than they may."""
+    number = sa.func.count().label("number")
+    counted = sa.select(jobs.c.owner, number).where(jobs.c.state == State.RUNNING).group_by(jobs.c.owner)
+    running = {row.owner: row.number for row in connection.execute(counted)}
+    allowed = quotas.of_owners(connection, {row.owner for row in rows})
+    return [row for row in rows if running.get(row.owner, 0) < allowed[row.owner].running_jobs]
+
+
 def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
-    """End a job that runs here; return None, and change nothing, when this claim on it is over."""
+    """End a job that runs here; return None, and change nothing, when this claim on it is over.
+
+    One whose artifact does not fit into what its owner may keep fails.
+    """
     seconds = time.time() - (job.started or time.time())
+    outcome = _as_far_as_it_fits(connection, job, outcome)
     if not _end(connection, job.id, outcome, *held(job.claim)):
         return None
     weight = connection.scalar(sa.select(jobs.c.weight).where(jobs.c.id == job.id))
     shares.charge(connection, job.owner, float(weight or 1.0), seconds)
+    tuning_times.note(connection, job)
     if outcome.error is None or outcome.records is not None:
         trials.remove(connection, job.id)
     return get(connection, job.id)
+
+
+def _as_far_as_it_fits(connection: Connection, job: JobRow, outcome: Outcome) -> Outcome:
+    if outcome.artifact is None:
+        return outcome
+    allowed = quotas.hold(connection, job.owner)
+    more = artifacts.growth(connection, job.owner, outcome.artifact, outcome.artifact_bytes)
+    try:
+        quotas.admit_bytes(connection, job.owner, allowed, more)
+    except StorageQuotaExceeded as error:
+        return Outcome(error=error)
+    return outcome
 
 
 def add_records(connection: Connection, row: RecordsRow) -> None:
@@ -190,8 +231,10 @@ def give_back(connection: Connection, job: JobRow, reason: str = "the server sto
 
     One that is to be cancelled ends instead. Returns it as it is now, None when this claim on it is over.
     """
-    changed = _queue_or_cancel(connection, job.claim, reason, attempts=jobs.c.attempts - 1)
-    return get(connection, job.id) if changed else None
+    if not _queue_or_cancel(connection, job.claim, reason, attempts=jobs.c.attempts - 1):
+        return None
+    tuning_times.note(connection, job)
+    return get(connection, job.id)
 
 
 def recover(connection: Connection, claim: Claim) -> JobRow | None:
@@ -240,7 +283,7 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
         return False
     job = get(connection, id)
     if outcome.artifact is not None:
-        artifacts.own(connection, job.owner, outcome.artifact)
+        artifacts.own(connection, job.owner, outcome.artifact, outcome.artifact_bytes)
     if outcome.records is not None:
         records.insert(connection, outcome.records)
     deliveries.insert(connection, job)

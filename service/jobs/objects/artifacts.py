@@ -15,6 +15,7 @@ from service.artifact.store import Store
 from service.errors import ArtifactNotFound, StoreUnwritable
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import artifacts
+from service.jobs.database.artifacts import ArtifactRow
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner
 from service.jobs.objects.recent import Recent
@@ -70,6 +71,31 @@ class Artifacts:
             return False
         with self._database.read() as connection:
             return artifacts.has(connection, None if owner.admin else owner.id, digest)
+
+    def list(self, owner: Owner, *, limit: int = 1000) -> list[ArtifactRow]:
+        """Return the owner's artifacts, the newest first; everybody's for an admin."""
+        with self._database.read() as connection:
+            return artifacts.of_owner(connection, None if owner.admin else owner.id, limit)
+
+    def remove(self, owner: Owner, digest: str) -> None:
+        """Take it from the owner, or from everybody for an admin; jobs that were accepted still run.
+
+        Raise ArtifactNotFound.
+        """
+        with self._database.begin() as connection:
+            if not artifacts.disown(connection, None if owner.admin else owner.id, digest):
+                raise ArtifactNotFound(f"there is no artifact {digest}", digest=digest)
+
+    def measure(self) -> None:
+        """Have those count nothing that are kept nowhere any more, and those that came back what they take."""
+        with self._database.read() as connection:
+            noted = artifacts.sizes(connection)
+        for digest, (least, most) in noted.items():
+            in_bucket = most > 0 and self._blobs.remote is not None
+            found = most if in_bucket else self._store.size_of(digest)
+            if not least == most == found:
+                with self._database.begin() as connection:
+                    artifacts.measure(connection, digest, found)
 
     def lookup(self, key: Key) -> Entry | None:
         """Return the artifact of this key, here or in the mirror; a mirror that does not answer has none."""

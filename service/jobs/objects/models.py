@@ -14,7 +14,7 @@ from service.artifact.entry import is_digest, sha256_of
 from service.errors import ModelNotFound, StoreUnwritable
 from service.frontend.model_file import only_format
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import models
+from service.jobs.database import models, quotas, uploads
 from service.jobs.database.engine import Database
 from service.jobs.database.models import Content
 from service.jobs.database.rows import ModelFile, ModelRow, Owner
@@ -40,11 +40,11 @@ class Models:
         self._pool = pool
         self._workspace = workspace
 
-    def add(self, owner: Owner, sent: Sent, *, name: str) -> tuple[ModelRow, bool]:
-        """Keep the model that came, after a child has looked at it.
+    def add(self, owner: Owner, sent: Sent, *, name: str, upload: str = "") -> tuple[ModelRow, bool]:
+        """Keep the model that came, after a child has looked at it; `upload` kept room for it, which ends now.
 
         The files stay the caller's, and may be gone. The bool says whether this owner did not have it. Raises what
-        `jobs.intake.check` raises, and StoreUnwritable.
+        `jobs.intake.check` raises, StoreUnwritable, and StorageQuotaExceeded.
         """
         format, digest, files = sent.format, sent.digest, sent.files
         size, created = sum(file.size_bytes for file in files), time.time()
@@ -55,8 +55,12 @@ class Models:
             known = self._content(digest) or Content(format, size, row.files, _folder(digest))
             self._keep(known, sources)
             with self._database.begin() as connection:
+                allowed = quotas.hold(connection, owner.id)
                 self._database.lock(connection, MODELS_LOCK)
                 if all(self._blobs.local.path(name).is_file() for name in _blobs(known).values()):
+                    if not models.has(connection, owner.id, digest):
+                        quotas.admit_bytes(connection, owner.id, allowed, size, upload=upload)
+                    uploads.remove(connection, owner.id, upload)
                     added = models.insert(connection, replace(row, files=known.files), known.folder)
                     found = models.find(connection, owner.id, digest)
                     assert found is not None

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import string
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from service.config import settings
 from service.errors import InvalidOption, OwnerNotFound
 from service.jobs.database import owners
 from service.jobs.database.engine import Database, url_of_settings
-from service.jobs.database.rows import OwnerRow
+from service.jobs.database.owners import OwnerRow
+from service.jobs.database.quotas import QUOTAS, hold
+from service.jobs.objects.allowance import Allowance
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -49,6 +53,10 @@ class Owners:
         with self._database.read() as connection:
             return find_owner(connection, who)
 
+    def describe(self, who: str) -> dict[str, Any]:
+        """Return the owner as JSON, with its quotas and what it uses of them. Raise what `find` raises."""
+        return Allowance(self._database).describe(self.find(who).id)
+
     def change(
         self,
         who: str,
@@ -56,9 +64,12 @@ class Owners:
         name: str | None = None,
         weight: float | None = None,
         disabled: bool | None = None,
+        quotas: Mapping[str, float | str] = MappingProxyType({}),
         new_webhook_secret: bool = False,
     ) -> OwnerRow:
         """Give the owner these values, where they are not None, and return it.
+
+        `quotas` has numbers, `unlimited`, or `default`, by names of `Quotas`; what is not in it stays.
 
         While it is disabled its keys are refused (by other servers within a second) and its queued jobs wait. Jobs that
         are queued keep the weight that they came with. Raise what `find` raises, and InvalidOption.
@@ -74,9 +85,23 @@ class Owners:
             columns["webhook_secret"] = _webhook_secret()
         with self._database.begin() as connection:
             id = find_owner(connection, who).id
-            if columns:
-                owners.update(connection, id, **columns)
+            hold(connection, id)
+            own = find_owner(connection, id).quotas
+            owners.update(connection, id, **columns, quotas=_changed(own, quotas))
             return find_owner(connection, id)
+
+
+def _changed(own: Mapping[str, float | None], wishes: Mapping[str, float | str]) -> dict[str, float | None]:
+    """The owner's own quotas, null for no limit, without those that are the settings' again."""
+    changed = dict(own)
+    for name, wish in wishes.items():
+        is_number = isinstance(wish, int | float) and 0 <= wish < math.inf
+        if name not in QUOTAS or not (is_number or wish in ("default", "unlimited")):
+            raise InvalidOption(f"quota {name} is a number, `unlimited` or `default`, not {wish!r}", option=name)
+        changed[name] = None if isinstance(wish, str) else wish
+        if wish == "default":
+            del changed[name]
+    return changed
 
 
 def find_owner(connection: Connection, who: str) -> OwnerRow:

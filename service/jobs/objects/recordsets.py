@@ -9,7 +9,7 @@ from pathlib import Path
 from service.artifact.entry import is_digest
 from service.errors import InvalidRecords, RecordsNotFound
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import records
+from service.jobs.database import quotas, records
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner, RecordsRow
 from service.records import files
@@ -25,9 +25,15 @@ class RecordSets:
         self._blobs = blobs
 
     def add(self, owner: Owner, text: bytes, *, name: str, job: str | None = None) -> tuple[RecordsRow, bool]:
-        """Keep it for `owner`; return also whether this owner did not have it. Raise what `keep` raises."""
+        """Keep it for `owner`; return also whether this owner did not have it.
+
+        Raise what `keep` raises, and StorageQuotaExceeded.
+        """
         row = self.keep(owner, text, name=name, job=job)
         with self._database.begin() as connection:
+            allowed = quotas.hold(connection, owner.id)
+            if records.find(connection, owner.id, row.digest) is None:
+                quotas.admit_bytes(connection, owner.id, allowed, row.size_bytes)
             created = records.insert(connection, row)
         return self.get(owner, row.digest), created
 
@@ -58,6 +64,12 @@ class RecordSets:
         """Return its text. Raise RecordsNotFound."""
         self.get(owner, digest)
         return self.path(digest).read_bytes()
+
+    def remove(self, owner: Owner, digest: str) -> None:
+        """Take it from the owner, or from everybody for an admin. Raise RecordsNotFound."""
+        with self._database.begin() as connection:
+            if not records.remove(connection, None if owner.admin else owner.id, digest):
+                raise _not_found(digest)
 
     def path(self, digest: str) -> Path:
         """Return the file of a record set, whoever owns it. Raise RecordsNotFound when its bytes are gone."""

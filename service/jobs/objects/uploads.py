@@ -27,6 +27,7 @@ from service.errors import (
     UploadConflict,
 )
 from service.jobs.database.rows import ModelRow, Owner
+from service.jobs.objects.allowance import Allowance
 from service.jobs.objects.intake import Sent
 from service.jobs.objects.models import Models
 from service.process.workspace import Workspace
@@ -103,8 +104,9 @@ class Part:
 class Uploads:
     """The uploads of every owner, in one folder of this host."""
 
-    def __init__(self, root: Path, models: Models, workspace: Workspace) -> None:
+    def __init__(self, root: Path, models: Models, allowance: Allowance, workspace: Workspace) -> None:
         self._root = root
+        self._allowance = allowance
         self._models = models
         self._workspace = workspace
 
@@ -120,7 +122,8 @@ class Uploads:
         """Return the upload at `offset`, begun where it is 0 and nothing is there.
 
         Raise UploadConflict, whose field `offset` says where to go on, when `offset` or `total` is not what is there
-        or somebody else sends it now; ModelTooLarge; InvalidOption for what is no digest.
+        or somebody else sends it now; ModelTooLarge; InvalidOption for what is no digest; StorageQuotaExceeded, before
+        a byte has come, where the whole does not fit into what the owner may keep.
         """
         limit = settings().max_model_bytes
         if not is_digest(sha256):
@@ -135,6 +138,7 @@ class Uploads:
             raise UploadConflict(what, offset=there.offset, total=there.total)
         if there is None and offset > 0:
             raise UploadConflict("nothing of this upload is here", offset=0, total=total)
+        self._allowance.reserve(owner, sha256, total)
         part = Part(self._root / owner.id / f"{sha256}-{total}.part", sha256, total)
         if (found := part.state.offset) != offset:
             part.close()
@@ -157,6 +161,7 @@ class Uploads:
                 row = self._to_model(owner, path, sha256, name)
             except (ModelError, RequestError):
                 path.unlink(missing_ok=True)  # sending it again would end the same way
+                self._allowance.release(owner.id, sha256)
                 raise
             path.unlink(missing_ok=True)
         return row
@@ -168,7 +173,7 @@ class Uploads:
         try:
             model = folder / "model"
             model.hardlink_to(path)
-            return self._models.add(owner, Sent(model, {"model": found}), name=name)
+            return self._models.add(owner, Sent(model, {"model": found}), name=name, upload=sha256)
         except OSError as error:
             raise _unwritable(error) from error
         finally:
@@ -179,18 +184,23 @@ class Uploads:
         path = self._found(owner, sha256)
         if path is not None:
             path.unlink(missing_ok=True)
+            self._allowance.release(owner.id, sha256)
 
     def sweep(self, older_than_s: float) -> int:
         """Drop uploads whose last byte came so many seconds ago and that nobody sends; return how many."""
-        gone = 0
+        gone, before = 0, time.time() - older_than_s
+        touched: dict[tuple[str, str], float] = {}
         for path in self._root.glob("*/*.part"):
+            owner, sha256 = path.parent.name, path.stem.partition("-")[0]
             with contextlib.suppress(FileNotFoundError, UploadConflict):
-                if time.time() - path.stat().st_mtime > older_than_s:
+                touched[owner, sha256] = path.stat().st_mtime
+                if touched[owner, sha256] < before:
                     with Part(path, path.stem, _total_of(path)):
                         path.unlink()
                     gone += 1
                     with contextlib.suppress(OSError):  # others of his are in it
                         path.parent.rmdir()
+        self._allowance.sweep(before, touched)
         return gone
 
     def _found(self, owner: Owner, sha256: str) -> Path | None:

@@ -20,9 +20,10 @@ from service.errors import (
     RecordsNotFound,
     RelaxcError,
 )
-from service.jobs.database import deliveries, idempotency, jobs, tables, transitions, uses
+from service.jobs.database import artifacts, deliveries, idempotency, jobs, quotas, tables, transitions, uses
 from service.jobs.database.engine import Database
-from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, ModelRow, Owner
+from service.jobs.database.quotas import Quotas
+from service.jobs.database.rows import JobKind, JobRequest, JobRow, ModelRow, Owner
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import Origin, Submitted
 from service.jobs.objects.artifacts import Artifacts
@@ -31,6 +32,7 @@ from service.jobs.objects.recordsets import RecordSets
 from service.jobs.queue.budget import estimate
 from service.jobs.webhooks.deliver import check_url
 from service.lowering.target import resolve
+from service.process.limits import tuning_time_s
 from service.request import CompileRequest, ModelRef, TargetSpec, canonical_json
 
 if TYPE_CHECKING:
@@ -70,14 +72,12 @@ class Submission:
         records: RecordSets,
         *,
         queue_max: int,
-        queue_max_per_key: int,
     ) -> None:
         self._database = database
         self._models = models
         self._artifacts = artifacts
         self._records = records
         self._queue_max = queue_max
-        self._queue_max_per_key = queue_max_per_key
 
     def __call__(self, owner: Owner, request: JobRequest, key: str | None, body_digest: str) -> Submitted[JobRow]:
         """As `Jobs.submit`."""
@@ -109,13 +109,13 @@ class Submission:
     def _put(self, owner: Owner, checked: _Checked, key: str | None, body_digest: str) -> Submitted[JobRow]:
         columns = checked.columns
         with self._database.begin() as connection:
+            allowed = quotas.hold(connection, owner.id)
             _use(connection, owner, columns)
             live = jobs.find_live(connection, owner.id, columns["request_key"])
             if live is not None:
                 submitted = Submitted(_joined(connection, live.id, columns), Origin.JOINED)
             else:
-                if checked.artifact is None:
-                    self._make_room(connection, owner)
+                self._admit(connection, owner.id, allowed, checked)
                 id = jobs.insert(connection, owner=owner.id, weight=owner.weight, **columns)
                 if id is None:
                     raise _Again
@@ -129,14 +129,26 @@ class Submission:
                 raise _Again
         return submitted
 
-    def _make_room(self, connection: Connection, owner: Owner) -> None:
-        """Raise Busy where too many wait."""
-        waiting, mine = jobs.waiting(connection, owner.id)
-        limit = self._queue_max if owner.id == LOCAL_OWNER.id else min(self._queue_max, self._queue_max_per_key)
-        if waiting < self._queue_max and mine < limit:
+    def _admit(self, connection: Connection, owner: str, allowed: Quotas, checked: _Checked) -> None:
+        """Raise Busy where too many wait, QuotaExceeded and StorageQuotaExceeded where the owner has what it may."""
+        made, columns = checked.artifact, checked.columns
+        if made is not None:
+            more = artifacts.growth(connection, owner, made.digest, made.size_bytes)
+            quotas.admit_bytes(connection, owner, allowed, more)
             return
-        what = f"{mine} jobs of this key wait" if waiting < self._queue_max else f"{waiting} jobs wait"
-        raise Busy(f"{what} already", waiting=waiting, limit=limit, retry_after_s=min(60, 1 + waiting))
+        waiting, mine = jobs.waiting(connection, owner)
+        quotas.admit_job(mine, allowed)
+        if waiting >= self._queue_max:
+            raise Busy(
+                f"{waiting} jobs wait already",
+                waiting=waiting,
+                limit=self._queue_max,
+                retry_after_s=min(60, 1 + waiting),
+            )
+        if columns["kind"] is JobKind.TUNE:
+            quotas.admit_tuning(connection, owner, allowed, tuning_time_s(columns["extras"].get("time_s")))
+        if columns["kind"] in (JobKind.COMPILE, JobKind.TUNE):  # what comes of it is to be kept
+            quotas.admit_bytes(connection, owner, allowed, 1)
 
     def _check(self, owner: Owner, asked: JobRequest) -> _Checked:
         needs_model = asked.kind is not JobKind.BENCH

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from service.config import settings
 from service.errors import RelaxcError, ServiceError
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import expired, tables, uses
+from service.jobs.database import expired, tables, tuning_times, uses
 from service.jobs.database.engine import Database
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
@@ -102,6 +102,7 @@ class Sweep:
             if age_s:
                 self._all(_old(table, remove, now - age_s))
         self._all(lambda connection: {tables.shares.name: expired.remove_shares(connection, _ROWS)})
+        self._all(_old(tables.tuning_times, tuning_times.remove_old, now - tuning_times.WINDOW_S))
 
     def _owned(self) -> None:
         """What owners have not used: their bytes go once nobody has them, with `_contents` and `_bucket`."""

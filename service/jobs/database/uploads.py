@@ -1,0 +1,41 @@
+"""Bytes that are on their way to be an owner's: an upload has its room from its first byte on."""
+
+from __future__ import annotations
+
+import time
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from service.jobs.database.tables import uploads
+from service.jobs.database.upsert import insert_or_update
+
+__all__ = ["find", "put", "remove", "remove_old", "touch"]
+
+
+def put(connection: Connection, owner: str, name: str, size_bytes: int) -> None:
+    """Note that so many bytes are on their way, or still are."""
+    facts = {"size_bytes": size_bytes, "touched": time.time()}
+    insert_or_update(connection, uploads, ("owner", "name"), owner=owner, name=name, **facts)
+
+
+def touch(connection: Connection, owner: str, name: str, touched: float) -> None:
+    """Note when the last byte of an upload came, where it has room."""
+    mine = uploads.c.owner == owner, uploads.c.name == name, uploads.c.touched < touched
+    connection.execute(sa.update(uploads).where(*mine).values(touched=touched))
+
+
+def find(connection: Connection, owner: str, name: str) -> int | None:
+    """Return how many bytes the upload has room for; None where there is none of this name."""
+    wanted = sa.select(uploads.c.size_bytes).where(uploads.c.owner == owner, uploads.c.name == name)
+    return connection.scalar(wanted)
+
+
+def remove(connection: Connection, owner: str, name: str) -> None:
+    """Forget an upload that has come, or will not."""
+    connection.execute(sa.delete(uploads).where(uploads.c.owner == owner, uploads.c.name == name))
+
+
+def remove_old(connection: Connection, before: float) -> int:
+    """Forget uploads that nobody has touched since then; return how many."""
+    return connection.execute(sa.delete(uploads).where(uploads.c.touched < before)).rowcount

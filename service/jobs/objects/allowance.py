@@ -1,0 +1,87 @@
+"""What owners may have and have, and room for what is on its way to them."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import uuid
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from service.jobs.database import models, owners, quotas, uploads
+from service.jobs.database.engine import Database
+from service.jobs.database.quotas import QUOTAS, Quotas, Use
+from service.jobs.database.rows import Owner
+from service.jobs.database.tuning_times import WINDOW_S
+
+__all__ = ["Allowance"]
+
+_DAY_S = 86400.0
+
+
+class Allowance:
+    """The quotas of one database's owners. Methods may be called from any thread, on any number of servers at once."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def describe(self, owner: str) -> dict[str, Any]:
+        """Return the owner as JSON, with its limits and what it uses of them; a limit that is none is null."""
+        with self._database.read() as connection:
+            row = owners.find(connection, owner)
+            allowed, used = quotas.quotas(connection, owner), quotas.use(connection, owner)
+        known = {"id": owner, "name": owner} if row is None else row.to_dict()
+        return {**known, "quotas": _as_json(allowed, used)}
+
+    def reserve(self, owner: Owner, name: str, size_bytes: int) -> None:
+        """Keep room for an upload, again where it has some. Raise StorageQuotaExceeded where it does not fit.
+
+        A model that the owner has already takes none, where `name` is its digest.
+        """
+        with self._database.begin() as connection:
+            allowed = quotas.hold(connection, owner.id)
+            if models.has(connection, owner.id, name):
+                size_bytes = 0
+            if uploads.find(connection, owner.id, name) != size_bytes:
+                quotas.admit_bytes(connection, owner.id, allowed, size_bytes, upload=name)
+            uploads.put(connection, owner.id, name, size_bytes)
+
+    def release(self, owner: str, name: str) -> None:
+        """Forget an upload that does not come."""
+        with self._database.begin() as connection:
+            uploads.remove(connection, owner, name)
+
+    @contextlib.contextmanager
+    def room(self, owner: Owner, size_bytes: int | None, most_bytes: int) -> Iterator[tuple[str, int]]:
+        """Keep room for a request's body while the block runs; give its name and how many bytes it may have.
+
+        One that does not say how large it is gets what is left, at most `most_bytes`. Raise StorageQuotaExceeded.
+        """
+        name = f"form-{uuid.uuid4().hex}"
+        room_bytes = self._left(owner, most_bytes) if size_bytes is None else size_bytes
+        self.reserve(owner, name, room_bytes)
+        try:
+            yield name, most_bytes if size_bytes is not None else room_bytes
+        finally:
+            self.release(owner.id, name)
+
+    def _left(self, owner: Owner, most_bytes: int) -> int:
+        with self._database.read() as connection:
+            allowed, used = quotas.quotas(connection, owner.id), quotas.use(connection, owner.id)
+        return int(max(1, min(most_bytes, allowed.bytes - used.bytes)))
+
+    def sweep(self, before: float, touched: Mapping[tuple[str, str], float]) -> None:
+        """Forget uploads whose last byte came before this time; `touched` has that of each on this host, by owner and
+        name."""
+        with self._database.begin() as connection:
+            for (owner, name), time in touched.items():
+                uploads.touch(connection, owner, name, time)
+            uploads.remove_old(connection, before)
+
+
+def _as_json(allowed: Quotas, used: Use) -> dict[str, Any]:
+    described: dict[str, dict[str, Any]] = {}
+    for name in QUOTAS:
+        limit, now = getattr(allowed, name), getattr(used, name)
+        described[name] = {"limit": None if limit == math.inf else limit, "used": round(now, 3)}
+    return described | {"tuning_hours": {**described["tuning_hours"], "days": WINDOW_S / _DAY_S}}
