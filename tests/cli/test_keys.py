@@ -72,3 +72,25 @@ def test_an_owner_is_listed_shown_and_changed(called: Relaxc, tmp_path: Path) ->
     assert "[invalid-option]" in called("owners", "set", "ann", **here).stderr
     assert "[owner-not-found]" in called("owners", "show", "bob", **here).stderr
     assert called("owners", "ls", **here).stdout.count("k_local") == 1
+
+
+def test_an_owners_quotas_are_set_and_shown(called: Relaxc, tmp_path: Path) -> None:
+    here = {"RELAXC_CACHE_DIR": str(tmp_path)}
+    called("owners", "create", "ann", **here)
+    done = called(
+        "owners", "set", "ann", "--bytes", "1048576", "--tuning-hours", "1.5", "--queued-jobs", "unlimited", **here
+    )
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(called("owners", "show", "ann", "--json", **here).stdout)["quotas"]
+    assert {name: row["limit"] for name, row in shown.items()} == {
+        "queued_jobs": None, "running_jobs": None, "bytes": 1 << 20, "tuning_hours": 1.5,
+    }  # fmt: skip
+    called("owners", "set", "ann", "--queued-jobs", "default", **here)
+    text = called("owners", "show", "ann", **here).stdout
+    assert "1.0 MiB" in text
+    assert "unlimited" in text
+    assert "48" in text
+    for wrong in ("many", "-1", "nan"):
+        refused = called("owners", "set", "ann", f"--bytes={wrong}", **here)
+        assert "[invalid-option]" in refused.stderr, wrong
+    assert "[invalid-option]" in called("quota", **here).stderr

@@ -83,5 +83,10 @@ def _as_json(allowed: Quotas, used: Use) -> dict[str, Any]:
     described: dict[str, dict[str, Any]] = {}
     for name in QUOTAS:
         limit, now = getattr(allowed, name), getattr(used, name)
-        described[name] = {"limit": None if limit == math.inf else limit, "used": round(now, 3)}
-    return described | {"tuning_hours": {**described["tuning_hours"], "days": WINDOW_S / _DAY_S}}
+        described[name] = {"limit": _number(limit), "used": _number(round(now, 3))}
+    return described | {"tuning_hours": {**described["tuning_hours"], "days": _number(WINDOW_S / _DAY_S)}}
+
+
+def _number(value: float) -> float | None:
+    """The number as people write it; null for no limit."""
+    return None if value == math.inf else int(value) if value == int(value) else value

@@ -62,7 +62,7 @@ RULES = (
     Rule(Place.TABLE, "instances", "servers that were silent for that long", "server_lease_s", is_counted=False),
     Rule(Place.TABLE, "shares", "of owners without a job, once it says no more than that there is none; loses nothing"),
     Rule(Place.TABLE, "owners", "never: whose everything is, and whom the audit log names", is_counted=False),
-    Rule(Place.TABLE, "tuning_times", "over 30 days ago: no quota counts it any more"),
+    Rule(Place.TABLE, "tuning_times", "of owners, over 30 days ago: no quota counts that any more"),
     Rule(Place.TABLE, "uploads", "room that an upload kept, when it has come or is dropped", "upload_expiry_s", False),
     Rule(
         Place.TABLE,

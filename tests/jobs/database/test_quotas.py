@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
-from collections.abc import Callable
 
 import pytest
 import sqlalchemy as sa
@@ -18,6 +16,7 @@ from service.jobs.database.rows import JobKind, RecordsRow
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.objects.owners import Owners
+from tests.jobs.at_once import at_once
 from tests.jobs.database.before_0003 import put_model
 from tests.jobs.rows import claim, find, put
 
@@ -47,26 +46,6 @@ def admit_tuning(database: Database, time_s: float, owner: str = ANN) -> None:
     """Whether a tuning of so many seconds fits."""
     with database.begin() as connection:
         quotas.admit_tuning(connection, owner, quotas.hold(connection, owner), time_s)
-
-
-def at_once(count: int, work: Callable[[int], object]) -> list[Exception]:
-    """What is raised by so many threads that do it at the same time."""
-    errors: list[Exception] = []
-    barrier = threading.Barrier(count)
-
-    def go(number: int) -> None:
-        barrier.wait()
-        try:
-            work(number)
-        except Exception as error:  # noqa: BLE001  # the test looks at it
-            errors.append(error)
-
-    threads = [threading.Thread(target=go, args=(number,)) for number in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return errors
 
 
 def test_an_owner_has_the_quotas_of_the_settings_but_for_its_own(database: Database) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -14,6 +14,7 @@ from service.jobs.backend import Backend
 from service.jobs.database.rows import JobKind, JobRequest, Owner
 from service.jobs.job import Origin
 from service.request import CompileOptions
+from tests.jobs.at_once import at_once
 from tests.jobs.queue.test_desk import asks, end_of, upload
 
 ANN, BOB = (Owner(f"k_{name}", frozenset({"read", "compile", "tune"})) for name in ("ann", "bob"))
@@ -88,34 +89,19 @@ def test_of_requests_at_once_no_more_are_admitted_than_the_quota_has(open_backen
     one, two = open_backend(workers=1), open_backend("other", workers=1)
     allow(one, queued_jobs=3, running_jobs=0, tuning_hours=2)
     model = upload(one, ANN)
+
+    def ask(number: int, kind: JobKind) -> None:
+        time_s = 3600.0 if kind is JobKind.TUNE else None
+        options = CompileOptions(seed=number)
+        request = JobRequest(kind, model=model, target="x86-64-v3", options=options, time_s=time_s)
+        (one if number % 2 else two).jobs.submit(ANN, request)
+
     for kind, quota, admitted in ((JobKind.TUNE, "tuning_hours", 2), (JobKind.COMPILE, "queued_jobs", 1)):
-        refused: list[QuotaExceeded] = []
-        barrier = threading.Barrier(12)
-
-        def ask(
-            number: int,
-            kind: JobKind = kind,
-            refused: list[QuotaExceeded] = refused,
-            barrier: threading.Barrier = barrier,
-        ) -> None:
-            options = CompileOptions(seed=number)
-            time_s = 3600.0 if kind is JobKind.TUNE else None
-            request = JobRequest(kind, model=model, target="x86-64-v3", options=options, time_s=time_s)
-            barrier.wait()
-            try:
-                (one if number % 2 else two).jobs.submit(ANN, request)
-            except QuotaExceeded as error:
-                refused.append(error)
-
-        threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(refused) == 12 - admitted
-        assert {error.fields["quota"] for error in refused} <= {quota, "queued_jobs"}
+        refused = at_once(12, partial(ask, kind=kind))
+        assert [type(error) for error in refused] == [QuotaExceeded] * (12 - admitted)
+        assert {error.fields["quota"] for error in refused if isinstance(error, QuotaExceeded)} == {quota}
     assert (use(one, "queued_jobs"), use(one, "tuning_hours"), use(one, "running_jobs")) == (3, 2, 0)
-    assert "retry_after_s" in refused[0].fields
+    assert all(isinstance(error, QuotaExceeded) and "retry_after_s" in error.fields for error in refused)
 
 
 def test_an_artifact_counts_for_each_owner_and_is_forgotten_by_each(backend: Backend) -> None:

@@ -67,6 +67,7 @@ def one_of_each(backend: Backend) -> JobRow:
     assert job is not None
     with database.begin() as connection:
         transitions.end(connection, job, Outcome())
+        connection.execute(sa.update(module.tables.tuning_times).values(ended=LONG_AGO))
         trials.append(connection, job.id, [Told("0123456789abcdef", "elapsed", 1.0)])
         artifacts.own(connection, ANN.id, "c" * 64)
         connection.execute(sa.insert(model_aliases).values(owner=ANN.id, alias="d" * 64, digest=left))
