@@ -103,7 +103,7 @@ class Backend:
         self.keys = Keys(self.database)
         self.owners = Owners(self.database)
         self.models = Models(self.database, self.blobs, self.pool, self.workspace)
-        self.allowance = Allowance(self.database)
+        self.allowance = Allowance(self.database, self._keeper.id)
         self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.allowance, self.workspace)
         self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
         self.records = RecordSets(self.database, self.blobs)

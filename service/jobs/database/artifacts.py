@@ -70,11 +70,13 @@ def disown(connection: Connection, owner: str | None, digest: str) -> bool:
     return connection.execute(gone if owner is None else gone.where(artifacts.c.owner == owner)).rowcount > 0
 
 
-def sizes(connection: Connection) -> dict[str, tuple[int, int]]:
-    """Return the least and the largest size that is noted of every artifact; 0 for one that no store had."""
+def sizes(connection: Connection, *, after: str, most: int) -> dict[str, tuple[int, int]]:
+    """Return the least and the largest size that is noted of artifacts, 0 for one that no store had: of at most `most`
+    that somebody has, in the order of their digests, after this one."""
     size = artifacts.c.size_bytes
     wanted = sa.select(artifacts.c.digest, sa.func.min(size), sa.func.max(size)).group_by(artifacts.c.digest)
-    return {digest: (least, most) for digest, least, most in connection.execute(wanted)}
+    page = wanted.where(artifacts.c.digest > after).order_by(artifacts.c.digest).limit(most)
+    return {digest: (least, largest) for digest, least, largest in connection.execute(page)}
 
 
 def measure(connection: Connection, digest: str, size_bytes: int) -> None:

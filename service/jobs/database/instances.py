@@ -14,7 +14,7 @@ from service.jobs.database.engine import now
 from service.jobs.database.tables import instances, jobs
 from service.jobs.job import Claim
 
-__all__ = ["beat", "bury", "dead", "forget", "is_registered", "register", "suspicious"]
+__all__ = ["beat", "bury", "dead", "forget", "ids", "is_registered", "register", "suspicious"]
 
 
 def register(connection: Connection, id: str, place: str, workspace: str) -> None:
@@ -32,6 +32,11 @@ def is_registered(connection: Connection, id: str) -> bool:
     """Return whether others take it for alive; they cannot give it up until this transaction ends."""
     mine = sa.select(sa.literal(1)).where(instances.c.id == id).with_for_update(read=True, key_share=True)
     return connection.scalar(mine) is not None
+
+
+def ids(connection: Connection) -> frozenset[str]:
+    """Return the servers that are taken for alive."""
+    return frozenset(connection.scalars(sa.select(instances.c.id)))
 
 
 def forget(connection: Connection, id: str) -> None:

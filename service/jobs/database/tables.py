@@ -235,6 +235,7 @@ uploads = Table(
     Column("size_bytes", BigInteger, nullable=False),
     Column("touched", Double, nullable=False),
     Index("ix_uploads_touched", "touched"),
+    Index("ix_uploads_name", "name"),
 )
 
 # How long each claim on a tuning took: an owner's quota counts them also when their jobs are forgotten.

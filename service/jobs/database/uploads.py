@@ -10,7 +10,10 @@ from sqlalchemy.engine import Connection
 from service.jobs.database.tables import uploads
 from service.jobs.database.upsert import insert_or_update
 
-__all__ = ["find", "put", "remove", "remove_old", "touch"]
+__all__ = ["REQUEST", "find", "of_requests", "put", "remove", "remove_old", "touch"]
+
+REQUEST = "request-"
+"""How the names begin of uploads that are a request's body; the id of its server follows."""
 
 
 def put(connection: Connection, owner: str, name: str, size_bytes: int) -> None:
@@ -34,6 +37,13 @@ def find(connection: Connection, owner: str, name: str) -> int | None:
 def remove(connection: Connection, owner: str, name: str) -> None:
     """Forget an upload that has come, or will not."""
     connection.execute(sa.delete(uploads).where(uploads.c.owner == owner, uploads.c.name == name))
+
+
+def of_requests(connection: Connection) -> list[tuple[str, str]]:
+    """Return owner and name of those that a request's body has, which nobody can go on with."""
+    named = uploads.c.name >= REQUEST[0]  # others are SHA-256 in hex
+    rows = connection.execute(sa.select(uploads.c.owner, uploads.c.name).where(named))
+    return [(row.owner, row.name) for row in rows]
 
 
 def remove_old(connection: Connection, before: float) -> int:

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from service.jobs.database import models, owners, quotas, uploads
+from service.jobs.database import instances, models, owners, quotas, uploads
 from service.jobs.database.engine import Database
 from service.jobs.database.quotas import QUOTAS, Quotas, Use
 from service.jobs.database.rows import Owner
@@ -22,8 +22,10 @@ _DAY_S = 86400.0
 class Allowance:
     """The quotas of one database's owners. Methods may be called from any thread, on any number of servers at once."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, server: str = "") -> None:
+        """`server` is the id of this one among the servers of the database."""
         self._database = database
+        self._server = server
 
     def describe(self, owner: str) -> dict[str, Any]:
         """Return the owner as JSON, with its limits and what it uses of them; a limit that is none is null."""
@@ -57,7 +59,7 @@ class Allowance:
 
         One that does not say how large it is gets what is left, at most `most_bytes`. Raise StorageQuotaExceeded.
         """
-        name = f"form-{uuid.uuid4().hex}"
+        name = f"{uploads.REQUEST}{self._server}-{uuid.uuid4().hex[:16]}"
         room_bytes = self._left(owner, most_bytes) if size_bytes is None else size_bytes
         self.reserve(owner, name, room_bytes)
         try:
@@ -71,12 +73,18 @@ class Allowance:
         return int(max(1, min(most_bytes, allowed.bytes - used.bytes)))
 
     def sweep(self, before: float, touched: Mapping[tuple[str, str], float]) -> None:
-        """Forget uploads whose last byte came before this time; `touched` has that of each on this host, by owner and
-        name."""
+        """Forget uploads whose last byte came before this time, and those in requests to servers that are gone.
+
+        `touched` has the time of the last byte of each on this host, by owner and name.
+        """
         with self._database.begin() as connection:
             for (owner, name), time in touched.items():
                 uploads.touch(connection, owner, name, time)
             uploads.remove_old(connection, before)
+            servers = instances.ids(connection)
+            for owner, name in uploads.of_requests(connection):
+                if name.removeprefix(uploads.REQUEST).partition("-")[0] not in servers:
+                    uploads.remove(connection, owner, name)
 
 
 def _as_json(allowed: Quotas, used: Use) -> dict[str, Any]:

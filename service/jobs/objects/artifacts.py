@@ -25,6 +25,7 @@ __all__ = ["Artifacts"]
 
 _LOG = logging.getLogger("relaxc.artifacts")
 _MANIFESTS_BYTES = 32 << 20
+_PAGE = 1000
 
 
 class Artifacts:
@@ -88,14 +89,21 @@ class Artifacts:
 
     def measure(self) -> None:
         """Have those count nothing that are kept nowhere any more, and those that came back what they take."""
-        with self._database.read() as connection:
-            noted = artifacts.sizes(connection)
-        for digest, (least, most) in noted.items():
-            in_bucket = most > 0 and self._blobs.remote is not None
-            found = most if in_bucket else self._store.size_of(digest)
-            if not least == most == found:
-                with self._database.begin() as connection:
-                    artifacts.measure(connection, digest, found)
+        after = ""
+        while True:
+            with self._database.read() as connection:
+                noted = artifacts.sizes(connection, after=after, most=_PAGE)
+            for after, (least, most) in noted.items():
+                self._measure(after, least, most)
+            if len(noted) < _PAGE:
+                return
+
+    def _measure(self, digest: str, least: int, most: int) -> None:
+        in_bucket = most > 0 and self._blobs.remote is not None
+        found = most if in_bucket else self._store.size_of(digest)
+        if not least == most == found:
+            with self._database.begin() as connection:
+                artifacts.measure(connection, digest, found)
 
     def lookup(self, key: Key) -> Entry | None:
         """Return the artifact of this key, here or in the mirror; a mirror that does not answer has none."""

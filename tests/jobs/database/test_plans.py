@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.errors import Cancelled
+from service.errors import Cancelled, StorageQuotaExceeded
 from service.jobs.database import (
     artifacts,
     audit,
@@ -23,10 +24,13 @@ from service.jobs.database import (
     jobs,
     models,
     orphans,
+    quotas,
     records,
     tables,
     transitions,
     trials,
+    tuning_times,
+    uploads,
     uses,
 )
 from service.jobs.database.engine import Database
@@ -39,7 +43,7 @@ from tests.jobs.rows import claim, find, put
 
 GROWING = (
     *("artifacts", "audit_log", "deliveries", "idempotency", "job_events", "job_trials", "jobs"),
-    *("model_aliases", "model_contents", "model_files", "models", "record_sets"),
+    *("model_aliases", "model_contents", "model_files", "models", "record_sets", "tuning_times", "uploads"),
 )
 """Tables whose size others decide; there are few servers, owners and keys."""
 
@@ -48,6 +52,7 @@ WHOLE = {
     "ORDER BY audit_log.time": "a page of all of the audit log, or of a time, from one end of its index",
     "ORDER BY models.created DESC": "an admin's thousand newest, by an index that has all",
     "ORDER BY record_sets.created DESC": "the same",
+    "ORDER BY artifacts.created DESC": "the same",
     "FROM model_contents \nWHERE NOT": "models that nobody has, which no index knows: one look in ten minutes",
     "SELECT DISTINCT job_trials.job": "trials are of tunings that run, or have just ended",
     "count(*) AS count_1 \nFROM model_aliases": "none is made any more",
@@ -144,6 +149,28 @@ def log(connection: Connection) -> None:
         audit.page(connection, wanted, 2, cursor)
         _, after = audit.read(connection, wanted, 2, None)
         audit.read(connection, wanted, 2, after)
+
+
+def allowed(connection: Connection) -> None:
+    held = replace(quotas.hold(connection, "k_1"), bytes=0)
+    quotas.use(connection, "k_1")
+    with suppress(StorageQuotaExceeded):
+        quotas.admit_bytes(connection, "k_1", held, 1)
+    quotas.admit_tuning(connection, "k_1", held, 1.0)
+    tuning_times.wait_s(connection, "k_1", 1.0)
+    tuning_times.remove_old(connection, NOW, 10)
+    uploads.put(connection, "k_1", "x", 1)
+    uploads.touch(connection, "k_1", "x", NOW)
+    uploads.remove(connection, "k_1", "x")
+    uploads.remove_old(connection, NOW)
+    uploads.of_requests(connection)
+    artifacts.growth(connection, "k_1", DIGEST, 1)
+    artifacts.sizes(connection, after=DIGEST, most=10)
+    artifacts.measure(connection, DIGEST, 1)
+    for owner in (None, "k_1"):
+        artifacts.of_owner(connection, owner, 1000)
+        artifacts.disown(connection, owner, DIGEST)
+        records.remove(connection, owner, DIGEST)
 
 
 def calls(connection: Connection) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from service.errors import ArtifactNotFound, QuotaExceeded, RecordsNotFound, StorageQuotaExceeded
 from service.jobs.backend import Backend
+from service.jobs.database import instances
 from service.jobs.database.rows import JobKind, JobRequest, Owner
 from service.jobs.job import Origin
 from service.request import CompileOptions
@@ -146,3 +147,19 @@ def test_what_the_store_has_dropped_counts_nothing(backend: Backend) -> None:
     end_of(backend, ANN, backend.jobs.submit(ANN, asks(backend)).job.id)
     assert job.artifact in [row.digest for row in backend.artifacts.list(ANN)]
     assert sum(row.size_bytes for row in backend.artifacts.list(ANN)) == made.size_bytes
+
+
+def test_what_was_on_its_way_to_a_server_that_is_gone_is_forgotten(open_backend: OpenBackend) -> None:
+    one, two = open_backend(), open_backend("other")
+    allow(one, bytes=100)
+    with one.allowance.room(ANN, 60, MIB) as (_, most), pytest.raises(StorageQuotaExceeded):
+        assert most == MIB
+        one.sweep()
+        two.allowance.reserve(ANN, "a" * 64, 60)
+    assert use(one) == 0
+    with two.allowance.room(ANN, None, MIB) as (_, most):
+        assert (most, use(one)) == (100, 100)
+        with two.database.begin() as connection:  # as others do with a dead one
+            instances.forget(connection, two._keeper.id)
+        one.sweep()
+        assert use(one) == 0

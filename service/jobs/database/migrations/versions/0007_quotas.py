@@ -23,6 +23,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("owner", "name", name=op.f("pk_uploads")),
     )
     op.create_index("ix_uploads_touched", "uploads", ["touched"], unique=False)
+    op.create_index("ix_uploads_name", "uploads", ["name"], unique=False)
     op.create_table(
         "tuning_times",
         sa.Column("job", sa.String(length=64), nullable=False),
