@@ -35,9 +35,11 @@ sample: $(STAMP)
 	@$(BIN)/python -m tests.sample --seed "$(SEED)" --limit-s "$(LIMIT)"
 
 # kill -9 of servers and children while clients work, 50 rounds on each database: about 10 minutes each on two cores.
+# Then a disk that fills while 16 clients work, for two minutes: that mounts a small one, and so needs root.
 drill: $(STAMP)
 	$(BIN)/python -m tests.drills.crash --rounds 50 --database sqlite
 	$(BIN)/python -m tests.drills.crash --rounds 50 --database postgresql
+	$(BIN)/python -m tests.drills.disk --seconds 120
 
 # The runtimes to compare with, and matplotlib: 100 MB that nothing else needs.
 $(BENCH_STAMP): requirements-bench.lock $(STAMP)

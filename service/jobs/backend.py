@@ -50,7 +50,7 @@ from service.process.workspace import Workspace
 __all__ = ["Backend", "Counts"]
 
 _BEATS_A_LEASE = 4
-_SWEEP_S = 600.0
+_SWEEP_S, _RELIEF_S = 600.0, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +153,7 @@ class Backend:
             Periodic("heartbeat", beat_s, self._keeper.beat),
             Periodic("recovery", beat_s, self._recover),
             Periodic("sweep", _SWEEP_S, self.sweep),
+            Periodic("relief", _RELIEF_S, self._relieve),
         ]
         self._scheduler.start()
 
@@ -179,6 +180,12 @@ class Backend:
         self.store.sweep()
         self.retention()
         self.artifacts.measure()
+
+    def _relieve(self) -> None:
+        """On a disk that is short, what nobody has any more goes at once, and artifacts that are over their limit."""
+        if self.disks.short():
+            self.sweep()
+            self.store.gc()
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Start no more jobs, give those that run `drain_s` seconds, and queue the others for the next server.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from service.errors import StoreUnwritable
-from service.process.quota import free_bytes
+from service.process.limits import free_bytes
 
 __all__ = ["Disks"]
 

@@ -27,7 +27,7 @@ from service.errors import (
     ServiceError,
     StoreUnwritable,
 )
-from service.process.limits import Limits, die_with_parent, name_process
+from service.process.limits import Limits, die_with_parent, is_full, name_process
 from service.process.sandbox.confine import confine
 from service.process.sandbox.confinement import Confinement, Place
 from service.process.task import send
@@ -134,9 +134,14 @@ def _true_cause(error: RelaxcError, cause: BaseException | None = None) -> Relax
             remedy = "Raise RELAXC_COMPILE_FILE_BYTES."
             return CompilerOutOfDisk(f"a file passed its size limit: {error.message}", remedy=remedy, **error.fields)
         if _DISK_FULL.search(str(link)):
-            remedy = "Free space in RELAXC_CACHE_DIR, where jobs have their folders."
-            return StoreUnwritable(f"the disk is full: {error.message}", remedy=remedy, **error.fields)
-    return error
+            return _disk_is_full(error)
+    # A tool of the build says of it what it likes, and is told of as having failed.
+    return _disk_is_full(error) if is_full(Path.cwd()) else error
+
+
+def _disk_is_full(error: RelaxcError) -> RelaxcError:
+    remedy = "Free space in RELAXC_CACHE_DIR, where jobs have their folders."
+    return StoreUnwritable(f"the disk is full: {error.message}", remedy=remedy, **error.fields)
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -18,7 +18,7 @@ from service.errors import (
 )
 from service.process.child import EXIT_OUT_OF_MEMORY
 from service.process.guard import Ending
-from service.process.limits import most_processes
+from service.process.limits import is_full, most_processes
 from service.process.plain import open_plain
 from service.process.quota import CROWD, FULL, HEAVY, OVER
 from service.process.task import Task
@@ -90,6 +90,8 @@ def error_of_ending(ending: Ending | None, task: Task, stage: str | None) -> Rel
             signal=_name(ending.signal),
             **fields,
         )
+    if is_full(task.workdir):
+        return StoreUnwritable(f"the disk is full, and the compiling process has ended{where}")
     how = f"died of {_name(ending.signal)}" if ending.signal else f"left with exit code {ending.exit_code}"
     return CompilerCrashed(
         f"the compiling process {how}{where}", signal=_name(ending.signal), exit_code=ending.exit_code, **fields

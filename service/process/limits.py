@@ -18,6 +18,8 @@ __all__ = [
     "Limits",
     "become_subreaper",
     "die_with_parent",
+    "free_bytes",
+    "is_full",
     "kernel_oom_kills",
     "kill_with_parent",
     "most_processes",
@@ -31,6 +33,8 @@ _VMSTAT = Path("/proc/vmstat")
 
 # Processes and threads: each core has one in each of a few libraries (TVM, OpenMP, ONNX Runtime, torch), and g++ some.
 _PROCESSES, _PROCESSES_A_CORE = 256, 16
+
+_NEXT_TO_NOTHING = 1 << 20
 
 _TUNE_GRACE_S = 1800.0
 """What a tuning may take beside its time: the import, the last batch, the comparisons at the end."""
@@ -85,6 +89,17 @@ class Limits:
 def most_processes() -> int:
     """Return how many processes and threads a job may have at a time."""
     return _PROCESSES + _PROCESSES_A_CORE * (os.cpu_count() or 1)
+
+
+def free_bytes(path: Path) -> int:
+    """Return how much of the disk that `path` is on is left to who is not root."""
+    facts = os.statvfs(path)
+    return facts.f_bavail * facts.f_frsize
+
+
+def is_full(path: Path) -> bool:
+    """Return whether the disk that `path` is on has too little left for a file of any tool."""
+    return free_bytes(path) < _NEXT_TO_NOTHING
 
 
 def tuning_time_s(time_s: float | None) -> float:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import psutil
 
-from service.process.limits import Limits, most_processes
+from service.process.limits import Limits, free_bytes, most_processes
 from service.process.tree import walk
 
-__all__ = ["CROWD", "FULL", "HEAVY", "OVER", "Quota", "free_bytes"]
+__all__ = ["CROWD", "FULL", "HEAVY", "OVER", "Quota"]
 
 OVER, FULL, HEAVY, CROWD = "quota", "full", "memory", "processes"
 """Why a job is ended: it has more of the disk than it may, or much where little is left; too much memory in all of its
@@ -83,12 +83,6 @@ class Quota:
             return None
         found |= {facts.st_ino: facts.st_blocks * _BLOCK for facts in _removed(device)}
         return sum(found.values())
-
-
-def free_bytes(path: Path) -> int:
-    """Return how much of the disk that `path` is on is left to who is not root."""
-    facts = os.statvfs(path)
-    return facts.f_bavail * facts.f_frsize
 
 
 def _memory_bytes(pid: int) -> int:

@@ -72,8 +72,11 @@ def below(*, apart_from: Collection[int] = ()) -> list[psutil.Process]:
 class Server:
     """The server process, started again on the same port and folder after each death."""
 
-    def __init__(self, cache: Path, database_url: str, temporary: Path) -> None:
+    def __init__(
+        self, cache: Path, database_url: str, temporary: Path, *, log: Path | None = None, **settings: object
+    ) -> None:
         self.cache, self.database_url, self.temporary = cache, database_url, temporary
+        self._log = log or cache.parent / "server.log"
         self.port, self.starts = 0, 0
         self._environment = {
             **os.environ,
@@ -83,6 +86,7 @@ class Server:
             "RELAXC_DRAIN_S": "0.5",
             "RELAXC_LOG_LEVEL": "info",
             "TMPDIR": str(temporary),
+            **{f"RELAXC_{name}": str(value) for name, value in settings.items()},
         }
         self.start()
 
@@ -98,7 +102,7 @@ class Server:
 
     def start(self) -> None:
         """Starts it, and returns when it listens."""
-        with (self.cache.parent / "server.log").open("ab") as log:
+        with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.drills.serve", str(self.port)],
                 cwd=ROOT,
