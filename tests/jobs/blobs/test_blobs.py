@@ -21,10 +21,16 @@ from service.jobs import backend as backend_module
 from service.jobs.backend import Backend
 from service.jobs.blobs.local import LocalBlobs, is_blob_name
 from service.jobs.blobs.mirrored import Blobs, open_blobs
-from service.jobs.database.rows import JobRow
+from service.jobs.database import artifacts, models, records
+from service.jobs.database.engine import Database
+from service.jobs.database.rows import JobRow, ModelRow, RecordsRow
 from service.jobs.job import State
+from service.jobs.queue.bucket import BucketSweep
+from service.jobs.queue.retention import Place, Removed
+from service.request import ModelFormat
 from tests.jobs.conftest import BY_SEED, ENTRIES, LIMITS
 from tests.jobs.queue.test_desk import ANN, asks, end_of, log_of, upload
+from tests.jobs.rows import put
 from tests.waiting import PATIENCE_S
 
 BUCKET = "s3://relaxc-test/some/prefix"
@@ -189,3 +195,67 @@ def test_another_host_finds_models_and_artifacts_in_the_bucket(
         three.sweep()
     with Backend(tmp_path / "four", **options) as four:
         assert four.blobs.find(f"models/{model}/model") is None
+
+
+OLD, KNOWN = "0" * 64, "1" * 64
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Database(f"sqlite:///{tmp_path / 'service.sqlite3'}")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def swept(blobs: Blobs, database: Database, tmp_path: Path) -> BucketSweep:
+    """A bucket with an object of every kind that a row knows, and one that none does."""
+    remote, text = blobs.remote, tmp_path / "text"
+    assert remote is not None
+    for each in remote.names(""):
+        remote.remove(each.name)
+    job = put(database).id
+    with database.begin() as connection:
+        artifacts.own(connection, "k_ann", KNOWN)
+        records.insert(connection, RecordsRow("k_ann", KNOWN, "x", 1, 1, 0.0, 0.0, None))
+        models.insert(connection, ModelRow("k_ann", KNOWN, "x", ModelFormat.ONNX, 1, 0.0, 0.0, ()), f"sha256-{KNOWN}")
+    for name in both():
+        text.write_text(KNOWN if name.endswith(f"{KNOWN}/artifact") else OLD)
+        remote.put(name.replace("JOB", job), text)
+    return BucketSweep(database, blobs, Removed())
+
+
+def both() -> list[str]:
+    kinds = ["jobs/{}/1-log.txt", "models/sha256-{}/model", "records/{}/records.jsonl"]
+    kinds += ["artifacts/{}/model.so", "artifacts/{}/about.json", "keys/{}/artifact"]
+    known = ["jobs/JOB/1-log.txt", *(kind.format(KNOWN) for kind in kinds[1:])]
+    return [*known, *(kind.format(OLD) for kind in kinds)]
+
+
+def test_a_bucket_is_swept_where_a_setting_says_so(
+    swept: BucketSweep, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert blobs.remote is not None
+    before = [each.name for each in blobs.remote.names("")]
+    assert len(before) == len(both())
+    swept()
+    assert [each.name for each in blobs.remote.names("")] == before  # by default nothing goes
+    changed = Settings(bucket_sweep_s=3600.0, cache_dir=tmp_path).model_copy(update={"orphan_expiry_s": -60.0})
+    monkeypatch.setattr("service.jobs.queue.bucket.settings", lambda: changed)
+    swept()
+    assert [each.name for each in blobs.remote.names("")] == [name for name in before if OLD not in name]
+    counts = swept._removed.counts()
+    assert {name: count for (place, name), count in counts.items() if place is Place.BUCKET} == {
+        **dict.fromkeys(("jobs", "models", "records", "artifacts", "keys"), 1)
+    }
+
+
+def test_what_came_to_the_bucket_lately_stays(
+    swept: BucketSweep, blobs: Blobs, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its row comes after it."""
+    assert blobs.remote is not None
+    changed = Settings(bucket_sweep_s=3600.0, cache_dir=tmp_path)
+    monkeypatch.setattr("service.jobs.queue.bucket.settings", lambda: changed)
+    swept()
+    assert len(blobs.remote.names("")) == len(both())
