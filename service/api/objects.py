@@ -174,6 +174,7 @@ class Artifact(BaseModel):
     digest: Digest
     size_bytes: int = Field(description="0 where the store has it no more.")
     created: Time
+    expires: Expires = Field(description="When it may be deleted, if nobody uses it until then; null is never.")
     links: Links
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from service.config import settings
 from service.jobs.database import uses
-from service.jobs.database.rows import iso_time
+from service.jobs.database.rows import expires, iso_time
 from service.jobs.database.tables import artifacts
 
-__all__ = ["ArtifactRow", "disown", "growth", "has", "measure", "of_owner", "own", "sizes"]
+__all__ = ["ArtifactRow", "disown", "growth", "has", "measure", "of_owner", "own", "sizes", "touch"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class ArtifactRow:
     digest: str
     size_bytes: int
     created: float
+    used: float
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON."""
@@ -31,6 +33,7 @@ class ArtifactRow:
             "digest": self.digest,
             "size_bytes": self.size_bytes,
             "created": iso_time(self.created),
+            "expires": iso_time(expires(self.used, settings().artifact_expiry_s)),
             "links": {"self": f"/v1/artifacts/{self.digest}"},
         }
 
@@ -58,10 +61,14 @@ def has(connection: Connection, owner: str | None, digest: str) -> bool:
 
 def of_owner(connection: Connection, owner: str | None, limit: int) -> list[ArtifactRow]:
     """Return the owner's artifacts, or everybody's where None is named, the newest first."""
-    columns = artifacts.c.owner, artifacts.c.digest, artifacts.c.size_bytes, artifacts.c.created
-    wanted = sa.select(*columns).order_by(artifacts.c.created.desc(), artifacts.c.digest).limit(limit)
+    wanted = sa.select(artifacts).order_by(artifacts.c.created.desc(), artifacts.c.digest).limit(limit)
     wanted = wanted if owner is None else wanted.where(artifacts.c.owner == owner)
-    return [ArtifactRow(*row) for row in connection.execute(wanted)]
+    return [ArtifactRow(**row._mapping) for row in connection.execute(wanted)]
+
+
+def touch(connection: Connection, owner: str | None, digest: str, older_than_s: float) -> None:
+    """Note that it is used now, unless that was noted less than so long ago."""
+    uses.touch(connection, artifacts, owner, digest, older_than_s=older_than_s)
 
 
 def disown(connection: Connection, owner: str | None, digest: str) -> bool:

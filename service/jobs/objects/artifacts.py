@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from service.artifact.entry import Entry, Opened, is_digest, sha256_of
 from service.artifact.key import Key
 from service.artifact.manifest import Manifest
 from service.artifact.store import Store
-from service.errors import ArtifactNotFound, StoreUnwritable
+from service.errors import ArtifactNotFound, ServiceError, StoreUnwritable
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import artifacts
 from service.jobs.database.artifacts import ArtifactRow
@@ -26,6 +28,10 @@ __all__ = ["Artifacts"]
 _LOG = logging.getLogger("relaxc.artifacts")
 _MANIFESTS_BYTES = 32 << 20
 _PAGE = 1000
+_TOUCH_S = 3600.0
+"""How long a use that was noted stands for others: retention counts in days."""
+
+_MAX_TOUCHED = 10_000
 
 
 class Artifacts:
@@ -41,6 +47,8 @@ class Artifacts:
         self._store = store
         self._workspace = workspace
         self._manifests = Recent(_MANIFESTS_BYTES)
+        self._touched: dict[tuple[str, str], float] = {}
+        self._lock = threading.Lock()
 
     def open(self, owner: Owner, digest: str) -> Opened:
         """Safe from removal until it is closed; fetched back where only the mirror has it.
@@ -49,6 +57,11 @@ class Artifacts:
         """
         if not self.has(owner, digest):
             raise ArtifactNotFound(f"there is no artifact {digest}", digest=digest)
+        self._touch(owner, digest)
+        return self.open_accepted(digest)
+
+    def open_accepted(self, digest: str) -> Opened:
+        """Do as `open` for a job that was accepted: whose artifact it is was asked then."""
         try:
             return self._store.open(digest)
         except ArtifactNotFound:
@@ -60,6 +73,7 @@ class Artifacts:
         """Return the JSON of its manifest, from memory where it was asked for lately. Raise what `open` raises."""
         known = self._manifests.get(digest)
         if known is not None and self.has(owner, digest) and self._store.use(digest):
+            self._touch(owner, digest)
             return known
         with self.open(owner, digest) as opened:
             text = Manifest.read(opened.path).to_json().encode()
@@ -104,6 +118,21 @@ class Artifacts:
         if not least == most == found:
             with self._database.begin() as connection:
                 artifacts.measure(connection, digest, found)
+
+    def _touch(self, owner: Owner, digest: str) -> None:
+        """Once in a while: who fetches it has used it. A database that is too busy for that is no reason to fail."""
+        now = time.monotonic()
+        with self._lock:
+            if now - self._touched.get((owner.id, digest), float("-inf")) < _TOUCH_S:
+                return
+            if len(self._touched) >= _MAX_TOUCHED:
+                self._touched.clear()
+            self._touched[owner.id, digest] = now
+        try:
+            with self._database.begin() as connection:
+                artifacts.touch(connection, None if owner.admin else owner.id, digest, _TOUCH_S)
+        except ServiceError as error:
+            _LOG.warning("the use of %s is not noted: %s", digest, error)
 
     def lookup(self, key: Key) -> Entry | None:
         """Return the artifact of this key, here or in the mirror; a mirror that does not answer has none."""

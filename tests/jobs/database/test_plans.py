@@ -88,6 +88,9 @@ def pages(connection: Connection) -> None:
                     for cursor in (None, first.next):
                         wanted = {"state": state, "kind": kind, "model": model, "limit": 50, "cursor": cursor}
                         jobs.page(connection, owner, **wanted)
+        artifacts.of_owner(connection, owner, 1000)
+        artifacts.disown(connection, owner, DIGEST)
+        records.remove(connection, owner, DIGEST)
         models.owned(connection, owner, 1000)
         records.owned(connection, owner, 1000)
 
@@ -115,6 +118,8 @@ def counts(connection: Connection) -> None:
     jobs.count(connection)
     jobs.depth(connection)
     jobs.waiting(connection, "k_1")
+    quotas.use(connection, "k_1")
+    quotas.admit_bytes(connection, "k_1", quotas.Quotas(1, 1, 1e12, 1), 1)
     jobs.any_queued(connection)
     jobs.running_on(connection, "i1")
     instances.suspicious(connection, "i1")

@@ -10,8 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
 
 from service.errors import (
+    ArtifactNotFound,
     DigestMismatch,
     InvalidOption,
     InvalidRecords,
@@ -22,6 +24,7 @@ from service.errors import (
     UploadConflict,
 )
 from service.jobs.backend import Backend
+from service.jobs.database import artifacts, tables
 from service.jobs.database.rows import Owner
 from service.jobs.objects.intake import Sent
 from service.request import ModelFormat
@@ -225,3 +228,15 @@ def test_records_that_break_off_are_refused_and_told_to_their_sender_alone(
     assert not caplog.records
     assert backend.records.list(ADMIN) == []
     assert backend.records.add(ANN, whole.encode(), name="without a line end")[0].count == 1
+
+
+def test_a_fetch_is_noted_as_a_use(backend: Backend) -> None:
+    with backend.database.begin() as connection:
+        artifacts.own(connection, ANN.id, SHA256)
+        connection.execute(sa.update(tables.artifacts).values(used=1.0))
+    for _ in range(2):
+        with pytest.raises(ArtifactNotFound):
+            backend.artifacts.open(ANN, SHA256)
+    (row,) = backend.artifacts.list(ANN)
+    assert row.used > 1e9
+    assert row.to_dict()["expires"] is None
