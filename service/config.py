@@ -132,6 +132,13 @@ class Settings(BaseSettings):
         "is blobs/ in the cache folder.",
     )
     s3_endpoint_url: str = _setting("", "S3 service to use instead of AWS, as https://minio.example:9000.")
+    s3_timeout_s: float = _setting(
+        60.0,
+        "Time for one call of the bucket, with its retries, and a second more for each MiB; then it gives 503 and is "
+        "left alone for ten seconds.",
+        unit="s",
+        gt=0,
+    )
     server_lease_s: float = _setting(
         20.0, "Silence after which other servers of the same database take a server for dead.", unit="s", ge=2
     )

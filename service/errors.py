@@ -49,6 +49,7 @@ RelaxcError                      code, http_status, exit_code, remedy, fault, re
     ├── QuotaExceeded            the owner has as many jobs or hours of tuning as it may have
     ├── StorageQuotaExceeded     the owner has as many bytes as it may keep
     ├── StoreUnwritable          the artifact store's disk is full, or not ours to write
+    │   └── StoreUnreachable     the bucket behind it does not answer
     └── ServerUnreachable        no server at that address, or it went away
 """
 
@@ -101,6 +102,7 @@ __all__ = [
     "ServerUnreachable",
     "ServiceError",
     "StorageQuotaExceeded",
+    "StoreUnreachable",
     "StoreUnwritable",
     "ToolMissing",
     "Unauthorized",
@@ -474,6 +476,12 @@ class StoreUnwritable(ServiceError):
     code = "store-unwritable"
     http_status = 507
     remedy = "Free space (`relaxc cache gc`), or set RELAXC_CACHE_DIR to a folder on another disk."
+
+
+class StoreUnreachable(StoreUnwritable):
+    code = "store-unreachable"
+    http_status = 503
+    remedy = "Try again later; who runs the server should look at the bucket of RELAXC_BLOBS_URL."
 
 
 class ServerUnreachable(ServiceError):

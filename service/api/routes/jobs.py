@@ -45,7 +45,7 @@ _SUBMIT: dict[int | str, dict[str, Any]] = {
     **responses(
         *("invalid-option", "invalid-target", "invalid-shape", "unsupported-media-type", "content-too-large"),
         *("model-not-found", "artifact-not-found", "records-not-found", "idempotency-conflict", "invalid-request"),
-        *("busy", "quota-exceeded", "storage-quota-exceeded", "service-error", "store-unwritable"),
+        *("busy", "quota-exceeded", "storage-quota-exceeded", "service-error", "store-unwritable", "store-unreachable"),
     ),
 }
 _EXAMPLES: dict[str, Any] = {

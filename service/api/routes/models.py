@@ -36,6 +36,7 @@ UPLOADED: dict[int | str, dict[str, Any]] = {
             "compiler-out-of-disk",
             "service-error",
             "store-unwritable",
+            "store-unreachable",
             "storage-quota-exceeded",
         ),
     ),

@@ -31,6 +31,7 @@ _ADDED: dict[int | str, dict[str, Any]] = {
     200: {"model": RecordSet, "description": "It was there.", "headers": _LOCATION},
     201: {"model": RecordSet, "description": "It is kept.", "headers": _LOCATION},
     **responses("invalid-option", "invalid-records", "content-too-large", "invalid-request", "store-unwritable"),
+    **responses("store-unreachable"),
     **responses("storage-quota-exceeded"),
 }
 _GOT: dict[int | str, dict[str, Any]] = {
