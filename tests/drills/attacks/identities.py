@@ -14,13 +14,14 @@ __all__ = ["CALLS", "attacks"]
 
 _SHA = "a" * 64
 _JOB = "j_" + "a" * 22
+_ROTATE, _AN_OWNER = "/v1/keys/k_aaaaaaaaaaaa/rotate", "/v1/owners/o_aaaaaaaaaaaa"
 
 CALLS = {
     "read": (
         ("GET", "/v1/models"), ("GET", f"/v1/models/{_SHA}"), ("GET", "/v1/jobs"), ("GET", f"/v1/jobs/{_JOB}"),
         ("GET", f"/v1/jobs/{_JOB}/events"), ("GET", f"/v1/jobs/{_JOB}/logs"), ("GET", f"/v1/jobs/{_JOB}/report"),
         ("GET", f"/v1/jobs/{_JOB}/report/curve.png"), ("GET", f"/v1/artifacts/{_SHA}"),
-        ("GET", f"/v1/artifacts/{_SHA}/weights"),
+        ("GET", f"/v1/artifacts/{_SHA}/weights"), ("GET", "/v1/artifacts"),
         ("GET", f"/v1/artifacts/{_SHA}/manifest"), ("GET", f"/v1/artifacts/{_SHA}/report"), ("GET", "/v1/records"),
         ("GET", f"/v1/records/{_SHA}"), ("GET", "/v1/targets"), ("GET", "/metrics"),
     ),
@@ -28,19 +29,30 @@ CALLS = {
         ("POST", "/v1/compile"), ("POST", "/v1/models"), ("DELETE", f"/v1/models/{_SHA}"),
         ("PUT", f"/v1/uploads/{_SHA}"),
         ("HEAD", f"/v1/uploads/{_SHA}"), ("POST", "/v1/jobs"), ("DELETE", f"/v1/jobs/{_JOB}"),
+        ("DELETE", f"/v1/artifacts/{_SHA}"),
     ),
-    "tune": (("POST", "/v1/records"),),
-    "admin": (("GET", "/v1/keys"), ("POST", "/v1/keys"), ("DELETE", "/v1/keys/k_aaaaaaaaaaaa")),
+    "tune": (("POST", "/v1/records"), ("DELETE", f"/v1/records/{_SHA}")),
+    "admin": (
+        ("GET", "/v1/keys"), ("POST", "/v1/keys"), ("DELETE", "/v1/keys/k_aaaaaaaaaaaa"), ("POST", _ROTATE),
+        ("GET", "/v1/owners"), ("POST", "/v1/owners"), ("GET", _AN_OWNER), ("PATCH", _AN_OWNER),
+        ("DELETE", f"{_AN_OWNER}/keys"),
+    ),
 }  # fmt: skip
 """Scope → the calls that need it: docs/api.md, "Every call"."""
 
-_JSON = {"/v1/jobs": b'{"kind": "compile"}', "/v1/keys": b'{"name": "mine", "scopes": ["admin"]}'}
+_JSON = {
+    "/v1/jobs": b'{"kind": "compile"}',
+    "/v1/keys": b'{"name": "mine", "scopes": ["admin"]}',
+    "/v1/owners": b'{"name": "me"}',
+    _ROTATE: b"{}",
+    _AN_OWNER: b'{"quotas": {"bytes": "unlimited"}}',
+}
 _REFUSED = frozenset({(401, "unauthorized"), ALSO_SLOWED, (401, ""), (429, "")})
 _FORBIDDEN = frozenset({(403, "forbidden"), (403, "")})  # HEAD has no body to say a code in
 
 
 def _call(target: Target, method: str, path: str, key: str | None) -> list[Answer]:
-    body = _JSON.get(path, b"x") if method in ("POST", "PUT") else None
+    body = _JSON.get(path, b"x") if method in ("POST", "PUT", "PATCH") else None
     kind = "application/json" if path in _JSON else "multipart/form-data; boundary=BB"
     secret = None if key is None else target.keys.get(key, key)
     return target.send(request(method, path, secret, f"Content-Type: {kind}", body=body), method)
@@ -74,7 +86,7 @@ _GUESSES = {
     "artifact": (
         "GET /v1/artifacts/{}", "GET /v1/artifacts/{}/weights", "GET /v1/artifacts/{}/manifest",
         "GET /v1/artifacts/{}/report",
-        "JOB artifact",
+        "DELETE /v1/artifacts/{}", "JOB artifact",
     ),
     "upload": ("HEAD /v1/uploads/{}", "PART /v1/uploads/{}"),
 }  # fmt: skip

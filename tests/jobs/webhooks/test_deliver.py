@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from service.config import Settings
 from service.errors import InvalidOption
-from service.jobs.database import deliveries, transitions
+from service.jobs.database import deliveries, expired, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.tables import deliveries as table
 from service.jobs.database.transitions import Outcome
@@ -218,7 +218,7 @@ def test_the_webhooks_of_equal_requests_are_called_too(database: Database, recei
     assert job is not None
     with database.begin() as connection:
         assert all(deliveries.hold(connection, job, url) for url in (first.url, second.url, second.url))
-        deliveries.remove_old(connection, time.time() + 60)
+        expired.remove_deliveries(connection, time.time() + 60, 10)
     hooks = Webhooks(database, lambda owner: None)
     time.sleep(0.2)
     assert second.calls == []
