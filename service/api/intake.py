@@ -10,6 +10,7 @@ from anyio import CancelScope, CapacityLimiter, to_thread
 from fastapi import Request
 
 from service.api.bodies import body_of
+from service.api.disk import on_disk
 from service.api.routes.backend import backend_of
 from service.api.uploads import OVERHEAD_BYTES, Upload, receive
 from service.config import settings
@@ -34,10 +35,10 @@ async def taken_form(request: Request, owner: Owner, fields: tuple[str, ...]) ->
     workspace = backend.workspace
     if (body.announced_bytes or 0) > limit + OVERHEAD_BYTES:
         raise ModelTooLarge(f"the upload is over RELAXC_MAX_MODEL_BYTES, {limit} bytes", limit_bytes=limit)
-    await to_thread.run_sync(backend.disks.admit, body.announced_bytes or 0)
+    await on_disk(backend.disks.admit, body.announced_bytes or 0)
     body.max_bytes = None  # `receive` counts
     announced = None if body.announced_bytes is None else max(0, body.announced_bytes - OVERHEAD_BYTES)
-    folder = await to_thread.run_sync(workspace.folder, "upload")
+    folder = await on_disk(workspace.folder, "upload")
     room = backend.allowance.room(owner, announced, limit)
     try:
         name, most = await to_thread.run_sync(room.__enter__)
@@ -48,7 +49,7 @@ async def taken_form(request: Request, owner: Owner, fields: tuple[str, ...]) ->
                 await to_thread.run_sync(room.__exit__, None, None, None)
     finally:
         with CancelScope(shield=True):
-            await to_thread.run_sync(workspace.remove, folder)
+            await on_disk(workspace.remove, folder)
 
 
 async def _received(request: Request, folder: Path, most: int, fields: tuple[str, ...]) -> Upload:

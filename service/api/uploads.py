@@ -16,6 +16,7 @@ from typing import BinaryIO
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
+from service.api.disk import on_disk
 from service.errors import InvalidOption, ModelTooLarge, ModelUnsafe
 
 __all__ = ["OVERHEAD_BYTES", "FormReader", "Upload", "pump", "receive"]
@@ -73,16 +74,16 @@ async def receive(
 async def pump(chunks: AsyncIterator[bytes], take: Callable[[bytes], object]) -> None:
     """Hand everything to `take` in a thread, a mebibyte at a time; while it works on one, the next comes in."""
     batch = bytearray()
-    working = asyncio.create_task(asyncio.to_thread(take, b""))
+    working = asyncio.create_task(on_disk(take, b""))
     try:
         async for chunk in chunks:
             batch += chunk
             if len(batch) >= _BATCH_BYTES:
                 await working
-                working = asyncio.create_task(asyncio.to_thread(take, bytes(batch)))
+                working = asyncio.create_task(on_disk(take, bytes(batch)))
                 batch.clear()
         await working
-        await asyncio.to_thread(take, bytes(batch))
+        await on_disk(take, bytes(batch))
     finally:
         await asyncio.gather(working, return_exceptions=True)
 

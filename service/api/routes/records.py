@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Annotated, Any
 
-from anyio import to_thread
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
 from service.api.bodies import body_of
 from service.api.calls import NAME
 from service.api.conditional import IMMUTABLE, has_it
+from service.api.disk import on_disk
 from service.api.ids import RecordsDigest
 from service.api.objects import RecordSet, RecordSets
 from service.api.owners import Reader, Tuner
@@ -52,8 +52,8 @@ async def add_records(request: Request, owner: Tuner, name: Annotated[str, NAME]
     """Keep records as `relaxc records` writes them, to compile with or to start a search from; 16 MiB at most."""
     body_of(request).max_bytes = _MAX_BYTES
     text = await request.body()
-    await to_thread.run_sync(backend_of(request).disks.admit, len(text))
-    row, is_new = await to_thread.run_sync(partial(backend_of(request).records.add, owner, text, name=name))
+    await on_disk(backend_of(request).disks.admit, len(text))
+    row, is_new = await on_disk(partial(backend_of(request).records.add, owner, text, name=name))
     return JSONResponse(row.to_dict(), 201 if is_new else 200, headers={"Location": f"/v1/records/{row.digest}"})
 
 

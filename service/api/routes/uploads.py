@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect
 
 from service.api.bodies import body_of
 from service.api.calls import NAME, answer
+from service.api.disk import on_disk
 from service.api.ids import UploadDigest
 from service.api.intake import IDENTIFYING
 from service.api.objects import UploadProgress
@@ -78,7 +79,7 @@ async def put_upload(
     if not here.complete:
         progress = {"sha256": sha256, "offset": here.offset, "total": here.total}
         return answer(request, progress, 202, _headers(here.offset, here.total))
-    await to_thread.run_sync(backend.disks.admit)
+    await on_disk(backend.disks.admit)
     finish = partial(backend.uploads.finish, owner, sha256, name=name)
     row, is_new = await to_thread.run_sync(finish, limiter=IDENTIFYING)
     return answer(request, row.to_dict(), 201 if is_new else 200, {"Location": f"/v1/models/{row.digest}"})
@@ -116,14 +117,14 @@ def _headers(offset: int, total: int) -> dict[str, str]:
 async def _keep(backend: Backend, owner: Owner, sha256: str, span: Span, request: Request) -> UploadState:
     """Writes what comes, also what came before the sender broke off."""
     chunks, admit = _Chunks(request, span.size), backend.disks.admit
-    part = await to_thread.run_sync(partial(backend.uploads.open, owner, sha256, offset=span.offset, total=span.total))
+    part = await on_disk(partial(backend.uploads.open, owner, sha256, offset=span.offset, total=span.total))
 
     def write(data: bytes) -> None:
         admit(len(data))
         part.write(data)
 
     with part:
-        await to_thread.run_sync(admit, span.size)
+        await on_disk(admit, span.size)
         await pump(aiter(chunks), write)
     if chunks.broken is not None:
         raise chunks.broken
