@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH_STAMP := $(VENV)/.bench-installed
 
-.PHONY: demo test conformance sample drill bench lint fix clean lock
+.PHONY: demo test conformance sample drill docker-test bench lint fix clean lock
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PY) .ci/install.py $(VENV) -r requirements.lock
@@ -40,6 +40,10 @@ drill: $(STAMP)
 	$(BIN)/python -m tests.drills.crash --rounds 50 --database sqlite
 	$(BIN)/python -m tests.drills.crash --rounds 50 --database postgresql
 	$(BIN)/python -m tests.drills.disk --seconds 120
+
+# The image of docker/ built and run in an engine; as root it starts one where none runs (docs/docker.md).
+docker-test: $(STAMP)
+	$(BIN)/python -m pytest -m slow tests/docker tests/test_wheel.py
 
 # The runtimes to compare with, and matplotlib: 100 MB that nothing else needs.
 $(BENCH_STAMP): requirements-bench.lock $(STAMP)

@@ -1,25 +1,32 @@
-"""The container's files, as far as they can be checked without an engine: paths, settings and versions."""
+"""The container's files, as far as they can be checked without an engine; tests/docker runs what they make."""
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from service.config import Settings
+from service.process.sandbox.seccomp import _CHANGES_MODES, _DENIED
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
+BUILD = (ROOT / "docker" / "build").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SANDBOX = {"mount", "mount_setattr", "unshare", "setns", "umount2", "chroot"}
+"""What a job's sandbox is set up with, and what the sandbox then denies to the job."""
 
 
-def test_every_copied_path_exists_and_is_in_the_context() -> None:
-    copied = [path for line in re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.M) for path in line.split()]
-    assert {"requirements.lock", "service", "schedules", "tuning_logs"} <= set(copied)
-    assert [path for path in copied if not (ROOT / path).exists()] == []
-    ignored = (ROOT / "docker" / "Dockerfile.dockerignore").read_text(encoding="utf-8").splitlines()
-    assert set(copied) == {line[1:] for line in ignored if line.startswith("!")}
+def test_nothing_is_copied_but_what_the_build_gathers() -> None:
+    copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.M)
+    assert copied == ["wheels"]
+    assert "index-url" not in DOCKERFILE + BUILD, "wheels come from where pip finds them on the host"
+    assert "--constraint requirements.lock" in BUILD
 
 
 def test_every_setting_is_one_of_ours() -> None:
@@ -31,9 +38,10 @@ def test_every_setting_is_one_of_ours() -> None:
 def test_versions_are_the_projects() -> None:
     assert f"image: relaxc:{PROJECT['version']}\n" in COMPOSE
     [minimum] = re.findall(r">=(\S+)", PROJECT["requires-python"])
-    assert set(re.findall(r"^FROM python:(\d+\.\d+)-", DOCKERFILE, re.M)) == {minimum}
-    [extras] = re.findall(r'"\.\[([\w,]+)\]"', DOCKERFILE)
-    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
+    assert f"/opt/relaxc/lib/python{minimum}/site-packages" in DOCKERFILE
+    found = {extras for text in (DOCKERFILE, BUILD) for extras in re.findall(r'"relaxc\[([\w,]+)\]', text)}
+    assert len(found) == 1
+    assert set(found.pop().split(",")) <= set(PROJECT["optional-dependencies"])
 
 
 def test_it_runs_without_rights() -> None:
@@ -41,4 +49,21 @@ def test_it_runs_without_rights() -> None:
     assert DOCKERFILE.index("USER ") < DOCKERFILE.index('CMD ["relaxc"')
     assert "HEALTHCHECK" in DOCKERFILE
     assert "VOLUME /var/lib/relaxc" in DOCKERFILE
-    assert "cap_drop: [ALL]" in COMPOSE
+    server = _server()
+    assert (server["cap_drop"], server["read_only"]) == (["ALL"], True)
+    assert {"no-new-privileges:true", "seccomp=./seccomp.json"} <= set(server["security_opt"])
+
+
+def test_the_profile_allows_by_name_and_nothing_that_a_job_is_denied_but_its_sandbox() -> None:
+    profile: dict[str, Any] = json.loads((ROOT / "docker" / "seccomp.json").read_text(encoding="utf-8"))
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    assert {group["action"] for group in profile["syscalls"]} == {"SCMP_ACT_ALLOW"}
+    names = [name for group in profile["syscalls"] for name in group["names"]]
+    assert len(names) == len(set(names))
+    assert set(names) & set(_DENIED) == SANDBOX
+    assert set(_CHANGES_MODES) - {"fchmodat2"} <= set(names), "the server changes modes of its own files"
+
+
+def _server() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(COMPOSE)["services"]["server"]
+    return found

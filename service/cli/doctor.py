@@ -72,7 +72,8 @@ def _machine() -> dict[str, str]:
     cache = settings().cache_dir
     nearest = next(folder for folder in (cache, *cache.parents) if folder.is_dir())
     gpu = machine.gpu()
-    libraries = (f"{name} {installed(name) or 'not installed'}" for name in ("apache-tvm", "onnx", "torch", "xgboost"))
+    packages = ("apache-tvm", "onnx", "torch", "xgboost-cpu")
+    libraries = (f"{name} {installed(name) or 'not installed'}" for name in packages)
     return {
         "system": f"Linux {platform.release()}, Python {platform.python_version()}",
         "processor": f"{machine.model_name()}, {machine.processors()} cores",

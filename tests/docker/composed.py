@@ -1,0 +1,105 @@
+"""The server of docker/compose.yaml as one container on the host's network, by `docker run`: compose needs more."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import urllib.request
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import yaml
+
+from tests.docker.conftest import ROOT, docker, docker_log
+from tests.waiting import until
+
+_COMPOSE = (ROOT / "docker/compose.yaml").read_text(encoding="utf-8")
+SERVICE: dict[str, Any] = yaml.safe_load(_COMPOSE)["services"]["server"]
+
+
+def locked_down() -> list[str]:
+    """The options of `docker run` that compose.yaml asks for, but for ports, volumes and the environment."""
+    known = {"image", "environment", "ports", "volumes", "depends_on", "restart", "stop_grace_period"}
+    told = {"init", "read_only", "tmpfs", "cap_drop", "security_opt"}
+    assert set(SERVICE) <= known | told, "a setting of compose.yaml that no test runs"
+    options = ["--network=host", "--init", "--read-only"]
+    assert SERVICE["init"] is SERVICE["read_only"] is True
+    options += [f"--tmpfs={path}" for path in SERVICE["tmpfs"]]
+    options += [f"--cap-drop={name}" for name in SERVICE["cap_drop"]]
+    return options + [f"--security-opt={_here(option)}" for option in SERVICE["security_opt"]]
+
+
+def _here(option: str) -> str:
+    """A path in compose.yaml is one beside it."""
+    return re.sub(r"=\./", f"={ROOT}/docker/", option)
+
+
+class Served:
+    """A server in a container; what it keeps is in a volume, or in the database that `environment` names."""
+
+    def __init__(self, image: str, mounts: Sequence[str] = (), **environment: str) -> None:
+        self.image, self.name, self.port = image, f"relaxc-test-{uuid.uuid4().hex[:12]}", _free_port()
+        named = {**SERVICE["environment"], **environment}
+        kept = {name: value for name, value in named.items() if "${" not in value}  # what compose asks its user for
+        self._options = [*locked_down(), *(f"--volume={mount}" for mount in (f"{self.name}:/var/lib/relaxc", *mounts))]
+        self._options += [f"--env={name}={value}" for name, value in kept.items()]
+        docker("volume", "create", self.name)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def once(self, *command: str) -> str:
+        """What a command prints in a container of its own, with the same volume and options."""
+        return docker("run", "--rm", *self._options, self.image, *command)
+
+    def start(self) -> None:
+        """Return when it is ready."""
+        command = ["relaxc", "serve", "--host", "0.0.0.0", "--port", str(self.port)]
+        docker("run", "--detach", f"--name={self.name}", *self._options, self.image, *command)
+        until(lambda: self.ready() is not None or not self.runs(), pause_s=0.1)
+        assert self.runs(), docker_log(self.name)
+
+    def runs(self) -> bool:
+        return docker("inspect", "--format={{.State.Running}}", self.name) == "true"
+
+    def ready(self) -> dict[str, Any] | None:
+        """What /readyz says; None while it is not ready."""
+        try:
+            with urllib.request.urlopen(f"{self.url}/readyz", timeout=5) as answer:
+                found: dict[str, Any] = json.load(answer)
+                return found
+        except OSError:
+            return None
+
+    def kill(self) -> None:
+        """`kill -9` of all that runs in it; its volume stays."""
+        docker("kill", "--signal=KILL", self.name)
+        docker("rm", "--force", self.name)
+
+    def stop(self) -> int:
+        """`docker stop`; its exit status."""
+        docker("stop", "--time=60", self.name)
+        status = int(docker("inspect", "--format={{.State.ExitCode}}", self.name))
+        docker("rm", self.name)
+        return status
+
+
+@contextmanager
+def served(image: str, mounts: Sequence[str] = (), **environment: str) -> Iterator[Served]:
+    """One that goes with its volume afterwards."""
+    server = Served(image, mounts, **environment)
+    try:
+        yield server
+    finally:
+        docker("rm", "--force", server.name)
+        docker("volume", "rm", "--force", server.name)
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])

@@ -1,0 +1,89 @@
+"""The image as compose.yaml runs it: its sandbox, both formats over HTTP, `kill -9`, a drain, the artifact run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from service.client import Client
+from tests import zoo
+from tests.docker.composed import Served, locked_down, served
+from tests.docker.conftest import docker
+from tests.postgres import PostgresMissing, running_postgres
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def server(request: pytest.FixtureRequest, image: str) -> Iterator[Served]:
+    """Not started yet: off loopback it wants a key first."""
+    if request.param == "sqlite":
+        with served(image) as server:
+            yield server
+        return
+    try:
+        with running_postgres() as url, psycopg.connect(url, autocommit=True) as database:
+            [[socket]] = database.execute("SHOW unix_socket_directories").fetchall()
+            Path(socket).chmod(0o755)  # the image's user is nobody here
+            with served(image, [f"{socket}:{socket}"], RELAXC_DATABASE_URL=url) as server:
+                yield server
+    except PostgresMissing as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> Iterator[Client]:
+    """A client of the server, which runs now, with a key that may compile."""
+    made = json.loads(server.once("relaxc", "keys", "create", "test", "--json"))
+    server.start()
+    with Client(server.url, key=made["secret"]) as client:
+        yield client
+
+
+def test_a_job_has_the_whole_sandbox(image: str) -> None:
+    said = docker("run", "--rm", *locked_down(), image, "relaxc", "doctor", "--json")
+    sandbox = json.loads(said)["sandbox"]
+    assert sandbox["gaps"] == []
+    assert (sandbox["processes"], sandbox["network"], sandbox["modes"]) == ("namespace", "namespace", "mounts")
+
+
+def test_the_profile_refuses_what_nobody_needs(image: str) -> None:
+    """Number 101 is ptrace: the server may not look into a process either."""
+    code = "import ctypes; c = ctypes.CDLL(None, use_errno=True); print(c.syscall(101, 0, 0, 0, 0), ctypes.get_errno())"
+    assert docker("run", "--rm", *locked_down(), image, "python3", "-c", code) == "-1 1"
+
+
+def test_without_a_key_it_listens_to_nobody(image: str) -> None:
+    with served(image) as server, pytest.raises(AssertionError, match="there is no key"):
+        server.start()
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_both_formats_compile_and_run(server: Served, client: Client, format: str, tmp_path: Path) -> None:
+    made = client.compile(zoo.export("mlp", format), tmp_path / "out.so")
+    assert not isinstance(made.manifest.verification, str)
+    for path in (tmp_path, *tmp_path.parents[:2]):
+        path.chmod(0o755)
+    run = ["relaxc", "run", "/work/out.so", "--fill=random", "--json"]
+    said = docker("run", "--rm", *locked_down(), f"--volume={tmp_path}:/work:ro", server.image, *run)
+    assert json.loads(said)["outputs"]
+
+
+def test_no_job_is_lost_when_its_container_is_killed(server: Served, client: Client) -> None:
+    digest = client.upload(zoo.export("resnet18", "onnx")).digest
+    jobs = [client.submit("compile", model=digest, options={"seed": seed}) for seed in range(3)]
+    server.kill()
+    server.start()
+    assert [client.wait(job.id, timeout_s=900).state for job in jobs] == ["succeeded"] * 3
+
+
+def test_docker_stop_drains(server: Served, client: Client) -> None:
+    digest = client.upload(zoo.export("resnet18", "onnx")).digest
+    job = client.submit("compile", model=digest, options={"seed": 9})
+    assert server.stop() == 0
+    server.start()
+    assert client.wait(job.id, timeout_s=900).state == "succeeded"

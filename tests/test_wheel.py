@@ -1,0 +1,60 @@
+"""The wheel, as what `docker/build` and a user install: outside of the checkout it compiles and has its records."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests import zoo
+from tests.test_layers import ROOT
+
+
+@pytest.fixture(scope="module")
+def relaxc(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """The command of a fresh environment that has the wheel, beside the libraries that are here."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    made = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", f"--wheel-dir={folder}", str(ROOT)]
+    subprocess.run(made, check=True, cwd=folder)
+    [wheel] = folder.glob("relaxc-*.whl")
+    venv.create(folder / "env", symlinks=True)
+    python = folder / "env/bin/python"
+    subprocess.run([*pip, f"--python={python}", "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True)
+    [packages] = (folder / "env/lib").glob("python*/site-packages")
+    # Read as a path alone: `.pth` files in it, such as that of the checkout, are not followed.
+    (packages / "libraries.pth").write_text("".join(f"{path}\n" for path in _libraries()))
+    return [str(folder / "env/bin/relaxc")]
+
+
+def _libraries() -> list[str]:
+    """Where TVM and the rest are, which is not the checkout."""
+    import tvm
+
+    return sorted({sysconfig.get_paths()["purelib"], str(Path(tvm.__file__).parents[1])} - {str(ROOT)})
+
+
+def _run(command: list[str], folder: Path) -> str:
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("RELAXC_", "PYTHON"))}
+    env["RELAXC_CACHE_DIR"] = str(folder / "cache")
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_it_compiles_runs_and_finds_the_shipped_records(relaxc: list[str], tmp_path: Path) -> None:
+    where = "import service, schedules, tuning_logs; print(service.__file__)"
+    python = relaxc[0].replace("/relaxc", "/python")
+    assert str(ROOT) not in _run([python, "-c", where], tmp_path)
+    model = zoo.export("mlp", "onnx")
+    _run([*relaxc, "compile", str(model), "-o", "out.so"], tmp_path)
+    assert json.loads(_run([*relaxc, "run", "out.so", "--fill=random", "--json"], tmp_path))["outputs"]
+    shipped = json.loads(_run([*relaxc, "records", "ls", "--json"], tmp_path))
+    assert len(shipped["records"]) > 100
