@@ -177,7 +177,8 @@ def test_a_tuning_brings_its_records_home(relaxc: Relaxc, server: RunningServer,
     done = relaxc("--server", server.url, "tune", model, "--records", tmp_path / "records", *limits, "--json")
     assert done.returncode == 0, done.stderr
     assert _json(done)["records"] == str(tmp_path / "records")
-    [job] = server.client.get("/v1/jobs?kind=tune").json()["jobs"]
+    [listed] = server.client.get("/v1/jobs?kind=tune").json()["jobs"]
+    job = server.client.get(listed["links"]["self"]).json()
     assert job["result"]["records"] == job["records"]
     report = server.client.get(f"/v1/jobs/{job['id']}/report").text
     assert str(server.cache) not in json.dumps(job) + report

@@ -15,7 +15,7 @@ from service.artifact.entry import sha256_of
 from service.artifact.store import Store
 from service.jobs.backend import Backend
 from service.jobs.database.engine import Database
-from service.jobs.database.tables import instances, job_events, jobs, model_files
+from service.jobs.database.tables import instances, job_events, jobs, model_contents, model_files
 from tests.drills.clients import Accepted
 from tests.drills.world import Clock, Server, below, until
 from tests.processes import name_of
@@ -64,9 +64,9 @@ class Truth:
         for digest in {job.done.artifact for job in accepted if job.done is not None and job.done.artifact}:
             self._store.verify(digest)
         with self._database.read() as connection:
-            rows = connection.execute(sa.select(model_files)).all()
+            rows = connection.execute(sa.select(model_files, model_contents.c.folder).join(model_contents)).all()
         for row in rows:
-            path = self._server.cache / "blobs" / "models" / row.digest / row.name
+            path = self._server.cache / "blobs" / "models" / row.folder / row.name
             if not path.is_file() or sha256_of(path) != row.sha256:
                 yield f"model {row.digest} lacks {row.name}"
 
@@ -89,7 +89,7 @@ class Truth:
     def _left(self, cache: Path, mine: Path) -> Iterator[str]:
         with self._database.read() as connection:
             known = set(connection.scalars(sa.select(jobs.c.id))) | set(
-                connection.scalars(sa.select(model_files.c.digest))
+                connection.scalars(sa.select(model_contents.c.folder))
             )
             spaces = set(connection.scalars(sa.select(instances.c.workspace)))
         leftovers = [
