@@ -34,12 +34,14 @@ LIMIT ?= 600
 sample: $(STAMP)
 	@$(BIN)/python -m tests.sample --seed "$(SEED)" --limit-s "$(LIMIT)"
 
-# kill -9 of servers and children while clients work, 50 rounds on each database: about 10 minutes each on two cores.
-# Then a disk that fills while 16 clients work, for two minutes: that mounts a small one, and so needs root.
+# kill -9 of servers, children and PostgreSQL while clients work: 250 rounds on each database, an hour each on two cores.
+# It goes on where it was cut off; `rm -r build/drill` begins anew. Before it a disk that fills while 16 clients work, for
+# two minutes: that mounts a small one, and so needs root.
+ROUNDS ?= 250
 drill: $(STAMP)
-	$(BIN)/python -m tests.drills.crash --rounds 50 --database sqlite
-	$(BIN)/python -m tests.drills.crash --rounds 50 --database postgresql
 	$(BIN)/python -m tests.drills.disk --seconds 120
+	$(BIN)/python -m tests.drills.crash --rounds $(ROUNDS) --database sqlite --journal build/drill/crash.jsonl
+	$(BIN)/python -m tests.drills.crash --rounds $(ROUNDS) --database postgresql --journal build/drill/crash.jsonl
 
 # The image of docker/ built and run in an engine; as root it starts one where none runs (docs/docker.md).
 docker-test: $(STAMP)

@@ -1,24 +1,28 @@
 """A PostgreSQL of the test session's own, as Debian installs it: `pytest_plugins = ("tests.postgres",)` or an import.
 
 `postgres` is the URL of a fresh, empty database of that server for each test that asks for it; `running_postgres` is a
-server for what is no test.
+server for what is no test, and `Postgres` one that can be killed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
-__all__ = ["PostgresMissing", "postgres", "postgres_server", "running_postgres"]
+__all__ = ["Postgres", "PostgresMissing", "postgres", "postgres_server", "running_postgres"]
 
 
 class PostgresMissing(Exception):
@@ -45,25 +49,62 @@ def postgres_server() -> Iterator[str]:
 @contextmanager
 def running_postgres() -> Iterator[str]:
     """The same, while the block runs. Raises PostgresMissing."""
-    programs = _programs()
-    if programs is None:
-        raise PostgresMissing("PostgreSQL is not installed (Debian: apt-get install postgresql)")
-    root = Path(tempfile.mkdtemp(prefix="pg-"))  # short: a socket's path has at most 107 characters
-    as_user = _as_other_user(root)
-    if as_user is None:
-        shutil.rmtree(root)
-        raise PostgresMissing("PostgreSQL does not run as root, and there is no user postgres")
-    data = root / "data"
-    options = f"-k {root} -c listen_addresses='' -c fsync=off -c max_connections=200"
+    server = Postgres()
     try:
-        _run(*as_user, programs / "initdb", "-D", data, "-U", "relaxc", "-A", "trust", "-E", "UTF8", "--no-sync")
-        _run(*as_user, programs / "pg_ctl", "-D", data, "-w", "-t", "120", "-l", root / "log", "-o", options, "start")
-        try:
-            yield f"postgresql://relaxc@/postgres?host={root}"
-        finally:
-            _run(*as_user, programs / "pg_ctl", "-D", data, "-w", "-m", "immediate", "stop")
+        server.start()
+        yield server.url
     finally:
-        shutil.rmtree(root, ignore_errors=True)
+        server.close()
+
+
+class Postgres:
+    """One server, not started yet, in a folder that `close` removes. Raises PostgresMissing."""
+
+    def __init__(self) -> None:
+        programs = _programs()
+        if programs is None:
+            raise PostgresMissing("PostgreSQL is not installed (Debian: apt-get install postgresql)")
+        self._programs = programs
+        self._root = Path(tempfile.mkdtemp(prefix="pg-"))  # short: a socket's path has at most 107 characters
+        as_user = _as_other_user(self._root)
+        if as_user is None:
+            shutil.rmtree(self._root)
+            raise PostgresMissing("PostgreSQL does not run as root, and there is no user postgres")
+        self._as_user = as_user
+        self.url = f"postgresql://relaxc@/postgres?host={self._root}"
+        self._do("initdb", "-U", "relaxc", "-A", "trust", "-E", "UTF8", "--no-sync")
+
+    def start(self) -> None:
+        """Return when it takes connections."""
+        options = f"-k {self._root} -c listen_addresses='' -c fsync=off -c max_connections=200"
+        self._do("pg_ctl", "-w", "-t", "120", "-l", self._root / "log", "-o", options, "start")
+
+    def crash(self) -> None:
+        """`kill -9` of the process whose end ends all of them; return when they are gone and it may start again."""
+        first = int((self._root / "data/postmaster.pid").read_text().split()[0])
+        ours = [psutil.Process(first), *psutil.Process(first).children()]
+        os.kill(first, signal.SIGKILL)
+        while any(_runs(process) for process in ours):
+            time.sleep(0.02)
+        for process in ours:  # where this process is a subreaper; as zombies they would count as a server that runs
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(process.pid, 0)
+
+    def close(self) -> None:
+        """End it, where it runs, and remove its folder."""
+        if (self._root / "data/postmaster.pid").exists():
+            self._do("pg_ctl", "-w", "-m", "immediate", "stop")
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def _do(self, program: str, *arguments: object) -> None:
+        _run(*self._as_user, self._programs / program, "-D", self._root / "data", *arguments)
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _as_other_user(root: Path) -> list[str] | None:

@@ -9,9 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from service.process.task import Emit
+from service.tuning.told import KNOWN, TRIAL, read_lines
+from tests.jobs.durable_entries import trial_of
 from tests.jobs.entries import made, refuse, segfault
 
-__all__ = ["Act", "by_seed"]
+__all__ = ["TRIALS", "Act", "by_seed", "tune"]
+
+TRIALS = 12
+_TRIAL_S = 0.15
 
 
 class Act(IntEnum):
@@ -45,3 +50,17 @@ def sprawl(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     subprocess.Popen(["sleep", "901"], start_new_session=True)
     time.sleep(0.7)
     made(payload, workdir, emit)
+
+
+def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Does the trials that no earlier claim has told; fails where what they told is no beginning."""
+    known = [
+        told.value["parameters"]["rows"] for told in read_lines((workdir / KNOWN).read_text()) if told.kind == TRIAL
+    ]
+    if known != list(range(len(known))):
+        raise AssertionError(f"the trials that are known are {known}")
+    for number in range(len(known), TRIALS):
+        time.sleep(_TRIAL_S)
+        for told in trial_of(number):
+            emit({"event": "trial", **told.to_dict()})
+    emit({"event": "result", "files": [], "summary": {"known": len(known), "trials": TRIALS}})

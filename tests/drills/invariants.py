@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 
+import psutil
 import sqlalchemy as sa
 
 from service.artifact.entry import sha256_of
@@ -28,13 +29,14 @@ _FORWARD = {("queued", "running"), ("running", "queued"), *(("running", end) for
 
 
 class Truth:
-    """Looks at what a server of this database and folder has done. Each call returns what is wrong."""
+    """Looks at what servers of one database and folder have done. Each call returns what is wrong."""
 
-    def __init__(self, server: Server, clock: Clock) -> None:
-        self._server = server
+    def __init__(self, servers: Sequence[Server], clock: Clock) -> None:
+        self._servers = servers
+        self._server = servers[0]
         self._clock = clock
-        self._database = Database(server.database_url)
-        self._store = Store(server.cache, 1 << 40)
+        self._database = Database(self._server.database_url)
+        self._store = Store(self._server.cache, 1 << 40)
 
     def close(self) -> None:
         """Closes the database."""
@@ -71,10 +73,13 @@ class Truth:
                 yield f"model {row.digest} lacks {row.name}"
 
     def of_processes(self) -> Iterator[str]:
-        """Nobody lives but the server and its zygotes."""
-        if not until(self._clock, _GONE_S, lambda: not below(apart_from=self._server.at_rest())):
-            for process in below(apart_from=self._server.at_rest()):
+        """Nobody lives but the servers and their zygotes."""
+        if not until(self._clock, _GONE_S, lambda: not self._busy()):
+            for process in self._busy():
                 yield f"process {process.pid} lives: {process.name()} {process.cmdline()[:4]}"
+
+    def _busy(self) -> list[psutil.Process]:
+        return below(apart_from={pid for server in self._servers for pid in server.at_rest()})
 
     def of_files(self) -> Iterator[str]:
         """After the sweep, when all leftovers are old, there is nothing but what the database and the store name."""
@@ -88,9 +93,8 @@ class Truth:
 
     def _left(self, cache: Path, mine: Path) -> Iterator[str]:
         with self._database.read() as connection:
-            known = set(connection.scalars(sa.select(jobs.c.id))) | set(
-                connection.scalars(sa.select(model_contents.c.folder))
-            )
+            known = set(connection.scalars(sa.select(jobs.c.id)))
+            known |= set(connection.scalars(sa.select(model_contents.c.folder)))
             spaces = set(connection.scalars(sa.select(instances.c.workspace)))
         leftovers = [
             *cache.glob("staging/*"),

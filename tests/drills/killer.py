@@ -6,16 +6,19 @@ import contextlib
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import psutil
 
 from tests.drills.clients import Account
-from tests.drills.world import Clock, Server, below, until
+from tests.drills.world import DATABASE, Clock, Server, below, until
+from tests.postgres import Postgres
 
 __all__ = ["Deaths", "kill_one"]
 
 _WEIGHTS = {"server": 10, "relaxc-zygote": 3, "relaxc-guard": 4, "relaxc-job": 4}
+_DATABASE_WEIGHT = 4
 _LATEST_S = 2.5
 _SHORT_PHASES = ("upload", "submit", "download")
 """What random moments rarely hit: half of the servers' deaths are aimed at one of these."""
@@ -32,10 +35,27 @@ class Deaths:
     amid: Counter[str] = field(default_factory=Counter)
 
 
-def kill_one(server: Server, account: Account, deaths: Deaths, rng: random.Random, clock: Clock) -> str:
-    """Waits for a random moment, kills somebody, and starts the server again where it was that; says who it was."""
-    (kind,) = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))
+def kill_one(
+    servers: Sequence[Server],
+    database: Postgres | None,
+    account: Account,
+    deaths: Deaths,
+    rng: random.Random,
+    clock: Clock,
+) -> str:
+    """Waits for a random moment, kills somebody, and starts again what does not start by itself; says who it was."""
+    weights = _WEIGHTS if database is None else _WEIGHTS | {DATABASE: _DATABASE_WEIGHT}
+    (kind,) = rng.choices(list(weights), list(weights.values()))
+    server = rng.choice(servers)
     time.sleep(rng.uniform(0.0, _LATEST_S))
+    if kind == DATABASE:
+        assert database is not None
+        deaths.amid += Counter(list(account.phases.values()))
+        deaths.kinds[kind] += 1
+        database.crash()
+        time.sleep(rng.choice((0.0, 0.5, 3.0)))
+        database.start()
+        return kind
     if kind == "server" and rng.random() < 0.5:
         _await(rng.choice(_SHORT_PHASES), rng, clock, account)
     if kind != "server" and not _kill_child(kind, rng, clock, account):

@@ -6,9 +6,11 @@ import sys
 from functools import partial
 
 from service.api.server import run
+from service.jobs.database.rows import JobKind
 from tests.api.serve import WithoutTorch
 from tests.jobs.conftest import ENTRIES
 
 if __name__ == "__main__":
-    opened = partial(WithoutTorch, entry="tests.drills.entries:by_seed", entries=ENTRIES)
+    entries = ENTRIES | {JobKind.TUNE: "tests.drills.entries:tune"}
+    opened = partial(WithoutTorch, entry="tests.drills.entries:by_seed", entries=entries)
     run("127.0.0.1", int(sys.argv[1]), open_backend=opened)

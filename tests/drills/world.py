@@ -14,9 +14,12 @@ from pathlib import Path
 
 import psutil
 
-__all__ = ["ROOT", "Clock", "Server", "below", "until"]
+__all__ = ["DATABASE", "ROOT", "Clock", "Server", "below", "until"]
 
 ROOT = Path(__file__).parent.parent.parent
+DATABASE = "postgres"
+"""The name of each process of PostgreSQL, which is none of the service's."""
+
 _TICK_S = 0.05
 _LONGEST_TICK_S = 0.5
 _START_S = 180.0
@@ -59,7 +62,7 @@ def below(*, apart_from: Collection[int] = ()) -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-            if process.pid in apart_from:
+            if process.pid in apart_from or process.name() == DATABASE:
                 continue
             if process.status() == psutil.STATUS_ZOMBIE:
                 if process.ppid() == os.getpid():
