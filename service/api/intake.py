@@ -9,6 +9,7 @@ from pathlib import Path
 from anyio import CancelScope, CapacityLimiter, to_thread
 from fastapi import Request
 
+from service import machine
 from service.api.bodies import body_of
 from service.api.disk import on_disk
 from service.api.routes.backend import backend_of
@@ -19,8 +20,8 @@ from service.jobs.database.rows import Owner
 
 __all__ = ["IDENTIFYING", "taken_form"]
 
-IDENTIFYING = CapacityLimiter(4)
-"""Uploads that are identified at the same time: each may take the memory of a parsed model."""
+IDENTIFYING = CapacityLimiter(max(16, 2 * machine.processors()))
+"""Uploads that are identified at the same time, where the scheduler's budget has the memory for so many."""
 
 
 @asynccontextmanager

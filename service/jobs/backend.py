@@ -102,7 +102,8 @@ class Backend:
         limits = replace(limits, disk_floor_bytes=values.disk_reserve_bytes // 2)
         self.keys = Keys(self.database)
         self.owners = Owners(self.database)
-        self.models = Models(self.database, self.blobs, self.pool, self.workspace)
+        self.budget = Budget(values.memory_budget_bytes)
+        self.models = Models(self.database, self.blobs, self.pool, self.workspace, self.budget.lend)
         self.allowance = Allowance(self.database, self._keeper.id)
         self.uploads = Uploads(self.blobs.local.root / "uploads", self.models, self.allowance, self.workspace)
         self.artifacts = Artifacts(self.database, self.blobs, self.store, self.workspace)
@@ -134,9 +135,8 @@ class Backend:
         self._hub = Hub(self.database)
         self._webhooks = Webhooks(self.database, self._webhook_secret)
         self._executor = Executor(self.database, kinds, self._told_of_end)
-        budget = Budget(settings().memory_budget_bytes)
         self._scheduler = Scheduler(
-            self.database, self._keeper.id, slots, budget, self._begin, self._executor, self.disks.short
+            self.database, self._keeper.id, slots, self.budget, self._begin, self._executor, self.disks.short
         )
         submission = Submission(
             self.database,

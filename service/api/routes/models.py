@@ -34,6 +34,7 @@ UPLOADED: dict[int | str, dict[str, Any]] = {
             "compiler-timeout",
             "compiler-out-of-memory",
             "compiler-out-of-disk",
+            "busy",
             "service-error",
             "store-unwritable",
             "store-unreachable",

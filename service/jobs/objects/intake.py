@@ -15,12 +15,15 @@ from service.process.task import Task
 from service.process.workspace import Workspace
 from service.request import ModelFormat, model_digest
 
-__all__ = ["CHECK_ENTRY", "Sent", "check"]
+__all__ = ["CHECK_ENTRY", "Sent", "check", "memory_to_check"]
 
 CHECK_ENTRY = "service.jobs.entries:check_model"
 """What a child runs, but in tests."""
 
 _LIMIT_S = 120.0
+
+_BASE_BYTES, _TIMES_MODEL = 256 << 20, 2
+"""Of a child that looks at a model: the frontend, and the file as it is read and as it is parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,11 @@ class Sent:
     @property
     def _data(self) -> list[str]:
         return sorted(name for name in self.sha256s if name != self.path.name)
+
+
+def memory_to_check(size_bytes: int) -> int:
+    """Return the bytes that `check` may take for a model of this size; never over its hard limit."""
+    return min(_BASE_BYTES + _TIMES_MODEL * size_bytes, Limits.of_settings().memory_bytes)
 
 
 def check(pool: Pool, workspace: Workspace, path: Path) -> None:

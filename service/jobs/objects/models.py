@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from service.jobs.database import models, quotas, uploads
 from service.jobs.database.engine import Database
 from service.jobs.database.models import Content
 from service.jobs.database.rows import ModelFile, ModelRow, Owner
-from service.jobs.objects.intake import Sent, check
+from service.jobs.objects.intake import Sent, check, memory_to_check
 from service.process.pool import Pool
 from service.process.workspace import Workspace
 from service.request import ModelRef
@@ -34,11 +34,20 @@ _TRIES = 3
 class Models:
     """The models of every owner; the same content is kept once."""
 
-    def __init__(self, database: Database, blobs: Blobs, pool: Pool, workspace: Workspace) -> None:
+    def __init__(
+        self,
+        database: Database,
+        blobs: Blobs,
+        pool: Pool,
+        workspace: Workspace,
+        lend: Callable[[int], AbstractContextManager[None]] = lambda size_bytes: nullcontext(),
+    ) -> None:
+        """`lend` gives the memory that looking at a model may take, once there is so much."""
         self._database = database
         self._blobs = blobs
         self._pool = pool
         self._workspace = workspace
+        self._lend = lend
 
     def add(self, owner: Owner, sent: Sent, *, name: str, upload: str = "") -> tuple[ModelRow, bool]:
         """Keep the model that came, after a child has looked at it; `upload` kept room for it, which ends now.
@@ -48,7 +57,8 @@ class Models:
         """
         format, digest, files = sent.format, sent.digest, sent.files
         size, created = sum(file.size_bytes for file in files), time.time()
-        check(self._pool, self._workspace, sent.path)
+        with self._lend(memory_to_check(size)):
+            check(self._pool, self._workspace, sent.path)
         row = ModelRow(owner.id, digest, name, format, size, created, created, tuple(files))
         sources = {file.sha256: path for file, path in files.items()}
         for _ in range(_TRIES):
