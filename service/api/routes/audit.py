@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
-from pydantic import AwareDatetime
+from pydantic import AwareDatetime, BeforeValidator
 
 from service.api import objects
 from service.api.owners import Admin
@@ -29,7 +29,16 @@ _EXPORT: dict[int | str, dict[str, Any]] = {
 }
 
 Word = Annotated[str | None, Query(max_length=200, pattern=objects.LINE)]
-Moment = Annotated[AwareDatetime | None, Query(examples=["2026-11-21T08:00:00Z"])]
+
+
+def _no_number(value: Any) -> Any:
+    """A date and a time: pydantic takes a number for one, too, which the document does not say."""
+    if isinstance(value, str) and not value[4:].startswith("-"):
+        raise ValueError("a time is written as 2026-11-21T08:00:00Z")
+    return value
+
+
+Moment = Annotated[AwareDatetime | None, BeforeValidator(_no_number), Query(examples=["2026-11-21T08:00:00Z"])]
 
 
 def _wanted(since: AwareDatetime | None, until: AwareDatetime | None, **words: str | None) -> AuditFilter:
