@@ -54,9 +54,8 @@ def sprawl(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
 def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Does the trials that no earlier claim has told; fails where what they told is no beginning."""
-    known = [
-        told.value["parameters"]["rows"] for told in read_lines((workdir / KNOWN).read_text()) if told.kind == TRIAL
-    ]
+    told_before = read_lines((workdir / KNOWN).read_text())
+    known = [told.value["point"]["rows"] for told in told_before if told.kind == TRIAL]
     if known != list(range(len(known))):
         raise AssertionError(f"the trials that are known are {known}")
     for number in range(len(known), TRIALS):
