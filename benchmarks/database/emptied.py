@@ -11,8 +11,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.database.calls import Case, append
+from benchmarks.database.fill import INSTANCE
 from service.jobs.blobs.mirrored import open_blobs
 from service.jobs.database.tables import job_events, jobs
+from service.jobs.objects.allowance import Allowance
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
 from service.jobs.objects.uploads import Uploads
@@ -38,7 +40,7 @@ def empty(case: Case, folder: Path) -> dict[str, Any]:
     with Workspace(folder / "jobs") as workspace, closing(Pool()) as pool:
         blobs = open_blobs("", folder / "blobs")
         models = Models(case.database, blobs, pool, workspace)
-        uploads = Uploads(blobs.local.root / "uploads", models, workspace)
+        uploads = Uploads(blobs.local.root / "uploads", models, Allowance(case.database, INSTANCE), workspace)
         sweep = Sweep(case.database, blobs, uploads, models, RecordSets(case.database, blobs))
         writer.start()
         begun = time.perf_counter()
