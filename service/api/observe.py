@@ -15,12 +15,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.audit import AuditLog
 from service.api.metrics import Metrics
 from service.jobs.database.rows import AuditRow
+from service.jobs.objects.keys import SECRET_PREFIX
 
 __all__ = ["Observe"]
 
 _LOG = logging.getLogger("relaxc.requests")
 _CHANGES = frozenset(["POST", "PUT", "PATCH", "DELETE"])
 _REQUEST_ID = re.compile(rb"[0-9A-Za-z._-]{1,64}")
+_SECRET = re.compile(rf"{SECRET_PREFIX}[0-9A-Za-z]+")
 _METHODS = frozenset(["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 
 
@@ -79,7 +81,7 @@ class Observe:
         owner = scope.get("state", {}).get("owner")
         facts: dict[str, Any] = {
             "method": method,
-            "path": scope["path"][:200],
+            "path": _shown(scope["path"]),
             "status": seen.status,
             "ms": round(seconds * 1e3, 1),
             "owner": getattr(owner, "id", None),
@@ -102,7 +104,7 @@ def _audit_row(scope: Scope, seen: _Seen, facts: dict[str, Any], route: str, req
         owner=facts["owner"],
         key=facts["key"],
         action=f"{facts['method']} {route}",
-        object=(named or seen.location)[:200],
+        object=_shown(named or seen.location),
         outcome=str(seen.status),
         address=facts["address"],
         detail={"request": request_id, "bytes": seen.received},
@@ -119,6 +121,11 @@ def _origin(cache_status: str) -> str:
         if word in cache_status:
             return origin
     return "miss"
+
+
+def _shown(path: str) -> str:
+    """Its beginning, without the secret that somebody has sent where the id of a key belongs."""
+    return _SECRET.sub(f"{SECRET_PREFIX}…", path)[:200]
 
 
 def _request_id(scope: Scope) -> str:

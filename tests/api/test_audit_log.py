@@ -78,3 +78,10 @@ def test_the_command_shows_it_from_here_and_from_there(server: RunningServer, ca
     assert "POST /v1/keys" in shown
     assert "\x1b" not in called("audit", "--limit", "0", **here).stdout
     assert called("audit", "--since", "yesterday", **here).returncode == 2
+
+
+def test_a_secret_in_the_place_of_an_id_is_not_kept(server: RunningServer) -> None:
+    secret = f"rk_{'S3cret' * 7}x"
+    assert server.client.delete(f"/v1/keys/{secret}").status_code == 404
+    until(lambda: any(row["object"] == "rk_…" for row in rows(server)))
+    assert secret not in server.client.get("/v1/audit/export").text

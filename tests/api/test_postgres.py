@@ -69,6 +69,15 @@ def test_the_calls_over_postgresql(over_postgres: RunningServer) -> None:
     assert problem_of(submit(server, digest))["code"] == "model-not-found"
 
 
+def test_a_path_that_no_database_takes_does_not_end_the_audit_log(over_postgres: RunningServer) -> None:
+    client = over_postgres.client
+    assert client.delete("/v1/models/a%00b").status_code == 404
+    assert client.delete(f"/v1/models/{'a' * 64}").status_code == 404
+    until(lambda: len(client.get("/v1/audit").json()["rows"]) == 2)
+    found = [row["object"] for row in client.get("/v1/audit").json()["rows"]]
+    assert found == ["a" * 64, "a\N{REPLACEMENT CHARACTER}b"]
+
+
 @pytest.mark.slow
 def test_keys_over_postgresql(over_postgres: RunningServer) -> None:
     server = over_postgres

@@ -20,9 +20,9 @@ _ORDER = (audit_log.c.time, audit_log.c.number)
 
 
 def append(connection: Connection, rows: Sequence[AuditRow]) -> None:
-    """Add `rows`, in order."""
+    """Add `rows`, in order. A NUL, which PostgreSQL takes in no text, is kept as U+FFFD: a path is its sender's."""
     if rows:
-        connection.execute(sa.insert(audit_log), [asdict(row) for row in rows])
+        connection.execute(sa.insert(audit_log), [_storable(row) for row in rows])
 
 
 def newest(connection: Connection, limit: int, *, key: str | None = None) -> list[AuditRow]:
@@ -58,6 +58,11 @@ def _matching(wanted: AuditFilter) -> sa.Select[Any]:
         rows = rows if value is None else rows.where(audit_log.c[name] == value)
     rows = rows if wanted.since is None else rows.where(audit_log.c.time >= wanted.since)
     return rows if wanted.until is None else rows.where(audit_log.c.time < wanted.until)
+
+
+def _storable(row: AuditRow) -> dict[str, Any]:
+    values = asdict(row)
+    return {name: value.replace("\0", "\ufffd") if isinstance(value, str) else value for name, value in values.items()}
 
 
 def _key(row: Row[Any]) -> tuple[float, int]:

@@ -22,7 +22,7 @@ from service.jobs.objects.owners import check_name, find_owner, new_owner, rando
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-__all__ = ["Keys", "NewKey", "open_keys"]
+__all__ = ["SECRET_PREFIX", "Keys", "NewKey", "open_keys"]
 
 SECRET_PREFIX = "rk_"
 _SECRET_LETTERS = 43
