@@ -8,7 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from service.jobs.database import uses
 from service.jobs.database.tables import artifacts, jobs, model_contents, record_sets
+from service.jobs.database.uses import Needed
 
 __all__ = ["KINDS", "LOCAL", "unknown"]
 
@@ -29,6 +31,12 @@ _KNOWN: dict[str, Callable[[_Names], sa.Select[Any] | sa.CompoundSelect[Any]]] =
     "artifacts": lambda names: sa.select(artifacts.c.digest).where(artifacts.c.digest.in_(names)),
 }
 
+_NEEDED: dict[str, Callable[[Needed], frozenset[str]]] = {
+    "records": lambda needed: needed.record_sets,
+    "artifacts": lambda needed: needed.artifacts,
+}
+"""Of what an owner may forget while a job of his waits with it; a model's content stays by itself."""
+
 KINDS = tuple(_KNOWN)
 """The kinds of blobs whose second name is the id of a row."""
 
@@ -37,6 +45,8 @@ LOCAL = tuple(kind for kind in KINDS if kind != "artifacts")
 
 
 def unknown(connection: Connection, kind: str, names: Sequence[str]) -> list[str]:
-    """Those of `names`, a few hundred at most, that no row has."""
+    """Those of `names`, a few hundred at most, that no row has and no live job needs."""
     known = {row[0] for row in connection.execute(_KNOWN[kind](names))}
+    if kind in _NEEDED:
+        known |= _NEEDED[kind](uses.needed(connection))
     return [name for name in names if name not in known]

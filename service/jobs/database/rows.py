@@ -164,9 +164,14 @@ class JobRequest:
     name: str | None = None
 
 
+_LAST_S = datetime(9999, 12, 31, tzinfo=UTC).timestamp()
+"""What is later has no date, and is never."""
+
+
 def expires(since: float | None, after_s: float) -> float | None:
     """Return from when on what is unused, or ended, since then may be deleted; None for never, and not known yet."""
-    return None if since is None or not after_s else since + after_s
+    end = None if since is None or not after_s else since + after_s
+    return None if end is None or end > _LAST_S else end
 
 
 def iso_time(seconds: float | None) -> str | None:

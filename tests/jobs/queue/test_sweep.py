@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from sqlalchemy.engine import Connection
 from service.config import Settings
 from service.errors import ArtifactNotFound, Cancelled, ModelNotFound, RecordsNotFound, RelaxcError
 from service.jobs.backend import Backend
-from service.jobs.database import artifacts, audit, idempotency, shares, transitions, trials
+from service.jobs.database import artifacts, audit, idempotency, orphans, shares, transitions, trials
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import AuditRow, JobKind, JobRequest, JobRow, Owner, iso_time
 from service.jobs.database.tables import artifacts as artifacts_table
@@ -147,9 +148,10 @@ def test_the_bytes_of_a_record_set_go_with_its_last_owner(servers: OpenStepped, 
         backend.records.path(digest)
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
 @pytest.mark.parametrize("running", [False, True])
-def test_what_a_live_job_needs_stays(servers: OpenStepped, expire: SetSettings, running: bool) -> None:
-    """A job may wait for longer than anything is kept."""
+def test_what_a_live_job_needs_stays(servers: OpenStepped, expire: SetSettings, running: bool, forgotten: bool) -> None:
+    """A job may wait for longer than anything is kept, and its owner forget what it needs."""
     backend = servers("one")
     database, digest = backend.database, upload(backend, ANN)
     kept, _ = backend.records.add(ANN, record().to_json().encode(), name="mine")
@@ -161,6 +163,9 @@ def test_what_a_live_job_needs_stays(servers: OpenStepped, expire: SetSettings, 
         assert claim(database, instance=backend._keeper.id) is not None
     age(database, backend.blobs.local.root)
     backend.models.remove(ANN, digest)
+    if forgotten:
+        backend.records.remove(ANN, kept.digest)
+        backend.artifacts.remove(ANN, "c" * 64)
     backend.blobs.put_bytes(f"jobs/{job.id}/1-log.txt", b"told")
     expire(**everything())
     backend.sweep()
@@ -168,7 +173,9 @@ def test_what_a_live_job_needs_stays(servers: OpenStepped, expire: SetSettings, 
     with backend.models.open(digest) as reference:
         assert reference.path.is_file()
     assert backend.records.path(kept.digest).is_file()
-    assert backend.artifacts.has(ANN, "c" * 64)
+    assert backend.artifacts.has(ANN, "c" * 64) is not forgotten
+    with database.read() as connection:  # what the bucket's sweep asks
+        assert orphans.unknown(connection, "artifacts", ["c" * 64]) == []
     assert backend.retention.needed_artifacts() == {"c" * 64}
     assert not find(database, job.id).ended
     assert (backend.blobs.local.root / "jobs" / job.id).is_dir()
@@ -337,3 +344,15 @@ def test_an_sqlite_file_becomes_small_again(tmp_path: Path) -> None:
         pass
     database.close()
     assert path.stat().st_size < large / 4
+
+
+@pytest.mark.parametrize("age_s", [1e18, math.inf])
+def test_an_age_beyond_all_dates_is_never(servers: OpenStepped, expire: SetSettings, age_s: float) -> None:
+    backend = servers("one")
+    job = one_of_each(backend)
+    expire(**{f"{name}_expiry_s": age_s for name in EXPIRIES})
+    assert find(backend.database, job.id).to_dict()["expires"] is None
+    assert backend.models.list(ANN)[0].to_dict()["expires"] is None
+    backend.sweep()
+    assert backend.retention.finished is not None
+    assert find(backend.database, job.id).ended
