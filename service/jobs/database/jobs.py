@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection, Row
 
 from service.jobs.database import cursors
 from service.jobs.database.rows import JobKind, JobPage, JobRow
-from service.jobs.database.tables import jobs
+from service.jobs.database.tables import jobs, owners
 from service.jobs.database.upsert import insert_new
 from service.jobs.job import Claim, State
 
@@ -142,9 +142,14 @@ def depth(connection: Connection) -> dict[tuple[JobKind, State], int]:
 
 
 def waiting(connection: Connection, owner: str) -> tuple[int, int]:
-    """Return how many jobs wait in all, and how many of this owner's."""
+    """Return how many jobs wait for a server in all, and how many of this owner's.
+
+    Those of a disabled owner wait for that to end, and take no place from others.
+    """
     mine = sa.func.coalesce(sa.func.sum(sa.case((jobs.c.owner == owner, 1), else_=0)), 0)
-    row = connection.execute(sa.select(sa.func.count(), mine).where(jobs.c.state == State.QUEUED)).one()
+    stopped = sa.select(owners.c.id).where(owners.c.disabled.is_not(None))
+    in_turn = sa.func.coalesce(sa.func.sum(sa.case((jobs.c.owner.in_(stopped), 0), else_=1)), 0)
+    row = connection.execute(sa.select(in_turn, mine).where(jobs.c.state == State.QUEUED)).one()
     return int(row[0]), int(row[1])
 
 

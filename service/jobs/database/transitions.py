@@ -184,6 +184,8 @@ def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
 
 def _as_far_as_it_fits(connection: Connection, job: JobRow, outcome: Outcome) -> Outcome:
     if outcome.artifact is None:
+        if outcome.records is not None:
+            quotas.hold(connection, job.owner)  # before the job: who joins it with these records has them locked
         return outcome
     allowed = quotas.hold(connection, job.owner)
     more = artifacts.growth(connection, job.owner, outcome.artifact, outcome.artifact_bytes)

@@ -6,14 +6,18 @@ import threading
 from collections import Counter
 
 import pytest
+import sqlalchemy as sa
 
 from service.errors import Cancelled, CompileFailed
-from service.jobs.database import events, instances, jobs, transitions
+from service.jobs.database import events, instances, jobs, quotas, records, transitions, uses
 from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobKind
+from service.jobs.database.rows import JobKind, RecordsRow
+from service.jobs.database.tables import record_sets
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
+from tests.jobs.at_once import at_once
 from tests.jobs.rows import claim, find, put, put_row
+from tests.waiting import PATIENCE_S, until
 
 
 def told(database: Database, id: str) -> list[str]:
@@ -269,3 +273,35 @@ def test_a_silent_server_is_dead_and_one_of_this_folder_when_its_lock_is_free(da
         instances.bury(connection, ["far"])
         assert not instances.beat(connection, "far")
         assert instances.beat(connection, "me")
+
+
+def test_a_tuning_ends_while_an_equal_one_is_asked_for_with_the_records_it_made(database: Database) -> None:
+    """Who asks has the records locked and then the job; who ends has both, too."""
+    made = RecordsRow("k_a", "r" * 64, "made", 1, 1, 0.0, 0.0, None)
+    put(database, kind=JobKind.TUNE)
+    job = claim(database, lane=True)
+    assert job is not None
+    with database.begin() as connection:
+        records.insert(connection, made)
+    asked = threading.Event()
+
+    def work(number: int) -> None:
+        if number:
+            assert asked.wait(PATIENCE_S)
+        with database.begin() as connection:
+            if number:
+                transitions.end(connection, job, Outcome(records=made))
+                return
+            quotas.hold(connection, "k_a")
+            uses.touch(connection, record_sets, "k_a", made.digest)
+            asked.set()
+            until(lambda: database.is_sqlite or _waits(database))
+            assert transitions.join(connection, job.id, 1) is not None
+
+    assert at_once(2, work) == []
+    assert find(database, job.id).state == "succeeded"
+
+
+def _waits(database: Database) -> bool:
+    with database.read() as connection:
+        return bool(connection.scalar(sa.text("SELECT count(*) FROM pg_locks WHERE NOT granted")))

@@ -466,3 +466,17 @@ def test_old_jobs_and_models_that_nobody_has_are_swept(
     with pytest.raises(JobNotFound):
         backend.jobs.get(ANN, job.id)
     assert not (backend.blobs.local.root / "jobs" / job.id).exists()
+
+
+def test_the_jobs_of_a_disabled_owner_take_no_place_in_the_queue(open_backend: OpenBackend) -> None:
+    backend = open_backend(queue_max=2, workers=1)
+    for owner in (ANN, BOB):
+        backend.allowance.reserve(owner, "", 0)  # their rows
+        backend.owners.change(owner.id, quotas={"running_jobs": 0})
+    for seed in range(2):
+        backend.jobs.submit(ANN, asks(backend, priority=seed, model=upload(backend, ANN, width=4 + seed)))
+    wanted = asks(backend, owner=BOB)
+    with pytest.raises(Busy):
+        backend.jobs.submit(BOB, wanted)
+    backend.owners.change(ANN.id, disabled=True)
+    assert backend.jobs.submit(BOB, wanted).origin is Origin.MISS
