@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.artifact.entry import is_digest, sha256_of
 from service.errors import ModelNotFound, StoreUnwritable
@@ -22,6 +23,9 @@ from service.jobs.objects.intake import Sent, check, memory_to_check
 from service.process.pool import Pool
 from service.process.workspace import Workspace
 from service.request import ModelRef
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
 
 __all__ = ["MODELS_LOCK", "Models"]
 
@@ -57,6 +61,10 @@ class Models:
         """
         format, digest, files = sent.format, sent.digest, sent.files
         size, created = sum(file.size_bytes for file in files), time.time()
+        with self._database.begin() as connection:  # nothing is kept of what does not fit
+            _admit(connection, owner, digest, size, upload)
+            if upload:
+                uploads.put(connection, owner.id, upload, size)
         with self._lend(memory_to_check(size)):
             check(self._pool, self._workspace, sent.path)
         row = ModelRow(owner.id, digest, name, format, size, created, created, tuple(files))
@@ -65,11 +73,10 @@ class Models:
             known = self._content(digest) or Content(format, size, row.files, _folder(digest))
             self._keep(known, sources)
             with self._database.begin() as connection:
-                allowed = quotas.hold(connection, owner.id)
+                quotas.hold(connection, owner.id)
                 self._database.lock(connection, MODELS_LOCK)
                 if all(self._blobs.local.path(name).is_file() for name in _blobs(known).values()):
-                    if not models.has(connection, owner.id, digest):
-                        quotas.admit_bytes(connection, owner.id, allowed, size, upload=upload)
+                    _admit(connection, owner, digest, size, upload)
                     uploads.remove(connection, owner.id, upload)
                     added = models.insert(connection, replace(row, files=known.files), known.folder)
                     found = models.find(connection, owner.id, digest)
@@ -160,6 +167,13 @@ class Models:
         again = self._content(digest)
         for name in () if again is None else _blobs(again).values():
             self._blobs.remote.put(name, self._blobs.local.path(name))
+
+
+def _admit(connection: Connection, owner: Owner, digest: str, size_bytes: int, upload: str) -> None:
+    """Raise StorageQuotaExceeded where the model is not the owner's yet, and does not fit."""
+    allowed = quotas.hold(connection, owner.id)
+    if not models.has(connection, owner.id, digest):
+        quotas.admit_bytes(connection, owner.id, allowed, size_bytes, upload=upload)
 
 
 def _folder(digest: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from service.artifact.entry import is_digest
 from service.errors import InvalidRecords, RecordsNotFound
@@ -13,6 +14,9 @@ from service.jobs.database import quotas, records
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner, RecordsRow
 from service.records import files
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
 
 __all__ = ["RecordSets"]
 
@@ -29,11 +33,12 @@ class RecordSets:
 
         Raise what `keep` raises, and StorageQuotaExceeded.
         """
-        row = self.keep(owner, text, name=name, job=job)
+        row, canonical = _read(owner, text, name, job)
+        with self._database.begin() as connection:  # nothing is kept of what does not fit
+            _admit(connection, row)
+        self._blobs.put_bytes(_blob(row.digest), canonical)
         with self._database.begin() as connection:
-            allowed = quotas.hold(connection, owner.id)
-            if records.find(connection, owner.id, row.digest) is None:
-                quotas.admit_bytes(connection, owner.id, allowed, row.size_bytes)
+            _admit(connection, row)
             created = records.insert(connection, row)
         return self.get(owner, row.digest), created
 
@@ -43,14 +48,9 @@ class RecordSets:
         Its digest is that of its canonical text, so that the same records in another order are the same set. Raise
         InvalidRecords for a line that is no record or breaks off and for a set without any, StoreUnwritable.
         """
-        found = files.parse(text, "records")
-        if not len(found):
-            raise InvalidRecords("the record set has no records")
-        canonical = "".join(f"{record.to_json()}\n" for record in found).encode()
-        digest = hashlib.sha256(canonical).hexdigest()
-        self._blobs.put_bytes(_blob(digest), canonical)
-        now = time.time()
-        return RecordsRow(owner.id, digest, name, len(found), len(canonical), now, now, job)
+        row, canonical = _read(owner, text, name, job)
+        self._blobs.put_bytes(_blob(row.digest), canonical)
+        return row
 
     def get(self, owner: Owner, digest: str) -> RecordsRow:
         """Return the owner's record set. Raise RecordsNotFound, also for another owner's."""
@@ -82,6 +82,23 @@ class RecordSets:
         """Return the owner's record sets, the newest first; everybody's for an admin."""
         with self._database.read() as connection:
             return records.owned(connection, None if owner.admin else owner.id, limit)
+
+
+def _read(owner: Owner, text: bytes, name: str, job: str | None) -> tuple[RecordsRow, bytes]:
+    """The row of the set, and its canonical text."""
+    found = files.parse(text, "records")
+    if not len(found):
+        raise InvalidRecords("the record set has no records")
+    canonical = "".join(f"{record.to_json()}\n" for record in found).encode()
+    digest, now = hashlib.sha256(canonical).hexdigest(), time.time()
+    return RecordsRow(owner.id, digest, name, len(found), len(canonical), now, now, job), canonical
+
+
+def _admit(connection: Connection, row: RecordsRow) -> None:
+    """Raise StorageQuotaExceeded where the set is not its owner's yet, and does not fit."""
+    allowed = quotas.hold(connection, row.owner)
+    if records.find(connection, row.owner, row.digest) is None:
+        quotas.admit_bytes(connection, row.owner, allowed, row.size_bytes)
 
 
 def _blob(digest: str) -> str:

@@ -10,6 +10,7 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -132,6 +133,11 @@ class Uploads:
             raise ModelTooLarge(f"the upload is over RELAXC_MAX_MODEL_BYTES, {limit} bytes", limit_bytes=limit)
         if not 0 <= offset <= total:
             raise InvalidOption(f"byte {offset} is not within the {total} bytes of the upload", option="Content-Range")
+        with _alone(self._root / owner.id):
+            return self._opened(owner, sha256, offset, total)
+
+    def _opened(self, owner: Owner, sha256: str, offset: int, total: int) -> Part:
+        """Of two who begin one upload at once, the second finds what the first has announced."""
         there = self.state(owner, sha256)
         if there is not None and there.total != total:
             what = f"the upload was announced with {there.total} bytes, not {total}"
@@ -164,7 +170,7 @@ class Uploads:
                 self._allowance.release(owner.id, sha256)
                 raise
             path.unlink(missing_ok=True)
-        return row
+            return row
 
     def _to_model(self, owner: Owner, path: Path, sha256: str, name: str) -> tuple[ModelRow, bool]:
         if (found := sha256_of(path)) != sha256:
@@ -211,6 +217,25 @@ class Uploads:
 
 def _total_of(path: Path) -> int:
     return int(path.stem.rpartition("-")[2])
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Hold the folder, made where there is none; others wait."""
+    try:
+        while True:
+            folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # a sweep has removed it, empty, again
+                handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                break
+        fcntl.flock(handle, fcntl.LOCK_EX)
+    except OSError as error:
+        raise _unwritable(error) from error
+    try:
+        yield
+    finally:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
 
 def _hold(handle: int, path: Path) -> bool:

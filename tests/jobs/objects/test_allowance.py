@@ -9,14 +9,18 @@ from functools import partial
 
 import pytest
 
-from service.errors import ArtifactNotFound, QuotaExceeded, RecordsNotFound, StorageQuotaExceeded
+from service.errors import ArtifactNotFound, QuotaExceeded, RecordsNotFound, StorageQuotaExceeded, UploadConflict
 from service.jobs.backend import Backend
 from service.jobs.database import instances
 from service.jobs.database.rows import JobKind, JobRequest, Owner
 from service.jobs.job import Origin
+from service.jobs.objects.intake import Sent
+from service.jobs.objects.uploads import Part
 from service.request import CompileOptions
+from tests.api.conftest import make_onnx
 from tests.jobs.at_once import at_once
 from tests.jobs.queue.test_desk import asks, end_of, upload
+from tests.records.samples import record
 
 ANN, BOB = (Owner(f"k_{name}", frozenset({"read", "compile", "tune"})) for name in ("ann", "bob"))
 MIB = 1 << 20
@@ -163,3 +167,29 @@ def test_what_was_on_its_way_to_a_server_that_is_gone_is_forgotten(open_backend:
             instances.forget(connection, two._keeper.id)
         one.sweep()
         assert use(one) == 0
+
+
+def test_nothing_is_kept_of_what_does_not_fit(backend: Backend) -> None:
+    model = make_onnx(4, seed=9)
+    sent = backend.workspace.folder("sent") / "m.onnx"
+    sent.write_bytes(model)
+    allow(backend, bytes=10)
+    with pytest.raises(StorageQuotaExceeded):
+        backend.models.add(ANN, Sent(sent, {"m.onnx": hashlib.sha256(model).hexdigest()}), name="m")
+    with pytest.raises(StorageQuotaExceeded):
+        backend.records.add(ANN, record().to_json().encode(), name="r")
+    assert [path for path in backend.blobs.local.root.rglob("*") if path.is_file()] == []
+
+
+def test_an_upload_begun_at_once_with_several_sizes_has_one(backend: Backend) -> None:
+    allow(backend, bytes=110)
+    parts: list[Part] = []
+
+    def begin(number: int) -> None:
+        parts.append(backend.uploads.open(ANN, "a" * 64, offset=0, total=100 + number))
+
+    refused = at_once(8, begin)
+    for part in parts:
+        part.close()
+    assert [type(error) for error in refused] == [UploadConflict] * 7
+    assert use(backend) == parts[0].state.total
