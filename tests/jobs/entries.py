@@ -12,9 +12,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import service.errors
 from service.process.task import Emit
@@ -126,18 +126,21 @@ def fill(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     `once` is eight of them, and an end as it should be; `some` is four, and none.
     """
     how, kept = payload["how"], []
-    for number in range({"once": 8, "some": 4}.get(how, 64)):
-        kept.append(open(f"file-{number}", "wb"))  # noqa: SIM115, PTH123  # kept open
-        kept[-1].write(bytes(payload.get("size", 4 << 20)))
-        kept[-1].flush()
+    numbers = range({"once": 8, "some": 4}.get(how, 64))
+    files: Iterable[BinaryIO] = (open(f"file-{number}", "wb") for number in numbers)  # noqa: SIM115, PTH123
+    if how == "closed":  # to itself as well
+        files = list(files)
+        workdir.chmod(0)
+    for number, file in enumerate(files):
+        kept.append(file)  # open
+        file.write(bytes(payload.get("size", 4 << 20)))
+        file.flush()
         if how == "removed":
             Path(f"file-{number}").unlink()
         elif how == "deep":
             for _ in range(40):
                 Path("deeper").mkdir()
                 os.chdir("deeper")
-        elif how == "closed":
-            workdir.chmod(0)
     if how != "once":
         time.sleep(600)
     emit({"event": "result"})
