@@ -12,7 +12,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import event
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.sql.functions import FunctionElement
@@ -21,7 +21,7 @@ from service.config import settings
 from service.errors import InvalidOption, ServiceError
 from service.jobs.database.migrate import migrate
 
-__all__ = ["Database", "now", "url_of_settings"]
+__all__ = ["Database", "is_no_answer", "now", "url_of_settings"]
 
 _BUSY_MS = 30_000
 """How long SQLite waits for another writer; each of our transactions takes milliseconds."""
@@ -183,6 +183,14 @@ class Database:
 def url_of_settings(root: Path) -> str:
     """Return the URL that the settings name, or that of a file in `root`."""
     return settings().database_url.get_secret_value() or f"sqlite:///{root / 'service.sqlite3'}"
+
+
+def is_no_answer(error: BaseException) -> bool:
+    """Return whether `begin` or `read` raised this because the database was gone, and not for what it was asked."""
+    cause = error.__cause__
+    return isinstance(error, ServiceError) and isinstance(
+        cause, (OperationalError, InterfaceError, sa.exc.TimeoutError)
+    )
 
 
 def unavailable(error: Exception) -> ServiceError:

@@ -10,7 +10,7 @@ import structlog
 
 from service.errors import ServiceError
 from service.jobs.database import transitions
-from service.jobs.database.engine import Database
+from service.jobs.database.engine import Database, is_no_answer
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.job_error import job_error
@@ -50,6 +50,8 @@ class Executor:
         try:
             return self._work(running)
         except Exception as error:  # noqa: BLE001  # whatever it is, it is written down
+            if isinstance(error, ServiceError) and is_no_answer(error):  # no fault of the job's
+                running.cancel(error, give_back=True)
             return Outcome(error=job_error(error, running.job.id, reason=running.reason))
 
     def _settled(self, running: Running, outcome: Outcome) -> bool:

@@ -14,8 +14,9 @@ from typing import Any
 from service.artifact.key import key_for
 from service.compiler import places_read
 from service.config import settings
-from service.errors import RelaxcError, ServiceError
+from service.errors import RelaxcError
 from service.jobs.blobs.mirrored import Blobs
+from service.jobs.database.engine import is_no_answer
 from service.jobs.database.rows import JobKind, JobRow, Owner, RecordsRow
 from service.jobs.database.transitions import Outcome
 from service.jobs.job_error import job_error
@@ -95,16 +96,12 @@ class Kinds:
             reads = (*folders_of(model.path), *places_read(request), _peak_folder())
             payload = {"request": request.to_dict(), **_tune_options(job), "records": list(request.options.records)}
             limits = self.limits.for_tuning(job.extras.get("time_s"))
-            try:
-                files = {KNOWN: lines_of(running.trials.known())}
-            except ServiceError as error:  # without them it would begin anew
-                running.cancel(error, give_back=True)
-                raise
+            files = {KNOWN: lines_of(running.trials.known())}
             allowed = Confinement(reads, gpu_in_children=request.target.kind == "cuda")
             try:
                 return self._run(running, payload, Flavour(model.format), allowed, limits, self._tuned, files)
             except Exception as error:
-                if running.give_back or running.lost:
+                if running.give_back or running.lost or is_no_answer(error):
                     raise
                 return Outcome(records=self._won(running), error=job_error(error, job.id, reason=running.reason))
 

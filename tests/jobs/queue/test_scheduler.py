@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+import sqlalchemy as sa
 
 from service.errors import Cancelled, ServiceError
 from service.jobs.blobs.local import LocalBlobs
@@ -32,10 +34,15 @@ class Workers:
 
     def __init__(self, database: Database, blobs: Blobs, compiles: int, tunes: int, limit_bytes: int) -> None:
         self.database = database
+        self._gone = Database(f"sqlite:///{blobs.local.root}/gone/service.sqlite3")
+        self._gone.close()
+        shutil.rmtree(blobs.local.root / "gone")
         self._blobs = blobs
         self._finished: dict[str, threading.Event] = {}
         self.slow: set[str] = set()
         """Jobs that do not end when they are cancelled, while they are in it."""
+        self.cut_off = 0
+        """How many jobs from now on meet a database that is gone."""
         self.most_bytes = 0
         executor = Executor(database, self._work, lambda id: None)
         self.budget = Budget(limit_bytes)
@@ -51,6 +58,10 @@ class Workers:
     def _work(self, running: Running) -> Outcome:
         done = self._finished.setdefault(running.job.id, threading.Event())
         self.most_bytes = max(self.most_bytes, self.budget.taken_bytes)
+        if self.cut_off:
+            self.cut_off -= 1
+            with self._gone.read() as connection:
+                connection.execute(sa.select(1))
         while not done.wait(0.02):
             if running.cancellation.cancelled and running.job.id not in self.slow:
                 raise Cancelled("it was cancelled")
@@ -99,6 +110,16 @@ def test_no_more_run_than_there_are_slots(workers: Open, database: Database) -> 
     assert [find(database, job.id).state for job in jobs[2:]] == [State.QUEUED] * 2
     pool.finish(jobs[0])
     pool.until(jobs[2], State.RUNNING)
+
+
+def test_a_job_that_meets_a_database_that_is_gone_is_queued_again(workers: Open, database: Database) -> None:
+    """PostgreSQL was killed while a job asked for its model: the job failed with `service-error`."""
+    pool = workers()
+    pool.cut_off = 1
+    job = put(database)
+    pool.finish(job)
+    row = pool.until(job, State.SUCCEEDED)
+    assert (row.attempts, row.epoch, pool.cut_off) == (1, 2, 0)
 
 
 def test_two_large_jobs_do_not_run_together(workers: Open, database: Database) -> None:
