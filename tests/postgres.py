@@ -13,7 +13,6 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+
+from tests.waiting import gone
 
 __all__ = ["Postgres", "PostgresMissing", "postgres", "postgres_server", "running_postgres"]
 
@@ -84,8 +85,7 @@ class Postgres:
         first = int((self._root / "data/postmaster.pid").read_text().split()[0])
         ours = [psutil.Process(first), *psutil.Process(first).children()]
         os.kill(first, signal.SIGKILL)
-        while any(_runs(process) for process in ours):
-            time.sleep(0.02)
+        assert gone(ours)
         for process in ours:  # where this process is a subreaper; as zombies they would count as a server that runs
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(process.pid, 0)
@@ -98,13 +98,6 @@ class Postgres:
 
     def _do(self, program: str, *arguments: object) -> None:
         _run(*self._as_user, self._programs / program, "-D", self._root / "data", *arguments)
-
-
-def _runs(process: psutil.Process) -> bool:
-    try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def _as_other_user(root: Path) -> list[str] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import socket
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from typing import Any
 import yaml
 
 from tests.docker.conftest import ROOT, docker, docker_log
+from tests.test_tutorial import free_port
 from tests.waiting import until
 
 _COMPOSE = (ROOT / "docker/compose.yaml").read_text(encoding="utf-8")
@@ -41,7 +41,7 @@ class Served:
     """A server in a container; what it keeps is in a volume, or in the database that `environment` names."""
 
     def __init__(self, image: str, mounts: Sequence[str] = (), **environment: str) -> None:
-        self.image, self.name, self.port = image, f"relaxc-test-{uuid.uuid4().hex[:12]}", _free_port()
+        self.image, self.name, self.port = image, f"relaxc-test-{uuid.uuid4().hex[:12]}", free_port()
         named = {**SERVICE["environment"], **environment}
         kept = {name: value for name, value in named.items() if "${" not in value}  # what compose asks its user for
         self._options = [*locked_down(), *(f"--volume={mount}" for mount in (f"{self.name}:/var/lib/relaxc", *mounts))]
@@ -97,9 +97,3 @@ def served(image: str, mounts: Sequence[str] = (), **environment: str) -> Iterat
     finally:
         docker("rm", "--force", server.name)
         docker("volume", "rm", "--force", server.name)
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

@@ -68,8 +68,8 @@ def test_both_formats_compile_and_run(server: Served, client: Client, format: st
     assert not isinstance(made.manifest.verification, str)
     for path in (tmp_path, *tmp_path.parents[:2]):
         path.chmod(0o755)
-    run = ["relaxc", "run", "/work/out.so", "--fill=random", "--json"]
-    said = docker("run", "--rm", *locked_down(), f"--volume={tmp_path}:/work:ro", server.image, *run)
+    run = ["relaxc", "run", "/artifact/out.so", "--fill=random", "--json"]
+    said = docker("run", "--rm", *locked_down(), f"--volume={tmp_path}:/artifact:ro", server.image, *run)
     assert json.loads(said)["outputs"]
 
 

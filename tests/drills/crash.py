@@ -179,10 +179,13 @@ def _in_legs(rounds: int, database: str, seed: int, journal: Path) -> int:
             command = [sys.executable, "-m", "tests.drills.crash", *words]
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
                 assert process.stdout is not None
-                said = [print(line, end="", flush=True) or line for line in process.stdout]
+                said = ""
+                for line in process.stdout:
+                    print(line, end="", flush=True)
+                    said += line
             if process.returncode not in (0, 1):
                 return process.returncode
-            mine = [json.loads("".join(said)[len("".join(said).partition("\n{\n")[0]) :])]
+            mine = [json.loads("{" + said.partition("\n{\n")[2])]
             with journal.open("a") as file:
                 file.write(json.dumps(mine[0]) + "\n")
             if process.returncode == 0:
