@@ -14,6 +14,7 @@ RelaxcError                      code, http_status, exit_code, remedy, fault, re
 │   ├── RecordsNotFound          no record set with that digest
 │   ├── KeyNotFound              no key with that id
 │   ├── OwnerNotFound            no owner with that id or name
+│   ├── AdminNeeded              it would leave its sender, or the server, without an admin
 │   ├── UploadConflict           bytes for another place than where the upload stands
 │   ├── DigestMismatch           the content has another digest than was announced
 │   └── IdempotencyConflict      an Idempotency-Key that came with another body before
@@ -58,6 +59,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 __all__ = [
+    "AdminNeeded",
     "ArtifactCorrupt",
     "ArtifactError",
     "ArtifactNotFound",
@@ -253,6 +255,15 @@ class OwnerNotFound(RequestError):
     code = "owner-not-found"
     http_status = 404
     remedy = "`relaxc owners ls` and `GET /v1/owners` list the owners; `relaxc owners create NAME` makes one."
+
+
+class AdminNeeded(RequestError):
+    code = "admin-needed"
+    http_status = 409
+    remedy = (
+        "Have another admin do it, or make another admin's key before; who runs the server may do it there, with "
+        "`relaxc owners set` and `relaxc keys revoke`."
+    )
 
 
 class UploadConflict(RequestError):

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from service.api.audit import AuditLog
 from service.api.metrics import Metrics
 from service.jobs.database.rows import AuditRow
-from service.jobs.objects.keys import SECRET_PREFIX
+from service.jobs.objects.key_secrets import SECRET_PREFIX
 
 __all__ = ["Observe"]
 

@@ -11,7 +11,7 @@ from service.cli.output import console, facts, print_json, shown_value, table
 from service.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from service.jobs.objects.keys import NewKey
+    from service.jobs.objects.key_secrets import NewKey
 
 __all__ = ["app", "create", "ls", "revoke", "rotate"]
 

@@ -105,6 +105,56 @@ def test_an_admin_changes_disables_and_revokes_and_nobody_else_does(server: Runn
     assert (unknown.status_code, unknown.json()["code"]) == (404, "owner-not-found")
 
 
+def test_an_admin_neither_disables_itself_nor_revokes_its_last_key(server: RunningServer) -> None:
+    mine = server.client.get("/v1/owner").json()["id"]
+    key = next(row["id"] for row in server.client.get("/v1/keys").json()["keys"] if row["owner"] == mine)
+    here = f"/v1/owners/{mine}"
+    for method, path in (("PATCH", here), ("DELETE", f"{here}/keys"), ("DELETE", f"/v1/keys/{key}")):
+        body = {"disabled": True} if method == "PATCH" else None
+        refused = server.client.request(method, path, json=body)
+        assert (refused.status_code, refused.json()["code"]) == (409, "admin-needed"), path
+        assert refused.json()["fields"]["who"] == "oneself"
+    assert server.client.get(here).json()["disabled"] is None
+
+
+def test_a_key_rotates_itself_and_no_other(server: RunningServer) -> None:
+    ida = made(server, "/v1/owners", name="ida")
+    mine, other = key_of(server, ida["id"], "read"), key_of(server, ida["id"])
+    refused = asked(server, mine, f"/v1/keys/{other['id']}/rotate", "POST", json={})
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    done = asked(server, mine, f"/v1/keys/{mine['id']}/rotate", "POST", json={})
+    assert done.status_code == 201, done.text
+    new = done.json()
+    assert (new["owner"], new["scopes"], new["name"]) == (ida["id"], ["read"], "laptop")
+    assert [asked(server, key, "/v1/models").status_code for key in (mine, new, other)] == [401, 200, 200]
+
+
+def test_a_key_that_rotates_itself_lives_no_longer_by_that(server: RunningServer) -> None:
+    key = made(server, "/v1/keys", name="short", scopes=["read"], expires_s=1000)
+    ends = [key["expires"]]
+    for _ in range(3):
+        key = asked(server, key, f"/v1/keys/{key['id']}/rotate", "POST", json={}).json()
+        ends.append(key["expires"])
+    assert len(set(ends)) == 1
+    late = asked(server, key, f"/v1/keys/{key['id']}/rotate", "POST", json={"grace_s": 1e6}).json()
+    old = next(row for row in server.client.get("/v1/keys").json()["keys"] if row["id"] == key["id"])
+    assert {late["expires"], old["expires"]} == set(ends)
+
+
+def test_an_owner_makes_itself_not_any_number_of_keys(server: RunningServer) -> None:
+    key = made(server, "/v1/keys", name="busy", scopes=["read"])
+    answers = []
+    for _ in range(60):
+        answer = asked(server, key, f"/v1/keys/{key['id']}/rotate", "POST", json={})
+        answers.append(answer.status_code)
+        if answer.status_code != 201:
+            break
+        key = answer.json()
+    assert answers[-1] == 429
+    assert int(answer.headers["retry-after"]) > 0
+    assert made(server, f"/v1/keys/{key['id']}/rotate")["owner"] == key["owner"]  # an admin's hand is not counted
+
+
 def test_the_audit_log_names_owner_and_key(server: RunningServer) -> None:
     ann = made(server, "/v1/owners", name="audited")
     keys = [key_of(server, ann["id"]) for _ in range(2)]

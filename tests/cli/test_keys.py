@@ -94,3 +94,31 @@ def test_an_owners_quotas_are_set_and_shown(called: Relaxc, tmp_path: Path) -> N
         refused = called("owners", "set", "ann", f"--bytes={wrong}", **here)
         assert "[invalid-option]" in refused.stderr, wrong
     assert "[invalid-option]" in called("quota", **here).stderr
+
+
+def test_each_change_is_a_row_of_the_audit_log(called: Relaxc, tmp_path: Path) -> None:
+    here = {"RELAXC_CACHE_DIR": str(tmp_path)}
+    ann = json.loads(called("owners", "create", "ann", "--json", **here).stdout)
+    key = json.loads(called("keys", "create", "laptop", "--owner", "ann", "--json", **here).stdout)
+    new = json.loads(called("keys", "rotate", key["id"], "--json", **here).stdout)
+    called("owners", "set", "ann", "--disable", "--bytes", "7", **here)
+    called("owners", "set", "ann", "--enable", **here)
+    called("keys", "revoke", new["id"], **here)
+    called("keys", "revoke", "--owner", ann["id"], **here)
+    for failed in (("keys", "revoke", "k_none"), ("owners", "set", "bob", "--enable"), ("keys", "ls")):
+        called(*failed, **here)
+    text = called("audit", "--json", **here).stdout
+    rows = [json.loads(line) for line in reversed(text.splitlines())]
+    assert [(row["action"], row["object"]) for row in rows] == [
+        ("relaxc owners create", ann["id"]),
+        ("relaxc keys create", key["id"]),
+        ("relaxc keys rotate", key["id"]),
+        ("relaxc owners set", ann["id"]),
+        ("relaxc owners set", ann["id"]),
+        ("relaxc keys revoke", new["id"]),
+        ("relaxc keys revoke", ann["id"]),
+    ]
+    assert all(row["detail"]["user"] and row["outcome"] == "done" for row in rows)
+    assert rows[2]["detail"]["key"] == new["id"]
+    assert rows[3]["detail"]["changed"] == ["bytes", "disabled"]
+    assert not any(secret in text for secret in (key["secret"], new["secret"], "whsec_"))

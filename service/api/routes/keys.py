@@ -10,10 +10,11 @@ from fastapi.responses import JSONResponse
 from service.api.calls import json_only
 from service.api.ids import KeyId
 from service.api.owner_objects import Key, KeyRotation, Keys, KeyWish, NewKey
-from service.api.owners import Admin
+from service.api.owners import Admin, Anybody
 from service.api.problems import responses
 from service.api.routes.backend import backend_of
-from service.jobs.objects.keys import NewKey as Made
+from service.errors import Forbidden
+from service.jobs.objects.key_secrets import NewKey as Made
 
 __all__ = ["router"]
 
@@ -25,8 +26,9 @@ _MADE: dict[int | str, dict[str, Any]] = {
 }
 _ROTATED: dict[int | str, dict[str, Any]] = {
     201: {"description": "The new key, with its secret: it is not shown again."},
-    **responses("invalid-option", "unsupported-media-type", "key-not-found"),
+    **responses("invalid-option", "unsupported-media-type", "key-not-found", "rate-limited"),
 }
+_REVOKED = responses("key-not-found", "admin-needed")
 
 
 @router.post(
@@ -55,12 +57,15 @@ def make_key(wish: KeyWish, request: Request, owner: Admin) -> Response:
     dependencies=[Depends(json_only)],
     summary="Make a new key in place of one",
 )
-def rotate_key(id: KeyId, wish: KeyRotation, request: Request, owner: Admin) -> Response:
+def rotate_key(id: KeyId, wish: KeyRotation, request: Request, owner: Anybody) -> Response:
     """Make a key for the same owner, with the same name, scopes and length of life, which sees all that there was.
 
-    The old one is revoked, or expires in `grace_s` seconds.
+    The old one is revoked, or expires in `grace_s` seconds. A key may rotate itself, whatever its scopes; the new one
+    then expires when the old one would have. Other keys are an admin's to rotate.
     """
-    return _shown(backend_of(request).keys.rotate(id, grace_s=wish.grace_s))
+    if id != owner.key and not owner.admin:
+        raise Forbidden("a key without the scope admin rotates itself alone", scope="admin", has=sorted(owner.scopes))
+    return _shown(backend_of(request).keys.rotate(id, grace_s=wish.grace_s, by_itself=not owner.admin))
 
 
 @router.get("", response_model=Keys, summary="Every key")
@@ -69,10 +74,15 @@ def list_keys(request: Request, owner: Admin) -> Response:
     return JSONResponse({"keys": [row.to_dict() for row in backend_of(request).keys.list()]})
 
 
-@router.delete("/{id}", response_model=Key, responses=responses("key-not-found"), summary="Revoke a key")
+@router.delete(
+    "/{id}", response_model=Key, responses=responses("key-not-found", "admin-needed"), summary="Revoke a key"
+)
 def revoke_key(id: KeyId, request: Request, owner: Admin) -> Response:
-    """Revoke it: every server of the database refuses it within a second. What it made stays."""
-    return JSONResponse(backend_of(request).keys.revoke(id).to_dict())
+    """Revoke it: every server of the database refuses it within a second. What it made stays.
+
+    Nobody takes admin from itself so, nor from the last who has it.
+    """
+    return JSONResponse(backend_of(request).keys.revoke(id, asker=owner.id).to_dict())
 
 
 def _shown(made: Made) -> Response:

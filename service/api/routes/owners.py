@@ -23,7 +23,8 @@ _MADE: dict[int | str, dict[str, Any]] = {
     **responses("invalid-option", "unsupported-media-type"),
 }
 _UNKNOWN = responses("owner-not-found")
-_CHANGED = responses("owner-not-found", "invalid-option", "unsupported-media-type")
+_CHANGED = responses("owner-not-found", "invalid-option", "unsupported-media-type", "admin-needed")
+_REVOKED = responses("owner-not-found", "admin-needed")
 
 
 @router.post(
@@ -69,14 +70,20 @@ def get_owner(id: OwnerId, request: Request, owner: Admin) -> Response:
     summary="Change an owner",
 )
 def change_owner(id: OwnerId, wish: OwnerChange, request: Request, owner: Admin) -> Response:
-    """Change what is given. A disabled owner's keys are refused within a second, and its queued jobs wait."""
+    """Change what is given. A disabled owner's keys are refused within a second, and its queued jobs wait.
+
+    Nobody disables itself, nor the last admin that there is.
+    """
     quotas = {} if wish.quotas is None else wish.quotas.model_dump(exclude_none=True)
-    row = backend_of(request).owners.change(id, **wish.model_dump(exclude={"quotas"}), quotas=quotas)
+    row = backend_of(request).owners.change(id, **wish.model_dump(exclude={"quotas"}), quotas=quotas, asker=owner.id)
     secret = row.webhook_secret if wish.new_webhook_secret else None
     return JSONResponse({**row.to_dict(), "webhook_secret": secret}, headers={"Cache-Control": "no-store"})
 
 
-@router.delete("/owners/{id}/keys", response_model=Keys, responses=_UNKNOWN, summary="Revoke all keys of an owner")
+@router.delete("/owners/{id}/keys", response_model=Keys, responses=_REVOKED, summary="Revoke all keys of an owner")
 def revoke_keys(id: OwnerId, request: Request, owner: Admin) -> Response:
-    """Revoke them: every server of the database refuses them within a second. What the owner has stays."""
-    return JSONResponse({"keys": [row.to_dict() for row in backend_of(request).keys.revoke_all(id)]})
+    """Revoke them: every server of the database refuses them within a second. What the owner has stays.
+
+    Nobody takes admin from itself so, nor from the last who has it.
+    """
+    return JSONResponse({"keys": [row.to_dict() for row in backend_of(request).keys.revoke_all(id, asker=owner.id)]})

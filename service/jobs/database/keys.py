@@ -10,7 +10,19 @@ from sqlalchemy.engine import Connection, Row
 from service.jobs.database.rows import KeyRow
 from service.jobs.database.tables import api_keys, owners
 
-__all__ = ["any_made", "any_usable", "digests", "every", "expire", "find", "insert", "of_owner", "of_secret", "revoke"]
+__all__ = [
+    "admins",
+    "any_made",
+    "any_usable",
+    "digests",
+    "every",
+    "expire",
+    "find",
+    "insert",
+    "of_owner",
+    "of_secret",
+    "revoke",
+]
 
 _ROWS = sa.select(
     api_keys, owners.c.name.label("owner_name"), owners.c.weight.label("weight"), owners.c.disabled.label("disabled")
@@ -84,8 +96,18 @@ def any_made(connection: Connection) -> bool:
 
 def any_usable(connection: Connection, time: float) -> bool:
     """Return whether some key is neither revoked, nor its owner disabled, nor, at `time`, expired."""
+    return connection.execute(_usable(time).limit(1)).first() is not None
+
+
+def admins(connection: Connection, time: float) -> frozenset[str]:
+    """Return the owners who can ask as admins at `time`: enabled, and with a key in force that has the scope."""
+    keys = (_key(row) for row in connection.execute(_usable(time).where(api_keys.c.scopes.contains("admin"))))
+    return frozenset(key.owner_id for key in keys if "admin" in key.scopes)
+
+
+def _usable(time: float) -> sa.Select[Any]:
     alive = api_keys.c.revoked.is_(None) & (api_keys.c.expires.is_(None) | (api_keys.c.expires > time))
-    return connection.execute(_ROWS.where(alive, owners.c.disabled.is_(None)).limit(1)).first() is not None
+    return _ROWS.where(alive, owners.c.disabled.is_(None))
 
 
 def _key(row: Row[Any]) -> KeyRow:

@@ -3,61 +3,51 @@
 from __future__ import annotations
 
 import builtins
-import hashlib
 import hmac
+import math
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from service.config import settings
-from service.errors import InvalidOption, KeyNotFound
+from service.errors import InvalidOption, KeyNotFound, RateLimited
 from service.jobs.database import keys, owners
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import SCOPES, KeyRow
-from service.jobs.objects.owners import check_name, find_owner, new_owner, random_letters
+from service.jobs.objects import admins, key_secrets
+from service.jobs.objects.key_secrets import NewKey, digest_of
+from service.jobs.objects.noted import Note, by_command, by_request
+from service.jobs.objects.owners import check_name, find_owner, new_owner
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
 
-__all__ = ["SECRET_PREFIX", "Keys", "NewKey", "open_keys"]
+__all__ = ["Keys", "open_keys"]
 
-SECRET_PREFIX = "rk_"
-_SECRET_LETTERS = 43
-"""62⁴³ > 2²⁵⁶. A secret of that many random bits is not to be guessed, also not from its hash: a slow hash (argon2),
-which makes up for weak passwords, would only make every request slow."""
-
-_ID_LETTERS = 12
 _FRESH_S = 1.0
 """How long a revoked key may still be taken by a server that has just seen it."""
 
 _PAUSE_S = 0.2
 """Between two looks at all keys for secrets that are most likely none."""
 
+_ROTATIONS = 50
+_DAY_S = 86400.0
+"""An owner's keys rotate by themselves at most so often in a day: the database keeps each key for ever."""
+
 _MAX_REMEMBERED = 10_000
 _MAX_S = 1e10
-
-
-@dataclass(frozen=True, slots=True)
-class NewKey:
-    """A key that was just made, with what is never shown again: the webhooks' secret where its owner was made too."""
-
-    row: KeyRow
-    secret: str
-    webhook_secret: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON, with its secrets."""
-        return {**self.row.to_dict(), "secret": self.secret, "webhook_secret": self.webhook_secret}
 
 
 class Keys:
     """The API keys of one database. Methods may be called from any thread."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, note: Note = by_request) -> None:
+        """`note` is told of each change, in its transaction."""
         self._database = database
+        self._note = note
         self._lock = threading.Lock()
         self._seen: dict[str, tuple[KeyRow, float]] = {}
         self._made = False, float("-inf")
@@ -90,16 +80,19 @@ class Keys:
             whose = made or find_owner(connection, str(owner))
             expires = None if expires_s is None else now + expires_s
             owned = whose.id, whose.name, whose.weight
-            row = KeyRow(_new_id(), name, wanted, *owned, now, expires, disabled=whose.disabled)
-            secret = _insert(connection, row)
+            row = KeyRow(key_secrets.new_id(), name, wanted, *owned, now, expires, disabled=whose.disabled)
+            secret = key_secrets.insert(connection, row)
+            self._note(connection, "keys create", row.id, {"owner": row.owner_id, "scopes": sorted(wanted)})
         with self._lock:
             self._made = True, time.monotonic()
         return NewKey(row, secret, None if made is None else made.webhook_secret)
 
-    def rotate(self, id: str, *, grace_s: float = 0.0) -> NewKey:
+    def rotate(self, id: str, *, grace_s: float = 0.0, by_itself: bool = False) -> NewKey:
         """Return a new key in place of one, for the same owner, with its name, scopes and length of life.
 
-        The old one is revoked, or expires in `grace_s` seconds. Raise KeyNotFound, InvalidOption for a revoked one.
+        The old one is revoked, or expires in `grace_s` seconds. A key that rotates `by_itself` gets no longer life by
+        that: the new one expires when it would have. Raise KeyNotFound, InvalidOption for a revoked one, RateLimited
+        where an owner's keys do so too often.
         """
         if not 0 <= grace_s < _MAX_S:
             raise InvalidOption("a rotated key ends now, or some seconds from now", option="grace_s")
@@ -108,6 +101,8 @@ class Keys:
             old = keys.find(connection, id)
             if old is None:
                 raise _not_found(id)
+            if by_itself:
+                _check_rate(connection, old.owner_id, now)
             ended = keys.expire(connection, id, now + grace_s) if grace_s else keys.revoke(connection, now, id=id)
             if not ended:
                 raise InvalidOption(
@@ -115,9 +110,10 @@ class Keys:
                     remedy=f"Make a new one for its owner: relaxc keys create NAME --owner {old.owner_id}.",
                     option="id",
                 )
-            expires = None if old.expires is None else now + (old.expires - old.created)
-            row = replace(old, id=_new_id(), created=now, expires=expires)
-            secret = _insert(connection, row)
+            renewed = old.expires if by_itself or old.expires is None else now + (old.expires - old.created)
+            row = replace(old, id=key_secrets.new_id(), created=now, expires=renewed)
+            secret = key_secrets.insert(connection, row)
+            self._note(connection, "keys rotate", id, {"owner": row.owner_id, "key": row.id, "grace_s": grace_s})
         self._forget_seen()
         return NewKey(row, secret)
 
@@ -128,33 +124,41 @@ class Keys:
                 return keys.every(connection)
             return keys.of_owner(connection, find_owner(connection, owner).id)
 
-    def revoke(self, id: str) -> KeyRow:
-        """Refuse the key from now on; other servers do within a second. Raise KeyNotFound. May be called twice."""
-        with self._database.begin() as connection:
+    def revoke(self, id: str, *, asker: str | None = None) -> KeyRow:
+        """Refuse the key from now on; other servers do within a second. May be called twice.
+
+        Raise KeyNotFound, and AdminNeeded where that takes admin from the owner `asker`, or from the last who has it.
+        """
+        with self._database.begin() as connection, admins.changing(self._database, connection, asker):
             keys.revoke(connection, time.time(), id=id)
             row = keys.find(connection, id)
-        if row is None:
-            raise _not_found(id)
+            if row is None:
+                raise _not_found(id)
+            self._note(connection, "keys revoke", id, {"owner": row.owner_id})
         self._forget_seen()
         return row
 
-    def revoke_all(self, owner: str) -> builtins.list[KeyRow]:
-        """Refuse every key of an owner, an id or a name, from now on; return them. Raise as `find_owner`."""
-        with self._database.begin() as connection:
+    def revoke_all(self, owner: str, *, asker: str | None = None) -> builtins.list[KeyRow]:
+        """Refuse every key of an owner, an id or a name, from now on; return them.
+
+        Raise as `find_owner`, and AdminNeeded as `revoke`.
+        """
+        with self._database.begin() as connection, admins.changing(self._database, connection, asker):
             whose = find_owner(connection, owner).id
             keys.revoke(connection, time.time(), owner=whose)
             rows = keys.of_owner(connection, whose)
+            self._note(connection, "keys revoke", whose, {"keys": len(rows)})
         self._forget_seen()
         return rows
 
     def find(self, secret: str) -> KeyRow | None:
         """Return the key in force with this secret; ask the database unless it answered within the last second."""
-        return self.seen(secret) or self._looked_up(_digest(secret))
+        return self.seen(secret) or self._looked_up(digest_of(secret))
 
     def seen(self, secret: str) -> KeyRow | None:
         """Do as `find` without asking the database: None also for a key that it was not asked about within a second."""
         with self._lock:
-            row, time_seen = self._seen.get(_digest(secret), (None, 0.0))
+            row, time_seen = self._seen.get(digest_of(secret), (None, 0.0))
         if row is None or time.monotonic() - time_seen > _FRESH_S or not row.in_force(time.time()):
             return None
         return row
@@ -170,7 +174,7 @@ class Keys:
             if time_read < since and (now := time.monotonic()) - time_read > _PAUSE_S:
                 with self._database.read() as connection:
                     self._known = digests, time_read = keys.digests(connection), now
-        return None if time_read < since else _digest(secret) in digests
+        return None if time_read < since else digest_of(secret) in digests
 
     def any_made(self) -> bool:
         """Return whether a key was ever made: then nobody is served without one. The database is asked as by `find`."""
@@ -213,9 +217,9 @@ class Keys:
 
 @contextmanager
 def open_keys() -> Iterator[Keys]:
-    """Return the keys of the database that the settings name. Raise InvalidOption, ServiceError."""
+    """Return the keys of the database that the settings name, for a command. Raise InvalidOption, ServiceError."""
     with closing(Database(url_of_settings(settings().cache_dir))) as database:
-        yield Keys(database)
+        yield Keys(database, by_command)
 
 
 def _checked_scopes(scopes: Iterable[str]) -> frozenset[str]:
@@ -226,20 +230,13 @@ def _checked_scopes(scopes: Iterable[str]) -> frozenset[str]:
     return wanted
 
 
-def _insert(connection: Connection, row: KeyRow) -> str:
-    """Put the key into the database and return its secret."""
-    secret = SECRET_PREFIX + random_letters(_SECRET_LETTERS)
-    keys.insert(connection, row, secret_sha256=_digest(secret))
-    return secret
-
-
-def _new_id() -> str:
-    return "k_" + random_letters(_ID_LETTERS)
+def _check_rate(connection: Connection, owner: str, now: float) -> None:
+    """Raise RateLimited where the owner has got as many keys in a day as it may without an admin."""
+    made = sorted(row.created for row in keys.of_owner(connection, owner) if row.created > now - _DAY_S)
+    if len(made) >= _ROTATIONS:
+        wait_s = max(1, math.ceil(made[-_ROTATIONS] + _DAY_S - now))
+        raise RateLimited(f"{len(made)} keys were made for this owner in a day", retry_after_s=wait_s)
 
 
 def _not_found(id: str) -> KeyNotFound:
     return KeyNotFound(f"there is no key {id[:80]}")
-
-
-def _digest(secret: str) -> str:
-    return hashlib.sha256(secret.encode(errors="surrogateescape")).hexdigest()

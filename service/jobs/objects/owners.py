@@ -12,12 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from service.config import settings
-from service.errors import InvalidOption, OwnerNotFound
+from service.errors import AdminNeeded, InvalidOption, OwnerNotFound
 from service.jobs.database import owners
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.owners import OwnerRow
 from service.jobs.database.quotas import QUOTAS, hold
+from service.jobs.objects import admins
 from service.jobs.objects.allowance import Allowance
+from service.jobs.objects.noted import Note, by_command, by_request
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Connection
@@ -33,14 +35,17 @@ _MAX_NAME = 200
 class Owners:
     """The owners of one database. Methods may be called from any thread; `who` is an id, or a name that one has."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, note: Note = by_request) -> None:
+        """`note` is told of each change, in its transaction."""
         self._database = database
+        self._note = note
 
     def create(self, name: str, *, weight: float = 1.0) -> OwnerRow:
         """Return a new owner, who has nothing and no key. Raise InvalidOption."""
         row = new_owner(name, weight)
         with self._database.begin() as connection:
             owners.insert(connection, row)
+            self._note(connection, "owners create", row.id, {"name": row.name})
         return row
 
     def list(self) -> list[OwnerRow]:
@@ -66,13 +71,15 @@ class Owners:
         disabled: bool | None = None,
         quotas: Mapping[str, float | str] = MappingProxyType({}),
         new_webhook_secret: bool = False,
+        asker: str | None = None,
     ) -> OwnerRow:
-        """Give the owner these values, where they are not None, and return it.
+        """Give the owner these values, where they are not None, and return it; `asker` is the owner that asks for it.
 
         `quotas` has numbers, `unlimited`, or `default`, by names of `Quotas`; what is not in it stays.
 
         While it is disabled its keys are refused (by other servers within a second) and its queued jobs wait. Jobs that
-        are queued keep the weight that they came with. Raise what `find` raises, and InvalidOption.
+        are queued keep the weight that they came with. Raise what `find` raises, InvalidOption, and AdminNeeded where
+        the asker disables itself, or the last admin.
         """
         columns: dict[str, Any] = {}
         if name is not None:
@@ -83,11 +90,14 @@ class Owners:
             columns["disabled"] = time.time() if disabled else None
         if new_webhook_secret:
             columns["webhook_secret"] = _webhook_secret()
-        with self._database.begin() as connection:
+        with self._database.begin() as connection, admins.changing(self._database, connection, asker):
             id = find_owner(connection, who).id
+            if disabled and id == asker:
+                raise AdminNeeded("nobody disables himself", who="oneself")
             hold(connection, id)
             own = find_owner(connection, id).quotas
             owners.update(connection, id, **columns, quotas=_changed(own, quotas))
+            self._note(connection, "owners set", id, {"changed": sorted({*columns, *quotas})})
             return find_owner(connection, id)
 
 
@@ -144,9 +154,9 @@ def random_letters(letters: int) -> str:
 
 @contextmanager
 def open_owners() -> Iterator[Owners]:
-    """Return the owners of the database that the settings name. Raise InvalidOption, ServiceError."""
+    """Return the owners of the database that the settings name, for a command. Raise InvalidOption, ServiceError."""
     with closing(Database(url_of_settings(settings().cache_dir))) as database:
-        yield Owners(database)
+        yield Owners(database, by_command)
 
 
 def _checked_weight(weight: float) -> float:
