@@ -10,6 +10,8 @@ from schedules.ir.types import Target
 __all__ = ["CPUS", "GPUS", "Costs", "Cpu", "Dot", "Gpu", "cpu_of", "gpu_of"]
 
 KIB = 1 << 10
+_LEAST_SHARED_BYTES = 99 * KIB
+"""Of a CTA, what 8.6, 8.9 and 12.0 have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,27 @@ class Gpu:
         assert (m * n) % self.warp == 0, self
         assert not self.dots or self.mma in {(dot.m, dot.n, dot.k) for dot in self.dots}, self
 
+    @property
+    def capability(self) -> int:
+        """The compute capability that code for it asks for: 80 for 8.0."""
+        return int(self.arch.removeprefix("sm_").removesuffix("a"))
+
+    @property
+    def has_clusters(self) -> bool:
+        """Whether CTAs may run as clusters."""
+        return self.capability >= 90
+
+    @property
+    def has_early_launches(self) -> bool:
+        """Whether a kernel may begin before the one before it has ended (programmatic dependent launch)."""
+        return self.capability >= 90
+
+    @property
+    def shared_bytes_of_code(self) -> int:
+        """Shared memory that a CTA may take wherever code for it runs, which by PTX are all later devices."""
+        own = self.shared_bytes_per_block
+        return own if self.arch.endswith("a") else min(own, _LEAST_SHARED_BYTES)
+
     def clusters(self, size: int) -> int:
         """Return how many clusters of `size` CTAs, each CTA as large as an SM, run at once."""
         return min(self.sms, self.sms_of_fours if size > 2 else self.sms) // size
@@ -307,7 +330,8 @@ def _with_caches(row: Cpu, l1: int, l2: int, l3: int) -> Cpu:
 
 
 def gpu_of(target: Target) -> Gpu:
-    """Return the row of a `tvm.target.Target` for a CUDA device; a later minor version takes its family's row."""
-    arch = str(target.attrs["arch"]).removesuffix("a")
-    at_or_below = [name for name in GPUS if int(name[3:]) <= int(arch[3:])]
-    return GPUS[max(at_or_below, key=lambda name: int(name[3:]))] if at_or_below else GPUS["sm_80"]
+    """Return the row of a `tvm.target.Target` for a CUDA device, with its `arch`: that of its family."""
+    arch = str(target.attrs["arch"])
+    at_or_below = [name for name in GPUS if int(name[3:]) <= int(arch[3:].removesuffix("a"))]
+    row = GPUS[max(at_or_below, key=lambda name: int(name[3:]))] if at_or_below else GPUS["sm_80"]
+    return replace(row, arch=arch)

@@ -25,6 +25,7 @@ def main() -> int:
     suites = "model, attention, conv, gemm, gemm_sm80, groups, moves or rows; all without"
     built.add_argument("--suite", action="append", default=[], help=suites)
     built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
+    built.add_argument("--target", default="", help="of the kernels, those for it: cuda-sm80, cuda-sm90; all without")
     built.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile kernels")
     built.add_argument("--trust", action="store_true", help="models with what no GPU has run yet; a folder of its own")
     measured = verbs.add_parser("measure", help="check and time what FOLDER's results lack, the most important first")
@@ -56,7 +57,9 @@ def main() -> int:
 def _build(args: argparse.Namespace) -> int:
     from benchmarks.gpu.build import build
 
-    entries = build(args.folder, suites=args.suite, models=args.model, jobs=args.jobs, trust=args.trust)
+    entries = build(
+        args.folder, suites=args.suite, models=args.model, target=args.target, jobs=args.jobs, trust=args.trust
+    )  # fmt: skip
     size = sum(path.stat().st_size for path in args.folder.rglob("*") if path.is_file())
     print(f"{len(entries)} entries, {size / (1 << 20):.1f} MiB")
     return 0

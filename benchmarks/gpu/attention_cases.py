@@ -40,6 +40,8 @@ class AttentionCase:
     timed: bool = False
     rule: str = ""
     """The template that is meant; '' for the first that takes it."""
+    target: str = "cuda-sm90"
+    """Of `cuda-sm80` an H100 takes the PTX."""
 
     @property
     def kv_heads(self) -> int:

@@ -23,20 +23,25 @@ __all__ = ["build", "build_kernel_of", "described"]
 
 
 def build(
-    folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), jobs: int = 1, trust: bool = False
-) -> list[Entry]:
+    folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), target: str = "", jobs: int = 1,
+    trust: bool = False,
+) -> list[Entry]:  # fmt: skip
     """Compile what the folder lacks, write its manifest, and return the entries.
 
-    `suites` and `models` choose some; what an earlier build made stays in the manifest. What fails is named on stderr
-    and left out: a bundle of the rest is worth its minutes. With `trust`, models take what no GPU has run yet: into a
-    folder of its own, since what is there is kept.
+    `suites`, `models` and, of kernels, `target` choose some; what an earlier build made stays in the manifest. What
+    fails is named on stderr and left out: a bundle of the rest is worth its minutes. With `trust`, models take what no
+    GPU has run yet: into a folder of its own, since what is there is kept.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = set(suites)
     kept = {entry.id: entry for entry in read_manifest(folder)[1]} if (folder / MANIFEST).exists() else {}
     if not wanted or "model" in wanted:
         _models(folder, models, kept, trust)
-    chosen = [(entry, case) for entry, case in kernel_entries() if not wanted or entry.suite in wanted]
+    chosen = [
+        (entry, case)
+        for entry, case in kernel_entries()
+        if (not wanted or entry.suite in wanted) and target in ("", getattr(case, "target", "cuda-sm90"))
+    ]
     if chosen:
         with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
             for entry in pool.map(partial(build_kernel_of, folder=folder), chosen):

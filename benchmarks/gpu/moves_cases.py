@@ -30,6 +30,8 @@ class MovesCase:
     rule: str = "cuda.elementwise"
     parameters: Mapping[str, int] | None = field(default=None, hash=False)
     timed: bool = False
+    target: str = "cuda-sm90"
+    """Of `cuda-sm80` an H100 takes the PTX."""
 
 
 def operands(case: MovesCase) -> list[tuple[str, tuple[int, ...], str]]:
@@ -189,13 +191,16 @@ _OTHERS = (
     *(MovesCase("transpose", (4096, 4096), "float16", "float16", (1, 0), _TRANSPOSED, {"tile_m": m, "tile_n": n})
       for m, n in ((32, 32), (32, 64), (64, 128), (128, 64))),
 )  # fmt: skip
-TIMED: tuple[MovesCase, ...] = tuple(replace(case, timed=True) for case in (*_FASTEST, *_OTHERS))
+_OLDER = tuple(replace(case, target="cuda-sm80") for case in _FASTEST)
+TIMED: tuple[MovesCase, ...] = tuple(replace(case, timed=True) for case in (*_FASTEST, *_OTHERS, *_OLDER))
 
 
 def awkward(count: int, seed: int) -> list[MovesCase]:
     """Odd extents, dtypes and parameters over all kinds; the same for the same seed."""
     draw = random.Random(seed)
-    return [drawn(KINDS[i % len(KINDS)], draw) for i in range(count)]
+    targets = ("cuda-sm90", "cuda-sm80")
+    made = (drawn(KINDS[i % len(KINDS)], draw) for i in range(count))
+    return [replace(case, target=targets[i // len(KINDS) % 2]) for i, case in enumerate(made)]
 
 
 def drawn(kind: str, draw: random.Random) -> MovesCase:

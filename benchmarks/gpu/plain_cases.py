@@ -34,6 +34,8 @@ class PlainCase:
     axes: tuple[int, ...] = ()
     parameters: Mapping[str, int] | None = field(default=None, hash=False)
     timed: bool = False
+    target: str = "cuda-sm90"
+    """Of `cuda-sm80` an H100 takes the PTX."""
 
 
 def operands(case: PlainCase) -> list[tuple[int, ...]]:

@@ -93,7 +93,7 @@ def _described(entry: Entry) -> str:
     """A case in few words: its sizes, then what is not usual."""
     case = entry.case
     usual = {"dtype": "float16", "out": "float16", "epilogue": "none", "mask": "none", "before": "none",
-             "behind": "none", "causal": None}  # fmt: skip
+             "behind": "none", "causal": None, "target": "cuda-sm90"}  # fmt: skip
     if entry.suite == "attention":
         text = f"{case['batch']}{_BY}{case['heads']}{_BY}{case['queries']}, {case['keys']}{_BY}{case['head']}"
         text += f", {case['shared']} of keys" if case["shared"] else ""
@@ -103,7 +103,6 @@ def _described(entry: Entry) -> str:
     elif entry.suite.startswith("gemm"):
         text = f"{case['batch']}{_BY}({case['m']}{_BY}{case['n']}{_BY}{case['k']})"
         text += "" if case["n_major"] else ", B by columns"
-        text += f", {case['target']}" if "target" in case else ""
     else:
         text = f"{case['kind']} {_BY.join(map(str, case['shape']))}, {case['dtype']}"
     extra = [f"{name} {case[name]}" for name, value in usual.items() if name in case and case[name] != value]

@@ -8,16 +8,16 @@ from schedules.cuda.attention.attention_sm90 import AttentionSm90
 from schedules.cuda.attention.decoding_sm90 import DecodingSm90
 from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
 from schedules.cuda.conv.lines_sm90 import LinesSm90
-from schedules.cuda.conv.spread_sm90 import SpreadSm90
+from schedules.cuda.conv.spread import Spread
 from schedules.cuda.dlight import Dlight
 from schedules.cuda.elementwise.elementwise import Elementwise
 from schedules.cuda.elementwise.transposed import Transposed
 from schedules.cuda.full_reduction import FullReduction
 from schedules.cuda.gemm.gemm_sm80 import GemmSm80
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
-from schedules.cuda.groups.group_norm_sm90 import GroupNormSm90
-from schedules.cuda.rows.rows_sm90 import RowsSm90
-from schedules.cuda.windows.windows_sm90 import WindowsSm90
+from schedules.cuda.groups.group_norm import GroupNorm
+from schedules.cuda.rows.rows import RowReductions
+from schedules.cuda.windows.windows import OverWindows
 from schedules.template import Rule
 
 __all__ = ["RULES"]
@@ -28,10 +28,10 @@ RULES: tuple[Rule, ...] = (
     GemmSm90(),
     LinesSm90(),
     Conv2dSm90(),
-    WindowsSm90(),
-    SpreadSm90(),
-    RowsSm90(),
-    GroupNormSm90(),
+    OverWindows(),
+    Spread(),
+    RowReductions(),
+    GroupNorm(),
     Transposed(),
     Elementwise(),
     FullReduction(),

@@ -92,7 +92,7 @@ def test_a_kernel_is_built_with_the_nearest_point_of_its_space(tmp_path, monkeyp
     entry = Entry("rows/one", "rows", {"kind_of_case": "odd"})
     made = build_kernel_of((entry, case), tmp_path)
     assert made is not None and (tmp_path / made.files[0]).exists()
-    assert made.made["rule"] == "cuda.rows_sm90" and made.made["parameters"]["threads"] == 96
+    assert made.made["rule"] == "cuda.rows" and made.made["parameters"]["threads"] == 96
     assert made.case["shape"] == (2, 3, 264) and made.made["operands"][:1] == ["x"]
 
 

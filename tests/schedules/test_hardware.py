@@ -13,6 +13,9 @@ from service import machine
 from service.lowering.target import resolve, tags, to_tvm
 from tests.test_layers import ROOT
 
+ARCHS = {"sm_80": 99, "sm_89": 99, "sm_90": 99, "sm_90a": 227, "sm_120": 99}
+"""The KiB of shared memory that code for each may take."""
+
 
 @pytest.mark.parametrize("spec", [*tags(), resolve("auto")], ids=lambda spec: spec.name)
 def test_every_target_has_a_row(spec):
@@ -33,6 +36,12 @@ def test_the_target_can_ask_for_shorter_vectors():
 def test_later_gpus_take_the_row_of_their_family():
     assert gpu_of(to_tvm(resolve('{"kind":"cuda","arch":"sm_89"}'))).name == "A100"
     assert gpu_of(to_tvm(resolve('{"kind":"cuda","arch":"sm_120"}'))).name == "H100"
+
+
+def test_code_for_later_devices_takes_the_shared_memory_that_all_of_them_have():
+    rows = {arch: gpu_of(to_tvm(resolve(json.dumps({"kind": "cuda", "arch": arch})))) for arch in ARCHS}
+    assert {arch: row.shared_bytes_of_code >> 10 for arch, row in rows.items()} == ARCHS
+    assert [arch for arch, row in rows.items() if row.has_clusters and row.has_early_launches] == [*ARCHS][2:]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def kernel_of(drawn: Drawn, device: str) -> Kernel:
     if device == "cuda":
         rule, result = scheduled(drawn, func)
         ours = result.func.attrs is not None and TEXT_KERNEL in result.func.attrs
-        made |= {"rule": rule, "template": ours, "parameters": dict(result.parameters)}
+        made |= {"rule": rule, "template": ours, "parameters": dict(result.parameters), "target": drawn.target}
         func = result.func
     entry = Entry(drawn.id, drawn.suite, {"kind_of_case": "random"}, made=made)
     return Entry(drawn.id, drawn.suite, described(entry, drawn.case), made=made), func
@@ -92,7 +92,7 @@ def scheduled(drawn: Drawn, func: Any) -> tuple[str, Any]:
     from service.lowering.apply import apply_rule
     from service.lowering.target import resolve, to_tvm
 
-    target, chance, declined = to_tvm(resolve("cuda-sm90")), drawn.chooser(), []
+    target, chance, declined = to_tvm(resolve(drawn.target)), drawn.chooser(), []
     meant = getattr(drawn.case, "rule", "")
     for rule in sorted(RULES, key=lambda rule: rule.name != meant):
         found = rule.choices(func, target) if drawn.pointed and isinstance(rule, HopperTemplate) else {}
@@ -110,18 +110,30 @@ def scheduled(drawn: Drawn, func: Any) -> tuple[str, Any]:
 
 
 def build_batch(kernels: list[Kernel], folder: Path, name: str, device: str) -> list[tuple[Entry, str]]:
-    """Build the kernels into one library, or where that fails each into its own; return entries, and why one failed."""
+    """Build the kernels of each target into one library, or where that fails each into its own.
+
+    Return entries, and why one failed.
+    """
+    targets = dict.fromkeys(entry.made.get("target", "cuda-sm90") for entry, _ in kernels)
+    found: list[tuple[Entry, str]] = []
+    for target in targets:
+        of = [kernel for kernel in kernels if kernel[0].made.get("target", "cuda-sm90") == target]
+        found += _built(of, folder, f"{name}_{target}", device, target)
+    return found
+
+
+def _built(kernels: list[Kernel], folder: Path, name: str, device: str, target: str) -> list[tuple[Entry, str]]:
     from service.errors import CompileFailed
 
     names = {f"kernel{index}": func for index, (_, func) in enumerate(kernels)}
     library = folder / f"{name}.so"
     try:
         if kernels:
-            _build(names, library, device)
+            _build(names, library, device, target)
     except (*_BREAKS, CompileFailed) as error:
         if len(kernels) == 1:
             return [(kernels[0][0], _said(error))]
-        alone = [build_batch([each], folder, f"{name}_{i}", device) for i, each in enumerate(kernels)]
+        alone = [_built([each], folder, f"{name}_{i}", device, target) for i, each in enumerate(kernels)]
         return [found for each in alone for found in each]
     return [
         (Entry(entry.id, entry.suite, entry.case, [str(library)], made={**entry.made, "kernel": kernel}), "")
@@ -129,13 +141,13 @@ def build_batch(kernels: list[Kernel], folder: Path, name: str, device: str) -> 
     ]
 
 
-def _build(funcs: Mapping[str, Any], library: Path, device: str) -> None:
+def _build(funcs: Mapping[str, Any], library: Path, device: str, target: str) -> None:
     from service.lowering.apply import finish
     from service.lowering.build import build_kernels
     from service.lowering.target import resolve
 
     if device == "cuda":
-        spec = resolve("cuda-sm90")
+        spec = resolve(target)
         build_kernels({name: finish(func, spec, 2) for name, func in funcs.items()}, spec, library)
         return
     import tvm

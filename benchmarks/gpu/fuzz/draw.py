@@ -37,6 +37,8 @@ SUITES: Mapping[str, Any] = {
 }  # fmt: skip
 """What makes the PrimFunc of each suite's cases."""
 
+_SINCE_SM80 = ("gemm_sm80", "rows", "groups", "moves", "plain", "spread", "depthwise", "max", "sum", "pixels")
+"""Families, and kinds of windows, that have templates for sm_80."""
 _MOST_FLOPS = 1 << 32
 _MOST_CONV_FLOPS = 1 << 30
 """From there on the reference of a convolution is in fp32."""
@@ -46,7 +48,7 @@ _MOST_ELEMENTS = 1 << 23
 
 @dataclass(frozen=True)
 class Drawn:
-    """A case of a suite. `pointed`: at a random point of a template's space, not at its default."""
+    """A case of a suite for `target`. `pointed`: at a random point of a template's space, not at its default."""
 
     seed: int
     index: int
@@ -54,6 +56,7 @@ class Drawn:
     suite: str
     case: Any
     pointed: bool
+    target: str = "cuda-sm90"
 
     @property
     def id(self) -> str:
@@ -70,7 +73,9 @@ def draw(seed: int, index: int) -> Drawn:
     chance = random.Random(f"{seed}:{index}")
     family = chance.choices(list(_FAMILIES), [weight for weight, _, _ in _FAMILIES.values()])[0]
     _, suite, made = _FAMILIES[family]
-    return Drawn(seed, index, family, suite, made(chance), chance.random() < 0.5)
+    case, pointed = made(chance), chance.random() < 0.5
+    older = chance.random() < 0.3 and (family in _SINCE_SM80 or getattr(case, "kind", "") in _SINCE_SM80)
+    return Drawn(seed, index, family, suite, case, pointed, "cuda-sm80" if older else "cuda-sm90")
 
 
 def _gemm(chance: random.Random) -> Case:

@@ -214,4 +214,5 @@ class _Run:
 def _said_of(entry: Entry, *, whole: bool) -> dict[str, Any]:
     """What a row says of its kernel; the case itself where it is wrong, since it can be drawn again."""
     said = {name: entry.made[name] for name in ("family", "rule", "template")}
-    return {**said, "parameters": entry.made["parameters"], "case": entry.case} if whole else said
+    more = {"parameters": entry.made["parameters"], "target": entry.made.get("target"), "case": entry.case}
+    return {**said, **more} if whole else said

@@ -30,8 +30,8 @@ _MOST_WORK = 1e8
 FAMILIES = {
     "cuda.attention_sm90": "attention", "cuda.decoding_sm90": "decoding", "cuda.gemm_sm90": "gemm",
     "cuda.gemm_sm80": "gemm_sm80",
-    "cuda.conv2d_sm90": "conv", "cuda.lines_sm90": "conv", "cuda.windows_sm90": "conv", "cuda.spread_sm90": "spread",
-    "cuda.rows_sm90": "rows", "cuda.group_norm_sm90": "groups", "cuda.transposed": "moves", "cuda.elementwise": "moves",
+    "cuda.conv2d_sm90": "conv", "cuda.lines_sm90": "conv", "cuda.windows": "conv", "cuda.spread": "spread",
+    "cuda.rows": "rows", "cuda.group_norm": "groups", "cuda.transposed": "moves", "cuda.elementwise": "moves",
 }  # fmt: skip
 """Where the cases of a template are drawn."""
 

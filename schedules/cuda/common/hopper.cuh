@@ -133,9 +133,17 @@ DEV bool elect() {
   return p;
 }
 // Programmatic dependent launch: nothing that an earlier kernel writes may be read, or be written that it reads,
-// before `earlier_kernels_done`.
-DEV void earlier_kernels_done() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-DEV void next_kernel_may_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+// before `earlier_kernels_done`. Code for a device before sm_90 is launched when the kernel before has ended.
+DEV void earlier_kernels_done() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEV void next_kernel_may_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 // Brings 128 bytes into L2. It may be said of what an earlier kernel has yet to write: that goes to L2 as well.
 DEV void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::"l"(from)); }
 

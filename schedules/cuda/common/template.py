@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import product
 from typing import Any, Generic, TypeVar
 
@@ -55,7 +56,10 @@ class HopperTemplate(ABC, Generic[Form]):
             parameters = self.default_of(found, gpu)
         check(parameters, self.choices_of(found, gpu))
         made = self.kernel_of(found, parameters, gpu)
-        return made if isinstance(made, Declined) else Schedule(made.prim_func(func), parameters)
+        if isinstance(made, Declined):
+            return made
+        launch = replace(made, overlaps=made.overlaps and gpu.has_early_launches)
+        return Schedule(launch.prim_func(func), parameters)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """See `schedules.template.Rule`."""

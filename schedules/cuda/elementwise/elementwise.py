@@ -6,7 +6,7 @@ from math import ceil
 
 from schedules.cuda.common.expression import Unsupported
 from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
+from schedules.cuda.common.template import AmpereTemplate
 from schedules.cuda.elementwise.form import Form
 from schedules.cuda.elementwise.lanes import Lanes, buffers_of
 from schedules.cuda.elementwise.reading import match
@@ -26,7 +26,7 @@ _IN_FLIGHT = 64
 _VECTORS = (1, 2, 4, 8)
 
 
-class Elementwise(HopperTemplate[Form]):
+class Elementwise(AmpereTemplate[Form]):
     """`out[…] = f(operands at any addresses)`: one function of a few elements for each element of the result.
 
     Parameters: `lanes`, the neighbours of the result in a vector; `vectors` of a thread; `threads` of a block.

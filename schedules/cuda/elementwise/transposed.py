@@ -10,7 +10,7 @@ from tvm import tirx
 
 from schedules.cuda.common.expression import Unsupported
 from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
+from schedules.cuda.common.template import AmpereTemplate
 from schedules.cuda.elementwise.elementwise import most_lanes, source_of
 from schedules.cuda.elementwise.form import Form, Operand
 from schedules.cuda.elementwise.lanes import Lanes, buffers_of
@@ -46,7 +46,7 @@ class _Form:
         return self.form.sizes[self.m]
 
 
-class Transposed(HopperTemplate[_Form]):
+class Transposed(AmpereTemplate[_Form]):
     """`out[…, m, …, n] = f(x[…, n, …, m], …)`: tiles of (m, n) with 16-byte reads along m and 16-byte writes along n.
 
     Parameters: `tile_m`, `tile_n`; `threads` of a block.

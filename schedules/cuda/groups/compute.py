@@ -1,4 +1,4 @@
-"""Group norms of images in NHWC as TE: what `cuda.group_norm_sm90` reads again."""
+"""Group norms of images in NHWC as TE: what `cuda.group_norm` reads again."""
 
 from __future__ import annotations
 

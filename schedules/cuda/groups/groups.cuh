@@ -133,7 +133,12 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
       return {2.f * pixels_of(of_line), both.x, both.y, 0.f};
     });
     Part* const to = table + (group * CLUSTER + rank) * PARTS + part;
-    if (lane < CLUSTER) write_at((float*)to, lane, make_float4(own.count, own.mean, own.squares, 0.f));
+    const float4 of_part = make_float4(own.count, own.mean, own.squares, 0.f);
+    if constexpr (CLUSTER > 1) {
+      if (lane < CLUSTER) write_at((float*)to, lane, of_part);
+    } else if (lane == 0) {
+      *(float4*)to = of_part;
+    }
   }
   if (CLUSTER > 1) {
     cluster_arrive_release();

@@ -1,4 +1,4 @@
-"""Template `cuda.windows_sm90`: depthwise convolutions and pooling of NHWC images, 16 bytes of channels a thread."""
+"""Template `cuda.windows`: depthwise convolutions and pooling of NHWC images, 16 bytes of channels a thread."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from math import ceil, prod
 from schedules.cuda.common.epilogue import Epilogue, epilogue_of
 from schedules.cuda.common.expression import C_TYPES, Unsupported
 from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
+from schedules.cuda.common.template import AmpereTemplate
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.conv.form import image_of, pixel_axes, reduction_with_windows
 from schedules.hardware import Gpu
 from schedules.ir.types import Buffer, PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
-__all__ = ["WindowsSm90"]
+__all__ = ["OverWindows"]
 
 _KINDS = {"depthwise": 0, "max": 1, "sum": 2}
 _THREADS = 128
@@ -37,14 +37,14 @@ class _Form:
     epilogue: Epilogue
 
 
-class WindowsSm90(HopperTemplate[_Form]):
+class OverWindows(AmpereTemplate[_Form]):
     """`C[n, y, x, c] = epilogue(sum or maximum over a window of A[n, …, …, c] (* W[r, q, c]))`, or over a whole image.
 
     Parameters: `strip`, the pixels beside each other that a thread computes; 1 for whole images. `per_sm`: 1 gives a
     thread the registers to have all its loads in flight, of which fewer threads are on an SM; 0: the compiler decides.
     """
 
-    name = "cuda.windows_sm90"
+    name = "cuda.windows"
     version = 4
 
     def match(self, func: PrimFunc) -> _Form | Declined:

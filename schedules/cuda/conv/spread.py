@@ -1,4 +1,4 @@
-"""Template `cuda.spread_sm90`: images of few channels become NHWC with 8 channels, with zeros beside their lines."""
+"""Template `cuda.spread`: images of few channels become NHWC with 8 channels, with zeros beside their lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tvm import tirx
 
 from schedules.cuda.common.expression import C_TYPES, LOW
 from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
+from schedules.cuda.common.template import AmpereTemplate
 from schedules.cuda.conv.compute import LEFT, VECTOR
 from schedules.hardware import Gpu
 from schedules.ir import tir
@@ -17,7 +17,7 @@ from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Buffer, PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
-__all__ = ["SpreadSm90"]
+__all__ = ["Spread"]
 
 _THREADS = 256
 _MAX_ELEMENTS = 1 << 31
@@ -32,10 +32,10 @@ class _Form:
     left: int
 
 
-class SpreadSm90(HopperTemplate[_Form]):
+class Spread(AmpereTemplate[_Form]):
     """`C[n, y, left + x, c] = A[n, c, y, x]`, zeros elsewhere; 8 channels, 16-bit floats. It has no parameters."""
 
-    name = "cuda.spread_sm90"
+    name = "cuda.spread"
     version = 1
 
     def match(self, func: PrimFunc) -> _Form | Declined:

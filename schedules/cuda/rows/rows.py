@@ -1,18 +1,18 @@
-"""Template `cuda.rows_sm90`: norms and softmaxes of rows in one pass over memory."""
+"""Template `cuda.rows`: norms and softmaxes of rows in one pass over memory."""
 
 from __future__ import annotations
 
 from math import ceil
 
 from schedules.cuda.common.kernel import TextKernel
-from schedules.cuda.common.template import HopperTemplate
+from schedules.cuda.common.template import AmpereTemplate
 from schedules.cuda.rows.form import Rows, match
 from schedules.cuda.rows.text import source
 from schedules.hardware import Gpu
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
-__all__ = ["RowsSm90"]
+__all__ = ["RowReductions"]
 
 _THREADS = (8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
 _MOST_HELD = 64
@@ -23,13 +23,13 @@ _MANY_THREADS = 512
 """On each SM: where rows of 32 elements a thread give as many, there are many rows."""
 
 
-class RowsSm90(HopperTemplate[Rows]):
+class RowReductions(AmpereTemplate[Rows]):
     """`out[r, c] = f(x[r, c], reductions over the row of g(x[r, :]), …)`, any number of reductions after each other.
 
     Parameters: `threads` that share a row; `each`, the rows that they hold at once; `rows` times as many have a block.
     """
 
-    name = "cuda.rows_sm90"
+    name = "cuda.rows"
     version = 3
 
     def match(self, func: PrimFunc) -> Rows | Declined:

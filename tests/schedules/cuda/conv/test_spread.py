@@ -1,4 +1,4 @@
-"""`cuda.spread_sm90`: what it takes and declines."""
+"""`cuda.spread`: what it takes and declines."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from tvm import relax
 from schedules.cuda.common.kernel import TEXT_KERNEL
 from schedules.cuda.conv import compute
 from schedules.cuda.conv.compute import Windows
-from schedules.cuda.conv.spread_sm90 import SpreadSm90
+from schedules.cuda.conv.spread import Spread
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.images import prim_func
 
 TARGET = to_tvm(resolve("cuda-sm90"))
-RULE = SpreadSm90()
+RULE = Spread()
 
 
 def spread(dtype: str, out: str = "float16", lines: int = 13):
@@ -53,7 +53,3 @@ def test_it_takes_images_of_floats(dtype):
 def test_it_declines(func, reason):
     result = RULE.apply(func(), TARGET)
     assert isinstance(result, Declined) and reason in result.reason
-
-
-def test_other_devices_are_declined():
-    assert isinstance(RULE.apply(spread("float16"), to_tvm(resolve("cuda-sm80"))), Declined)

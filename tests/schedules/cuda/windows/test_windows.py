@@ -1,4 +1,4 @@
-"""`cuda.windows_sm90`: what it takes and declines, and how many threads it gets, its numbers on simulated ones."""
+"""`cuda.windows`: what it takes and declines, and how many threads it gets, its numbers on simulated ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.manifest import Entry
 from schedules.cuda.common.kernel import TEXT_KERNEL
 from schedules.cuda.conv.compute import Windows
-from schedules.cuda.windows.windows_sm90 import WindowsSm90
+from schedules.cuda.windows.windows import OverWindows
 from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
@@ -21,7 +21,7 @@ from tests.schedules.cuda.images import prim_func
 from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
-RULE = WindowsSm90()
+RULE = OverWindows()
 IMAGE = (2, 9, 11, 24)
 
 
@@ -56,10 +56,6 @@ def test_it_takes_windows_with_what_is_fused(windows, residual):
 def test_it_declines(windows, image, filters, dtype, reason):
     result = RULE.apply(prim_func(windows, image, filters, dtype=dtype), TARGET)
     assert isinstance(result, Declined) and reason in result.reason
-
-
-def test_other_devices_are_declined():
-    assert isinstance(RULE.apply(prim_func(Windows("max", (2, 2)), IMAGE), to_tvm(resolve("cuda-sm80"))), Declined)
 
 
 def test_few_threads_have_all_their_loads_in_flight():

@@ -1,4 +1,4 @@
-"""`cuda.group_norm_sm90`: what it takes and declines, its code, and its numbers on simulated threads."""
+"""`cuda.group_norm`: what it takes and declines, its code, and its numbers on simulated threads."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from benchmarks.gpu.groups_cases import GroupsCase
 from benchmarks.gpu.groups_device import tolerance
 from schedules.cuda.common.kernel import TEXT_KERNEL
 from schedules.cuda.groups.form import match
-from schedules.cuda.groups.group_norm_sm90 import GroupNormSm90
+from schedules.cuda.groups.group_norm import GroupNorm
 from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
-RULE = GroupNormSm90()
+RULE = GroupNorm()
 SLOW = pytest.mark.slow
 
 
