@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.gpu import (
     attention_cases,
+    attention_sm80_cases,
     conv_cases,
     gemm_cases,
     gemm_sm80_cases,
@@ -30,7 +31,7 @@ MODELS = (
 
 CASES: dict[str, Any] = {
     "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases, "groups": groups_cases, "rows": rows_cases,
-    "moves": moves_cases, "gemm_sm80": gemm_sm80_cases,
+    "moves": moves_cases, "gemm_sm80": gemm_sm80_cases, "attention_sm80": attention_sm80_cases,
 }  # fmt: skip
 """The cases of each suite of kernels; `<suite>_device` measures them."""
 
@@ -40,7 +41,16 @@ _RANK = {
     "reduce-overhead": 0, "threads": 100, "unconfirmed": 200, "timed": 300, "odd": 400, "max-autotune": 500,
     "sanitizer": 600,
 }  # fmt: skip
-_ODD = {"attention": 60, "conv": 40, "gemm": 60, "groups": 30, "rows": 30, "moves": 84, "gemm_sm80": 40}
+_ODD = {
+    "attention": 60,
+    "conv": 40,
+    "gemm": 60,
+    "groups": 30,
+    "rows": 30,
+    "moves": 84,
+    "gemm_sm80": 40,
+    "attention_sm80": 60,
+}
 _SANITIZED = 20
 _THREADED, _SESSIONS = (("resnet50", 1), ("bert_unmasked", 1), ("gpt2_decode", 1)), 8
 

@@ -94,7 +94,7 @@ def _described(entry: Entry) -> str:
     case = entry.case
     usual = {"dtype": "float16", "out": "float16", "epilogue": "none", "mask": "none", "before": "none",
              "behind": "none", "causal": None, "target": "cuda-sm90"}  # fmt: skip
-    if entry.suite == "attention":
+    if entry.suite.startswith("attention"):
         text = f"{case['batch']}{_BY}{case['heads']}{_BY}{case['queries']}, {case['keys']}{_BY}{case['head']}"
         text += f", {case['shared']} of keys" if case["shared"] else ""
     elif entry.suite == "conv":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tvm.s_tir.dlight import gpu
 
+from schedules.cuda.attention.attention_sm80 import AttentionSm80
 from schedules.cuda.attention.attention_sm90 import AttentionSm90
 from schedules.cuda.attention.decoding_sm90 import DecodingSm90
 from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
@@ -35,6 +36,7 @@ RULES: tuple[Rule, ...] = (
     Transposed(),
     Elementwise(),
     FullReduction(),
+    AttentionSm80(),
     GemmSm80(),
     Dlight("cuda.matmul", gpu.Matmul(), "no contraction with an m, an n and a k axis", needs_reduction=True),
     Dlight("cuda.gemv", gpu.GEMV(), "no product of a matrix with one vector", needs_reduction=True),

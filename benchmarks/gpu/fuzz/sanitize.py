@@ -28,7 +28,8 @@ __all__ = ["FAMILIES", "chosen", "sanitize"]
 _MOST_WORK = 1e8
 """Operations, and bytes read and written: a sanitizer takes a hundred times as long."""
 FAMILIES = {
-    "cuda.attention_sm90": "attention", "cuda.decoding_sm90": "decoding", "cuda.gemm_sm90": "gemm",
+    "cuda.attention_sm90": "attention", "cuda.attention_sm80": "attention",
+    "cuda.decoding_sm90": "decoding", "cuda.gemm_sm90": "gemm",
     "cuda.gemm_sm80": "gemm_sm80",
     "cuda.conv2d_sm90": "conv", "cuda.lines_sm90": "conv", "cuda.windows": "conv", "cuda.spread": "spread",
     "cuda.rows": "rows", "cuda.group_norm": "groups", "cuda.transposed": "moves", "cuda.elementwise": "moves",
