@@ -70,7 +70,7 @@ fix: $(STAMP)
 # Writes both locks from what a fresh .venv has installed; run it after changing a pin in pyproject.toml.
 # requirements-bench.lock has what the extra `bench` adds.
 lock:
-	$(BIN)/python -m pip install -q -e ".[client,onnx,torch,server,tune,dev]"
+	$(BIN)/python -m pip install -q -e ".[client,onnx,torch,triton,server,tune,dev]"
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 	$(BIN)/python -m pip install -q -e ".[bench]"
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -vxF -f requirements.lock > requirements-bench.lock

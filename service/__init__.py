@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from service.artifact.compiled import CompiledArtifact
     from service.jobs.local.calls import compile
     from service.jobs.local.tune import TuneResult, tune
+    from service.passes.triton_kernel import TritonKernel
     from service.request import CompileOptions, CompileRequest, ModelFormat, Precision, TargetSpec
     from service.runtime.session import Session, load
     from service.signature import DimBounds, Signature, TensorSpec
@@ -26,6 +27,7 @@ __all__ = [
     "Signature",
     "TargetSpec",
     "TensorSpec",
+    "TritonKernel",
     "TuneOptions",
     "TuneResult",
     "compile",
@@ -38,6 +40,7 @@ _HOME = {
     "CompiledArtifact": "service.artifact.compiled",
     **dict.fromkeys(("DimBounds", "Signature", "TensorSpec"), "service.signature"),
     "Session": "service.runtime.session",
+    "TritonKernel": "service.passes.triton_kernel",
     "TuneOptions": "service.tuning.options",
     "TuneResult": "service.jobs.local.tune",
     "compile": "service.jobs.local.calls",

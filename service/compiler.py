@@ -193,10 +193,13 @@ def cover(request: CompileRequest, emit: Emit) -> None:
 
 
 def places_read(request: CompileRequest) -> list[Path]:
-    """Return the files and folders, beside the model, that a compile of `request` reads: plugins and records."""
+    """Return the files and folders, beside the model, that a compile of `request` reads: plugins, kernels, records."""
+    from service.plugin_files import kernel_files
     from service.records.sources import places
 
-    return [*map(Path, request.options.plugins), *places(request.options)]
+    plugins = [Path(each) for each in request.options.plugins]
+    kernels = [file for plugin in plugins for file in kernel_files(plugin) if file.is_file()]
+    return [*plugins, *kernels, *places(request.options)]
 
 
 def _manifest(request: CompileRequest, made: Front, command: str) -> Manifest:

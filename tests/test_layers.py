@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     ("errors", "processor", "cgroups"),
     ("config", "environment", "signature"),
-    ("request", "dump"),
+    ("request", "dump", "plugin_files"),
     ("machine", "schedules", "process"),
     ("records",),
     ("frontend", "passes", "lowering", "artifact", "runtime"),
@@ -70,7 +70,7 @@ NOT_AT_IMPORT = {
     )
 }
 
-FRAMEWORKS = ("tvm", "torch", "onnx", "onnxruntime", "transformers")
+FRAMEWORKS = ("tvm", "torch", "onnx", "onnxruntime", "transformers", "triton")
 
 # Library → the modules that may import it at module level, and those that may inside a function too. Prefixes.
 LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -82,6 +82,7 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "onnx": (("service.frontend",), ()),
     "onnxruntime": ((), ("service.frontend",)),
     "transformers": ((), ()),
+    "triton": ((), ("service.lowering.triton_worker",)),
     "fastapi": (("service.api",), ()),
     "starlette": (("service.api",), ()),
     "uvicorn": (("service.api.server", "service.api.connections"), ("service.api", "service.cli.serve")),

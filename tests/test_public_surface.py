@@ -40,6 +40,7 @@ def test_the_public_surface() -> None:
         "Signature",
         "TargetSpec",
         "TensorSpec",
+        "TritonKernel",
         "TuneOptions",
         "TuneResult",
         "compile",

@@ -18,12 +18,14 @@ from schedules.cuda.gemm.gemm_sm80 import GemmSm80
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
 from schedules.cuda.groups.group_norm import GroupNorm
 from schedules.cuda.rows.rows import RowReductions
+from schedules.cuda.triton import Triton
 from schedules.cuda.windows.windows import OverWindows
 from schedules.template import Rule
 
 __all__ = ["RULES"]
 
 RULES: tuple[Rule, ...] = (
+    Triton(),
     DecodingSm90(),
     AttentionSm90(),
     GemmSm90(),

@@ -15,6 +15,7 @@ from typing import Any
 from service.config import settings
 from service.errors import PluginError, ToolMissing
 from service.machine import missing_features
+from service.plugin_files import kernel_files, triton_version
 from service.records.sources import records_digest
 from service.request import CompileRequest, ModelFormat, TargetSpec, canonical_json
 
@@ -72,7 +73,7 @@ def key_for(request: CompileRequest) -> Key:
         "model.format": request.model.format.value,
         "model.digest": request.model.digest,
         **_flat("option", options),
-        **{f"plugin.{i}": _plugin_digest(Path(path)) for i, path in enumerate(plugins)},
+        **_plugins([Path(path) for path in plugins], request.target),
         **_flat("target", request.target.to_dict()),
         "machine.lacks": canonical_json(missing_features(request.target)),
         "tuning.records": records_digest(request.target, request.options),
@@ -88,6 +89,18 @@ def _flat(prefix: str, value: Any) -> dict[str, str]:
     if not isinstance(value, dict):
         return {prefix: canonical_json(value)}
     return {name: text for key, inner in value.items() for name, text in _flat(f"{prefix}.{key}", inner).items()}
+
+
+def _plugins(paths: list[Path], target: TargetSpec) -> dict[str, str]:
+    """The plugins' text and, for a CUDA device, that of the Triton kernels that they name and what compiles these."""
+    entries = {f"plugin.{i}": _plugin_digest(path) for i, path in enumerate(paths)}
+    kernels = {i: kernel_files(path) for i, path in enumerate(paths)} if target.kind == "cuda" else {}
+    for i, files in kernels.items():
+        if files:
+            digests = [_plugin_digest(file) for file in files if file.is_file()]
+            entries[f"plugin.{i}.kernels"] = hashlib.sha256(" ".join(digests).encode()).hexdigest()
+            entries["version.triton"] = triton_version() or "not installed"
+    return entries
 
 
 def _plugin_digest(path: Path) -> str:

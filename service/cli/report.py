@@ -89,7 +89,8 @@ def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
     for row in rows:
         parameters = " ".join(f"{name}={value}" for name, value in row["parameters"].items())
         moved = size(row["bytes"]) if isinstance(row["bytes"], int) else row["bytes"]
-        by = row["rule"] if row["source"] == "rule" else f"{row['rule']} ({row['source']})"
+        name = row.get("kernel", row["rule"])
+        by = name if row["source"] == "rule" else f"{name} ({row['source']})"
         shown.add_row(row["function"], count(row["flops"]), moved, by, parameters)
     return shown
 

@@ -41,12 +41,16 @@ def build(module: Any, spec: TargetSpec, out: Path, *, dump: Dump = no_dump) -> 
     import tvm
 
     from service.lowering import pipeline
+    from service.lowering.triton_kernels import cuda_modules, with_triton_kernels
 
     pipeline.register()
+    folder = _new_folder(out)
+    module, kernels = with_triton_kernels(module, spec, folder / "triton")
     # TVM keeps CUDA kernels as source, as it does without a GPU, and not as a loaded module.
     with environment_variable("TVM_COMPILE_FORCE_FALLBACK", "1"), tvm.transform.PassContext(opt_level=3):
         compiled = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NAME).mod
-    _write(compiled, spec, out, dump)
+        images = cuda_modules(kernels, spec)
+    _write(compiled, images, spec, out, folder, dump)
 
 
 def build_kernel(func: Any, spec: TargetSpec, out: Path) -> None:
@@ -65,24 +69,37 @@ def build_kernels(funcs: Mapping[str, Any], spec: TargetSpec, out: Path) -> None
     import tvm
 
     from service.lowering import pipeline
+    from service.lowering.triton_kernels import cuda_modules, with_triton_kernels
 
     pipeline.register()
+    folder = _new_folder(out)
     module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in funcs.items()})
+    module, kernels = with_triton_kernels(module, spec, folder / "triton")
     with environment_variable("TVM_COMPILE_FORCE_FALLBACK", "1"), tvm.transform.PassContext(opt_level=3):
         compiled = tvm.tirx.build(module, to_tvm(spec), pipeline=pipeline.NAME)
-    _write(compiled, spec, out, no_dump)
+        images = cuda_modules(kernels, spec)
+    _write(compiled, images, spec, out, folder, no_dump)
 
 
-def _write(compiled: Any, spec: TargetSpec, out: Path, dump: Dump) -> None:
-    """Links the machine code and, where there is more than that, the rest embedded."""
+def _new_folder(out: Path) -> Path:
+    """An empty folder beside `out`, which stays where the build fails."""
     folder = out.with_name(out.name + ".build")
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
+    return folder
+
+
+def _write(
+    compiled: Any, images: Mapping[str, tuple[Any, bytes]], spec: TargetSpec, out: Path, folder: Path, dump: Dump
+) -> None:
+    """Links the machine code and, where there is more than that, the rest embedded."""
+    for module, _ in images.values():  # where host code looks for what it launches
+        next(part for part in _parts(compiled) if part.kind == "llvm").import_module(module)
     parts = _parts(compiled)
     _dump_code(parts, dump)
     linker_of(spec)
     only_code = all(part.kind == "llvm" for part in parts)
-    inputs = [] if only_code else _embed(compiled, parts, spec, folder)
+    inputs = [] if only_code else _embed(compiled, parts, images, spec, folder)
     for index, part in enumerate(part for part in parts if part.kind == "llvm"):
         inputs.append(folder / f"host{index}.o")
         part.write_to_file(str(inputs[-1]))
@@ -90,15 +107,21 @@ def _write(compiled: Any, spec: TargetSpec, out: Path, dump: Dump) -> None:
     shutil.rmtree(folder)
 
 
-def _embed(compiled: Any, parts: list[Any], spec: TargetSpec, folder: Path) -> list[Path]:
-    """What to link so that the runtime finds the modules that are no machine code."""
+def _embed(
+    compiled: Any, parts: list[Any], images: Mapping[str, tuple[Any, bytes]], spec: TargetSpec, folder: Path
+) -> list[Path]:
+    """What to link so that the runtime finds the modules that are no machine code.
+
+    `images` are the modules whose code is there already, by the source that TVM has for it.
+    """
     import tvm
 
     embedded = tvm.get_global_func("runtime.ModulePackImportsToTensor")(compiled).numpy().tobytes()
     with_ptx = not spec.arch.endswith("a")  # a later device does not have the instructions of such an architecture
     for part in (part for part in parts if part.kind == "cuda"):
         source = part.inspect_source("cuda")
-        embedded = with_cubin(embedded, source, nvcc(source, spec.arch, folder, with_ptx=with_ptx))
+        made = images[source][1] if source in images else nvcc(source, spec.arch, folder, with_ptx=with_ptx)
+        embedded = with_cubin(embedded, source, made)
     (folder / "embedded.bin").write_bytes(embedded)
     (folder / "embedded.S").write_text(_EMBEDDED)
     return [folder / "embedded.S"]

@@ -27,8 +27,9 @@ __all__ = ["Scheduled", "points_of", "schedule"]
 class Scheduled:
     """A module whose every PrimFunc is scheduled, and for each of them a row of `report`.
 
-    A row: `function`; `workload` (a hash that equal programs share), `dtype` and `shapes` as records have them; `rule`
-    and its `version`; `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled); `parameters`;
+    A row: `function`; `kernel` (`triton: PLUGIN.FUNCTION`) where it is a plugin's; `workload` (a hash that equal
+    programs share), `dtype` and `shapes` as records have them; `rule` and its `version`;
+    `source` (`record`, `rule`, or `given` for a PrimFunc that came scheduled); `parameters`;
     `record`, the one behind it (`digest`, `date`, `seconds`, `untuned_s`) or None; `passed_over`: [[record, reason], …]
     of records that were found and do not fit; `flops`, `bytes` and of them `written_bytes` (ints, or text in symbolic
     sizes); `declined`: [[rule, reason], …] of those asked before.
@@ -91,6 +92,17 @@ def _rules(spec: TargetSpec, opt_level: int) -> Sequence[Rule]:
     return rules[-1:] if opt_level == 0 else rules
 
 
+def _rules_for(func: Any, rules: Sequence[Rule]) -> tuple[Sequence[Rule], dict[str, str]]:
+    """The rules to ask for a PrimFunc, and what its row says besides: a Triton kernel has a rule of its own."""
+    from schedules.cuda.triton import Triton
+    from schedules.cuda.triton_call import call_of
+
+    call = call_of(func)
+    if call is None:
+        return [rule for rule in rules if not isinstance(rule, Triton)], {}
+    return [Triton()], {"kernel": f"triton: {call.name}"}
+
+
 class _Scheduler:
     """Schedules one PrimFunc after another, and knows those that it has seen."""
 
@@ -136,17 +148,19 @@ class _Scheduler:
     def _choose(self, workload: Workload, func: Any, plan: Plan | None) -> tuple[Any, dict[str, Any]]:
         if func.attrs is not None and func.attrs.get(SCHEDULED):
             return func, _row("given")
+        rules, named = _rules_for(func, self._rules)
         records = self._records if plan is None else None  # who planned has asked already
         found = records.lookup(workload, self._record_target) if records is not None else ()
-        replayed = replay(found, func, self._target, self._rules, cores=self._cores)
+        replayed = replay(found, func, self._target, rules, cores=self._cores)
         if (won := replayed.schedule) is not None:
             row = _row("record", replayed.rule, won.parameters, passed_over=replayed.passed_over)
-            return won.func, {**row, "record": _behind(replayed.record)}
+            return won.func, {**row, **named, "record": _behind(replayed.record)}
         declined: list[list[str]] = []
-        for rule in self._rules:
+        for rule in rules:
             result = apply_rule(rule, func, self._target, None)
             if not isinstance(result, str):
                 row = _row("rule", rule, result.parameters, declined=declined, passed_over=replayed.passed_over)
+                row |= named
                 return result.func, row if plan is None or rule.name != plan.template else {**row, **self._origin(plan)}
             declined.append([rule.name, result])
         raise ValueError(f"every rule declined: {'; '.join(': '.join(pair) for pair in declined)}")

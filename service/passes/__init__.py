@@ -5,6 +5,7 @@ from __future__ import annotations
 from service.passes.plugin import Plugin, load_plugin
 from service.passes.report import LayoutDecision, MemoryReport, OptimizeReport
 from service.passes.run_phases import Optimized, optimize
+from service.passes.triton_kernel import TritonKernel
 from service.passes.vm.lower_to_vm import finalize
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "OptimizeReport",
     "Optimized",
     "Plugin",
+    "TritonKernel",
     "finalize",
     "load_plugin",
     "optimize",

@@ -101,7 +101,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # single calls
         Phase("simplify", 1, [RecognizeIntegerProducts(cpu), *_simplify(), EvaluateConstants(), *_simplify()]),
         # The user's patterns, on the simplified model
-        Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
+        Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         # 16-bit operands of contractions, and values stored as their readers want them
         Phase("precision", 0, _precision(job)),
         # Layouts that the templates of this CPU want, weights packed here
@@ -123,7 +123,7 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
         # What lies between kernels as the model rounds it: memory is what bounds most of them
         Phase("widen", 0, _widen(job, stored=True)),
         Phase("simplify", 1, [*_simplify(), EvaluateConstants(), *_simplify()]),
-        Phase("plugins", 0, [ApplyPatterns(plugin, job.raised) for plugin in job.plugins]),
+        Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job, stored=True)),
         # Attention in one kernel; NHWC where the templates read it, or where a model came with the transposes for it
         Phase("layout", 2, _cuda_layout(job, arch)),

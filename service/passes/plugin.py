@@ -13,20 +13,22 @@ from typing import Any
 import tvm
 import tvm_ffi
 from tvm import IRModule, relax, tirx
-from tvm.relax.dpl import DFPattern, rewrite_call
+from tvm.relax.dpl import DFPattern, WildcardPattern, rewrite_call
 
 from service.errors import PluginError, RelaxcError
 from service.passes.phase import PHASES
+from service.passes.report import OptimizeReport
+from service.passes.triton_kernel import TritonKernel, reason_against, triton_call, types_of
 
 __all__ = ["ApplyPatterns", "Operators", "Plugin", "load_plugin"]
 
 OPAQUE = 8
 """kOpaque of TVM's fusion: never part of a group."""
 
-KNOWN = ("PASSES", "PATTERNS", "PRIM_FUNCS")
+KNOWN = ("PASSES", "PATTERNS", "PRIM_FUNCS", "TRITON")
 
 PrimFuncSource = Callable[..., Any]
-"""A PrimFunc (which is callable too), or a function of the argument types that gives one."""
+"""A PrimFunc (which is callable too), or a function of the argument types that gives one, or None: leave the match."""
 
 Replacement = Callable[[relax.Expr, Mapping[DFPattern, relax.Expr], "Operators"], relax.Expr | None]
 """`(matched, parts, ops) → expr`, or None to leave the match as it is."""
@@ -37,13 +39,15 @@ class Plugin:
     """What one file defines.
 
     `passes`: phase name → TVM passes that run at its end. `patterns`: (pattern, replacement) pairs, applied in the
-    phase `plugins`. `prim_funcs`: operators that the replacements call by name.
+    phase `plugins`. `prim_funcs`: operators that the replacements call by name. `triton`: those that a Triton kernel
+    computes where it can; where not, the one of the same name in `prim_funcs`.
     """
 
     path: Path
     passes: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     patterns: Sequence[tuple[DFPattern, Replacement]] = ()
     prim_funcs: Mapping[str, PrimFuncSource] = field(default_factory=dict)
+    triton: Mapping[str, TritonKernel] = field(default_factory=dict)
 
     def error(self, message: str, cause: BaseException | None = None) -> PluginError:
         """Return the error that names this file, and the line of it that raised `cause`."""
@@ -68,6 +72,7 @@ def load_plugin(path: Path | str, *, phases: Sequence[str] = PHASES) -> Plugin:
         getattr(module, "PASSES", {}),
         getattr(module, "PATTERNS", ()),
         getattr(module, "PRIM_FUNCS", {}),
+        getattr(module, "TRITON", {}),
     )
     _validate(plugin, phases)
     return plugin
@@ -86,8 +91,8 @@ def _execute(plugin: Plugin) -> ModuleType:
 
 
 def _validate(plugin: Plugin, phases: Sequence[str]) -> None:
-    if not isinstance(plugin.passes, Mapping) or not isinstance(plugin.prim_funcs, Mapping):
-        raise plugin.error("PASSES and PRIM_FUNCS must be dicts")
+    if not all(isinstance(each, Mapping) for each in (plugin.passes, plugin.prim_funcs, plugin.triton)):
+        raise plugin.error("PASSES, PRIM_FUNCS and TRITON must be dicts")
     for phase, passes in plugin.passes.items():
         if phase not in phases:
             raise plugin.error(f"PASSES names the phase {phase!r}; there are {', '.join(phases)}")
@@ -101,6 +106,13 @@ def _validate(plugin: Plugin, phases: Sequence[str]) -> None:
     for name, source in plugin.prim_funcs.items():
         if not isinstance(name, str) or not name.isidentifier() or not callable(source):
             raise plugin.error(f"PRIM_FUNCS[{name!r}] must be a PrimFunc, or a function that gives one, under a name")
+    for name, kernel in plugin.triton.items():
+        if not isinstance(name, str) or not name.isidentifier() or not isinstance(kernel, TritonKernel):
+            raise plugin.error(f"TRITON[{name!r}] must be a TritonKernel under a name")
+        try:
+            kernel.file_of(plugin.path)
+        except ValueError as error:
+            raise plugin.error(f"TRITON[{name!r}]: {error}") from error
 
 
 def _line_in(path: Path, error: BaseException | None) -> int | None:
@@ -111,28 +123,54 @@ def _line_in(path: Path, error: BaseException | None) -> int | None:
     return lines[-1] if lines else None
 
 
-class Operators:
-    """The plugin's own operators, for its replacements: `ops("name", [x, y])` is a call of PRIM_FUNCS["name"]."""
+class _LeaveIt(Exception):
+    """An operator of the plugin has nothing for these arguments: the match stays as it is."""
 
-    def __init__(self, plugin: Plugin, builder: relax.BlockBuilder) -> None:
+
+class Operators:
+    """The plugin's own operators, for its replacements: `ops("name", [x, y])` calls TRITON["name"] where that can be,
+    else PRIM_FUNCS["name"]; without either the match is left as it is.
+    """
+
+    def __init__(self, plugin: Plugin, builder: relax.BlockBuilder, report: OptimizeReport) -> None:
         self._plugin = plugin
         self._builder = builder
+        self._report = report
         self.matched: Any = None
 
     def __call__(self, name: str, args: Sequence[relax.Expr], out: Any = None) -> relax.Expr:
         """The result of the operator on tensors; `out` is its type, that of the matched expression by default."""
         args = [self._builder.normalize(arg) for arg in args]
         out = self.matched.ty if out is None else out
+        if name not in self._plugin.prim_funcs and name not in self._plugin.triton:
+            raise KeyError(f"neither PRIM_FUNCS nor TRITON has {name!r}")
+        types = [*(arg.ty for arg in args), out]
+        function = self._triton(name, types) or self._prim_func(name, types)
+        return relax.call_tir(self._builder.add_func(function, name), args, out_ty=out)
+
+    def _triton(self, name: str, types: Sequence[Any]) -> tirx.PrimFunc | None:
+        kernel = self._plugin.triton.get(name)
+        if kernel is None:
+            return None
+        target = tvm.target.Target.current(allow_none=True)
+        kind = str(target.kind.name) if target is not None else ""
+        if reason := reason_against(kind, types):
+            if kind == "cuda":
+                self._report.triton_declined[f"triton: {self._plugin.path.stem}.{name}"] = reason
+            return None
+        call = triton_call(kernel, self._plugin.path, types)
+        return call.prim_func(types_of(types)).with_attr("op_pattern", OPAQUE)
+
+    def _prim_func(self, name: str, types: Sequence[Any]) -> tirx.PrimFunc:
         source: Any = self._plugin.prim_funcs.get(name)
-        if source is None:
-            raise KeyError(f"PRIM_FUNCS has no {name!r}")
-        function = source if isinstance(source, tirx.PrimFunc) else source(*(arg.ty for arg in args))
+        function = source if source is None or isinstance(source, tirx.PrimFunc) else source(*types[:-1])
+        if function is None:
+            raise _LeaveIt
         if not isinstance(function, tirx.PrimFunc):
             raise TypeError(f"PRIM_FUNCS[{name!r}] gave a {type(function).__name__}, not a PrimFunc")
         if "global_symbol" in (function.attrs or {}):
             function = function.without_attr("global_symbol")
-        gvar = self._builder.add_func(_specialized(function, [*(arg.ty for arg in args), out]), name)
-        return relax.call_tir(gvar, args, out_ty=out)
+        return _specialized(function, types)
 
 
 def _specialized(function: tirx.PrimFunc, types: Sequence[Any]) -> tirx.PrimFunc:
@@ -154,9 +192,10 @@ def _specialized(function: tirx.PrimFunc, types: Sequence[Any]) -> tirx.PrimFunc
 class ApplyPatterns:
     """Each of a plugin's patterns, in order, over `main`: what matches is replaced by what its function gives."""
 
-    def __init__(self, plugin: Plugin, raised: list[RelaxcError]) -> None:
+    def __init__(self, plugin: Plugin, raised: list[RelaxcError], report: OptimizeReport) -> None:
         self.plugin = plugin
         self.raised = raised
+        self.report = report
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Rewrite the module. Raise PluginError if a replacement raises, and keep it in `raised`."""
@@ -166,13 +205,18 @@ class ApplyPatterns:
 
     def _apply(self, module: IRModule, pattern: DFPattern, replace: Replacement) -> IRModule:
         builder = relax.BlockBuilder(module)
-        operators = Operators(self.plugin, builder)
+        operators = Operators(self.plugin, builder, self.report)
         raised: list[Exception] = []
+        bound = {binding.value: binding.var for block in module["main"].body.blocks for binding in block.bindings}
 
         def rewriter(matched: relax.Expr, parts: Mapping[DFPattern, relax.Expr]) -> relax.Expr:
             operators.matched = matched
+            # A wildcard in an alternative may match a call where its variable was meant, which would be computed twice.
+            leaves = {p: bound.get(e, e) if isinstance(p, WildcardPattern) else e for p, e in parts.items()}
             try:
-                result = replace(matched, parts, operators)
+                result = replace(matched, leaves, operators)
+            except _LeaveIt:
+                result = None
             except Exception as error:  # noqa: BLE001  # the user's function; raised again with its place below
                 raised.append(error)
                 result = None
@@ -180,8 +224,16 @@ class ApplyPatterns:
 
         main = rewrite_call(pattern, rewriter, module["main"])
         if raised:
-            self.raised.append(self.plugin.error(f"{type(raised[0]).__name__}: {raised[0]}", raised[0]))
-            raise self.raised[-1] from raised[0]
+            self.raised.append(self._named(raised[0]))
+            raise self.raised[-1]
         rewritten = builder.get()
         rewritten.update_func(rewritten.get_global_var("main"), relax.analysis.remove_all_unused(main))
         return rewritten
+
+    def _named(self, error: Exception) -> RelaxcError:
+        """Return an error of ours as it is, and any other as one of the plugin."""
+        if isinstance(error, RelaxcError):
+            return error
+        named = self.plugin.error(f"{type(error).__name__}: {error}", error)
+        named.__cause__ = error
+        return named

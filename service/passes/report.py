@@ -57,10 +57,15 @@ class OptimizeReport:
     weight_bytes: int = 0
     layout: LayoutDecision = field(default_factory=lambda: LayoutDecision("NCHW", "not tried at this -O"))
     plugins: tuple[str, ...] = ()
+    triton_declined: dict[str, str] = field(default_factory=dict)
+    """Why a Triton kernel of a plugin is not what computes some match on a CUDA device, by its name."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
-        return {**asdict(self), "plugins": list(self.plugins)}
+        data = {**asdict(self), "plugins": list(self.plugins)}
+        if not self.triton_declined:
+            del data["triton_declined"]
+        return data
 
     @property
     def fused(self) -> dict[str, int]:

@@ -211,6 +211,8 @@ def _others(rule: Any, func: Any, target: Any, rules: Mapping[str, Any]) -> dict
     """
     from schedules.template import Declined, Distinct
 
+    if getattr(rule, "alone", False):
+        return {}
     since = getattr(rule, "since", None)
     found = {
         other.name: other.distinct(func, target)

@@ -98,6 +98,26 @@ def test_a_plugin_counts_by_its_contents_and_not_by_its_path(tmp_path: Path) -> 
         key_for(replace(REQUEST, options=CompileOptions(plugins=(str(tmp_path / "none.py"),))))
 
 
+def test_a_triton_kernel_counts_with_its_plugin_on_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """By the text of its file and by the Triton that compiles it; a CPU has nothing of it."""
+    monkeypatch.setattr(key_module, "_tool_version", lambda program, *flags: f"{program} 1")
+    monkeypatch.setattr(key_module, "triton_version", lambda: "3.7.1")
+    plugin, kernels = tmp_path / "mine.py", tmp_path / "kernels.py"
+    plugin.write_text("'kernels.py:f'")
+    kernels.write_text("x = 1")
+    asked = replace(REQUEST, options=CompileOptions(plugins=(str(plugin),)))
+    host = key_for(asked)
+    cuda = replace(asked, target=TargetSpec("cuda-sm90", "cuda", arch="sm_90", host=REQUEST.target))
+    before = key_for(cuda)
+    kernels.write_text("x = 2")
+    assert set(before.differences(key_for(cuda))) == {"plugin.0.kernels"} and key_for(asked) == host
+    kernels.write_text("x = 1")
+    monkeypatch.setattr(key_module, "triton_version", lambda: "3.8.0")
+    assert set(before.differences(key_for(cuda))) == {"version.triton"} and key_for(asked) == host
+    plugin.write_text("0")
+    assert set(before.differences(key_for(cuda))) == {"plugin.0", "plugin.0.kernels", "version.triton"}
+
+
 def test_a_change_of_a_library_version_changes_its_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     before = key_for(REQUEST)
     for name in ("relaxc", "apache-tvm", "apache-tvm-ffi", "onnx", "onnxruntime"):
