@@ -36,6 +36,8 @@ class ConvCase:
     timed: bool = False
     target: str = "cuda-sm90"
     """Of `cuda-sm80` an H100 takes the PTX."""
+    rule: str = ""
+    """The template that is meant; '' for the first that takes it."""
 
     @property
     def size(self) -> Pair:

@@ -97,7 +97,7 @@ def _described(entry: Entry) -> str:
     if entry.suite.startswith("attention"):
         text = f"{case['batch']}{_BY}{case['heads']}{_BY}{case['queries']}, {case['keys']}{_BY}{case['head']}"
         text += f", {case['shared']} of keys" if case["shared"] else ""
-    elif entry.suite == "conv":
+    elif entry.suite.startswith("conv"):
         text = f"{case['kind']} {_BY.join(map(str, case['image']))} to {case['filters']}, {case['kernel'][0]}{_BY}"
         text += f"{case['kernel'][1]} by {case['strides'][0]}"
     elif entry.suite.startswith("gemm"):

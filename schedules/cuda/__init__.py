@@ -7,6 +7,7 @@ from tvm.s_tir.dlight import gpu
 from schedules.cuda.attention.attention_sm80 import AttentionSm80
 from schedules.cuda.attention.attention_sm90 import AttentionSm90
 from schedules.cuda.attention.decoding_sm90 import DecodingSm90
+from schedules.cuda.conv.conv2d_sm80 import Conv2dSm80
 from schedules.cuda.conv.conv2d_sm90 import Conv2dSm90
 from schedules.cuda.conv.lines_sm90 import LinesSm90
 from schedules.cuda.conv.spread import Spread
@@ -39,6 +40,7 @@ RULES: tuple[Rule, ...] = (
     Elementwise(),
     FullReduction(),
     AttentionSm80(),
+    Conv2dSm80(),
     GemmSm80(),
     Dlight("cuda.matmul", gpu.Matmul(), "no contraction with an m, an n and a k axis", needs_reduction=True),
     Dlight("cuda.gemv", gpu.GEMV(), "no product of a matrix with one vector", needs_reduction=True),

@@ -79,7 +79,7 @@ def test_the_plan_names_every_case_once_and_models_come_first():
     assert min(models, key=lambda entry: entry.rank).case == {
         "model": "bert_unmasked", "batch": 32, "mode": "reduce-overhead",
     }  # fmt: skip
-    suites = {"attention", "attention_sm80", "conv", "gemm", "gemm_sm80", "groups", "moves", "rows"}
+    suites = {"attention", "attention_sm80", "conv", "conv_sm80", "gemm", "gemm_sm80", "groups", "moves", "rows"}
     assert {entry.suite for entry in kernels} == suites
     assert [entry.id for entry, _ in kernel_entries()] == [entry.id for entry in kernels]
     for entry in sanitizer_entries(kernels):

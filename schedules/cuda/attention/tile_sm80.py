@@ -110,7 +110,7 @@ class WarpTile:
         reads = warps * (2 * self.block + again) * depth * 2 / 128
         loads = 2 * self.block * depth * 2 / gpu.copied_bytes_per_cycle
         each = self.slices * held
-        busiest = each * (products**3 + powers**3 + reads**3 + loads**3) ** (1 / 3)
+        busiest = each * float(products**3 + powers**3 + reads**3 + loads**3) ** (1 / 3)
         # A quarter of the SM has a warp's work; while it waits, another of its warps may go on.
         spread = max(1.0, 4 / (warps * each))
         alone = (products + powers) * each * spread + _STEP + _BARRIER * (3 - self.stages) * (warps * self.slices > 1)
@@ -119,7 +119,7 @@ class WarpTile:
         if tiles <= gpu.sms * held:
             steps = self.blocks(attention, rows - 1) / self.slices
         merge = self.slices * self.rows * attention.head / 64 if self.slices > 1 else 0
-        return ceil(tiles / (gpu.sms * held)) * (_TILE + held * merge + ceil(steps) * max(busiest, alone))
+        return ceil(tiles / (gpu.sms * held)) * float(_TILE + held * merge + ceil(steps) * max(busiest, alone))
 
 
 def _depth(attention: Attention) -> int:

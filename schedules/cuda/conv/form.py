@@ -118,8 +118,8 @@ def pixel_axes(block: SBlock) -> Axes:
     return Axes((), tuple(axes[:3]), tuple(axes[3:]), extents, origin)
 
 
-def match(func: PrimFunc) -> Conv2d | Declined:
-    """Return the convolution in `func`, or why it is none that the copy engine can feed."""
+def match(func: PrimFunc, *, by_copy_engine: bool = True) -> Conv2d | Declined:
+    """Return the convolution in `func`, or why it is none that the copy engine, or threads, can feed."""
     found = reduction_with_windows(func)
     if isinstance(found, Declined):
         return found
@@ -134,7 +134,7 @@ def match(func: PrimFunc) -> Conv2d | Declined:
         return Declined("it has no weight")
     batch, height, width, channels = (int(dim) for dim in image.shape)
     _, out_h, out_w, filters = (int(dim) for dim in block.body.buffer.shape)
-    reason = _refusal(windows, channels, filters) or _overrun(windows, width, out_w)
+    reason = _refusal(windows, channels, filters, by_copy_engine) or _overrun(windows, width, out_w)
     if reason:
         return Declined(reason)
     try:
@@ -151,13 +151,13 @@ def match(func: PrimFunc) -> Conv2d | Declined:
     )  # fmt: skip
 
 
-def _refusal(windows: Windows, channels: int, filters: int) -> str:
+def _refusal(windows: Windows, channels: int, filters: int, by_copy_engine: bool) -> str:
     if channels % 8 or filters % 8:
         return "its channels are not in multiples of 8, which the copy engine needs"
-    if max(windows.strides) > _MAX_STEP:
+    if by_copy_engine and max(windows.strides) > _MAX_STEP:
         return "its strides are more than 8"
     if windows.kind == "rows":
-        if channels * windows.kernel[1] > 64:
+        if by_copy_engine and channels * windows.kernel[1] > 64:
             return "a row of its kernel has more than 64 elements"
         if windows.padding[1] or windows.dilation[1] != 1:
             return "the rows of its kernel are not in one piece"

@@ -7,6 +7,8 @@ copied by smaller pieces.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import AmpereTemplate
@@ -16,7 +18,7 @@ from schedules.hardware import Gpu
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
-__all__ = ["GemmSm80", "source"]
+__all__ = ["GemmSm80", "kernel", "source", "vectors"]
 
 
 class GemmSm80(AmpereTemplate[Gemm]):
@@ -55,7 +57,7 @@ class GemmSm80(AmpereTemplate[Gemm]):
 def kernel(gemm: Gemm, tile: WarpTile, gpu: Gpu) -> TextKernel:
     """Return the launch of `gemm` in tiles of `tile`, a CTA each."""
     return TextKernel(
-        source=source(gemm, tile),
+        source=source(gemm, tile, vectors(gemm), text_of("schedules.cuda.gemm", "mma_rows.cuh")),
         maps=(),
         pointers=(gemm.a, gemm.b, gemm.out, *gemm.operands),
         grid=tile.tiles(gemm),
@@ -69,21 +71,25 @@ def kernel(gemm: Gemm, tile: WarpTile, gpu: Gpu) -> TextKernel:
     )
 
 
-def source(gemm: Gemm, tile: WarpTile) -> str:
-    """Return the text of `mma.cuh` for `gemm`."""
+def vectors(gemm: Gemm) -> dict[str, int]:
+    """Return the elements of A and of B that may be copied at once."""
+    return {"A_VECTOR": _vector(gemm.k), "B_VECTOR": _vector(gemm.n if gemm.n_major else gemm.k)}
+
+
+def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) -> str:
+    """Return the text of `mma.cuh` for `gemm`, with `copies`: the text of what a thread copies, and its `numbers`."""
     constants = {
         "TILE_M": tile.rows, "TILE_N": tile.columns, "TILE_K": tile.depth, "WARP_M": tile.warp_rows,
         "WARP_N": tile.warp, "STAGES": tile.stages, "SLICES": tile.slices, "GROUP_M": GROUP_ROWS,
-        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k,
-        "A_VECTOR": _vector(gemm.k), "B_VECTOR": _vector(gemm.n if gemm.n_major else gemm.k),
+        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, **numbers,
     }  # fmt: skip
     lines = [f"constexpr int {name} = {value};\n" for name, value in constants.items()]
     lines.append(f"constexpr bool N_MAJOR = {str(gemm.n_major).lower()};\n")
     lines.append(f"typedef {C_TYPES[gemm.dtype]} In;\ntypedef {C_TYPES[str(gemm.out.dtype)]} Out;\n")
     lines.append("using namespace hopper;\nusing namespace ampere;\n")
     lines.append("using constant::load;\nusing constant::load_pair;\n")  # loads may go before the stores of others
-    algorithm = "".join(text_of("schedules.cuda.gemm", name) for name in ("tiles.cuh", "mma.cuh"))
-    text = f"{''.join(lines)}{gemm.epilogue}{algorithm}"
+    tiles, shape, algorithm = (text_of("schedules.cuda.gemm", f"{name}.cuh") for name in ("tiles", "mma_tile", "mma"))
+    text = "".join((*lines, gemm.epilogue, tiles, shape, copies, algorithm))
     instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
     return f"{instructions}namespace NAME_ {{\n{text}}}\n{_entry(gemm)}"
 

@@ -3,37 +3,8 @@
 // ldmatrix reads them without conflicts. SLICES groups of warps share the sum of a tile: each multiplies its part of
 // every step.
 // Its namespace has defined: the configuration (TILE_M, TILE_N, TILE_K, WARP_M, WARP_N, STAGES, SLICES, GROUP_M), the
-// problem (SIZE_M, SIZE_N, SIZE_K, N_MAJOR, the types In and Out; A_VECTOR and B_VECTOR, the elements that may be copied
-// at once), Operands and `epilogue`. A is [batch, SIZE_M, SIZE_K]; B [batch, SIZE_K, SIZE_N] where N_MAJOR, else [batch,
-// SIZE_N, SIZE_K].
-
-constexpr int WARPS_M = TILE_M / WARP_M, WARPS_N = TILE_N / WARP_N, THREADS = WARPS_M * WARPS_N * SLICES * 32;
-constexpr int A_BYTES = TILE_M * TILE_K * 2, STAGE_BYTES = A_BYTES + TILE_N * TILE_K * 2;
-constexpr int STEPS = TILE_K / 16 / SLICES;  // of 16 columns of A, that a warp multiplies of a stage
-constexpr int BLOCKS_M = WARP_M / 16, BLOCKS_N = WARP_N / 8;
-constexpr int TILES_M = (SIZE_M + TILE_M - 1) / TILE_M, TILES_N = (SIZE_N + TILE_N - 1) / TILE_N;
-constexpr int K_TILES = (SIZE_K + TILE_K - 1) / TILE_K;
-constexpr int K_CHUNKS = TILE_K / 8, N_CHUNKS = TILE_N / 8;
-constexpr int PANEL = N_CHUNKS < 8 ? N_CHUNKS : 8;  // chunks of a row of B that lie together where N_MAJOR
-constexpr int PANEL_BYTES = TILE_K * PANEL * 16;
-constexpr int A_COPIES = (TILE_M * K_CHUNKS + THREADS - 1) / THREADS, A_STEP = THREADS / K_CHUNKS;
-constexpr int B_COPIES = (TILE_N * K_CHUNKS + THREADS - 1) / THREADS, B_STEP = THREADS / N_CHUNKS;
-constexpr int PARTS = STEPS > 1 ? STEPS - 1 : 1;  // of the copies of a step
-static_assert(STEPS >= 1 && STEPS != 3 && BLOCKS_N % 4 == 0 && THREADS % N_CHUNKS == 0, "tile");
-static_assert(A_STEP % (K_CHUNKS == 8 ? 8 : 16) == 0, "rows of a thread lie at the same place of their 128 bytes");
-
-// Where a chunk of 16 bytes lies: 8 rows that follow each other have one chunk in 8 different places of 128 bytes.
-template <int CHUNKS> DEV int place(int row, int chunk) {
-  static_assert(CHUNKS == 8 || CHUNKS == 4, "rows of 128 or 64 bytes");
-  if (CHUNKS == 8) return (row * 8 + (chunk ^ (row & 7))) * 16;
-  return ((row >> 1) * 8 + ((((row & 1) << 2) | chunk) ^ ((row >> 1) & 7))) * 16;
-}
-
-// 8 elements, of which `count` are there, the rest zeros.
-template <int VECTOR> DEV void copy_chunk(uint32_t to, const In* from, int count) {
-#pragma unroll
-  for (int i = 0; i < 8; i += VECTOR) copy<VECTOR * 2>(to + i * 2, from + i, i < count);
-}
+// problem (SIZE_M, SIZE_N, SIZE_K, N_MAJOR, the types In and Out), Operands, `epilogue`, what `mma_tile.cuh` has, and
+// Copies: what a thread copies (`mma_rows.cuh`, `mma_pixels.cuh`).
 
 // Beyond the edge nobody stores the result, and the last elements are read in its place, which takes no branch. An odd
 // last column is computed as the second of a pair.
@@ -94,48 +65,7 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
   const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(blockIdx.x);
   const int m0 = tile.m * TILE_M, n0 = tile.n * TILE_N;
 
-  // A thread copies one chunk of every A_STEP-th row. What it needs in the loop is a sum with a constant: a warp that
-  // waits for its own address issues no products. `left`: rows, or elements of the sum, that are there from here on.
-  const int row = tid / K_CHUNKS, chunk = tid % K_CHUNKS, k_row = tid / N_CHUNKS, n_chunk = tid % N_CHUNKS;
-  const In* a_from = A + ((long long)tile.b * SIZE_M + m0 + row) * SIZE_K + chunk * 8;
-  const In* b_from = N_MAJOR ? B + ((long long)tile.b * SIZE_K + k_row) * SIZE_N + n0 + n_chunk * 8
-                             : B + ((long long)tile.b * SIZE_N + n0 + row) * SIZE_K + chunk * 8;
-  const int m_left = SIZE_M - m0 - row, n_left = SIZE_N - n0 - (N_MAJOR ? n_chunk * 8 : row);
-  int k_left = SIZE_K - chunk * 8, k_rows_left = SIZE_K - k_row;
-  const uint32_t a_to = ring + place<K_CHUNKS>(row, chunk);
-  const uint32_t b_to = ring + A_BYTES + (N_MAJOR ? n_chunk / PANEL * PANEL_BYTES : place<K_CHUNKS>(row, chunk));
-
-  auto copy_part = [&](int part, uint32_t to) {
-#pragma unroll
-    for (int i = part * A_COPIES / PARTS; i < (part + 1) * A_COPIES / PARTS; i++) {
-      if ((TILE_M * K_CHUNKS) % THREADS != 0 && row + i * A_STEP >= TILE_M) break;
-      const bool is_inside = SIZE_M % TILE_M == 0 || i * A_STEP < m_left;
-      copy_chunk<A_VECTOR>(a_to + to + i * A_STEP * TILE_K * 2, a_from + i * A_STEP * SIZE_K,
-                           !is_inside ? 0 : SIZE_K % TILE_K == 0 ? 8 : k_left);
-    }
-#pragma unroll
-    for (int i = part * B_COPIES / PARTS; i < (part + 1) * B_COPIES / PARTS; i++) {
-      if constexpr (N_MAJOR) {
-        if ((TILE_N * K_CHUNKS) % THREADS != 0 && k_row + i * B_STEP >= TILE_K) break;
-        const bool is_inside = SIZE_K % TILE_K == 0 || i * B_STEP < k_rows_left;
-        const uint32_t at = B_STEP % 16 == 0 ? place<PANEL>(k_row, n_chunk % PANEL) + i * B_STEP * PANEL * 16
-                                             : place<PANEL>(k_row + i * B_STEP, n_chunk % PANEL);
-        copy_chunk<B_VECTOR>(b_to + to + at, b_from + i * B_STEP * SIZE_N,
-                             !is_inside ? 0 : SIZE_N % TILE_N == 0 ? 8 : n_left);
-      } else {
-        if ((TILE_N * K_CHUNKS) % THREADS != 0 && row + i * A_STEP >= TILE_N) break;
-        const bool is_inside = SIZE_N % TILE_N == 0 || i * A_STEP < n_left;
-        copy_chunk<B_VECTOR>(b_to + to + i * A_STEP * TILE_K * 2, b_from + i * A_STEP * SIZE_K,
-                             !is_inside ? 0 : SIZE_K % TILE_K == 0 ? 8 : k_left);
-      }
-    }
-  };
-  auto next_copies = [&] {
-    a_from += TILE_K;
-    b_from += N_MAJOR ? TILE_K * SIZE_N : TILE_K;
-    k_left -= TILE_K;
-    k_rows_left -= TILE_K;
-  };
+  Copies copies(A, B, tile, tid, ring);
 
   // A lane's row of the first matrices. Later columns of the sum are other chunks of the same rows, where these lie in
   // rows; in either case what changes is a power of two that the row's own bits are xored with.
@@ -175,8 +105,8 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
   for (int i = 0; i < STAGES - 1; i++) {
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
-      if (i < K_TILES) copy_part(part, i * STAGE_BYTES);
-    next_copies();
+      if (i < K_TILES) copies.part(part, i * STAGE_BYTES);
+    copies.next();
     copies_commit();  // also of nothing, so that as many groups are waited for at every step
   }
   copies_wait<STAGES - 2>();
@@ -191,7 +121,7 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
       // behind the loads in the one queue that both take, and spread, so that no load waits for all of them.
       const bool is_last = step == STEPS - 1;
       if (is_last) {
-        if (STEPS == 1 && kt + STAGES - 1 < K_TILES) copy_part(0, to);
+        if (STEPS == 1 && kt + STAGES - 1 < K_TILES) copies.part(0, to);
         if (STEPS == 1) copies_commit();
         copies_wait<STAGES - 2>();
         __syncthreads();
@@ -199,10 +129,10 @@ DEV void gemm(uint8_t* raw, const In* A, const In* B, Out* C, const Operands ope
       }
       if (STEPS == 1) multiply(0);
       load_step(STEPS == 1 ? 0 : (step + 1) & 1, from, (step + 1) % STEPS);
-      if (!is_last && kt + STAGES - 1 < K_TILES) copy_part(step, to);
+      if (!is_last && kt + STAGES - 1 < K_TILES) copies.part(step, to);
       if (step == STEPS - 2) copies_commit();
       if (step == (STEPS == 1 ? 0 : STEPS - 2)) {
-        next_copies();
+        copies.next();
         to = to == (STAGES - 1) * STAGE_BYTES ? 0 : to + STAGE_BYTES;
       }
       if (STEPS > 1) multiply(step & 1);

@@ -73,9 +73,9 @@ class WarpTile:
         ring = self.stages * (self.rows + self.columns) * self.depth * 2
         return 128 + max(ring, (self.slices - 1) * self.rows * self.columns * 4)
 
-    def per_sm(self, gpu: Gpu) -> int:
-        """Return the CTAs that an SM holds at a time."""
-        registers = min(255, self.accumulators + _OTHER_REGISTERS)
+    def per_sm(self, gpu: Gpu, more: int = 0) -> int:
+        """Return the CTAs that an SM holds at a time, with `more` registers of a thread than a product takes."""
+        registers = min(255, self.accumulators + _OTHER_REGISTERS + more)
         by_shared = gpu.shared_bytes_per_sm // (self.shared_bytes + _RESERVED_BYTES)
         return max(1, min(by_shared, gpu.registers_per_sm // (registers * self.threads), 4))
 

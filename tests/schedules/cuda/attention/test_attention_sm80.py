@@ -1,4 +1,4 @@
-"""`cuda.attention_sm80`: what it takes and declines, its space, its results by its own text on the CPU, and its code."""
+"""`cuda.attention_sm80`: what it takes and declines, its space, its results by its own text on the CPU, its code."""
 
 from __future__ import annotations
 
