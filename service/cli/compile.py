@@ -135,6 +135,7 @@ def _print_summary(made: CompiledArtifact) -> None:
             ("target", manifest.target_names),
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
+            *(("left out", line) for line in report.left_out(manifest)),
             *(("verified", line) for line in report.verifications(manifest)),
         ]
     )

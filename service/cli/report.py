@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from service.artifact.manifest import Manifest
 
-__all__ = ["count", "fused", "heaviest", "prim_funcs", "signature", "tuned", "verifications"]
+__all__ = ["count", "fused", "heaviest", "left_out", "prim_funcs", "signature", "tuned", "verifications"]
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
@@ -81,6 +81,12 @@ def tuned(manifest: Manifest) -> str:
     more = f"; records that do not fit: {unfit[0]}" if unfit else ""
     others = f", and {len(unfit) - 1} other reasons" if len(unfit) > 1 else ""
     return f"{from_records} of {len(manifest.schedule)} PrimFuncs by a record{more}{others}"
+
+
+def left_out(manifest: Manifest) -> list[str]:
+    """Return which Triton kernels of plugins do not compute a match that is theirs, and why; of parts each once."""
+    parts = [part.passes.get("triton_declined", {}) for part in manifest.parts]
+    return list(dict.fromkeys(f"{name}: {reason}" for declined in parts for name, reason in declined.items()))
 
 
 def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.dump import Dump, no_dump
 from service.environment import environment_variable
@@ -13,6 +13,9 @@ from service.lowering.cuda_binary import with_cubin
 from service.lowering.target import to_tvm
 from service.lowering.tools import link, linker_of, nvcc
 from service.request import TargetSpec
+
+if TYPE_CHECKING:
+    from service.lowering.triton_compile import Binary
 
 __all__ = ["KERNEL", "build", "build_kernel", "build_kernels"]
 
@@ -90,13 +93,13 @@ def _new_folder(out: Path) -> Path:
 
 
 def _write(
-    compiled: Any, images: Mapping[str, tuple[Any, bytes]], spec: TargetSpec, out: Path, folder: Path, dump: Dump
+    compiled: Any, images: Mapping[str, tuple[Any, Binary]], spec: TargetSpec, out: Path, folder: Path, dump: Dump
 ) -> None:
     """Links the machine code and, where there is more than that, the rest embedded."""
     for module, _ in images.values():  # where host code looks for what it launches
         next(part for part in _parts(compiled) if part.kind == "llvm").import_module(module)
     parts = _parts(compiled)
-    _dump_code(parts, dump)
+    _dump_code(parts, images, dump)
     linker_of(spec)
     only_code = all(part.kind == "llvm" for part in parts)
     inputs = [] if only_code else _embed(compiled, parts, images, spec, folder)
@@ -108,7 +111,7 @@ def _write(
 
 
 def _embed(
-    compiled: Any, parts: list[Any], images: Mapping[str, tuple[Any, bytes]], spec: TargetSpec, folder: Path
+    compiled: Any, parts: list[Any], images: Mapping[str, tuple[Any, Binary]], spec: TargetSpec, folder: Path
 ) -> list[Path]:
     """What to link so that the runtime finds the modules that are no machine code.
 
@@ -120,7 +123,7 @@ def _embed(
     with_ptx = not spec.arch.endswith("a")  # a later device does not have the instructions of such an architecture
     for part in (part for part in parts if part.kind == "cuda"):
         source = part.inspect_source("cuda")
-        made = images[source][1] if source in images else nvcc(source, spec.arch, folder, with_ptx=with_ptx)
+        made = images[source][1].image if source in images else nvcc(source, spec.arch, folder, with_ptx=with_ptx)
         embedded = with_cubin(embedded, source, made)
     (folder / "embedded.bin").write_bytes(embedded)
     (folder / "embedded.S").write_text(_EMBEDDED)
@@ -135,11 +138,13 @@ def _parts(module: Any) -> list[Any]:
     return found
 
 
-def _dump_code(parts: list[Any], dump: Dump) -> None:
-    """LLVM IR and assembly of the host code, CUDA source of the kernels."""
+def _dump_code(parts: list[Any], images: Mapping[str, tuple[Any, Binary]], dump: Dump) -> None:
+    """LLVM IR and assembly of the host code, CUDA source of the kernels, PTX of Triton's."""
     for part in parts:
         if part.kind == "llvm":
             dump("llvm_ir", lambda part=part: part.inspect_source("ll"), "ll")  # type: ignore[misc]
             dump("assembly", lambda part=part: part.inspect_source("asm"), "s")  # type: ignore[misc]
+        elif part.kind == "cuda" and (source := part.inspect_source("cuda")) in images:
+            dump("triton", lambda ptx=images[source][1].ptx: ptx, "ptx")  # type: ignore[misc]
         elif part.kind == "cuda":
             dump("cuda", lambda part=part: part.inspect_source("cuda"), "cu")  # type: ignore[misc]

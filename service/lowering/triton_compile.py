@@ -71,6 +71,7 @@ class Binary:
 
     symbol: str
     image: bytes
+    ptx: str
     threads: int
     shared_bytes: int
     given: tuple[int, ...]
@@ -167,6 +168,7 @@ def _binary(job: Job, found: dict[str, Any], arch: str, folder: Path, at: int) -
     return Binary(
         job.symbol,
         _image(folder, at, arch),
+        (folder / f"{at}.ptx").read_text(),
         found["threads"] or 32 * job.launch.options["num_warps"],
         found["shared"],
         tuple(found["given"]),

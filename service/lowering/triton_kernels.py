@@ -73,15 +73,15 @@ def _argument(job: Job, at: int, kind: str) -> str:
     return f"T.{'float64' if kind == 'fp32' else 'int64'}({value!r})"
 
 
-def cuda_modules(binaries: Sequence[Binary], spec: TargetSpec) -> Mapping[str, tuple[Any, bytes]]:
-    """Return a CUDA module of each kernel as TVM packs it, and its machine code, by the source that stands for that.
+def cuda_modules(binaries: Sequence[Binary], spec: TargetSpec) -> Mapping[str, tuple[Any, Binary]]:
+    """Return a CUDA module of each kernel as TVM packs it, and the kernel, by the source that stands for it.
 
     TVM knows how to launch a kernel by its signature; the text of an empty one has that, and gives way to `image`.
     """
     found = {}
     for binary in binaries:
         module = tvm_ffi.get_global_func("target.build.cuda")(_signature(binary, spec), to_tvm(spec))
-        found[module.inspect_source("cuda")] = (module, binary.image)
+        found[module.inspect_source("cuda")] = (module, binary)
     return found
 
 

@@ -17,6 +17,9 @@ import pytest
 from service.artifact.manifest import Manifest
 from service.cli.main import main
 from tests.cli.conftest import ROOT, Relaxc
+from tests.frontend.onnx.harness import model as onnx_model
+from tests.frontend.onnx.harness import node, value, write
+from tests.triton_kernels import EXAMPLE, needs_triton
 from tests.waiting import PATIENCE_S, gone
 from tests.zoo import export
 
@@ -231,3 +234,24 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     assert done.returncode == 2
     assert not done.stderr.startswith("import")  # the first stage
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@needs_triton
+@pytest.mark.parametrize("rows", [33, "n"])
+def test_a_triton_kernel_is_named_or_why_it_is_left_out(relaxc: Relaxc, rows: int | str, tmp_path: Path) -> None:
+    """And `--dump` has its PTX, in place of the text that stands for it."""
+    names = ["x", "b", "y"]
+    nodes = [node("Gelu", ["x"], ["g"]), node("Add", ["g", "b"], ["y"])]
+    x, b, y = (value(name, [rows, 77]) for name in names)
+    net = write(tmp_path, onnx_model(nodes, [x, b], [y], opset=20))
+    wanted = ["--target", "cuda-sm90", "--plugin", EXAMPLE, "--dump", tmp_path / "dump"]
+    done = relaxc("compile", net, "-o", tmp_path / "m.so", *wanted)
+    assert done.returncode == 0, done.stderr
+    said, dumped = " ".join(done.stdout.split()), {path.suffix for path in (tmp_path / "dump").iterdir()}
+    if rows == "n":
+        assert "left out triton: fused_gelu_add.gelu_add: it takes sizes that are known at compile time" in said
+        assert ".ptx" not in dumped and ".cu" in dumped
+    else:
+        assert "triton: fused_gelu_add.gelu_add" in said and "left out" not in said
+        assert ".ptx" in dumped and ".cu" not in dumped
