@@ -95,9 +95,10 @@ class Settings(BaseSettings):
     )
 
     # What an owner may have, unless it has a quota of its own (`relaxc owners set`)
-    quota_queued_jobs: float = _setting(
-        48.0,
-        "Jobs of one owner that may wait, so that no owner fills the queue for all; inf is no limit.",
+    quota_queued_jobs: float | None = _setting(
+        None,
+        "Jobs of one owner that may wait; unset is half of RELAXC_QUEUE_MAX. Where the queue fills, who has jobs in it "
+        "gets places only as long as it has fewer than are free, whatever this is; inf is no limit.",
         unit="jobs",
         ge=0,
     )

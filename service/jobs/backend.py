@@ -39,7 +39,7 @@ from service.jobs.queue.running import Running, Watch
 from service.jobs.queue.scheduler import Scheduler
 from service.jobs.queue.submission import Submission
 from service.jobs.queue.sweep import Sweep
-from service.jobs.queue.trials import settle_ended
+from service.jobs.queue.trials import settle, settle_ended
 from service.jobs.webhooks.deliver import Webhooks
 from service.process.groups import bound_of_settings
 from service.process.limits import Limits
@@ -239,9 +239,11 @@ class Backend:
         self._scheduler.wake()
         self._webhooks.wake()
 
-    def _told_of_end(self, id: str) -> None:
-        self._hub.notify(id)
+    def _told_of_end(self, job: JobRow) -> None:
+        self._hub.notify(job.id)
         self._webhooks.wake()
+        if job.kind is JobKind.TUNE:
+            settle(self.database, self.records, job.id)
 
     def _recover(self) -> None:
         if self._keeper.recover():

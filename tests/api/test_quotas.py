@@ -55,7 +55,7 @@ def test_everybody_sees_quotas_and_use_and_an_admin_those_of_all(server: Running
     shown = ann.get("/v1/owner").json()
     assert (shown["id"], shown["name"]) == (ann.headers["Owner"], "ann")
     assert shown["quotas"] == {
-        "queued_jobs": {"limit": 48, "used": 0},
+        "queued_jobs": {"limit": 32, "used": 0},
         "running_jobs": {"limit": None, "used": 0},
         "bytes": {"limit": 3 * MIB, "used": 0},
         "tuning_hours": {"limit": 2, "used": 0, "days": 30},

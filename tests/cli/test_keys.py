@@ -89,7 +89,7 @@ def test_an_owners_quotas_are_set_and_shown(called: Relaxc, tmp_path: Path) -> N
     text = called("owners", "show", "ann", **here).stdout
     assert "1.0 MiB" in text
     assert "unlimited" in text
-    assert "48" in text
+    assert "32" in text
     for wrong in ("many", "-1", "nan"):
         refused = called("owners", "set", "ann", f"--bytes={wrong}", **here)
         assert "[invalid-option]" in refused.stderr, wrong

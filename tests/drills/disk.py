@@ -37,7 +37,7 @@ _SETTINGS = {
     "DISK_RESERVE_BYTES": _RESERVE_BYTES,
     "CACHE_MAX_BYTES": 32 << 20,
     "QUEUE_MAX": 400,
-    "QUEUE_MAX_PER_KEY": 400,
+    "QUOTA_QUEUED_JOBS": 400,
 }
 _ENDS = ("succeeded", "failed", "cancelled")
 _MAY_FAIL = {"store-unwritable", "compiler-out-of-disk", "service-error", "model-not-found", "artifact-not-found"}

@@ -32,13 +32,18 @@ def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 def search(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Goes on with the trials that were told: does three, tells each, and hangs in the next until all nine are told.
 
-    With seed 1 it dies instead. Of each it tells the record too.
+    With seed 1 it dies instead, with seed 2 it is done by then, and leaves the best record. Of each it tells the record
+    too.
     """
     known = [one for one in read_lines((workdir / KNOWN).read_text()) if one.kind == TRIAL]
     for number in range(len(known), SEARCHED):
         if number == len(known) + 3:
             if payload["seed"] == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if payload["seed"] == 2:
+                (workdir / "records.jsonl").write_text(json.dumps(trial_of(number - 1)[0].value) + "\n")
+                emit({"event": "result", "files": ["records.jsonl"], "summary": {}})
+                return
             time.sleep(600)
         for told in trial_of(number):
             emit({"event": "trial", **told.to_dict()})

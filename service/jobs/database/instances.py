@@ -14,7 +14,7 @@ from service.jobs.database.engine import now
 from service.jobs.database.tables import instances, jobs
 from service.jobs.job import Claim
 
-__all__ = ["beat", "bury", "dead", "forget", "ids", "is_registered", "register", "suspicious"]
+__all__ = ["beat", "bury", "dead", "forget", "heard", "ids", "is_registered", "register", "suspicious"]
 
 
 def register(connection: Connection, id: str, place: str, workspace: str) -> None:
@@ -37,6 +37,11 @@ def is_registered(connection: Connection, id: str) -> bool:
 def ids(connection: Connection) -> frozenset[str]:
     """Return the servers that are taken for alive."""
     return frozenset(connection.scalars(sa.select(instances.c.id)))
+
+
+def heard(connection: Connection) -> dict[str, float]:
+    """Return when each server said for the last time that it lives, in Unix time."""
+    return {row.id: row.heartbeat for row in connection.execute(sa.select(instances.c.id, instances.c.heartbeat))}
 
 
 def forget(connection: Connection, id: str) -> None:

@@ -41,7 +41,13 @@ class Quotas:
     def of(own: Mapping[str, Any]) -> Quotas:
         """Return the quotas of an owner who has these of its own, null for no limit, and the settings' others."""
         values = settings()
-        default = {name: float(getattr(values, f"quota_{name}")) for name in QUOTAS}
+        queued = values.quota_queued_jobs
+        default = {
+            "queued_jobs": float(max(1, values.queue_max // 2)) if queued is None else queued,
+            "running_jobs": values.quota_running_jobs,
+            "bytes": values.quota_bytes,
+            "tuning_hours": values.quota_tuning_hours,
+        }
         return Quotas(
             **default | {name: math.inf if own[name] is None else own[name] for name in QUOTAS if name in own}
         )

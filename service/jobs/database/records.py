@@ -8,11 +8,18 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Row
 
-from service.jobs.database import uses
+from service.jobs.database import quotas, uses
 from service.jobs.database.rows import RecordsRow
 from service.jobs.database.tables import record_sets
 
-__all__ = ["find", "insert", "owned", "remove"]
+__all__ = ["admit", "find", "insert", "owned", "remove"]
+
+
+def admit(connection: Connection, row: RecordsRow) -> None:
+    """Hold the owner; raise StorageQuotaExceeded where the set is not its owner's yet, and does not fit."""
+    allowed = quotas.hold(connection, row.owner)
+    if find(connection, row.owner, row.digest) is None:
+        quotas.admit_bytes(connection, row.owner, allowed, row.size_bytes)
 
 
 def insert(connection: Connection, row: RecordsRow) -> bool:

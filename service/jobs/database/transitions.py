@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
@@ -26,7 +27,6 @@ from service.jobs.database import (
     quotas,
     records,
     shares,
-    trials,
     tuning_times,
 )
 from service.jobs.database.jobs import find, get
@@ -168,7 +168,8 @@ def _that_may_run(connection: Connection, rows: Sequence[sa.Row[Any]]) -> list[s
 def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
     """End a job that runs here; return None, and change nothing, when this claim on it is over.
 
-    One whose artifact does not fit into what its owner may keep fails.
+    One whose artifact or records do not fit into what its owner may keep fails. Its trials stay, which `settle_ended`
+    makes a record set of once there is room.
     """
     seconds = time.time() - (job.started or time.time())
     outcome = _as_far_as_it_fits(connection, job, outcome)
@@ -177,27 +178,29 @@ def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
     weight = connection.scalar(sa.select(jobs.c.weight).where(jobs.c.id == job.id))
     shares.charge(connection, job.owner, float(weight or 1.0), seconds)
     tuning_times.note(connection, job)
-    if outcome.error is None or outcome.records is not None:
-        trials.remove(connection, job.id)
     return get(connection, job.id)
 
 
 def _as_far_as_it_fits(connection: Connection, job: JobRow, outcome: Outcome) -> Outcome:
-    if outcome.artifact is None:
-        if outcome.records is not None:
-            quotas.hold(connection, job.owner)  # before the job: who joins it with these records has them locked
-        return outcome
-    allowed = quotas.hold(connection, job.owner)
-    more = artifacts.growth(connection, job.owner, outcome.artifact, outcome.artifact_bytes)
+    """The owner is held before the job: who joins it with these records has them locked."""
     try:
-        quotas.admit_bytes(connection, job.owner, allowed, more)
+        if outcome.records is not None:
+            records.admit(connection, outcome.records)
+        if outcome.artifact is not None:
+            allowed = quotas.hold(connection, job.owner)
+            more = artifacts.growth(connection, job.owner, outcome.artifact, outcome.artifact_bytes)
+            quotas.admit_bytes(connection, job.owner, allowed, more)
     except StorageQuotaExceeded as error:
-        return Outcome(error=error)
+        return Outcome(error=outcome.error or error)
     return outcome
 
 
 def add_records(connection: Connection, row: RecordsRow) -> None:
-    """Give an ended tuning, and its owner, what it had won until then; one that has records keeps them."""
+    """Give an ended tuning, and its owner, what it had won until then; one that has records keeps them.
+
+    Raise StorageQuotaExceeded where it does not fit into what the owner may keep.
+    """
+    records.admit(connection, row)
     ended = sa.update(jobs).where(jobs.c.id == row.job, jobs.c.finished.is_not(None), jobs.c.records.is_(None))
     if connection.execute(ended.values(records=row.digest)).rowcount:
         records.insert(connection, row)
@@ -239,12 +242,14 @@ def give_back(connection: Connection, job: JobRow, reason: str = "the server sto
     return get(connection, job.id)
 
 
-def recover(connection: Connection, claim: Claim) -> JobRow | None:
+def recover(connection: Connection, claim: Claim, heard: Mapping[str, float] = MappingProxyType({})) -> JobRow | None:
     """Settle the job of a claim whose server is gone: cancelled if that was wished, queued again, or failed.
 
-    Returns it as it is now, None when the claim is over: it was settled already, and may run elsewhere.
+    A tuning has taken its owner's time until its server was `heard` of last, in Unix time by the server's id; until now
+    where that is not known. Returns the job as it is now, None when the claim is over: it was settled already, and may
+    run elsewhere.
     """
-    connection.execute(sa.select(jobs.c.id).where(jobs.c.id == claim[0]).with_for_update())
+    ran_on = connection.scalar(sa.select(jobs.c.instance).where(jobs.c.id == claim[0]).with_for_update())
     job = find(connection, claim[0])
     if job is None:
         return None
@@ -253,7 +258,10 @@ def recover(connection: Connection, claim: Claim) -> JobRow | None:
     else:
         died = ServerDied(f"the server died {job.attempts} times while it ran this job", stage=job.stage)
         changed = _end(connection, job.id, Outcome(error=died), *held(claim))
-    return get(connection, job.id) if changed else None
+    if not changed:
+        return None
+    tuning_times.note(connection, job, heard.get(ran_on) if ran_on else None)
+    return get(connection, job.id)
 
 
 def held(claim: Claim) -> tuple[Any, ...]:

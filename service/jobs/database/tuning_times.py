@@ -19,11 +19,15 @@ __all__ = ["WINDOW_S", "note", "remove_old", "taken_s", "wait_s"]
 WINDOW_S = 30 * 24 * 3600.0
 
 
-def note(connection: Connection, job: JobRow) -> None:
-    """Count what a claim on a tuning has taken, which ends now; once, however often it is told."""
+def note(connection: Connection, job: JobRow, heard: float | None = None) -> None:
+    """Count what a claim on a tuning has taken; once, however often it is told.
+
+    It ended now, or when its server was `heard` of for the last time, in Unix time.
+    """
     if job.kind is JobKind.TUNE and job.started is not None:
         now = time.time()
-        facts = {"owner": job.owner, "ended": now, "seconds": max(0.0, now - job.started)}
+        ended = now if heard is None else min(heard, now)
+        facts = {"owner": job.owner, "ended": now, "seconds": max(0.0, ended - job.started)}
         insert_new(connection, tuning_times, job=job.id, epoch=job.epoch, **facts)
 
 

@@ -5,18 +5,14 @@ from __future__ import annotations
 import hashlib
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from service.artifact.entry import is_digest
 from service.errors import InvalidRecords, RecordsNotFound
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import quotas, records
+from service.jobs.database import records
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner, RecordsRow
 from service.records import files
-
-if TYPE_CHECKING:
-    from sqlalchemy.engine import Connection
 
 __all__ = ["RecordSets"]
 
@@ -29,16 +25,10 @@ class RecordSets:
         self._blobs = blobs
 
     def add(self, owner: Owner, text: bytes, *, name: str, job: str | None = None) -> tuple[RecordsRow, bool]:
-        """Keep it for `owner`; return also whether this owner did not have it.
-
-        Raise what `keep` raises, and StorageQuotaExceeded.
-        """
-        row, canonical = _read(owner, text, name, job)
-        with self._database.begin() as connection:  # nothing is kept of what does not fit
-            _admit(connection, row)
-        self._blobs.put_bytes(_blob(row.digest), canonical)
+        """Keep it for `owner`; return also whether this owner did not have it. Raise what `keep` raises."""
+        row = self.keep(owner, text, name=name, job=job)
         with self._database.begin() as connection:
-            _admit(connection, row)
+            records.admit(connection, row)
             created = records.insert(connection, row)
         return self.get(owner, row.digest), created
 
@@ -46,9 +36,12 @@ class RecordSets:
         """Keep its bytes alone; return the row that makes it the owner's.
 
         Its digest is that of its canonical text, so that the same records in another order are the same set. Raise
-        InvalidRecords for a line that is no record or breaks off and for a set without any, StoreUnwritable.
+        InvalidRecords for a line that is no record or breaks off and for a set without any, StoreUnwritable, and
+        StorageQuotaExceeded, after which nothing is kept.
         """
         row, canonical = _read(owner, text, name, job)
+        with self._database.begin() as connection:
+            records.admit(connection, row)
         self._blobs.put_bytes(_blob(row.digest), canonical)
         return row
 
@@ -92,13 +85,6 @@ def _read(owner: Owner, text: bytes, name: str, job: str | None) -> tuple[Record
     canonical = "".join(f"{record.to_json()}\n" for record in found).encode()
     digest, now = hashlib.sha256(canonical).hexdigest(), time.time()
     return RecordsRow(owner.id, digest, name, len(found), len(canonical), now, now, job), canonical
-
-
-def _admit(connection: Connection, row: RecordsRow) -> None:
-    """Raise StorageQuotaExceeded where the set is not its owner's yet, and does not fit."""
-    allowed = quotas.hold(connection, row.owner)
-    if records.find(connection, row.owner, row.digest) is None:
-        quotas.admit_bytes(connection, row.owner, allowed, row.size_bytes)
 
 
 def _blob(digest: str) -> str:

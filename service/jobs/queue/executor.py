@@ -11,6 +11,7 @@ import structlog
 from service.errors import ServiceError
 from service.jobs.database import transitions
 from service.jobs.database.engine import Database, is_no_answer
+from service.jobs.database.rows import JobRow
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.job_error import job_error
@@ -23,9 +24,9 @@ _AGAIN_S = 1.0
 
 
 class Executor:
-    """`work` does a job and returns what came of it; `told` is called with its id when its row has changed."""
+    """`work` does a job and returns what came of it; `told` is called with it when its row has changed."""
 
-    def __init__(self, database: Database, work: Callable[[Running], Outcome], told: Callable[[str], None]) -> None:
+    def __init__(self, database: Database, work: Callable[[Running], Outcome], told: Callable[[JobRow], None]) -> None:
         self._database = database
         self._work = work
         self._told = told
@@ -44,7 +45,7 @@ class Executor:
                 if self._closed.wait(_AGAIN_S):
                     _LOG.error("job %s: how it ended could not be written down", running.job.id)
                     return
-        self._told(running.job.id)
+        self._told(running.job)
 
     def _outcome(self, running: Running) -> Outcome:
         try:

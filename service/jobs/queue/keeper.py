@@ -81,8 +81,9 @@ class Keeper:
         with self._database.begin() as connection:
             self._database.lock(connection, RECOVERY_LOCK)
             gone = instances.dead(connection, self.id, self._place, self._lease_s, self._is_abandoned)
+            heard = instances.heard(connection)
             claims = instances.bury(connection, gone)
-            found = [job for claim in claims if (job := transitions.recover(connection, claim)) is not None]
+            found = [job for claim in claims if (job := transitions.recover(connection, claim, heard)) is not None]
         for job in found:
             _LOG.warning("job %s of a server that is gone is %s", job.id, job.state)
         return [job.id for job in found]

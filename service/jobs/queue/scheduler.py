@@ -149,7 +149,7 @@ class Scheduler:
         for claim in mine.keys() - held.keys():
             # Started in the database, and then not here: there was no thread to be had, or a bug.
             with self._database.begin() as connection:
-                job = transitions.recover(connection, claim)
+                job = transitions.recover(connection, claim, {self._instance: 0.0})
             if job is not None:
                 _LOG.error("job %s was run by nobody; it is now %s", job.id, job.state)
 

@@ -29,6 +29,7 @@ from service.jobs.job import Origin, Submitted
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
+from service.jobs.queue import places
 from service.jobs.queue.budget import estimate
 from service.jobs.webhooks.deliver import check_url
 from service.lowering.target import resolve
@@ -138,13 +139,7 @@ class Submission:
             return
         waiting, mine = jobs.waiting(connection, owner)
         quotas.admit_job(mine, allowed)
-        if waiting >= self._queue_max:
-            raise Busy(
-                f"{waiting} jobs wait already",
-                waiting=waiting,
-                limit=self._queue_max,
-                retry_after_s=min(60, 1 + waiting),
-            )
+        places.admit(owner, mine, waiting, self._queue_max)
         if columns["kind"] is JobKind.TUNE:
             quotas.admit_tuning(connection, owner, allowed, tuning_time_s(columns["extras"].get("time_s")))
         if columns["kind"] in (JobKind.COMPILE, JobKind.TUNE):  # what comes of it is to be kept

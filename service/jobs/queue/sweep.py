@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from service.config import settings
 from service.errors import RelaxcError, ServiceError
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import expired, tables, tuning_times, uses
+from service.jobs.database import expired, tables, trials, tuning_times, uses
 from service.jobs.database.engine import Database
 from service.jobs.objects.models import Models
 from service.jobs.objects.recordsets import RecordSets
@@ -115,10 +115,13 @@ class Sweep:
     def _jobs(self) -> None:
         self._count(Place.TABLE, "job_trials", settle_ended(self._database, self._records))
         age_s = settings().job_expiry_s
+        before = time.time() - age_s
+        if age_s:
+            self._all(_old(tables.job_trials, trials.remove_old, before))
         while age_s and not self._closed.is_set():
             begun = time.monotonic()
             with self._database.begin() as connection:
-                gone = expired.remove_jobs(connection, time.time() - age_s, _EVENTS)
+                gone = expired.remove_jobs(connection, before, _EVENTS)
             if not gone.claims:
                 return
             for table, count in gone.rows.items():

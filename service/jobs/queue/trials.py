@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any
 
@@ -12,12 +13,17 @@ from service.jobs.database import jobs, transitions, trials
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobRow, Owner, RecordsRow
 from service.jobs.database.transitions import held
+from service.jobs.job import State
 from service.jobs.objects.recordsets import RecordSets
 from service.tuning.told import Told, lines_of, records_of
 
-__all__ = ["TrialLog", "kept_records", "settle_ended"]
+__all__ = ["TrialLog", "kept_records", "settle", "settle_ended"]
 
 _LOG = logging.getLogger("relaxc.jobs")
+_AT_ONCE = 1000
+_PAUSE_S = 0.02
+"""In which others write: SQLite's writers do not queue in order."""
+
 _MAX_BYTES = 64 << 20
 """What a job may tell of its trials, in all its claims; some hundred thousand trials."""
 
@@ -70,7 +76,10 @@ class TrialLog:
 
 
 def kept_records(records: RecordSets, job: JobRow, told: Iterable[Told]) -> RecordsRow | None:
-    """Keep the bytes of what a tuning has won so far; None where that is nothing. Raise StoreUnwritable."""
+    """Keep the bytes of what a tuning has won so far; None where that is nothing.
+
+    Raise StoreUnwritable, StorageQuotaExceeded.
+    """
     found = records_of(told)
     if not len(found):
         return None
@@ -79,26 +88,55 @@ def kept_records(records: RecordSets, job: JobRow, told: Iterable[Told]) -> Reco
 
 
 def settle_ended(database: Database, records: RecordSets) -> int:
-    """Make record sets of what tunings had won that ended without a server to do it; return how many trials are gone.
-
-    Any number of servers may do it at once. What cannot be kept now is kept the next time.
-    """
-    gone = 0
-    try:
-        with database.read() as connection:
-            ended = trials.of_ended(connection)
-        for id in ended:
-            gone += _settle(database, records, id)
-    except RelaxcError as error:
-        _LOG.warning("the records of tunings that have ended: %s", error)
+    """Do as `settle` for every tuning that has ended; return how many trials are gone. Raise ServiceError."""
+    gone, last = 0, ""
+    while ended := _ended(database, last):
+        gone += sum(settle(database, records, id) for id in ended)
+        last = ended[-1]
     return gone
 
 
-def _settle(database: Database, records: RecordSets, id: str) -> int:
+def settle(database: Database, records: RecordSets, id: str) -> int:
+    """Make a record set of what a tuning had won that ended without one, and forget its trials; return how many.
+
+    Nothing happens to one that goes on. Any number of servers may do it at once. What cannot be kept now, also as its
+    owner has no room for it, is kept the next time.
+    """
+    try:
+        return _removed(database, id) if _is_settled(database, records, id) else 0
+    except RelaxcError as error:
+        _LOG.warning("the records of job %s: %s", id, error)
+        return 0
+
+
+def _ended(database: Database, after: str) -> list[str]:
     with database.read() as connection:
-        job, told = jobs.get(connection, id), trials.read(connection, id)
+        return trials.of_ended(connection, after)
+
+
+def _is_settled(database: Database, records: RecordSets, id: str) -> bool:
+    """Whether the job needs its trials no more."""
+    with database.read() as connection:
+        job = jobs.find(connection, id)
+        if job is None or job.records is not None or job.state is State.SUCCEEDED:
+            return True
+        if not job.ended:
+            return False
+        told = trials.read(connection, id)
     row = kept_records(records, job, told)
-    with database.begin() as connection:
-        if row is not None:
+    if row is not None:
+        with database.begin() as connection:
             transitions.add_records(connection, row)
-        return trials.remove(connection, id)
+    return True
+
+
+def _removed(database: Database, id: str) -> int:
+    """Forget a job's trials, in transactions so small that nobody waits for them; return how many there were."""
+    gone = 0
+    while True:
+        with database.begin() as connection:
+            count = trials.remove(connection, id, _AT_ONCE)
+        gone += count
+        if count < _AT_ONCE:
+            return gone
+        time.sleep(_PAUSE_S)

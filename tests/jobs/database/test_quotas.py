@@ -9,10 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from service.errors import QuotaExceeded, StorageQuotaExceeded
-from service.jobs.database import artifacts, quotas, records, transitions, tuning_times, uploads
+from service.jobs.database import artifacts, instances, quotas, records, tables, transitions, tuning_times, uploads
 from service.jobs.database.engine import Database
 from service.jobs.database.quotas import Quotas, Use
-from service.jobs.database.rows import JobKind, RecordsRow
+from service.jobs.database.rows import JobKind, JobRow, RecordsRow
+from service.jobs.database.tables import jobs
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.objects.owners import Owners
@@ -52,13 +53,13 @@ def test_an_owner_has_the_quotas_of_the_settings_but_for_its_own(database: Datab
     with database.read() as connection:
         assert quotas.quotas(connection, "k_local") == Quotas(math.inf, math.inf, math.inf, math.inf)
         default = quotas.quotas(connection, ANN)
-    assert (default.queued_jobs, default.running_jobs) == (48, math.inf)
+    assert (default.queued_jobs, default.running_jobs) == (32, math.inf)
     allow(database, bytes=7, tuning_hours="unlimited", queued_jobs=0)
     with database.read() as connection:
         assert quotas.quotas(connection, ANN) == Quotas(0, math.inf, 7, math.inf)
     allow(database, bytes="default", queued_jobs="default")
     with database.read() as connection:
-        assert quotas.quotas(connection, ANN) == Quotas(48, math.inf, default.bytes, math.inf)
+        assert quotas.quotas(connection, ANN) == Quotas(32, math.inf, default.bytes, math.inf)
 
 
 def test_the_bytes_are_of_all_that_an_owner_refers_to_and_of_what_is_on_its_way(database: Database) -> None:
@@ -198,3 +199,37 @@ def test_what_was_tuned_over_thirty_days_ago_counts_no_more(
     with database.begin() as connection:
         assert tuning_times.remove_old(connection, now - tuning_times.WINDOW_S, 9) == 1
     assert used(database).tuning_hours == 1
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_tuning_of_a_server_that_dies_has_taken_the_time_until_then(database: Database, deaths: int) -> None:
+    """Not the hours in which no server was there to find it dead."""
+    job = put(database, owner=ANN, kind=JobKind.TUNE, extras={"time_s": 1.0})
+    for number in range(deaths):
+        job = started(database, f"i{number}")
+        now = time.time()
+        with database.begin() as connection:
+            connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(started=now - 10 * HOUR_S))
+            connection.execute(sa.update(tables.instances).values(heartbeat=now - 8 * HOUR_S))
+            heard = instances.heard(connection)
+            (claimed,) = instances.bury(connection, [f"i{number}"])
+            assert transitions.recover(connection, claimed, heard)
+            assert transitions.recover(connection, claimed, heard) is None
+    assert find(database, job.id).state is (State.FAILED if deaths == 2 else State.QUEUED)
+    assert used(database).tuning_hours == pytest.approx(2 * deaths, abs=0.01)
+
+
+def test_a_tuning_that_a_server_claimed_and_never_began_has_taken_nothing(database: Database) -> None:
+    put(database, owner=ANN, kind=JobKind.TUNE, extras={"time_s": 1.0})
+    job = started(database, "i1")
+    with database.begin() as connection:
+        connection.execute(sa.update(jobs).where(jobs.c.id == job.id).values(started=time.time() - HOUR_S))
+        assert transitions.recover(connection, job.claim, {"i1": 0.0})
+    assert used(database).tuning_hours == pytest.approx(0, abs=0.001)
+
+
+def started(database: Database, instance: str) -> JobRow:
+    """The tuning whose turn it is."""
+    job = claim(database, lane=True, instance=instance)
+    assert job is not None
+    return job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from service.errors import (
     JobEnded,
     JobNotFound,
     ModelNotFound,
+    QuotaExceeded,
     RelaxcError,
     ServiceError,
 )
@@ -237,7 +239,7 @@ def follow_some(backend: Backend, id: str, count: int) -> list[EventRow]:
 
 
 def test_equal_requests_join_and_a_full_queue_refuses(open_backend: OpenBackend) -> None:
-    backend = open_backend(queue_max=2)
+    backend = open_backend(queue_max=4)
     model = upload(backend, ANN)
     running = backend.jobs.submit(ANN, asks(backend, "sleep", model=model)).job
     until(State.RUNNING, backend, running.id)
@@ -469,14 +471,31 @@ def test_old_jobs_and_models_that_nobody_has_are_swept(
 
 
 def test_the_jobs_of_a_disabled_owner_take_no_place_in_the_queue(open_backend: OpenBackend) -> None:
-    backend = open_backend(queue_max=2, workers=1)
+    backend = open_backend(queue_max=4, workers=1)
     for owner in (ANN, BOB):
         backend.allowance.reserve(owner, "", 0)  # their rows
         backend.owners.change(owner.id, quotas={"running_jobs": 0})
     for seed in range(2):
         backend.jobs.submit(ANN, asks(backend, priority=seed, model=upload(backend, ANN, width=4 + seed)))
-    wanted = asks(backend, owner=BOB)
+    assert backend.jobs.submit(BOB, asks(backend, owner=BOB)).origin is Origin.MISS
+    wanted = asks(backend, owner=BOB, priority=1, model=upload(backend, BOB, width=6))
     with pytest.raises(Busy):
         backend.jobs.submit(BOB, wanted)
     backend.owners.change(ANN.id, disabled=True)
     assert backend.jobs.submit(BOB, wanted).origin is Origin.MISS
+
+
+def test_owners_that_ask_for_all_they_can_leave_a_place_to_the_next(open_backend: OpenBackend) -> None:
+    backend = open_backend(queue_max=8, workers=1)
+    had = {}
+    for name in ("k_ann", "k_bob", "k_carl", "k_dan"):
+        owner = Owner(name, ANN.scopes)
+        backend.allowance.reserve(owner, "", 0)  # its row
+        backend.owners.change(name, quotas={"running_jobs": 0})
+        model, count = upload(backend, owner), 0
+        with contextlib.suppress(Busy, QuotaExceeded):
+            while count < 9:
+                backend.jobs.submit(owner, asks(backend, "made", owner=owner, model=model, weights_mib=count))
+                count += 1
+        had[name] = count
+    assert had == {"k_ann": 4, "k_bob": 2, "k_carl": 1, "k_dan": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ import pytest
 from service.config import Settings
 from service.errors import ServiceError
 from service.jobs.backend import Backend
-from service.jobs.database import transitions, trials
+from service.jobs.database import quotas, records, transitions, trials
 from service.jobs.database.engine import Database
-from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow
+from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, RecordsRow
+from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
+from service.jobs.objects.owners import Owners
 from service.jobs.queue import trials as module
 from service.jobs.queue.trials import TrialLog
 from service.process.limits import tuning_time_s
@@ -91,7 +94,7 @@ def test_a_tuning_goes_on_with_the_trial_that_was_in_flight(
     job = end_of(backend, id)
     assert (job.state, job.attempts) == (State.SUCCEEDED, 1), job.error
     assert job.result == {"known": SEARCHED - 3, "time_s": 60.0, "records": None}
-    assert told_by(database, id) == 0
+    until(lambda: told_by(database, id) == 0)
 
 
 @pytest.mark.parametrize("how", ["is cancelled", "crashes"])
@@ -108,7 +111,7 @@ def test_what_a_tuning_has_won_is_its_owners_however_it_ends(
     assert job.state is (State.FAILED if how == "crashes" else State.CANCELLED), job.error
     assert best_of(backend, job) == 2
     assert [row.digest for row in backend.records.list(LOCAL_OWNER)] == [job.records]
-    assert told_by(database, id) == 0
+    until(lambda: told_by(database, id) == 0)
 
 
 def test_what_a_tuning_has_won_is_its_owners_where_nobody_ran_it_at_its_end(servers: OpenStepped) -> None:
@@ -140,6 +143,85 @@ def test_what_a_tuning_has_won_is_its_owners_when_the_last_server_dies(servers: 
     assert (job.state, job.error["code"] if job.error else "") == (State.FAILED, "server-died")
     assert best_of(last, job) == 4
     assert told_by(last.database, id) == 0
+
+
+@pytest.mark.parametrize("how", ["succeeds", "is cancelled"])
+def test_records_over_the_quota_wait_for_room_in_the_database(
+    open_backend: OpenBackend, database: Database, how: str
+) -> None:
+    """Nothing that was won is lost, and nothing passes the quota: the trials stay with the job."""
+    backend = open_backend(entries=SEARCHES)
+    backend.owners.change(LOCAL_OWNER.id, quotas={"running_jobs": 0})
+    id = tuned(backend, seed=2 if how == "succeeds" else 0, time_s=60.0)
+    backend.owners.change(LOCAL_OWNER.id, quotas={"bytes": 1, "running_jobs": "unlimited"})
+    if how == "is cancelled":
+        until(lambda: told_by(database, id) >= 3)
+        backend.jobs.cancel(LOCAL_OWNER, id)
+    job = end_of(backend, id)
+    code = "cancelled" if how == "is cancelled" else "storage-quota-exceeded"
+    assert (job.error or {})["code"] == code
+    assert job.records is None
+    backend.sweep()
+    assert backend.records.list(LOCAL_OWNER) == []
+    assert list((backend.blobs.local.root / "records").glob("*")) == []
+    assert told_by(database, id) > 0
+    backend.owners.change(LOCAL_OWNER.id, quotas={"bytes": "unlimited"})
+    backend.sweep()
+    assert [row.digest for row in backend.records.list(LOCAL_OWNER)] == [find(database, id).records]
+    assert best_of(backend, find(database, id)) >= 2
+    assert told_by(database, id) == 0
+
+
+def test_a_set_of_records_that_was_kept_passes_no_quota_at_the_end(database: Database) -> None:
+    """Another upload may have taken the room meanwhile."""
+    job = started(database)
+    Owners(database).change(put_owner(database, job.owner), quotas={"bytes": 10})
+    row = RecordsRow(job.owner, "d" * 64, "tuned", 1, 11, 1.0, 1.0, job.id)
+    with database.begin() as connection:
+        ended = transitions.end(connection, job, Outcome(records=row))
+        assert ended is not None
+        assert (ended.records, (ended.error or {})["code"]) == (None, "storage-quota-exceeded")
+        assert records.owned(connection, job.owner, 9) == []
+
+
+def put_owner(database: Database, owner: str) -> str:
+    """The owner has a row."""
+    with database.begin() as connection:
+        quotas.hold(connection, owner)
+    return owner
+
+
+def test_trials_are_forgotten_some_at_a_time(
+    open_backend: OpenBackend, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tuning has told of some hundred thousand trials: no transaction removes more than a thousand."""
+    monkeypatch.setattr(module, "_AT_ONCE", 4)
+    backend = open_backend(entries=SEARCHES)
+    most: list[int] = []
+    removes = trials.remove
+    monkeypatch.setattr(trials, "remove", lambda *args: most.append(removes(*args)) or most[-1])
+    id = tuned(backend, seed=2)
+    assert end_of(backend, id).state is State.SUCCEEDED
+    until(lambda: told_by(database, id) == 0)
+    assert most == [4, 2]
+
+
+def test_trials_of_jobs_that_are_forgotten_go_some_at_a_time(database: Database) -> None:
+    ids = []
+    for _ in range(2):
+        job = started(database)
+        log = TrialLog(database, job)
+        for number in range(3):
+            tell(log, number)
+        with database.begin() as connection:
+            transitions.end(connection, job, Outcome(error=ServiceError("x")))
+        ids.append(job.id)
+    gone = []
+    while not gone or gone[-1]:
+        with database.begin() as connection:
+            gone.append(trials.remove_old(connection, time.time() + 1, 4))
+    assert max(gone) == 4
+    assert [told_by(database, id) for id in ids] == [0, 0]
 
 
 def test_trials_of_a_claim_that_is_over_are_not_written(servers: OpenStepped) -> None:
