@@ -19,6 +19,7 @@ from schedules.cuda.triton_call import Launch, TritonCall
 from service.config import settings
 from service.errors import CompileFailed, PluginError, ToolMissing
 from service.lowering.tools import run_tool
+from service.plugin_files import triton_version
 
 __all__ = ["Binary", "Job", "compile_kernels"]
 
@@ -83,13 +84,14 @@ def compile_kernels(jobs: Sequence[Job], arch: str, folder: Path) -> list[Binary
     """Return the machine code of each job for a device of `arch`.
 
     `folder` gets all that Triton writes. Code for an architecture without an `a` comes with PTX.
-    Raise ToolMissing where Triton, or fatbinary, is not installed, PluginError with the kernel's name for what it says.
+    Raise ToolMissing where Triton of that version, or fatbinary, is missing, PluginError with the kernel's name for
+    what it says.
     """
     folder.mkdir(parents=True)
     folder = folder.resolve()
     asked = [_described(job, arch, folder) for job in jobs]
     (folder / "jobs.json").write_text(json.dumps(asked))
-    _run(jobs[0].call, folder)
+    _run([job.call for job in jobs], folder)
     results = json.loads((folder / "results.json").read_text())
     return [_binary(job, found, arch, folder, at) for at, (job, found) in enumerate(zip(jobs, results, strict=True))]
 
@@ -121,14 +123,22 @@ def _type(value: float | None) -> str:
     return "i32" if -(2**31) <= (value or 0) < 2**31 else "i64"
 
 
-def _run(call: TritonCall, folder: Path) -> None:
+def _run(calls: Sequence[TritonCall], folder: Path) -> None:
     """Runs Triton's process, whose caches and temporary files stay in `folder`."""
+    names = ", ".join(dict.fromkeys(call.name for call in calls))
     found = importlib.util.find_spec("triton")  # of a package at the top: finds it, and runs nothing of it
     if found is None or not found.submodule_search_locations:
         raise ToolMissing(
-            f"Triton is not installed, which compiles {call.name}",
+            f"Triton is not installed, which compiles {names}",
             tool="triton",
             remedy="Install it: pip install 'relaxc[triton]'.",
+        )
+    here = triton_version()
+    if other := next((each for each in calls if each.triton != here), None):
+        raise ToolMissing(
+            f"{other.name} is for Triton {other.triton}, and {here} is installed",
+            tool="triton",
+            remedy="Compile or tune the model again here, or install that version.",
         )
     site = str(Path(found.submodule_search_locations[0]).parent)
     places = dict.fromkeys(("HOME", "TMPDIR", "TRITON_HOME", "TRITON_CACHE_DIR"), str(folder))
@@ -139,7 +149,7 @@ def _run(call: TritonCall, folder: Path) -> None:
     if done.returncode or not (folder / "results.json").is_file():
         said = (done.stderr or done.stdout).strip().splitlines() or ["it said nothing"]
         raise CompileFailed(
-            f"Triton's process, which compiles {call.name}, ended with status {done.returncode}: {said[-1]}",
+            f"Triton's process, which compiles {names}, ended with status {done.returncode}: {said[-1]}",
             output="\n".join(said[-_SHOWN_LINES:]),
         )
 

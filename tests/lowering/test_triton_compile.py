@@ -128,6 +128,12 @@ def test_without_triton(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None
 
 
 @needs_triton
+def test_another_triton_than_the_calls(tmp_path: Path) -> None:
+    with pytest.raises(ToolMissing, match=r"mine\.scaled is for Triton 9\.9, and \d.* is installed"):
+        compile_kernels([job(replace(call(), triton="9.9"))], "sm_90a", tmp_path / "triton")
+
+
+@needs_triton
 def test_it_writes_into_its_folder_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Its caches too, wherever the home is; and what a kernel's file sees of the environment has no secret."""
     home = tmp_path / "home"
