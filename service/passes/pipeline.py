@@ -10,12 +10,14 @@ from tvm.relax import backend
 from tvm.target import Target
 
 from schedules.cuda.attention.form import match
+from schedules.cuda.gemm.compute import takes_bytes
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
 from service.errors import RelaxcError
 from service.passes.fuse.keep_unfused import KeepUnfused
 from service.passes.fuse.record_fusions import RecordFusions
 from service.passes.layout.block_channels import BlockChannels
+from service.passes.layout.bytes_by_columns import BytesByColumns
 from service.passes.layout.channels_last import ChannelsLast
 from service.passes.layout.choose_layout import ChooseLayout
 from service.passes.layout.images_last import ImagesLast
@@ -55,6 +57,9 @@ from service.passes.vm.share_storage import ShareStorage, ZeroOffsets
 from service.request import Precision
 
 __all__ = ["Job", "lowering_passes", "phases"]
+
+
+_HOPPER = "sm_90a"
 
 
 @dataclass(frozen=True)
@@ -122,7 +127,7 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
         Phase("prepare", 0, _prepare()),
         # What lies between kernels as the model rounds it: memory is what bounds most of them
         Phase("widen", 0, _widen(job, stored=True)),
-        Phase("simplify", 1, [*_simplify(), EvaluateConstants(), *_simplify()]),
+        Phase("simplify", 1, [*_cuda_bytes(arch), *_simplify(), EvaluateConstants(), *_simplify()]),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job, stored=True)),
         # Attention in one kernel; NHWC where the templates read it, or where a model came with the transposes for it
@@ -211,8 +216,13 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
     ]
 
 
+def _cuda_bytes(arch: str) -> list[Any]:
+    """Quantized products, while their weights are still quantized: where there is a template for them."""
+    return [RecognizeIntegerProducts(takes=takes_bytes)] if arch == _HOPPER else []
+
+
 def _cuda_layout(job: Job, arch: str) -> list[Any]:
-    is_hopper = arch == "sm_90a"  # images in NHWC and attention have templates for it alone
+    is_hopper = arch == _HOPPER  # images in NHWC, attention and bytes have templates for it alone
     return [
         relax.transform.CanonicalizeBindings(),
         *([ImagesLast(job.report)] if is_hopper else []),
@@ -228,6 +238,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         MergeEqualCalls(),
         relax.transform.DeadCodeElimination(),
         *([ReadLow()] if job.low_dtypes else []),
+        *([BytesByColumns()] if is_hopper else []),
     ]
 
 

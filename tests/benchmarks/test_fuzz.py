@@ -24,6 +24,7 @@ from benchmarks.gpu.fuzz.compile_child import build_batch, kernel_of
 from benchmarks.gpu.fuzz.draw import SUITES, Drawn, draw
 from benchmarks.gpu.fuzz.report import is_bad, report
 from benchmarks.gpu.fuzz.run import Plan, fuzz
+from benchmarks.gpu.gemm_bytes_cases import BytesCase
 from benchmarks.gpu.gemm_cases import Case
 from benchmarks.gpu.manifest import Entry, read_results
 from benchmarks.gpu.plain_cases import PlainCase
@@ -32,7 +33,8 @@ from tests.benchmarks.on_cpu import computed
 
 HERE = Path(__file__).parent
 FAKE = [sys.executable, "-S", str(HERE / "fake_fuzz_child.py")]
-FAMILIES = {"attention", "conv", "decoding", "gemm", "gemm_sm80", "groups", "moves", "plain", "rows", "spread"}
+FAMILIES = {"attention", "conv", "decoding", "gemm", "gemm_bytes", "gemm_sm80", "groups", "moves", "plain", "rows"}
+FAMILIES |= {"spread"}
 
 
 def test_a_case_is_drawn_from_its_seed_and_index_alone():
@@ -61,6 +63,9 @@ SMALL = [
     ("plain", PlainCase("spread", (2, 3, 4, 7), "float32", axes=(1, 3))),
     ("rows", RowsCase("layer_norm", (3, 5, 16), "bfloat16", "float32", "residual")),
     ("gemm", Case(2, 3, 16, 24, "float32", "float32", "bias_silu", n_major=False)),
+    ("gemm_bytes", BytesCase(5, 16, 32, "uint8", "int32", "zero")),
+    ("gemm_bytes", BytesCase(5, 16, 32, "int8", "uint8", "quantize")),
+    ("gemm_bytes", BytesCase(5, 16, 32, "uint8", "float16", "scale_residual")),
 ]
 
 

@@ -23,7 +23,7 @@ from benchmarks.gpu import attention_cases, gemm_cases, gemm_sm80_cases, models,
 from benchmarks.gpu.build import build_kernel_of
 from benchmarks.gpu.manifest import Entry, left, read_manifest, read_results, write_manifest
 from benchmarks.gpu.measure import measure
-from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries
+from benchmarks.gpu.plan import CASES, kernel_entries, model_entries, sanitizer_entries
 from benchmarks.gpu.processes import descendants, signal_all
 from benchmarks.gpu.table import tables
 from benchmarks.gpu.weights import Unexplained, explain, follow
@@ -79,8 +79,7 @@ def test_the_plan_names_every_case_once_and_models_come_first():
     assert min(models, key=lambda entry: entry.rank).case == {
         "model": "bert_unmasked", "batch": 32, "mode": "reduce-overhead",
     }  # fmt: skip
-    suites = {"attention", "attention_sm80", "conv", "conv_sm80", "gemm", "gemm_sm80", "groups", "moves", "rows"}
-    assert {entry.suite for entry in kernels} == suites
+    assert {entry.suite for entry in kernels} == set(CASES)
     assert [entry.id for entry, _ in kernel_entries()] == [entry.id for entry in kernels]
     for entry in sanitizer_entries(kernels):
         assert len(entry.case["ids"]) >= 20

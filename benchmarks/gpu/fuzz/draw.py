@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.gpu import (
     attention_cases,
     conv_cases,
+    gemm_bytes_cases,
     gemm_cases,
     gemm_sm80_cases,
     groups_cases,
@@ -21,6 +22,7 @@ from benchmarks.gpu import (
 from benchmarks.gpu.attention_cases import AttentionCase
 from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.fuzz.sizes import LOW, channels, dtype_of, extent, out_of, shape_of
+from benchmarks.gpu.gemm_bytes_cases import BytesCase
 from benchmarks.gpu.gemm_cases import Case
 from benchmarks.gpu.gemm_sm80_cases import WarpCase
 from benchmarks.gpu.groups_cases import GroupsCase
@@ -32,7 +34,7 @@ __all__ = ["SUITES", "Drawn", "draw"]
 
 SUITES: Mapping[str, Any] = {
     "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases,
-    "gemm_sm80": gemm_sm80_cases, "groups": groups_cases,
+    "gemm_bytes": gemm_bytes_cases, "gemm_sm80": gemm_sm80_cases, "groups": groups_cases,
     "moves": moves_cases, "plain": plain_cases, "rows": rows_cases,
 }  # fmt: skip
 """What makes the PrimFunc of each suite's cases."""
@@ -99,6 +101,19 @@ def _gemm_sm80(chance: random.Random) -> WarpCase:
             drawn = replace(drawn, n=extent(chance, 600, least=2), k=extent(chance, 600))
         if drawn.dtype in LOW and (drawn.epilogue != "low" or drawn.n % 8 == drawn.k % 8 == 0):
             return WarpCase(**{**vars(drawn), "out": drawn.dtype if drawn.out != "float32" else drawn.out})
+
+
+def _gemm_bytes(chance: random.Random) -> BytesCase:
+    """Nine in ten of them with rows that the copy engine takes."""
+    while True:
+        whole = chance.random() < 0.9
+        n, k = (channels(chance, 4096) if whole else extent(chance, 600) for _ in range(2))
+        k = 16 * -(-k // 16) if whole else k
+        m = extent(chance, 2000) if chance.random() < 0.95 else chance.randrange(20_000, 70_000)
+        epilogue = chance.choice(gemm_bytes_cases.EPILOGUES)
+        out = gemm_bytes_cases.out_of(chance, epilogue)
+        if 2 * m * n * k <= _MOST_FLOPS and max(m * n, m * k, n * k) <= _MOST_ELEMENTS:
+            return BytesCase(m, n, k, chance.choice(("int8", "uint8")), out, epilogue)
 
 
 _KINDS = ("taps", "taps", "taps", "pointwise", "rows", "depthwise", "depthwise", "max", "sum", "pixels")
@@ -249,9 +264,10 @@ def _plain(chance: random.Random) -> PlainCase:
 
 
 _FAMILIES: Mapping[str, tuple[int, str, Callable[[random.Random], Any]]] = {
-    "gemm": (17, "gemm", _gemm),
+    "gemm": (14, "gemm", _gemm),
+    "gemm_bytes": (5, "gemm_bytes", _gemm_bytes),
     "gemm_sm80": (8, "gemm_sm80", _gemm_sm80),
-    "conv": (21, "conv", _conv),
+    "conv": (19, "conv", _conv),
     "attention": (9, "attention", _attention),
     "decoding": (8, "attention", _decoding),
     "rows": (12, "rows", _rows),

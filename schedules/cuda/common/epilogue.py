@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from schedules.cuda.common.expression import LOW, Pair, Unsupported, Writer, operands_text
+from schedules.cuda.common.expression import BYTES, LOW, Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, TensorLoad, Var
 
-__all__ = ["Axes", "Epilogue", "epilogue_of"]
+__all__ = ["Axes", "Epilogue", "epilogue_of", "pair_type"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Axes:
 @dataclass(frozen=True)
 class Epilogue:
     """The struct `Operands`, with the pointers of `operands`, and the function `epilogue`, which gives what `out` has.
+
+    It takes two sums and gives two results, each as `pair_type` says of their dtype.
 
     `bring_operands` has what the epilogue reads of 16 columns come into L2.
     `expensive`: it calls exp, erf or the like.
@@ -89,19 +91,26 @@ def _written(block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock
         return True
 
     fast = str(out.dtype) in LOW
-    if not fast and str(out.dtype) != "float32":
+    of_bytes = str(sums.dtype) == "int32" and str(out.dtype) in ("int32", *BYTES)
+    if not fast and not of_bytes and str(out.dtype) != "float32":
         raise Unsupported(f"its result is {out.dtype}")
     places = [(place, axes.extents, _place_text(axes))]
     writer = Writer(texts, column, inner, is_sum, fast=fast, places=places, pairs=pairs)
     value = tirx.BufferLoad(sums, indices) if out.same_as(sums) else _value_at(stores[out], indices)
     if isinstance(value, tirx.Cast) and str(value.ty.dtype) == str(out.dtype) and fast:
         value = value.value if str(value.value.ty.dtype) == "float32" else value  # the store rounds
-    signature = "DEV float2 epilogue(float2 sums, int b, int m, int n, const Operands& operands)"
-    function = writer.function(signature, value)
+    pair = pair_type(str(out.dtype))
+    parameters = f"{pair_type(str(sums.dtype))} sums, int b, int m, int n, const Operands& operands"
+    function = writer.function(f"DEV {pair} epilogue({parameters})", value, pair)
     brought = "".join(f"  {line}\n" for line in writer.brought)
     bring = f"DEV void bring_operands(int b, int m, int n, const Operands& operands) {{\n{brought}}}\n"
     text = operands_text(writer.operands) + function + bring
     return Epilogue(text, out, tuple(writer.operands), writer.expensive)
+
+
+def pair_type(dtype: str) -> str:
+    """Return the C type of two values as an epilogue takes and gives them: `float2`, or `int2` of integers."""
+    return "int2" if dtype in ("int32", *BYTES) else "float2"
 
 
 def _place_text(axes: Axes) -> Pair:

@@ -14,9 +14,10 @@ from schedules.ir import tir
 from schedules.ir.dtypes import is_float
 from schedules.ir.types import Buffer, Expr, Size, Var
 
-__all__ = ["C_TYPES", "LOW", "Pair", "Unsupported", "Writer"]
+__all__ = ["BYTES", "C_TYPES", "LOW", "Pair", "Unsupported", "Writer"]
 
 LOW = ("float16", "bfloat16")
+BYTES = ("int8", "uint8")
 C_TYPES = {
     "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool", "int8": "signed char",
     "uint8": "unsigned char", "int32": "int", "int64": "long long",
@@ -28,8 +29,9 @@ _INFIX: dict[type, str] = {
 _EXACT = {
     "tirx.exp": "expf", "tirx.tanh": "tanhf", "tirx.erf": "erff", "tirx.sqrt": "sqrtf", "tirx.rsqrt": "rsqrtf",
     "tirx.fabs": "fabsf", "tirx.log": "logf", "tirx.sigmoid": "sigmoid_exact", "tirx.pow": "powf",
-    "tirx.floor": "floorf", "tirx.ceil": "ceilf",
+    "tirx.floor": "floorf", "tirx.ceil": "ceilf", "tirx.nearbyint": "rintf",
 }  # fmt: skip
+_CHEAP = ("tirx.fabs", "tirx.floor", "tirx.ceil", "tirx.nearbyint")
 # Off by less than 1e-6, which a result of 16 bits does not show.
 _FAST = {"tirx.exp": "exp_fast", "tirx.tanh": "tanh_fast", "tirx.erf": "erf_fast", "tirx.sigmoid": "sigmoid_fast"}
 
@@ -94,11 +96,14 @@ class Writer:
             return self._load(expr)
         return Pair(self._text(expr, lambda pair: pair.x), self._text(expr, lambda pair: pair.y))
 
-    def function(self, signature: str, expr: Expr) -> str:
-        """Return the text of a function of this signature that gives `expr`; the writer's first. Raise Unsupported."""
+    def function(self, signature: str, expr: Expr, pair: str = "float2") -> str:
+        """Return the text of a function of this signature that gives `expr` as a `pair`; the writer's first.
+
+        Raise Unsupported.
+        """
         result = self.write(expr)
         body = "".join(f"  {line}\n" for line in self.statements)
-        return f"{signature} {{\n{body}  return make_float2({result.x}, {result.y});\n}}\n"
+        return f"{signature} {{\n{body}  return make_{pair}({result.x}, {result.y});\n}}\n"
 
     def _text(self, expr: Expr, side: Callable[[Pair], str]) -> str:
         if isinstance(expr, TensorLoad):
@@ -143,7 +148,7 @@ class Writer:
             return f"({condition} ? {yes} : {no})"
         name = str(getattr(expr.op, "name", "")) if isinstance(expr, Call) else ""
         if name in self._calls and of_floats:
-            self.expensive = self.expensive or name not in ("tirx.fabs", "tirx.floor", "tirx.ceil")
+            self.expensive = self.expensive or name not in _CHEAP
             return f"{self._calls[name]}({', '.join(self._text(arg, side) for arg in expr.args)})"
         raise Unsupported(f"its epilogue has {name or kind.__name__}")
 
@@ -153,6 +158,8 @@ class Writer:
         if to not in C_TYPES or source not in C_TYPES:
             raise Unsupported(f"its epilogue casts {source} to {to}")
         if source in ("float32", *LOW):
+            if to in BYTES and _is_within(expr.value, to):
+                return f"((int)({value}))"
             if to not in ("float32", *LOW):
                 raise Unsupported(f"its epilogue casts {source} to {to}")
             return _rounded(value, to) if to != source else value
@@ -247,6 +254,16 @@ def _held(dtype: str) -> str:
 
 def _rounded(text: str, dtype: str) -> str:
     return f"rounded<{C_TYPES[dtype]}>({text})" if dtype in LOW else text
+
+
+def _is_within(expr: Expr, dtype: str) -> bool:
+    """Whether `min(max(x, low), high)` keeps a value within `dtype`."""
+    if not isinstance(expr, tirx.Min) or not isinstance(expr.a, tirx.Max):
+        return False
+    low, high = expr.a.b, expr.b
+    if not isinstance(low, tirx.FloatImm) or not isinstance(high, tirx.FloatImm):
+        return False
+    return tirx.min_value(dtype).value <= low.value and high.value <= tirx.max_value(dtype).value
 
 
 def _constant(expr: Expr) -> str:

@@ -98,6 +98,10 @@ template <int N> DEV void hold(float (&sums)[N]) {
 #pragma unroll
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(sums[i])::"memory");
 }
+template <int N> DEV void hold(int (&sums)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; i++) asm volatile("" : "+r"(sums[i])::"memory");
+}
 DEV void store_matrix(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(to), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
@@ -126,6 +130,19 @@ DEV void send(uint32_t to, uint32_t bar, float x, float y, float z, float w) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];"
       ::"r"(to), "r"(bar), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+DEV void send(uint32_t to, uint32_t bar, int x, int y, int z, int w) {
+  send(to, bar, __int_as_float(x), __int_as_float(y), __int_as_float(z), __int_as_float(w));
+}
+DEV void add_from(uint32_t shared, float (&sums)[4]) {
+  float x, y, z, w;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(shared));
+  sums[0] += x; sums[1] += y; sums[2] += z; sums[3] += w;
+}
+DEV void add_from(uint32_t shared, int (&sums)[4]) {
+  int x, y, z, w;
+  asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(x), "=r"(y), "=r"(z), "=r"(w) : "r"(shared));
+  sums[0] += x; sums[1] += y; sums[2] += z; sums[3] += w;
 }
 DEV bool elect() {
   uint32_t p;
@@ -168,6 +185,9 @@ template <> DEV uint32_t pack<__nv_bfloat16>(float x, float y) {
 }
 template <class T> DEV void store_pair(T* to, float x, float y) { *(uint32_t*)to = pack<T>(x, y); }
 template <> DEV void store_pair<float>(float* to, float x, float y) { *(float2*)to = make_float2(x, y); }
+DEV void store_pair(int* to, int x, int y) { *(int2*)to = make_int2(x, y); }
+DEV void store_pair(signed char* to, int x, int y) { *(char2*)to = make_char2(x, y); }
+DEV void store_pair(unsigned char* to, int x, int y) { *(uchar2*)to = make_uchar2(x, y); }
 
 template <int BYTES> struct Raw;
 template <> struct Raw<1> { typedef unsigned char type; typedef unsigned short pair; };

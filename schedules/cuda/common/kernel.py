@@ -9,6 +9,8 @@ from functools import lru_cache
 from importlib import resources
 from math import prod
 
+from schedules.cuda.common.expression import BYTES
+from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Buffer, PrimFunc
 
 __all__ = ["TEXT_KERNEL", "ImageMap", "TensorMap", "TextKernel", "text_of"]
@@ -25,7 +27,7 @@ def text_of(package: str, name: str) -> str:
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A 16-bit operand as the copy engine sees it: in boxes of 64 elements (128 bytes, swizzled) by rows.
+    """An operand of 16 or 8 bits as the copy engine sees it: in boxes of 128 bytes, swizzled, by rows.
 
     `dims` are innermost first, and `strides` those of all but the first, in elements; without them the operand is
     contiguous. What lies outside reads as zero.
@@ -40,17 +42,18 @@ class TensorMap:
         """Return the call that encodes it; see cuTensorMapEncodeTiled in the CUDA driver API."""
         rank = len(self.dims)
         strides = self.strides or tuple(prod(self.dims[:axis]) for axis in range(1, rank))
-        box = (64, self.rows, *(1,) * (rank - 2))
+        size = dtype_bytes(str(self.buffer.dtype))
+        box = (128 // size, self.rows, *(1,) * (rank - 2))
         # Steps of one, no interleaving, 128-byte swizzle, 256-byte L2 sectors, zeros outside.
-        rest = (*self.dims, *(stride * 2 for stride in strides), *box, *(1,) * rank, 0, 3, 3, 0)
+        rest = (*self.dims, *(stride * size for stride in strides), *box, *(1,) * rank, 0, 3, 3, 0)
         numbers = ", ".join(map(str, rest))
-        encode = f'T.call_packed("runtime.cuTensorMapEncodeTiled", {name}, "{self.buffer.dtype}", {rank}'
+        encode = f'T.call_packed("runtime.cuTensorMapEncodeTiled", {name}, "{_mapped(self.buffer)}", {rank}'
         return f"{encode}, {pointer}.data, {numbers})\n"
 
 
 @dataclass(frozen=True)
 class ImageMap:
-    """A 16-bit operand of four dims as the copy engine sees it: boxes of 64 elements of the first, and of the others.
+    """An operand of 16 or 8 bits and four dims as the copy engine sees it: boxes of 128 bytes of the first dim.
 
     `dims` are innermost first, in elements; `strides` are those of the last three, in bytes: they may overlap. A box
     has `box` elements of the last three dims, `steps` apart. What lies outside reads as zero.
@@ -64,13 +67,21 @@ class ImageMap:
 
     def text(self, name: str, pointer: str) -> str:
         """Return the call that encodes it; a box is given as what it spans."""
-        spans = [64, *(count * step for count, step in zip(self.box, self.steps, strict=True))]
+        spans = [
+            128 // dtype_bytes(str(self.buffer.dtype)),
+            *(count * step for count, step in zip(self.box, self.steps, strict=True)),
+        ]
         numbers = ", ".join(map(str, [*self.dims, *self.strides, *spans, 1, *self.steps]))
-        dtype = str(self.buffer.dtype)
+        dtype = _mapped(self.buffer)
         return (
             f'T.call_packed("runtime.cuTensorMapEncodeTiled", {name}, "{dtype}", 4, {pointer}.data, {numbers}, '
             "0, 3, 3, 0)\n"
         )
+
+
+def _mapped(buffer: Buffer) -> str:
+    """The dtype that a map is encoded with: the copy engine has no signed bytes."""
+    return "uint8" if str(buffer.dtype) in BYTES else str(buffer.dtype)
 
 
 @dataclass(frozen=True)

@@ -155,7 +155,7 @@ def kernel(strip: Strip, gpu: Gpu) -> TextKernel:
     }  # fmt: skip
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
     types = f"typedef {C_TYPES[str(conv.out.dtype)]} Out;\nusing namespace hopper;\n"
-    body = f"{constants}{types}{conv.epilogue}{multiply(strip.columns, conv.dtype, False)}"
+    body = f"{constants}{types}{conv.epilogue}{multiply(strip.columns, (conv.dtype, conv.dtype), False)}"
     source = (
         f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{body}"
         f"{text_of('schedules.cuda.conv', 'lines.cuh')}}}\n{_entry(conv)}"

@@ -1,4 +1,7 @@
-"""What a PrimFunc multiplies: `out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])` with 16-bit operands."""
+"""What a PrimFunc multiplies: `out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`.
+
+The operands are 16-bit floats or bytes.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from schedules.cuda.common.epilogue import Axes, epilogue_of
-from schedules.cuda.common.expression import LOW, Unsupported
+from schedules.cuda.common.expression import BYTES, LOW, Unsupported
+from schedules.cuda.gemm.compute import takes_bytes
 from schedules.ir import contraction, tir
 from schedules.ir.contraction import Contraction
+from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Buffer, Expr, PrimFunc, Var
 from schedules.template import Declined
 
@@ -45,8 +50,18 @@ class Gemm:
 
     @property
     def dtype(self) -> str:
-        """The operands' dtype, float16 or bfloat16."""
+        """A's dtype: float16 or bfloat16, which is B's too, or int8 or uint8, where B has either."""
         return str(self.a.dtype)
+
+    @property
+    def of_bytes(self) -> bool:
+        """Whether bytes are multiplied, and summed in int32; floats are summed in fp32."""
+        return self.dtype in BYTES
+
+    @property
+    def atom(self) -> int:
+        """Elements of an operand's row in the 128 bytes that the copy engine takes at once."""
+        return 128 // dtype_bytes(self.dtype)
 
     def is_whole(self, operand: Buffer) -> bool:
         """Return whether an operand of what is fused is as large as the result."""
@@ -58,25 +73,26 @@ class Gemm:
 
 
 def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
-    """Return the product in `func`, or why it is none that the tensor cores take; `ragged`: of any sizes."""
+    """Return the product in `func`, or why it is none that the tensor cores take; `ragged`: of floats, of any sizes."""
     parameters = [param for param in func.params if tirx.is_buffer_var(param)]
     if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
         return Declined("its sizes are symbolic")
     found = contraction.find(func)
     if isinstance(found, Declined):
         return found
-    operands = [_operand(value) for value in (found.left, found.right)]
+    kinds = LOW if ragged or found.dtype != "int32" else BYTES
+    operands = [_operand(value, kinds) for value in (found.left, found.right)]
     if any(operand is None for operand in operands):
-        return Declined("its operands are not plain elements of 16-bit floats")
+        return Declined("its operands are not plain elements of 16-bit floats" + ("" if ragged else " or bytes"))
     a, b = (operand for operand in operands if operand is not None)
     if not all(any(load.source.same_as(buffer) for buffer in parameters) for load in (a, b)):
         return Declined("an operand is computed in the same PrimFunc")
     sizes = [int(found.size(axes)) for axes in (found.b, found.m, found.n, found.k)]
-    if str(a.source.dtype) != str(b.source.dtype):
+    if str(a.source.dtype) != str(b.source.dtype) and kinds is LOW:
         return Declined("its operands have two dtypes")
     batch, m, n, k = sizes
-    if not ragged and (n % 8 or k % 8):
-        return Declined("its columns or its sums are not in multiples of 8, which the copy engine needs")
+    if not ragged and (n % 8 or k % 8 or (kinds is BYTES and not takes_bytes(k, n))):
+        return Declined("its columns or its sums are not in multiples of 8, which the copy engine needs: 16 of bytes")
     if batch * max(m * k, k * n, m * n) >= _MAX_ELEMENTS:
         return Declined("an operand has 2^31 elements or more")
     if not _is_row_major(a, found, (*found.b, *found.m, *found.k)):
@@ -84,6 +100,8 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     n_major = _is_row_major(b, found, (*found.b, *found.k, *found.n))
     if not n_major and not _is_row_major(b, found, (*found.b, *found.n, *found.k)):
         return Declined("the right operand is stored neither by rows nor by columns")
+    if n_major and kinds is BYTES:
+        return Declined("the right operand is bytes by rows, which the tensor cores do not turn")
     axes = Axes(found.b, found.m, found.n, found.extents, found.origin)
     try:
         fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0)
@@ -94,11 +112,11 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     )  # fmt: skip
 
 
-def _operand(value: Expr) -> TensorLoad | None:
-    """The load behind `cast(load)`, of a 16-bit float."""
+def _operand(value: Expr, kinds: Sequence[str]) -> TensorLoad | None:
+    """The load behind `cast(load)`, of one of the dtypes `kinds`."""
     while isinstance(value, tirx.Cast):
         value = value.value
-    return value if isinstance(value, TensorLoad) and str(value.source.dtype) in LOW else None
+    return value if isinstance(value, TensorLoad) and str(value.source.dtype) in kinds else None
 
 
 def _is_row_major(load: TensorLoad, c: Contraction, axes: Sequence[Var]) -> bool:

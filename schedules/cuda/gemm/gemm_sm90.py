@@ -1,15 +1,16 @@
-"""Template `cuda.gemm_sm90`: products of 16-bit floats on Hopper's tensor cores, operands by the copy engine.
+"""Template `cuda.gemm_sm90`: products of 16-bit floats and of bytes on Hopper's tensor cores.
 
 A persistent kernel with a producer warp and one or two consumer warpgroups (wgmma, TMA, mbarriers, clusters), after
-CUTLASS's `sm90` collectives: the algorithm is `kernel.cuh`. The sums are fp32; what is fused with the product is done
-on them in registers.
+CUTLASS's `sm90` collectives: the algorithm is `kernel.cuh`. The sums are fp32, of bytes int32; what is fused with the
+product is done on them in registers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from schedules.cuda.common.expression import C_TYPES, LOW
+from schedules.cuda.common.epilogue import pair_type
+from schedules.cuda.common.expression import BYTES, C_TYPES, LOW
 from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.gemm.form import Gemm, match
@@ -21,12 +22,15 @@ from schedules.template import Choices, Declined, Parameters
 __all__ = ["GemmSm90", "multiply", "source"]
 
 
-class GemmSm90(HopperTemplate[Gemm]):
-    """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, static sizes.
+_KINDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8"}
 
-    Parameters: `rows` and `columns` of the tile, `atoms` of 64 in a step of the sum, `splits` (0: two warpgroups in
-    turns; 2 and 4: CTAs of a cluster share the sum), `cluster` of CTAs that share B, `group` of rows of tiles, `ahead`
-    (1: what is fused with a tile is brought into L2 a tile earlier), `share` (2: two CTAs an SM where they fit).
+
+class GemmSm90(HopperTemplate[Gemm]):
+    """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, of bytes by columns.
+
+    Parameters: `rows` and `columns` of the tile, `atoms` of 128 bytes in a step of the sum, `splits` (0: two warpgroups
+    in turns; 2 and 4: CTAs of a cluster share the sum), `cluster` of CTAs that share B, `group` of rows of tiles,
+    `ahead` (1: what is fused with a tile comes into L2 a tile earlier), `share` (2: two CTAs an SM where they fit).
     """
 
     name = "cuda.gemm_sm90"
@@ -80,7 +84,8 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     constants = {
         "TILE_M": tile.rows, "TILE_N": tile.columns, "K_ATOMS": atoms, "STAGES": stages,
         "CONSUMERS": tile.consumers, "CLUSTER_M": tile.cluster, "SPLITS": tile.parts, "GROUP_M": tile.group,
-        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch, **(numbers or {}),
+        "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch, "ATOM_K": gemm.atom,
+        **(numbers or {}),
     }  # fmt: skip
     switches = {
         "PING_PONG": tile.ping_pong, "N_MAJOR": gemm.n_major, "BY_TMA": by_tma,
@@ -89,26 +94,35 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     }  # fmt: skip
     lines = [f"constexpr int {name} = {value};\n" for name, value in constants.items()]
     lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
-    lines.append(f"typedef {C_TYPES[str(gemm.out.dtype)]} Out;\nusing namespace hopper;\n")
+    sums, out = "int32" if gemm.of_bytes else "float32", str(gemm.out.dtype)
+    types = {"Sum": C_TYPES[sums], "Sums": pair_type(sums), "Out": C_TYPES[out], "Done": pair_type(out)}
+    lines += [f"typedef {of} {name};\n" for name, of in types.items()]
+    lines.append("using namespace hopper;\n")
     if tile.ahead:  # the compiler takes a prefetch for something that may write
         lines.append("using constant::load;\nusing constant::load_pair;\n")
-    parts = [*lines, gemm.epilogue, multiply(tile.columns, gemm.dtype, gemm.n_major), rows]
+    parts = [*lines, gemm.epilogue, multiply(tile.columns, (gemm.dtype, str(gemm.b.dtype)), gemm.n_major), rows]
     parts += [text_of("schedules.cuda.gemm", name) for name in ("tiles.cuh", "kernel.cuh")]
     instructions = text_of("schedules.cuda.common", "hopper.cuh")
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{_entry(gemm, by_tma)}"
 
 
-def multiply(columns: int, dtype: str, n_major: bool) -> str:
-    """Return the text of one wgmma, its sums named one by one: `d[64, columns] (+)= a[64, 16] * b[16, columns]`."""
+def multiply(columns: int, dtypes: tuple[str, str], n_major: bool) -> str:
+    """Return the text of one wgmma, its sums named one by one: `d[64, columns] (+)= a[64, s] * b[s, columns]`.
+
+    s, the elements of 32 bytes, is 16 of floats and 32 of bytes.
+    """
     count = columns // 2
-    kind = "bf16" if dtype == "bfloat16" else "f16"
+    a, b = (_KINDS[dtype] for dtype in dtypes)
+    of_bytes = dtypes[0] in BYTES
+    shape, sums = (f"m64n{columns}k32", "s32") if of_bytes else (f"m64n{columns}k16", "f32")
+    rest = "p" if of_bytes else f"p, 1, 1, 0, {int(n_major)}"
     registers = ", ".join(f"%{i}" for i in range(count))
-    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    outputs = ", ".join(f'"+{"r" if of_bytes else "f"}"(d[{i}])' for i in range(count))
     return (
-        f"DEV void multiply(float (&d)[{count}], uint64_t a, uint64_t b, int adds) {{\n"
+        f"DEV void multiply({'int' if of_bytes else 'float'} (&d)[{count}], uint64_t a, uint64_t b, int adds) {{\n"
         f'  asm volatile("{{\\n.reg .pred p;\\nsetp.ne.b32 p, %{count + 2}, 0;\\n"\n'
-        f'    "wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{registers}}}, "\n'
-        f'    "%{count}, %{count + 1}, p, 1, 1, 0, {int(n_major)};\\n}}\\n"\n'
+        f'    "wgmma.mma_async.sync.aligned.{shape}.{sums}.{a}.{b} {{{registers}}}, "\n'
+        f'    "%{count}, %{count + 1}, {rest};\\n}}\\n"\n'
         f'    : {outputs} : "l"(a), "l"(b), "r"(adds));\n}}\n'
     )
 

@@ -1,15 +1,17 @@
-// A persistent warp-specialized GEMM: C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n]), fp32 sums.
+// A persistent warp-specialized GEMM: C[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n]); sums of floats are
+// fp32, those of bytes int32.
 // One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
 // Its namespace has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M, SPLITS, PING_PONG,
-// MOVES_REGISTERS, GROUP_M, BY_TMA, AHEAD, SHARES), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, the type Out),
+// MOVES_REGISTERS, GROUP_M, BY_TMA, AHEAD, SHARES), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, ATOM_K, the types
+// Sum and Out),
 // Operands, `epilogue`, `bring_operands` and `multiply`, and what a row is (`rows.cuh`, `pixels.cuh`): ROW_TILES,
 // COPIED_ROWS, STORES_WHOLE_TILES, `row_at`, `copy_rows`, `store_rows` and `column_of`.
 
-constexpr int TILE_K = K_ATOMS * 64;
+constexpr int TILE_K = K_ATOMS * ATOM_K;  // an atom is 128 bytes of a row
 constexpr int CLUSTER = CLUSTER_M * SPLITS;
 constexpr int WARPGROUP_ROWS = PING_PONG ? TILE_M / 64 : TILE_M / 64 / CONSUMERS;  // in units of 64
-constexpr int A_BYTES = TILE_M * TILE_K * 2, B_BYTES = TILE_N * TILE_K * 2, STAGE_BYTES = A_BYTES + B_BYTES;
-constexpr int STEP_BYTES = COPIED_ROWS * TILE_K * 2 + B_BYTES;  // that a step of the ring waits for
+constexpr int A_BYTES = TILE_M * K_ATOMS * 128, B_BYTES = TILE_N * K_ATOMS * 128, STAGE_BYTES = A_BYTES + B_BYTES;
+constexpr int STEP_BYTES = COPIED_ROWS * K_ATOMS * 128 + B_BYTES;  // that a step of the ring waits for
 constexpr bool STORES_TOGETHER = STORES_WHOLE_TILES && !PING_PONG && CONSUMERS > 1;
 constexpr int STORERS = STORES_TOGETHER ? CONSUMERS * 128 : 128;  // threads that fill what one copy stores
 constexpr int CHUNK_BYTES = WARPGROUP_ROWS * 64 * 128;  // 64 columns of a warpgroup's rows of C
@@ -22,8 +24,8 @@ constexpr int K_TILES = (SIZE_K + TILE_K - 1) / TILE_K, K_TILES_EACH = (K_TILES 
 
 // Beyond the edge nobody stores the result, and there is nothing to read: the last element is read in its place, which
 // takes no branch, so that the loads of many columns are in flight together.
-DEV float2 finish(const float* sums, int b, int m, int n, const Operands& operands) {
-  return epilogue(make_float2(sums[0], sums[1]), b, min(m, SIZE_M - 1), min(n, SIZE_N - 2), operands);
+DEV Done finish(const Sum* sums, int b, int m, int n, const Operands& operands) {
+  return epilogue(Sums{sums[0], sums[1]}, b, min(m, SIZE_M - 1), min(n, SIZE_N - 2), operands);
 }
 
 DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, const TensorMap* map_c, Out* C,
@@ -116,7 +118,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     if (SPLITS > 1 && CLUSTER_M == 1) cluster_wait();
   } else {
     if (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    float acc[WARPGROUP_ROWS][TILE_N / 2];
+    Sum acc[WARPGROUP_ROWS][TILE_N / 2];
     stage = 0;
     phase = 0;
     const int thread = tid & 127;
@@ -133,7 +135,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
 #pragma unroll
       for (int i = 0; i < WARPGROUP_ROWS; i++)
 #pragma unroll
-        for (int j = 0; j < TILE_N / 2; j++) acc[i][j] = 0.f;
+        for (int j = 0; j < TILE_N / 2; j++) acc[i][j] = 0;
     }
     const int store_barrier = STORES_TOGETHER ? 1 : 1 + warpgroup;
     const bool stores = STORES_TOGETHER ? tid == 0 : thread == 0;
@@ -201,7 +203,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
             for (int i = 0; i < WARPGROUP_ROWS; i++)
 #pragma unroll
               for (int j = 0; j < group; j++) {
-                const float* v = &acc[i][(q * group + j) * 4];
+                const Sum* v = &acc[i][(q * group + j) * 4];
                 const int at = ((slot * WARPGROUP_ROWS + i) * group + j) * (CONSUMERS * 128) + tid;
                 send(to + at * 16, bar, v[0], v[1], v[2], v[3]);
               }
@@ -214,18 +216,15 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
             for (int i = 0; i < WARPGROUP_ROWS; i++)
 #pragma unroll
               for (int j = 0; j < group; j++) {
-                const float* own = &acc[i][(q * group + j) * 4];
-                float4 sum = make_float4(own[0], own[1], own[2], own[3]);
+                const Sum* own = &acc[i][(q * group + j) * 4];
+                Sum sum[4] = {own[0], own[1], own[2], own[3]};
 #pragma unroll
                 for (int p = 0; p < SPLITS - 1; p++) {
-                  float x, y, z, w;
                   const int at = ((p * WARPGROUP_ROWS + i) * group + j) * (CONSUMERS * 128) + tid;
-                  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                               : "=f"(x), "=f"(y), "=f"(z), "=f"(w) : "r"(partials + at * 16));
-                  sum.x += x; sum.y += y; sum.z += z; sum.w += w;
+                  add_from(partials + at * 16, sum);
                 }
-                acc[i][j * 4] = sum.x; acc[i][j * 4 + 1] = sum.y;
-                acc[i][j * 4 + 2] = sum.z; acc[i][j * 4 + 3] = sum.w;
+#pragma unroll
+                for (int e = 0; e < 4; e++) acc[i][j * 4 + e] = sum[e];
               }
           }
       }
@@ -242,7 +241,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
 #pragma unroll
             for (int p = 0; p < 16; p++) {
               const int n = n0 + c * 64 + p / 2 * 8 + quad;
-              const float2 f = finish(&acc[i][c * 32 + p * 2], tile.b, m[p & 1], n, operands);
+              const Done f = finish(&acc[i][c * 32 + p * 2], tile.b, m[p & 1], n, operands);
               pairs[i][p] = pack<Out>(f.x, f.y);
             }
           }
@@ -269,7 +268,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
 #pragma unroll
           for (int j = 0; j < blocks; j += batch) {
             const int n = n0 + (first_block + j) * 8 + quad;
-            float2 done[batch * 2];
+            Done done[batch * 2];
 #pragma unroll
             for (int p = 0; p < batch * 2; p++)
               done[p] = finish(&acc[i][j * 4 + p * 2], tile.b, m[p & 1], n + p / 2 * 8, operands);
@@ -277,7 +276,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
             for (int p = 0; p < batch * 2; p++) {
               const int at_m = m[p & 1], at_n = n + p / 2 * 8;
               if (at_m < SIZE_M && at_n < SIZE_N)
-                store_pair<Out>(C + (tile.b * SIZE_M + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
+                store_pair(C + (tile.b * SIZE_M + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
             }
           }
         }

@@ -7,14 +7,14 @@ constexpr bool STORES_WHOLE_TILES = false;
 
 struct Column { int k, b; };
 
-// Where 64 columns of A and rows of B begin in the map of B.
-DEV Column column_of(int atom, int b) { return {atom * 64, b}; }
+// Where an atom of columns of A and rows of B begins in the map of B.
+DEV Column column_of(int atom, int b) { return {atom * ATOM_K, b}; }
 
 // The row of C that row `row` of a tile is; one beyond SIZE_M is not stored.
 DEV int row_at(int tile, int row) { return tile * TILE_M + row; }
 
 DEV void copy_rows(uint32_t to, const TensorMap* map, uint32_t bar, int atom, int tile, int b) {
-  load_tile(to, map, bar, atom * 64, tile * TILE_M, b);
+  load_tile(to, map, bar, atom * ATOM_K, tile * TILE_M, b);
 }
 
 DEV void store_rows(const TensorMap* map, uint32_t from, int n, int tile, int row, int b) {

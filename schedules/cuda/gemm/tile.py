@@ -26,7 +26,7 @@ _CLEARLY = 0.9
 
 @dataclass(frozen=True)
 class Tile:
-    """`rows` x `columns` of the result, `atoms` x 64 of the sum a step; B shared by `cluster` CTAs above each other.
+    """`rows` x `columns` of the result, `atoms` x 128 bytes of the operands' rows a step; B shared by `cluster` CTAs.
 
     `ahead`: the operands of the epilogue come into L2 while the tile before is computed. `share`: the CTAs that an SM
     shall hold, so that one loads or stores while another multiplies, and the next kernel's come in early.
@@ -143,8 +143,8 @@ class Tile:
 
     def _main(self, gemm: Gemm, gpu: Gpu, loads: float) -> float:
         """The cycles of a tile's sum. Three warpgroups were as slow as if each met the barriers of a step alone."""
-        steps = ceil(ceil(gemm.k / 64) / self.parts)
-        products = self.rows * self.columns * 64 / 2048
+        steps = ceil(ceil(gemm.k / gemm.atom) / self.parts)
+        products = self.rows * self.columns * 64 / 2048  # as many cycles for twice as many bytes
         barriers = gpu.tile_step_cycles * (3 if self.rows > 128 else 1) / self.atoms
         return steps * (max(products, loads) + barriers)
 
@@ -162,7 +162,7 @@ def refusal(tile: Tile) -> str:
 def choices(gemm: Gemm) -> Choices:
     """Return the space: every combination fits but those of `refusal`, and is right."""
     columns = tuple(size for size in (64, 128, 192, 256) if size == 64 or gemm.n > size - 64)
-    steps = -(-gemm.k // 64)
+    steps = -(-gemm.k // gemm.atom)
     return {
         "rows": (64, 128, 192) if gemm.m > 128 else (64, 128) if gemm.m > 64 else (64,),
         "columns": columns,

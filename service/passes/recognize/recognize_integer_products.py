@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -34,15 +35,18 @@ class RecognizeIntegerProducts:
     DequantizeLinear around an operator say (and torch's `quantized_decomposed`), the second QLinearMatMul and
     MatMulInteger. The integers are exact; the floats of the first were rounded once a product, and now once a sum.
     On `cpu` the first is done only where products of bytes are faster than those of floats, which have their weights
-    dequantized at compile time; without one it is done.
+    dequantized at compile time; without one it is done. `takes` says of a product's depth and columns whether there is
+    a template for it; without it there is one for all.
     """
 
-    def __init__(self, cpu: Cpu | None = None) -> None:
+    def __init__(self, cpu: Cpu | None = None, takes: Callable[[int, int], bool] | None = None) -> None:
         self.floats_too = cpu is None or planning.multiplies_faster(cpu, ("uint8", "int8"), "float32")
+        self.takes = takes or (lambda depth, columns: True)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with integer products; the same object if it has none."""
-        return rewrite_calls(module, {"matmul": partial(_product, floats_too=self.floats_too)})
+        rule = partial(_product, floats_too=self.floats_too, takes=self.takes)
+        return rewrite_calls(module, {"matmul": rule})
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,9 @@ class _Left:
     scale: relax.Expr | None
 
 
-def _product(call: relax.Call, scope: Scope, *, floats_too: bool) -> relax.Expr | None:
+def _product(
+    call: relax.Call, scope: Scope, *, floats_too: bool, takes: Callable[[int, int], bool]
+) -> relax.Expr | None:
     dtype = str(call.ty.dtype)
     if dtype == "float32" and not floats_too:
         return None
@@ -64,6 +70,8 @@ def _product(call: relax.Call, scope: Scope, *, floats_too: bool) -> relax.Expr 
     weights, scale = right
     data_dtype = str(left.data.ty.dtype)
     if left.data.ty.ndim < 2 or planning.matmul_dtypes(data_dtype, "int8", "int32") is None:
+        return None
+    if not takes(*weights.shape):
         return None
     total = _sum(left, weights, scope)
     if left.scale is None:

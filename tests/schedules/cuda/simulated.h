@@ -16,12 +16,18 @@ using std::min;
 #define __forceinline__ inline
 #define DEV inline
 struct uint2 { unsigned x, y; };
+struct int2 { int x, y; };
+struct char2 { signed char x, y; };
+struct uchar2 { unsigned char x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
 struct float4 { float x, y, z, w; };
 struct ulonglong2 { unsigned long long x, y; };
 static uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 static uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+static int2 make_int2(int x, int y) { return {x, y}; }
+static char2 make_char2(signed char x, signed char y) { return {x, y}; }
+static uchar2 make_uchar2(unsigned char x, unsigned char y) { return {x, y}; }
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 template <class T> static T __ldg(const T* from) { return *from; }

@@ -1,0 +1,41 @@
+"""Products of bytes with constant weights, which the tensor cores read by columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax
+
+from schedules.cuda.gemm.compute import by_columns, takes_bytes
+from service.passes.common.constants import array_of, constant
+from service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
+
+__all__ = ["BytesByColumns"]
+
+_BYTES = ("int8", "uint8")
+
+
+@tvm.transform.module_pass(opt_level=0, name="BytesByColumns")
+class BytesByColumns:
+    """`C = A @ B` of bytes, summed in int32, with a constant `B[K, N]` reads it as `[N, K]`, turned here.
+
+    wgmma turns 16-bit operands while it reads them, and no bytes.
+    """
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """Return the module with turned weights; the same object if it has none."""
+        return rewrite_calls(module, {"matmul": _turned})
+
+
+def _turned(call: relax.Call, scope: Scope) -> relax.Expr | None:
+    data, weight = call.args[0], scope.value(call.args[1])
+    if str(call.ty.dtype) != "int32" or not is_tensor_constant(weight) or weight.ty.ndim != 2:
+        return None
+    if str(data.ty.dtype) not in _BYTES or str(weight.ty.dtype) not in _BYTES or data.ty.ndim < 2:
+        return None
+    array = array_of(weight)
+    if not takes_bytes(*array.shape):
+        return None
+    return scope.emit_te(by_columns, data, constant(np.ascontiguousarray(array.T)), name="matmul", attrs={})
