@@ -263,7 +263,7 @@ def _is_within(expr: Expr, dtype: str) -> bool:
     low, high = expr.a.b, expr.b
     if not isinstance(low, tirx.FloatImm) or not isinstance(high, tirx.FloatImm):
         return False
-    return tirx.min_value(dtype).value <= low.value and high.value <= tirx.max_value(dtype).value
+    return bool(tirx.min_value(dtype).value <= low.value and high.value <= tirx.max_value(dtype).value)
 
 
 def _constant(expr: Expr) -> str:

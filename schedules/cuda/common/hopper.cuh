@@ -188,6 +188,23 @@ template <> DEV void store_pair<float>(float* to, float x, float y) { *(float2*)
 DEV void store_pair(int* to, int x, int y) { *(int2*)to = make_int2(x, y); }
 DEV void store_pair(signed char* to, int x, int y) { *(char2*)to = make_char2(x, y); }
 DEV void store_pair(unsigned char* to, int x, int y) { *(uchar2*)to = make_uchar2(x, y); }
+// Four numbers as bytes, the first lowest.
+template <class Pair> DEV uint32_t pack_bytes(Pair low, Pair high) {
+  const uint32_t first = __byte_perm((int)low.x, (int)low.y, 0x0040);
+  const uint32_t second = __byte_perm((int)high.x, (int)high.y, 0x0040);
+  return __byte_perm(first, second, 0x5410);
+}
+// Four neighbouring lanes have two bytes of each of four blocks of eight: `low` of the first two, `high` of the others.
+// Returns the eight bytes of the block that has the lane's number, in the order of the lanes.
+DEV uint2 turned(uint32_t low, uint32_t high) {
+  const bool is_upper = threadIdx.x & 2, is_odd = threadIdx.x & 1;
+  const uint32_t got = __shfl_xor_sync(0xffffffff, is_upper ? low : high, 2), kept = is_upper ? high : low;
+  const uint32_t left = is_upper ? got : kept, right = is_upper ? kept : got;  // of lanes 0 and 1, of lanes 2 and 3
+  const uint32_t mine = __byte_perm(left, right, is_odd ? 0x7632 : 0x5410);
+  const uint32_t theirs = __shfl_xor_sync(0xffffffff, __byte_perm(left, right, is_odd ? 0x5410 : 0x7632), 1);
+  return is_odd ? make_uint2(__byte_perm(theirs, mine, 0x5410), __byte_perm(theirs, mine, 0x7632))
+                : make_uint2(__byte_perm(mine, theirs, 0x5410), __byte_perm(mine, theirs, 0x7632));
+}
 
 template <int BYTES> struct Raw;
 template <> struct Raw<1> { typedef unsigned char type; typedef unsigned short pair; };

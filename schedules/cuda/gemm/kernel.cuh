@@ -272,11 +272,24 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
 #pragma unroll
             for (int p = 0; p < batch * 2; p++)
               done[p] = finish(&acc[i][j * 4 + p * 2], tile.b, m[p & 1], n + p / 2 * 8, operands);
+            if constexpr (sizeof(Out) == 1 && batch == 4) {
+              // A thread has two bytes in each of four blocks of columns; then all eight of one, so that the four
+              // threads of a row store the 32 bytes of a sector.
+              const int at_n = n0 + (first_block + j + (lane & 3)) * 8;
 #pragma unroll
-            for (int p = 0; p < batch * 2; p++) {
-              const int at_m = m[p & 1], at_n = n + p / 2 * 8;
-              if (at_m < SIZE_M && at_n < SIZE_N)
-                store_pair(C + (tile.b * SIZE_M + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
+              for (int half = 0; half < 2; half++) {
+                const uint32_t low = pack_bytes(done[half], done[2 + half]);
+                const uint2 block = turned(low, pack_bytes(done[4 + half], done[6 + half]));
+                const bool is_inside = m[half] < SIZE_M && at_n < SIZE_N;
+                if (is_inside) *(uint2*)(C + (tile.b * SIZE_M + m[half]) * SIZE_N + at_n) = block;
+              }
+            } else {
+#pragma unroll
+              for (int p = 0; p < batch * 2; p++) {
+                const int at_m = m[p & 1], at_n = n + p / 2 * 8;
+                if (at_m < SIZE_M && at_n < SIZE_N)
+                  store_pair(C + (tile.b * SIZE_M + at_m) * SIZE_N + at_n, done[p].x, done[p].y);
+              }
             }
           }
         }

@@ -84,6 +84,12 @@ static void meet(Barrier& barrier) {
 }
 static void __syncthreads() { meet(block_barriers[current->cta]); }
 static void __syncwarp() { meet(warp_barriers[current->at / 32]); }
+static uint32_t __byte_perm(uint32_t x, uint32_t y, uint32_t selector) {
+  const uint64_t both = (uint64_t)y << 32 | x;
+  uint32_t bytes = 0;
+  for (int i = 0; i < 4; i++) bytes |= (uint32_t)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+  return bytes;
+}
 static float __shfl_xor_sync(unsigned, float value, int by) {
   slots[current->at] = value;
   __syncwarp();
