@@ -26,7 +26,7 @@ __all__ = ["Binary", "Job", "compile_kernels"]
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TZ")
 _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "int32": "*i32", "int64": "*i64"}
 _POINTER_BITS = 64
-_BITS = {"i32": 32, "i64": 64, "fp32": 32}
+_BITS = {"i32": 32, "u32": 32, "i64": 64, "u64": 64, "fp32": 32}
 _SHOWN_LINES = 40
 _SHARED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 101: 227, 103: 227}
 """What a block may have, by compute capability (CUDA Programming Guide, technical specifications)."""

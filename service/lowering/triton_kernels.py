@@ -18,7 +18,7 @@ from service.request import TargetSpec
 
 __all__ = ["cuda_modules", "with_triton_kernels"]
 
-_TYPES = {"i32": "int32", "i64": "int64", "fp32": "float32"}
+_TYPES = {"i32": "int32", "u32": "uint32", "i64": "int64", "u64": "uint64", "fp32": "float32"}
 
 
 def with_triton_kernels(module: Any, spec: TargetSpec, folder: Path) -> tuple[Any, list[Binary]]:

@@ -19,6 +19,7 @@ from typing import Any
 
 __all__ = ["main"]
 
+_NUMBERS = ("i32", "i64", "u32", "u64", "fp32")
 _DIVISIBLE = [["tt.divisibility", 16]]
 
 
@@ -75,9 +76,16 @@ def _module(path: Path) -> ModuleType:
     return module
 
 
+def _constants(kernel: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """The constexprs, those with a default too."""
+    known = {each.name: each.default for each in kernel.params if each.is_constexpr and each.has_default}
+    return {**known, **job["constexprs"]}
+
+
 def _given(kernel: Any, job: dict[str, Any]) -> list[str]:
     """The parameters that get the arguments, in order."""
-    return [each.name for each in kernel.params if each.name not in job["constexprs"]]
+    constants = _constants(kernel, job)
+    return [each.name for each in kernel.params if each.name not in constants]
 
 
 def _specialized(kernel: Any, job: dict[str, Any]) -> tuple[dict[str, str], dict[str, Any], dict[Any, Any]]:
@@ -88,7 +96,7 @@ def _specialized(kernel: Any, job: dict[str, Any]) -> tuple[dict[str, str], dict
     `do_not_specialize_on_alignment` hold.
     """
     by_name = {each.name: each for each in kernel.params}
-    given, constants = _given(kernel, job), dict(job["constexprs"])
+    given, constants = _given(kernel, job), _constants(kernel, job)
     if unknown := sorted(set(constants) - set(by_name)):
         raise TypeError(f"{kernel.__name__} has no parameter {', '.join(unknown)}; it has {', '.join(by_name)}")
     if missing := [name for name in given if by_name[name].is_constexpr]:
@@ -100,14 +108,26 @@ def _specialized(kernel: Any, job: dict[str, Any]) -> tuple[dict[str, str], dict
     types: dict[str, str] = dict.fromkeys(constants, "constexpr")
     attributes = {}
     for name, argument in zip(given, job["arguments"], strict=True):
-        parameter, value, types[name] = by_name[name], argument["value"], argument["type"]
+        parameter, value, types[name] = by_name[name], argument["value"], _type(by_name[name], argument["type"])
         if parameter.do_not_specialize or isinstance(value, float):
             continue
-        if value == 1:
+        if value == 1 and not parameter.annotation_type:
             types[name], constants[name] = "constexpr", 1
         elif (value is None or value % 16 == 0) and not parameter.do_not_specialize_on_alignment:
             attributes[(parameter.num,)] = _DIVISIBLE
     return {each.name: types[each.name] for each in kernel.params}, constants, attributes
+
+
+def _type(parameter: Any, given: str) -> str:
+    """What the argument is passed as: a number as the parameter's annotation says, a tensor as what it is."""
+    wanted = parameter.annotation_type or given
+    if given.startswith("*"):
+        if wanted.removeprefix("*k").removeprefix("*") != given[1:]:
+            raise TypeError(f"{parameter.name} is annotated {wanted}, and gets {given}")
+        return f"*k{given[1:]}" if parameter.is_const else given
+    if wanted not in _NUMBERS:
+        raise TypeError(f"{parameter.name} is annotated {wanted}; a number is passed as {', '.join(_NUMBERS)}")
+    return str(wanted)
 
 
 def _parameters(ptx: str, symbol: str) -> list[int]:

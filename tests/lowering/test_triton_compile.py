@@ -75,6 +75,18 @@ def test_a_symbol_is_of_what_the_code_depends_on() -> None:
     )
 
 
+PARAMETERS = "x_ptr, y_ptr, count, one, scale, WIDTH: tl.constexpr"
+ANNOTATED = (
+    "x_ptr: tl.const, y_ptr, count: tl.int64, one: tl.uint32, scale, WIDTH: tl.constexpr, MORE: tl.constexpr = 3"
+)
+
+
+@needs_triton
+def test_annotations_and_defaults_of_the_kernel_hold(tmp_path: Path) -> None:
+    [found] = compile_kernels([job(call(KERNELS.replace(PARAMETERS, ANNOTATED)))], "sm_90a", tmp_path / "triton")
+    assert found.passed == ("*kfp16", "*fp32", "i64", "u32", "fp32")
+
+
 LARGE = """
 import triton
 import triton.language as tl
@@ -98,6 +110,10 @@ REFUSED = {
     "constexprs": (KERNELS.replace("WIDTH", "BLOCK"), r"scaled has no parameter WIDTH; it has x_ptr, .*BLOCK"),
     "another constexpr": (KERNELS.replace("WIDTH:", "MORE: tl.constexpr, WIDTH:"), "needs the constexprs MORE"),
     "arguments": (KERNELS.replace("one, scale,", "scale,"), r"takes 4 arguments \(x_ptr, .*\), given 5"),
+    "an annotation": (
+        KERNELS.replace("one, scale,", "one: tl.int8, scale,"),
+        "one is annotated i8; a number is passed as i32",
+    ),
     "its own process": ("import os\nos._exit(3)\n", r"Triton's process.* ended with status 3"),
 }
 

@@ -24,7 +24,7 @@ from service.request import CompileOptions
 from service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.gpu import needs_gpu
-from tests.passes.graphs import graph
+from tests.passes.graphs import graph, weights
 from tests.triton_kernels import EXAMPLE, KERNELS, call, disassembled, gelu_add, needs_triton, plugin
 
 BOTH = "cuda-sm80,cuda-sm90"
@@ -74,6 +74,21 @@ def test_each_of_several_calls_has_its_numbers(tmp_path: Path) -> None:
     made = library(module, tmp_path, plugin(tmp_path))
     assert len(cubins(made)) == 2
     assert len(set(re.findall(rb"triton_scaled_[0-9a-f]{16}", made))) == 2
+
+
+def test_its_launches_are_in_the_cuda_graph() -> None:
+    """Those between others: what reads an input or writes a result is launched beside it."""
+
+    def layer(x: Any, number: int) -> Any:
+        w, b = (weights(64, 64, seed=2 * number + at, dtype="float16") for at in range(2))
+        return op.add(op.nn.gelu(op.matmul(x, w)), b)
+
+    spec = resolve("cuda-sm90")
+    module = graph(lambda x: layer(layer(layer(x, 0), 1), 2), x=("float16", (64, 64)))
+    made = optimize(module, to_tvm(spec), CompileOptions(), plugins=[load_plugin(EXAMPLE)])
+    ready, _ = finalize(schedule(made.module, spec).module, to_tvm(spec))
+    captured = ready["main_cuda_graph_capture"].script()
+    assert captured.count("gelu_add(") == captured.count("matmul(") == 2
 
 
 @needs_triton
