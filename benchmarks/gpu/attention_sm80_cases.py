@@ -53,7 +53,3 @@ def awkward(count: int, seed: int) -> list[AttentionCase]:
         target = draw.choice(("cuda-sm80", "cuda-sm90"))
         found.append(replace(case, rule=_RULE, queries=queries, parameters=point, target=target))
     return found
-
-
-UNCONFIRMED: tuple[AttentionCase, ...] = (*awkward(60, 200), *TIMED)
-"""No GPU has run it yet."""

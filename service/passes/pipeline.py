@@ -222,7 +222,7 @@ def _cuda_bytes(arch: str) -> list[Any]:
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:
-    is_hopper = arch == _HOPPER  # images in NHWC, attention and bytes have templates for it alone
+    is_hopper = arch == _HOPPER  # images in NHWC have templates for it alone
     return [
         relax.transform.CanonicalizeBindings(),
         *([ImagesLast(job.report)] if is_hopper else []),
@@ -230,7 +230,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),
         SimplifyAlgebra(),
-        *([RecognizeLowAttention(match)] if is_hopper else []),
+        RecognizeLowAttention(match),
         StoreProductsLow(),
         SimplifyAlgebra(),
         FoldConstants(),

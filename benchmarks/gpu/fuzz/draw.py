@@ -39,8 +39,6 @@ SUITES: Mapping[str, Any] = {
 }  # fmt: skip
 """What makes the PrimFunc of each suite's cases."""
 
-_SINCE_SM80 = ("gemm_sm80", "rows", "groups", "moves", "plain", "spread", "depthwise", "max", "sum", "pixels")
-"""Families, and kinds of windows, that have templates for sm_80."""
 _MOST_FLOPS = 1 << 32
 _MOST_CONV_FLOPS = 1 << 30
 """From there on the reference of a convolution is in fp32."""
@@ -76,8 +74,8 @@ def draw(seed: int, index: int) -> Drawn:
     family = chance.choices(list(_FAMILIES), [weight for weight, _, _ in _FAMILIES.values()])[0]
     _, suite, made = _FAMILIES[family]
     case, pointed = made(chance), chance.random() < 0.5
-    older = chance.random() < 0.3 and (family in _SINCE_SM80 or getattr(case, "kind", "") in _SINCE_SM80)
-    return Drawn(seed, index, family, suite, case, pointed, "cuda-sm80" if older else "cuda-sm90")
+    target = "cuda-sm80" if chance.random() < 0.3 else "cuda-sm90"
+    return Drawn(seed, index, family, suite, case, pointed, target)
 
 
 def _gemm(chance: random.Random) -> Case:

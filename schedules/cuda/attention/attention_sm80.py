@@ -40,10 +40,6 @@ class AttentionSm80(AmpereTemplate[Attention]):
         found = match(func)
         return found if isinstance(found, Declined) else packed(found)
 
-    def unconfirmed(self, form: Attention) -> str:
-        """See `HopperTemplate`."""
-        return "no GPU has run it yet"
-
     def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
         return choices(form, gpu)

@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 
 from schedules.cuda import RULES
+from schedules.cuda.attention.attention_sm80 import AttentionSm80
 from schedules.cuda.gemm.gemm_sm80 import GemmSm80
 from schedules.template import Schedule
 from service.passes import optimize
@@ -55,8 +56,7 @@ def test_a_small_resnet_has_kernels_of_templates_only() -> None:
     ], rules
 
 
-def test_a_gpu_before_hopper_has_its_products_side_by_side_as_one() -> None:
-    """Convolutions stay as they are there: the templates that read NHWC are Hopper's."""
+def test_a_gpu_before_hopper_has_its_products_side_by_side_as_one_and_attention_in_one_kernel() -> None:
 
     def net(x: relax.Expr) -> relax.Expr:
         q, k, v = (heads(R.matmul(x, weights(64, 32, seed=seed))) for seed in range(3))
@@ -71,4 +71,5 @@ def test_a_gpu_before_hopper_has_its_products_side_by_side_as_one() -> None:
     made = optimize(graph(net, x=(2, 16, 64)), target, CompileOptions(precision=Precision.FP16))
     funcs = [func for _, func in made.module.functions_items() if isinstance(func, tvm.tirx.PrimFunc)]
     taken = [func for func in funcs if isinstance(GemmSm80().apply(func, target), Schedule)]
-    assert sorted(int(func.params[-1].shape[-1]) for func in taken) == [8, 16, 64, 96]
+    assert sorted(int(func.params[-1].shape[-1]) for func in taken) == [64, 96]
+    assert sum(isinstance(AttentionSm80().apply(func, target), Schedule) for func in funcs) == 1
