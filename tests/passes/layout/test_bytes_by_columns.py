@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tvm
 from tvm.relax import op
 
 from service.lowering import schedule
