@@ -102,8 +102,14 @@ def scaled(x_ptr, y_ptr, count, one, scale, WIDTH: tl.constexpr):
     tl.store(y_ptr + places, total)
 """
 
+HELPED = KERNELS.replace("@triton.jit", "@triton.jit\ndef half(x):\n    return x * nothing\n\n\n@triton.jit").replace(
+    "x * scale", "half(x)"
+)
+
 REFUSED = {
     "a name that is nowhere": (KERNELS.replace("x * scale", "x * scael"), r"kernels\.py:10: NameError.*scael is not"),
+    "in a function that it calls": (HELPED, r"kernels\.py:8: NameError.*nothing is not"),
+    "a shape": (KERNELS.replace("0, WIDTH)", "0, WIDTH - 1)"), r"kernels\.py:8: .*power of 2"),
     "python": (KERNELS.replace("def scaled(", "def scaled(:"), r"kernels\.py:7: SyntaxError"),
     "an import": ("import no_such_module_here\n" + KERNELS, r"kernels\.py:1: ModuleNotFoundError"),
     "not there": (KERNELS.replace("def scaled", "def other"), r"scaled is no @triton\.jit function"),
