@@ -28,10 +28,10 @@ _POINTERS = {"float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32", "int32
 _POINTER_BITS = 64
 _BITS = {"i32": 32, "u32": 32, "i64": 64, "u64": 64, "fp32": 32}
 _SHOWN_LINES = 40
-_SHARED_KIB = {80: 163, 87: 163, 90: 227, 100: 227, 101: 227, 103: 227}
+_SHARED_KIB = {70: 96, 72: 96, 75: 64, 80: 163, 87: 163, 90: 227, 100: 227, 101: 227, 103: 227}
 """What a block may have, by compute capability (CUDA Programming Guide, technical specifications)."""
 _LEAST_SHARED_KIB = 99
-"""That of every other device since sm_80."""
+"""That of every other device since sm_86."""
 _FRONT_END = re.compile(r"\w+: at \d+:\d+:$")
 """How the message of a CompilationError begins; an excerpt of the source and then the reason follow."""
 

@@ -153,10 +153,10 @@ class Operators:
         if kernel is None:
             return None
         target = tvm.target.Target.current(allow_none=True)
-        kind = str(target.kind.name) if target is not None else ""
-        if reason := reason_against(kind, types):
-            if kind == "cuda":
-                self._report.triton_declined[f"triton: {self._plugin.path.stem}.{name}"] = reason
+        if target is None or str(target.kind.name) != "cuda":
+            return None
+        if reason := reason_against(str(target.attrs["arch"]), types):
+            self._report.triton_declined[f"triton: {self._plugin.path.stem}.{name}"] = reason
             return None
         call = triton_call(kernel, self._plugin.path, types)
         return call.prim_func(types_of(types)).with_attr("op_pattern", OPAQUE)

@@ -16,6 +16,8 @@ __all__ = ["TritonKernel", "TritonTensor", "reason_against", "triton_call"]
 
 _DTYPES = ("float16", "bfloat16", "float32", "int32", "int64")
 _OPTIONS = ("num_warps", "num_stages")
+_SPECIFIC_SINCE = 90
+"""From this compute capability on Triton compiles for one device, with the instructions that no later one has."""
 _MOST_PROGRAMS = (2**31 - 1, 65535, 65535)
 """Of a grid, along each axis; CUDA Programming Guide, table of compute capabilities."""
 
@@ -69,10 +71,12 @@ class TritonKernel:
         return path
 
 
-def reason_against(target_kind: str, types: Sequence[Any]) -> str:
-    """Return why a Triton kernel is not for tensors of these Relax types, the result last; empty if it may be."""
-    if target_kind != "cuda":
-        return "the target is no CUDA device"
+def reason_against(arch: str, types: Sequence[Any]) -> str:
+    """Return why a Triton kernel is not for tensors of these Relax types, the result last, on a CUDA device of `arch`;
+    empty if it may be.
+    """
+    if not arch.endswith("a") and int(arch[3:]) >= _SPECIFIC_SINCE:
+        return f"Triton makes code for {arch}a alone, and the target is {arch}"
     if any(not _sizes(each) for each in types):
         shapes = [str(list(each.shape)) if each.shape is not None else "unknown" for each in types if not _sizes(each)]
         return f"it takes sizes that are known at compile time and at least one, not {', '.join(dict.fromkeys(shapes))}"

@@ -47,14 +47,13 @@ def cubins(binary: bytes) -> list[bytes]:
 
 
 @needs_triton
-def test_its_machine_code_is_in_the_library_twice_the_same(tmp_path: Path) -> None:
+def test_its_machine_code_is_in_the_library(tmp_path: Path) -> None:
     """Nothing but the kernel's code: no source of it, and none of the text that stood for it."""
     made = library(gelu_add("float16", 33, 77), tmp_path)
     [image] = cubins(made)
     shown = disassembled(image, tmp_path)
     assert re.search(r"Function : triton_gelu_add_[0-9a-f]{16}", shown) and "LDG" in shown
     assert b"tl.load" not in made and b"__global__" not in made
-    assert library(gelu_add("float16", 33, 77), tmp_path) == made
 
 
 @needs_triton
@@ -64,6 +63,7 @@ def test_it_is_beside_other_kernels(tmp_path: Path) -> None:
     module = graph(lambda x, y: op.add(op.nn.gelu(op.matmul(x, x)), y), x=low, y=low)
     made = library(module, tmp_path)
     assert len(cubins(made)) == 2 and b"triton_gelu_add" in made and b"matmul_kernel" in made
+    assert library(module, tmp_path) == made
 
 
 @needs_triton

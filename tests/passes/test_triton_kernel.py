@@ -77,6 +77,13 @@ def test_without_a_prim_func_the_match_stays(x: Any, said: str, tmp_path: Path) 
     assert name == "triton: mine.scaled" and said in reason
 
 
+def test_a_target_that_triton_makes_no_code_for() -> None:
+    """Its code for sm_90 has instructions of sm_90a, which this target says that no kernel has."""
+    target = to_tvm(resolve('{"kind": "cuda", "arch": "sm_90"}'))
+    made = optimized(gelu_add("float32", 4), EXAMPLE, target)
+    assert calls(made) == [] and "sm_90a alone" in str(made.report.triton_declined)
+
+
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     """On CUDA it is an error of its own; a CPU does not need it."""
     monkeypatch.setattr(triton_kernel, "triton_version", lambda: None)
