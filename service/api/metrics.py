@@ -14,6 +14,7 @@ from service.jobs.backend import Backend
 from service.jobs.database import jobs
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
+from service.jobs.objects.allowance import Watched
 from service.jobs.queue.retention import METRIC
 
 __all__ = ["Metrics"]
@@ -111,7 +112,7 @@ class _OfBackend(Collector):
         yield from self._retention()
         up = GaugeMetricFamily("relaxc_database_up", "Whether the database answers.")
         try:
-            depth, sizes = self._depth(), self._backend.database.sizes()
+            depth, sizes, watched = self._depth(), self._backend.database.sizes(), self._backend.allowance.watched()
         except ServiceError:
             up.add_metric([], 0)
         else:
@@ -128,6 +129,7 @@ class _OfBackend(Collector):
             for part, value in sizes.items():
                 whole.add_metric([part], value)
             yield whole
+            yield from _quotas(watched)
         yield up
 
     def _retention(self) -> Iterator[Metric]:
@@ -146,3 +148,19 @@ class _OfBackend(Collector):
     def _depth(self) -> dict[tuple[JobKind, State], int]:
         with self._backend.database.read() as connection:
             return jobs.depth(connection)
+
+
+def _quotas(watched: Watched) -> Iterator[Metric]:
+    """Nobody is named: who may read the metrics is not told what another owner has."""
+    for name, help, value in (
+        ("relaxc_uploads", "Uploads that are on their way, of all owners; at most a minute old.", watched.uploads),
+        ("relaxc_upload_bytes", "Room that quotas keep for them.", watched.upload_bytes),
+    ):
+        gauge = GaugeMetricFamily(name, help)
+        gauge.add_metric([], value)
+        yield gauge
+    help = "Owners that have at least this share of what they may have; at most a minute old."
+    owners = GaugeMetricFamily("relaxc_quota_owners", help, labels=["quota", "share"])
+    for (quota, share), count in watched.owners_at.items():
+        owners.add_metric([quota, f"{share:g}"], count)
+    yield owners

@@ -192,6 +192,22 @@ class UploadProgress(BaseModel):
     total: int
 
 
+class BegunUpload(BaseModel):
+    """An upload that is on its way: the quota has room for all of it."""
+
+    sha256: Digest
+    total: int = Field(description="The bytes of the whole.")
+    touched: Time = Field(description="When its last byte came.")
+    expires: Time | None = Field(description="When it is dropped if nobody goes on with it.")
+    links: Links
+
+
+class BegunUploads(BaseModel):
+    """Uploads that are on their way, the newest first."""
+
+    uploads: list[BegunUpload]
+
+
 class RecordSet(BaseModel):
     """Tuning records in the form of docs/tuning.md."""
 

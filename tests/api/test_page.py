@@ -332,6 +332,18 @@ def test_a_model_that_is_there_is_compiled_again_and_removed(tab: Tab) -> None:
     tab.page.locator(".models a", has_text="kept.onnx").wait_for(state="detached")
 
 
+def test_quotas_and_an_upload_that_takes_of_them_are_seen_and_dropped(tab: Tab, compiling: RunningServer) -> None:
+    part = {"Content-Range": f"bytes 0-9/{3 << 20}"}
+    sent = compiling.client.put(f"/v1/uploads/{'ab' * 32}", content=b"0123456789", headers=part)
+    assert sent.status_code == 202
+    tab.open("/#/quotas")
+    tab.see(".owner th", "Hours of tuning in 30 days")
+    tab.see(".owner td", "3 MiB")
+    tab.page.get_by_role("button", name="Drop abababababab").click()
+    tab.see(".owner .empty")
+    assert compiling.client.get("/v1/uploads").json() == {"uploads": []}
+
+
 @pytest.mark.slow
 def test_a_server_with_keys_asks_for_one_and_keeps_it_for_the_tab(
     browser: Any, start: Callable[..., RunningServer], tmp_path: Path

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ from service.errors import StorageQuotaExceeded
 from tests.api.conftest import BY_SEED, RunningServer, make_onnx
 from tests.api.jobs import options_of
 from tests.jobs.entries import seed_of
+from tests.waiting import until
 
 MIB = 1 << 20
 
@@ -106,6 +107,65 @@ def test_uploads_that_are_on_their_way_have_their_room(ann: httpx.Client) -> Non
     refused = ann.put(f"/v1/uploads/{digest}", content=data[10:], headers=rest)
     assert refused.json()["code"] == "unknown-format"
     assert quotas(ann)["bytes"]["used"] == 0
+
+
+def test_an_upload_that_was_begun_is_listed_and_dropped(server: RunningServer, ann: httpx.Client) -> None:
+    sha256, size = "c" * 64, 2 * MIB
+    here = f"/v1/uploads/{sha256}"
+    part = {"Content-Range": f"bytes 0-9/{size}"}
+    assert ann.put(here, content=b"0123456789", headers=part).status_code == 202
+    [row] = ann.get("/v1/uploads").json()["uploads"]
+    assert (row["sha256"], row["total"], row["links"]["self"]) == (sha256, size, here)
+    assert row["touched"] < row["expires"]
+    assert quotas(ann)["bytes"]["used"] == size
+    assert server.client.delete(here).status_code == 204  # an admin's own, who has none
+    assert quotas(ann)["bytes"]["used"] == size
+    for _ in range(2):
+        assert ann.delete(here).status_code == 204
+    assert (quotas(ann)["bytes"]["used"], ann.get("/v1/uploads").json()) == (0, {"uploads": []})
+    assert ann.head(here).headers["upload-offset"] == "0"
+    assert list((server.cache / "blobs" / "uploads").glob(f"*/{sha256}*")) == []
+    assert ann.put(here, content=b"9", headers={"Content-Range": f"bytes 0-0/{3 * MIB}"}).status_code == 202
+    ann.delete(here)
+
+
+def test_no_upload_is_dropped_by_another_name_or_while_somebody_sends_it(ann: httpx.Client) -> None:
+    sha256, address = "d" * 64, ann.base_url
+    head = (
+        f"PUT /v1/uploads/{sha256} HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: {ann.headers['Authorization']}\r\n"
+        f"Content-Length: {MIB}\r\n\r\n0123456789"
+    )
+    with socket.create_connection((address.host, address.port or 80)) as connection:
+        connection.sendall(head.encode())
+        until(lambda: quotas(ann)["bytes"]["used"] == MIB)
+        for name in ("request-x", sha256.upper(), f"{sha256}-1048576"):
+            refused = ann.delete(f"/v1/uploads/{name}")
+            assert refused.json()["code"] == "invalid-option", (name, refused, refused.content)
+        refused = ann.delete(f"/v1/uploads/{sha256}")
+        assert (refused.status_code, refused.json()["code"]) == (409, "upload-conflict")
+    until(lambda: ann.delete(f"/v1/uploads/{sha256}").status_code == 204)
+    assert quotas(ann)["bytes"]["used"] == 0
+
+
+def test_the_metrics_say_how_many_owners_are_near_a_quota_and_name_none(
+    start: Callable[..., RunningServer],
+) -> None:
+    server = start(quota_bytes=1000)
+    part = {"Content-Range": "bytes 0-0/850"}
+    made = server.client.post("/v1/keys", json={"name": "ann", "scopes": ["read", "compile"]}).json()
+    server.client.headers["Authorization"] = f"Bearer {made['secret']}"
+    assert server.client.put(f"/v1/uploads/{'e' * 64}", content=b"0", headers=part).status_code == 202
+    text = server.client.get("/metrics").text
+    for line in (
+        "relaxc_uploads 1.0",
+        "relaxc_upload_bytes 850.0",
+        'relaxc_quota_owners{quota="bytes",share="0.5"} 1.0',
+        'relaxc_quota_owners{quota="bytes",share="0.8"} 1.0',
+        'relaxc_quota_owners{quota="bytes",share="1"} 0.0',
+        'relaxc_quota_owners{quota="tuning_hours",share="0.5"} 0.0',
+    ):
+        assert line in text
+    assert made["owner"] not in text
 
 
 def test_a_form_that_does_not_say_how_large_it_is_gets_what_is_left(server: RunningServer, ann: httpx.Client) -> None:

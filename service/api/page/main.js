@@ -6,6 +6,7 @@ import { artifactView } from "./artifact.js";
 import { installKey } from "./key.js";
 import { jobView } from "./job.js";
 import { modelsView } from "./models.js";
+import { ownerView } from "./owner.js";
 import { startView } from "./start.js";
 import { installTheme } from "./toggle.js";
 
@@ -14,6 +15,7 @@ const HEALTH_EVERY_MS = 15_000;
 const ROUTES = [
   [/^#?\/?$/, startView],
   [/^#\/models$/, modelsView],
+  [/^#\/quotas$/, ownerView],
   [/^#\/jobs\/([\w-]+)$/, jobView],
   [/^#\/artifacts\/([0-9a-f]{64})$/, artifactView],
 ];

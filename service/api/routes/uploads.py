@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from anyio import to_thread
 from fastapi import APIRouter, Header, Request, Response
+from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -16,7 +17,7 @@ from service.api.calls import NAME, answer
 from service.api.disk import on_disk
 from service.api.ids import UploadDigest
 from service.api.intake import IDENTIFYING
-from service.api.objects import UploadProgress
+from service.api.objects import BegunUploads, UploadProgress
 from service.api.owners import Compiler
 from service.api.problems import responses
 from service.api.ranges import Span, span_of
@@ -26,7 +27,7 @@ from service.api.uploads import pump
 from service.errors import InvalidOption, ModelNotFound
 from service.jobs.backend import Backend
 from service.jobs.database.rows import ModelRow, Owner
-from service.jobs.objects.uploads import UploadState
+from service.jobs.objects.part import UploadState
 
 __all__ = ["router"]
 
@@ -46,6 +47,7 @@ _HEAD: dict[int | str, dict[str, Any]] = {
     200: {"description": "How much has come; Location where the model is complete.", "headers": _OFFSET},
     **responses("invalid-option"),
 }
+_DROPPED = responses("invalid-option", "upload-conflict", "store-unwritable")
 _BODY = {
     "requestBody": {
         "required": True,
@@ -98,6 +100,20 @@ def head_upload(
         complete = _headers(here.size_bytes, here.size_bytes) | {"Location": f"/v1/models/{here.digest}"}
         return Response(headers=complete)
     return Response(headers=_headers(here.offset, here.total) if here else {"Upload-Offset": "0"})
+
+
+@router.get("", response_model=BegunUploads, summary="Your uploads that are on their way")
+def list_uploads(request: Request, owner: Compiler) -> Response:
+    """Return the thousand newest that you may go on with; the quota of bytes counts each with all its bytes."""
+    rows = backend_of(request).allowance.uploads(owner.id)
+    return JSONResponse({"uploads": [row.to_dict() for row in rows]}, headers={"Cache-Control": "no-store"})
+
+
+@router.delete("/{sha256}", status_code=204, responses=_DROPPED, summary="Drop an upload")
+def drop_upload(sha256: UploadDigest, request: Request, owner: Compiler) -> Response:
+    """Forget what has come of it, and give its room back; nothing where nothing has come. A model stays."""
+    backend_of(request).uploads.remove(owner, sha256)
+    return Response(status_code=204)
 
 
 def _standing(backend: Backend, owner: Owner, sha256: str) -> ModelRow | UploadState | None:

@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
+from service.config import settings
+from service.jobs.database.rows import expires, iso_time
 from service.jobs.database.tables import uploads
 from service.jobs.database.upsert import insert_or_update
 
-__all__ = ["REQUEST", "find", "of_requests", "put", "remove", "remove_old", "touch"]
+__all__ = [
+    "REQUEST",
+    "UploadRow",
+    "find",
+    "number_and_bytes",
+    "of_owner",
+    "of_requests",
+    "put",
+    "remove",
+    "remove_old",
+    "touch",
+]
 
 REQUEST = "request-"
 """How the names begin of uploads that are a request's body; the id of its server follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class UploadRow:
+    """An upload that is on its way, and has room for all its bytes; `touched` is when the last of them came."""
+
+    sha256: str
+    size_bytes: int
+    touched: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the upload as JSON."""
+        return {
+            "sha256": self.sha256,
+            "total": self.size_bytes,
+            "touched": iso_time(self.touched),
+            "expires": iso_time(expires(self.touched, settings().upload_expiry_s)),
+            "links": {"self": f"/v1/uploads/{self.sha256}"},
+        }
 
 
 def put(connection: Connection, owner: str, name: str, size_bytes: int) -> None:
@@ -32,6 +66,19 @@ def find(connection: Connection, owner: str, name: str) -> int | None:
     """Return how many bytes the upload has room for; None where there is none of this name."""
     wanted = sa.select(uploads.c.size_bytes).where(uploads.c.owner == owner, uploads.c.name == name)
     return connection.scalar(wanted)
+
+
+def of_owner(connection: Connection, owner: str, limit: int) -> list[UploadRow]:
+    """Return what the owner may go on with, the newest first."""
+    mine = sa.select(uploads).where(uploads.c.owner == owner, ~uploads.c.name.startswith(REQUEST))
+    rows = connection.execute(mine.order_by(uploads.c.touched.desc(), uploads.c.name).limit(limit))
+    return [UploadRow(row.name, row.size_bytes, row.touched) for row in rows]
+
+
+def number_and_bytes(connection: Connection) -> tuple[int, int]:
+    """Return how many uploads are on their way, of all owners, and how many bytes they have room for."""
+    row = connection.execute(sa.select(sa.func.count(), sa.func.sum(uploads.c.size_bytes))).one()
+    return int(row[0]), int(row[1] or 0)
 
 
 def remove(connection: Connection, owner: str, name: str) -> None:

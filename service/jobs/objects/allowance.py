@@ -6,17 +6,32 @@ import contextlib
 import math
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from threading import Lock
+from time import monotonic
 from typing import Any
 
-from service.jobs.database import instances, models, owners, quotas, uploads
+from service.jobs.database import instances, models, owners, quota_use, quotas, uploads
 from service.jobs.database.engine import Database
 from service.jobs.database.quotas import QUOTAS, Quotas, Use
 from service.jobs.database.rows import Owner
 from service.jobs.database.tuning_times import WINDOW_S
+from service.jobs.database.uploads import UploadRow
 
-__all__ = ["Allowance"]
+__all__ = ["Allowance", "Watched"]
 
 _DAY_S = 86400.0
+_WATCH_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """Uploads on their way with the bytes that they have room for, and how many owners have which share of a quota."""
+
+    asked: float
+    uploads: int
+    upload_bytes: int
+    owners_at: Mapping[tuple[str, float], int]
 
 
 class Allowance:
@@ -26,6 +41,8 @@ class Allowance:
         """`server` is the id of this one among the servers of the database."""
         self._database = database
         self._server = server
+        self._watched: Watched | None = None
+        self._watching = Lock()
 
     def describe(self, owner: str) -> dict[str, Any]:
         """Return the owner as JSON, with its limits and what it uses of them; a limit that is none is null."""
@@ -52,6 +69,20 @@ class Allowance:
         """Forget an upload that does not come."""
         with self._database.begin() as connection:
             uploads.remove(connection, owner, name)
+
+    def uploads(self, owner: str, *, limit: int = 1000) -> list[UploadRow]:
+        """Return the uploads that the owner has begun and may go on with, the newest first."""
+        with self._database.read() as connection:
+            return uploads.of_owner(connection, owner, limit)
+
+    def watched(self) -> Watched:
+        """Return numbers of all owners together; the database is asked once a minute. Raise ServiceError."""
+        with self._watching:
+            if self._watched is None or monotonic() - self._watched.asked > _WATCH_S:
+                with self._database.read() as connection:
+                    number, size_bytes = uploads.number_and_bytes(connection)
+                    self._watched = Watched(monotonic(), number, size_bytes, quota_use.owners_at(connection))
+            return self._watched
 
     @contextlib.contextmanager
     def room(self, owner: Owner, size_bytes: int | None, most_bytes: int) -> Iterator[tuple[str, int]]:

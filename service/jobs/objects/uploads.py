@@ -11,10 +11,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from service.artifact.entry import is_digest, sha256_of
 from service.config import settings
@@ -24,82 +21,18 @@ from service.errors import (
     ModelError,
     ModelTooLarge,
     RequestError,
-    StoreUnwritable,
     UploadConflict,
 )
 from service.jobs.database.rows import ModelRow, Owner
 from service.jobs.objects.allowance import Allowance
 from service.jobs.objects.intake import Sent
 from service.jobs.objects.models import Models
+from service.jobs.objects.part import Part, UploadState, unwritable
 from service.process.workspace import Workspace
 
-__all__ = ["Part", "UploadState", "Uploads"]
+__all__ = ["Uploads"]
 
-
-@dataclass(frozen=True, slots=True)
-class UploadState:
-    """How much of an upload has come, in bytes; `total` is what its sender announced."""
-
-    sha256: str
-    offset: int
-    total: int
-
-    @property
-    def complete(self) -> bool:
-        """Whether all bytes are there; that they are the right ones, `Uploads.finish` says."""
-        return self.offset == self.total
-
-
-class Part:
-    """An upload held open by one sender: `write` in order, then `close`; what was written stays."""
-
-    def __init__(self, path: Path, sha256: str, total: int) -> None:
-        """Opens or makes the file. Raise UploadConflict when somebody else has it open, StoreUnwritable."""
-        self.path = path
-        self._sha256, self._total = sha256, total
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._handle: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise _unwritable(error) from error
-        if not _hold(self._handle, path):
-            offset = os.fstat(self._handle).st_size
-            self.close()
-            raise UploadConflict("somebody else sends this upload now", offset=offset, total=total)
-
-    @property
-    def state(self) -> UploadState:
-        """How far it is."""
-        size = self.path.stat().st_size if self._handle is None else os.fstat(self._handle).st_size
-        return UploadState(self._sha256, size, self._total)
-
-    def write(self, data: bytes) -> None:
-        """Append. Raise UploadConflict past the announced total, of which nothing is kept; StoreUnwritable."""
-        assert self._handle is not None, "the part is closed"
-        state = self.state
-        if state.offset + len(data) > self._total:
-            raise UploadConflict(f"more than the announced {self._total} bytes", offset=state.offset, total=self._total)
-        view = memoryview(data)
-        try:
-            while view:
-                view = view[os.write(self._handle, view) :]
-        except OSError as error:
-            raise _unwritable(error) from error
-
-    def close(self) -> None:
-        """Let others go on with it. May be called twice."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            fcntl.flock(handle, fcntl.LOCK_UN)  # closing alone leaves it to a fork that has not come to its exec yet
-            os.close(handle)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+_NAMED = "an upload is named by the SHA-256 of the file, as 64 lower-case hex digits"
 
 
 class Uploads:
@@ -128,7 +61,7 @@ class Uploads:
         """
         limit = settings().max_model_bytes
         if not is_digest(sha256):
-            raise InvalidOption("an upload is named by the SHA-256 of the file, as 64 lower-case hex digits")
+            raise InvalidOption(_NAMED)
         if total > limit:
             raise ModelTooLarge(f"the upload is over RELAXC_MAX_MODEL_BYTES, {limit} bytes", limit_bytes=limit)
         if not 0 <= offset <= total:
@@ -181,15 +114,22 @@ class Uploads:
             model.hardlink_to(path)
             return self._models.add(owner, Sent(model, {"model": found}), name=name, upload=sha256)
         except OSError as error:
-            raise _unwritable(error) from error
+            raise unwritable(error) from error
         finally:
             self._workspace.remove(folder)
 
     def remove(self, owner: Owner, sha256: str) -> None:
-        """Drop what has come; nothing where nothing has."""
-        path = self._found(owner, sha256)
-        if path is not None:
-            path.unlink(missing_ok=True)
+        """Drop what has come, and give its room back; nothing where nothing has.
+
+        Raise UploadConflict while somebody sends it, InvalidOption for what is no digest.
+        """
+        if not is_digest(sha256):
+            raise InvalidOption(_NAMED)
+        with _alone(self._root / owner.id):
+            path = self._found(owner, sha256)
+            if path is not None:
+                with Part(path, sha256, _total_of(path)):
+                    path.unlink()
             self._allowance.release(owner.id, sha256)
 
     def sweep(self, older_than_s: float) -> int:
@@ -230,22 +170,9 @@ def _alone(folder: Path) -> Iterator[None]:
                 break
         fcntl.flock(handle, fcntl.LOCK_EX)
     except OSError as error:
-        raise _unwritable(error) from error
+        raise unwritable(error) from error
     try:
         yield
     finally:
         fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
-
-
-def _hold(handle: int, path: Path) -> bool:
-    """Locks the file; False when another has, or when it is no longer the one at `path`."""
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except (BlockingIOError, FileNotFoundError):
-        return False
-
-
-def _unwritable(error: OSError) -> StoreUnwritable:
-    return StoreUnwritable(f"the upload cannot be kept: {error.strerror or error}")

@@ -15,7 +15,7 @@ from service.jobs.database import instances
 from service.jobs.database.rows import JobKind, JobRequest, Owner
 from service.jobs.job import Origin
 from service.jobs.objects.intake import Sent
-from service.jobs.objects.uploads import Part
+from service.jobs.objects.part import Part
 from service.request import CompileOptions
 from tests.api.conftest import make_onnx
 from tests.jobs.at_once import at_once
