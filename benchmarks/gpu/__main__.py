@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.gpu.fuzz.command import add_arguments, random_kernels
 from benchmarks.gpu.manifest import read_manifest, read_results
+from benchmarks.gpu.plan import CASES
 
 
 def main() -> int:
@@ -22,7 +23,7 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     built = verbs.add_parser("build", help="compile models and kernels for sm_90a into FOLDER")
     built.add_argument("folder", type=Path)
-    suites = "model, attention, attention_sm80, conv, conv_sm80, gemm, gemm_bytes, gemm_sm80, groups, moves or rows"
+    suites = f"model, {', '.join(CASES)}; all without"
     built.add_argument("--suite", action="append", default=[], help=suites)
     built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
     built.add_argument("--target", default="", help="of the kernels, those for it: cuda-sm80, cuda-sm90; all without")

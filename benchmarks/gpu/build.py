@@ -153,6 +153,8 @@ def described(entry: Entry, case: Any) -> dict[str, Any]:
     if entry.suite == "plain":
         shape = [int(dim) for dim in plain_cases.prim_func(case).params[-1].shape]
         said |= {"operands": plain_cases.operands(case), "result": shape}
+    if entry.suite == "conv_bytes":
+        case = case.of_floats
     if entry.suite.startswith("conv"):
         said |= {"size": case.size, "weight": case.weight}
     return said

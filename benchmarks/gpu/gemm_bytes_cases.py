@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.fused import prim_func_of
 
-__all__ = ["EPILOGUES", "TIMED", "BytesCase", "awkward", "prim_func"]
+__all__ = ["EPILOGUES", "TIMED", "BytesCase", "awkward", "fused", "out_of", "prim_func"]
 
 EPILOGUES = ("none", "zero", "scale", "scale_gelu", "scale_residual", "quantize", "quantize_relu")
 
@@ -80,48 +80,55 @@ def awkward(count: int, seed: int) -> list[BytesCase]:
     return found
 
 
+Operand = tuple[tuple[int, ...], str]
+
+
 def prim_func(case: BytesCase) -> Any:
     """Return the PrimFunc of `case` as the graph passes make it: the product, and what is fused with it."""
+    from schedules.cuda.gemm.compute import by_columns
+
+    operands: list[Operand] = [((case.m, case.k), case.left), ((case.n, case.k), "int8")]
+    return fused(operands, by_columns, (case.m, case.n), case.epilogue, case.out)
+
+
+def fused(operands: list[Operand], sums: Any, shape: tuple[int, ...], epilogue: str, out: str) -> Any:
+    """Return the PrimFunc of what `sums` makes of two `operands`, a result of `shape`, and of what is fused with it."""
     from tvm import relax
 
     from service.passes.legalize.legalize_quantized import QUANTIZED
 
-    operands: list[tuple[tuple[int, ...], str]] = [((case.m, case.k), case.left), ((case.n, case.k), "int8")]
-    if case.epilogue == "zero":
-        operands.append(((case.n,), "int32"))
-    if case.epilogue.startswith(("scale", "quantize")):
-        operands += [((case.n,), "float32"), ((case.n,), "float32")]
-    if case.epilogue == "scale_residual":
-        operands.append(((case.m, case.n), case.out))
-    if case.epilogue.startswith("quantize"):
-        operands += [((), "float32"), ((), case.out)]
-    inputs = [relax.Var(f"x{i}", relax.TensorType(*operand)) for i, operand in enumerate(operands)]
+    columns = shape[-1:]
+    more: list[Operand] = [(columns, "int32")] if epilogue == "zero" else []
+    if epilogue.startswith(("scale", "quantize")):
+        more += [(columns, "float32"), (columns, "float32")]
+    if "residual" in epilogue:
+        more.append((shape, out))
+    if epilogue.startswith("quantize"):
+        more += [((), "float32"), ((), out)]
+    given = [relax.Var(f"x{i}", relax.TensorType(*operand)) for i, operand in enumerate([*operands, *more])]
     block = relax.BlockBuilder()
-    with block.function("main", inputs):
+    with block.function("main", given):
         with block.dataflow():
-            result = block.emit_output(block.normalize(_expression(case, block, inputs)))
+            value = block.emit_te(sums, *given[:2], primfunc_name_hint="sums", primfunc_attrs={"op_pattern": 4})
+            result = block.emit_output(block.normalize(_finished(value, given[2:], epilogue, out)))
         block.emit_func_output(result)
     return prim_func_of(block.get(), QUANTIZED)
 
 
-def _expression(case: BytesCase, block: Any, inputs: list[Any]) -> Any:
+def _finished(value: Any, rest: list[Any], epilogue: str, out: str) -> Any:
     from tvm.relax import op
 
-    from schedules.cuda.gemm.compute import by_columns
-
-    a, b, *rest = inputs
-    value = block.emit_te(by_columns, a, b)
-    if case.epilogue == "none":
+    if epilogue == "none":
         return value
-    if case.epilogue == "zero":
+    if epilogue == "zero":
         return op.subtract(value, rest[0])
     value = op.add(op.multiply(op.astype(value, "float32"), rest[0]), rest[1])
-    if case.epilogue == "scale_gelu":
+    if epilogue == "scale_gelu":
         value = op.nn.gelu(value)
-    if case.epilogue == "scale_residual":
+    if epilogue == "scale_residual":
         value = op.add(value, op.astype(rest[2], "float32"))
-    if case.epilogue == "quantize_relu":
+    if epilogue == "quantize_relu":
         value = op.nn.relu(value)
-    if not case.epilogue.startswith("quantize"):
-        return value if case.out == "float32" else op.astype(value, case.out)
-    return op.quantize(value, *rest[2:], axis=-1, out_dtype=case.out)
+    if not epilogue.startswith("quantize"):
+        return value if out == "float32" else op.astype(value, out)
+    return op.quantize(value, *rest[2:], axis=-1, out_dtype=out)

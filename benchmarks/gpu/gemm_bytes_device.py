@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["inputs", "peers", "reference", "result", "tolerance", "work"]
+__all__ = ["bytes_of", "finished", "fused", "inputs", "peers", "reference", "result", "size_of", "tolerance", "work"]
 
 _TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3, "float32": 2e-6, "int32": 0.0, "int8": 2e-3, "uint8": 2e-3}
 """Relative to the norm of the result: rounding of the result. Sums of bytes are exact; of bytes made of floats, a few
@@ -27,8 +27,13 @@ def result(case: dict[str, Any]) -> tuple[tuple[int, ...], str]:
 def work(case: dict[str, Any]) -> tuple[float, float]:
     """Return operations, and bytes read and written."""
     m, n, k = case["m"], case["n"], case["k"]
+    return 2.0 * m * n * k, float(m * k + n * k + size_of(case) * m * n)
+
+
+def size_of(case: dict[str, Any]) -> int:
+    """Return the bytes of an element of the result, and of a residual as large as it."""
     size = {"float16": 2, "bfloat16": 2, "float32": 4, "int32": 4}.get(case["out"], 1)
-    return 2.0 * m * n * k, float(m * k + n * k + size * m * n)
+    return size * (2 if "residual" in case["epilogue"] else 1)
 
 
 def inputs(case: dict[str, Any], seed: int, device: str = "cuda") -> list[Any]:
@@ -36,20 +41,35 @@ def inputs(case: dict[str, Any], seed: int, device: str = "cuda") -> list[Any]:
     import torch
 
     draw = torch.Generator(device).manual_seed(seed)
-    m, n, k, epilogue = case["m"], case["n"], case["k"], case["epilogue"]
+    m, n, k = case["m"], case["n"], case["k"]
+    return bytes_of(draw, case["left"], (m, k), (n, k)) + fused(draw, case, (m, n), k)
 
-    def integers(low: int, high: int, shape: tuple[int, ...], dtype: Any) -> Any:
-        return torch.randint(low, high, shape, device=device, generator=draw, dtype=dtype)
 
-    left = integers(0, 256, (m, k), torch.uint8) if case["left"] == "uint8" else integers(-128, 128, (m, k), torch.int8)
-    made = [left, integers(-128, 128, (n, k), torch.int8)]
+def bytes_of(draw: Any, left: str, image: tuple[int, ...], weight: tuple[int, ...]) -> list[Any]:
+    """Return random operands: bytes of the dtype `left`, and int8."""
+    import torch
+
+    def integers(dtype: str, shape: tuple[int, ...]) -> Any:
+        kind = getattr(torch, dtype)
+        low, high = torch.iinfo(kind).min, torch.iinfo(kind).max + 1
+        return torch.randint(low, high, shape, device=draw.device, generator=draw, dtype=kind)
+
+    return [integers(left, image), integers("int8", weight)]
+
+
+def fused(draw: Any, case: dict[str, Any], shape: tuple[int, ...], depth: int) -> list[Any]:
+    """Return the operands of what is fused with sums of `depth` products."""
+    import torch
+
+    epilogue, columns, device = case["epilogue"], shape[-1], draw.device
+    made = []
     if epilogue == "zero":
-        made.append(integers(-100_000, 100_000, (n,), torch.int32))
+        made.append(torch.randint(-100_000, 100_000, (columns,), device=device, generator=draw, dtype=torch.int32))
     if epilogue.startswith(("scale", "quantize")):
-        scale = torch.rand(n, device=device, generator=draw) + 0.5
-        made += [scale / (k**0.5 * 74 * 147), torch.randn(n, device=device, generator=draw)]
+        scale = torch.rand(columns, device=device, generator=draw) + 0.5
+        made += [scale / (depth**0.5 * 74 * 147), torch.randn(columns, device=device, generator=draw)]
     if epilogue == "scale_residual":
-        made.append(torch.randn(m, n, device=device, generator=draw).to(getattr(torch, case["out"])))
+        made.append(torch.randn(*shape, device=device, generator=draw).to(getattr(torch, case["out"])))
     if epilogue.startswith("quantize"):
         made += [
             torch.tensor(_STEP, device=device),
@@ -62,9 +82,15 @@ def reference(case: dict[str, Any], given: list[Any]) -> Any:
     """Return the result by fp64, which has the sums of bytes exactly."""
     import torch
 
-    a, b, *rest = (x.to(torch.float64) for x in given)
-    sums = torch.matmul(a, b.t())
-    epilogue = case["epilogue"]
+    a, b = (x.to(torch.float64) for x in given[:2])
+    return finished(case, torch.matmul(a, b.t()), given[2:])
+
+
+def finished(case: dict[str, Any], sums: Any, given: list[Any]) -> Any:
+    """Return what the epilogue makes of sums in fp64."""
+    import torch
+
+    rest, epilogue = [x.to(torch.float64) for x in given], case["epilogue"]
     if epilogue in ("none", "zero"):
         return sums - rest[0] if epilogue == "zero" else sums
     value = sums * rest[0] + rest[1]

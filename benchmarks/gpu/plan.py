@@ -11,6 +11,7 @@ from typing import Any
 from benchmarks.gpu import (
     attention_cases,
     attention_sm80_cases,
+    conv_bytes_cases,
     conv_cases,
     conv_sm80_cases,
     gemm_bytes_cases,
@@ -35,6 +36,7 @@ CASES: dict[str, Any] = {
     "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases, "groups": groups_cases, "rows": rows_cases,
     "moves": moves_cases, "gemm_sm80": gemm_sm80_cases, "attention_sm80": attention_sm80_cases,
     "conv_sm80": conv_sm80_cases, "gemm_bytes": gemm_bytes_cases,
+    "conv_bytes": conv_bytes_cases,
 }  # fmt: skip
 """The cases of each suite of kernels; `<suite>_device` measures them."""
 
@@ -55,6 +57,7 @@ _ODD = {
     "attention_sm80": 60,
     "conv_sm80": 50,
     "gemm_bytes": 60,
+    "conv_bytes": 40,
 }
 _SANITIZED = 20
 _THREADED, _SESSIONS = (("resnet50", 1), ("bert_unmasked", 1), ("gpt2_decode", 1)), 8

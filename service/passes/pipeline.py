@@ -35,6 +35,7 @@ from service.passes.precision.store_products_low import StoreProductsLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
+from service.passes.recognize.recognize_integer_convolutions import RecognizeIntegerConvolutions
 from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from service.passes.recognize.recognize_low_attention import RecognizeLowAttention
 from service.passes.recognize.recognize_norms import RecognizeNorms
@@ -218,7 +219,9 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
 
 def _cuda_bytes(arch: str) -> list[Any]:
     """Quantized products, while their weights are still quantized: where there is a template for them."""
-    return [RecognizeIntegerProducts(takes=takes_bytes)] if arch == _HOPPER else []
+    if arch != _HOPPER:
+        return []
+    return [RecognizeIntegerProducts(takes=takes_bytes), RecognizeIntegerConvolutions(takes_bytes)]
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:

@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.build import described
+from benchmarks.gpu.conv_bytes_cases import ConvBytesCase
 from benchmarks.gpu.fuzz import run as running
 from benchmarks.gpu.fuzz import sanitize as sanitizing
 from benchmarks.gpu.fuzz.check_child import check
@@ -34,7 +35,7 @@ from tests.benchmarks.on_cpu import computed
 HERE = Path(__file__).parent
 FAKE = [sys.executable, "-S", str(HERE / "fake_fuzz_child.py")]
 FAMILIES = {"attention", "conv", "decoding", "gemm", "gemm_bytes", "gemm_sm80", "groups", "moves", "plain", "rows"}
-FAMILIES |= {"spread"}
+FAMILIES |= {"conv_bytes", "spread"}
 
 
 def test_a_case_is_drawn_from_its_seed_and_index_alone():
@@ -64,6 +65,7 @@ SMALL = [
     ("rows", RowsCase("layer_norm", (3, 5, 16), "bfloat16", "float32", "residual")),
     ("gemm", Case(2, 3, 16, 24, "float32", "float32", "bias_silu", n_major=False)),
     ("gemm_bytes", BytesCase(5, 16, 32, "uint8", "int32", "zero")),
+    ("conv_bytes", ConvBytesCase((2, 5, 6, 16), 8, (3, 2), (1, 2), (1, 1, 0, 1), (1, 2), "int8", "int8", "quantize")),
     ("gemm_bytes", BytesCase(5, 16, 32, "int8", "uint8", "quantize")),
     ("gemm_bytes", BytesCase(5, 16, 32, "uint8", "float16", "scale_residual")),
 ]

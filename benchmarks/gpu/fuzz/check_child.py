@@ -22,6 +22,7 @@ _GUARD_BYTES = 4096
 """Before and behind each tensor."""
 _LEAST = {
     "gemm": 1.0,
+    "conv_bytes": 1.0,
     "gemm_bytes": 1.0,
     "gemm_sm80": 1.0,
     "conv": 1.0,

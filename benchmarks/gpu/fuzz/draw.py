@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.gpu import (
     attention_cases,
+    conv_bytes_cases,
     conv_cases,
     gemm_bytes_cases,
     gemm_cases,
@@ -20,6 +21,7 @@ from benchmarks.gpu import (
     rows_cases,
 )
 from benchmarks.gpu.attention_cases import AttentionCase
+from benchmarks.gpu.conv_bytes_cases import ConvBytesCase
 from benchmarks.gpu.conv_cases import ConvCase
 from benchmarks.gpu.fuzz.sizes import LOW, channels, dtype_of, extent, out_of, shape_of
 from benchmarks.gpu.gemm_bytes_cases import BytesCase
@@ -34,7 +36,8 @@ __all__ = ["SUITES", "Drawn", "draw"]
 
 SUITES: Mapping[str, Any] = {
     "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases,
-    "gemm_bytes": gemm_bytes_cases, "gemm_sm80": gemm_sm80_cases, "groups": groups_cases,
+    "conv_bytes": conv_bytes_cases, "gemm_bytes": gemm_bytes_cases, "gemm_sm80": gemm_sm80_cases,
+    "groups": groups_cases,
     "moves": moves_cases, "plain": plain_cases, "rows": rows_cases,
 }  # fmt: skip
 """What makes the PrimFunc of each suite's cases."""
@@ -145,6 +148,21 @@ def _conv(chance: random.Random) -> ConvCase:
         flops = 2 * result * prod(kernel) * (deep if kind in ("taps", "rows", "pointwise") else 1)
         if flops < _MOST_CONV_FLOPS and max(result, prod(case.image), prod(case.weight)) <= _MOST_ELEMENTS:
             return case
+
+
+def _conv_bytes(chance: random.Random) -> ConvBytesCase:
+    while True:
+        drawn = _conv(chance)
+        if drawn.kind in ("taps", "pointwise"):
+            image = (*drawn.image[:3], 16 * -(-drawn.image[3] // 16))
+            epilogue = chance.choice([each for each in gemm_bytes_cases.EPILOGUES if each != "zero"])
+            out = gemm_bytes_cases.out_of(chance, epilogue)
+            case = ConvBytesCase(
+                image, drawn.filters, drawn.kernel, drawn.strides, drawn.padding, drawn.dilation,
+                chance.choice(("int8", "uint8")), out, epilogue,
+            )  # fmt: skip
+            if max(prod(image), prod(case.of_floats.weight)) <= _MOST_ELEMENTS:
+                return case
 
 
 def _heads(chance: random.Random) -> tuple[int, int]:
@@ -265,6 +283,7 @@ _FAMILIES: Mapping[str, tuple[int, str, Callable[[random.Random], Any]]] = {
     "gemm": (14, "gemm", _gemm),
     "gemm_bytes": (5, "gemm_bytes", _gemm_bytes),
     "gemm_sm80": (8, "gemm_sm80", _gemm_sm80),
+    "conv_bytes": (3, "conv_bytes", _conv_bytes),
     "conv": (19, "conv", _conv),
     "attention": (9, "attention", _attention),
     "decoding": (8, "attention", _decoding),

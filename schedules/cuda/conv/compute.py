@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 
 from tvm import te, tirx
 
+from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Expr, IterVar, SBlock, Tensor
 
 __all__ = [
@@ -60,11 +61,11 @@ def _at(
     c: Expr | IterVar,
     outside: Expr,
 ) -> Expr:
-    """The element of the image under a tap of a window, in fp32; `outside` beyond the edges."""
+    """The element of the image under a tap of a window, in the dtype of `outside`, which lies beyond the edges."""
     strides, padding, dilation = windows.strides, windows.padding, windows.dilation
     y, x = (place[i] * strides[i] + tap[i] * dilation[i] - padding[i] for i in (0, 1))
     inside = tirx.all(y >= 0, y < image.shape[1], x >= 0, x < image.shape[2])
-    return tirx.if_then_else(inside, image[n, y, x, c].astype("float32"), outside)
+    return tirx.if_then_else(inside, image[n, y, x, c].astype(str(outside.ty.dtype)), outside)
 
 
 def _taps(windows: Windows) -> tuple[IterVar, IterVar]:
@@ -75,14 +76,21 @@ def _zero() -> Expr:
     return tirx.const(0.0, "float32")
 
 
+def _summed(image: te.Tensor) -> str:
+    """The dtype in which products of an image's elements are summed: fp32, int32 of bytes."""
+    return "int32" if dtype_bytes(str(image.dtype)) == 1 else "float32"
+
+
 def conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
-    """Compute `C[n, y, x, o] += A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c]` in fp32."""
+    """Compute `C[n, y, x, o] += A[n, y*s + r*d - p, x*s + q*d - p, c] * W[r, q, o, c]` in fp32, of bytes in int32."""
     r, q = _taps(windows)
     c = te.reduce_axis((0, image.shape[3]), name="c")
+    wide = _summed(image)
+    zero = tirx.const(0, wide)
     return te.compute(
         (image.shape[0], *out, weight.shape[2]),
         lambda n, y, x, o: te.sum(
-            _at(image, windows, n, (y, x), (r, q), c, _zero()) * weight[r, q, o, c].astype("float32"), axis=[r, q, c]
+            _at(image, windows, n, (y, x), (r, q), c, zero) * weight[r, q, o, c].astype(wide), axis=[r, q, c]
         ),
         name="conv2d",
         attrs={WINDOWS: windows.to_json()},
@@ -104,11 +112,12 @@ def rows_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, out: t
 
 
 def pointwise(image: te.Tensor, weight: te.Tensor) -> te.Tensor:
-    """Compute `C[n, y, x, o] += A[n, y, x, c] * W[o, c]` in fp32."""
+    """Compute `C[n, y, x, o] += A[n, y, x, c] * W[o, c]` in fp32, of bytes in int32."""
     c = te.reduce_axis((0, image.shape[3]), name="c")
+    wide = _summed(image)
     return te.compute(
         (*image.shape[:3], weight.shape[0]),
-        lambda n, y, x, o: te.sum(image[n, y, x, c].astype("float32") * weight[o, c].astype("float32"), axis=c),
+        lambda n, y, x, o: te.sum(image[n, y, x, c].astype(wide) * weight[o, c].astype(wide), axis=c),
         name="conv2d",
     )
 

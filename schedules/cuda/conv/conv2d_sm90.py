@@ -1,8 +1,9 @@
-"""Template `cuda.conv2d_sm90`: convolutions of NHWC images of 16-bit floats as products on Hopper's tensor cores.
+"""Template `cuda.conv2d_sm90`: convolutions of NHWC images as products on Hopper's tensor cores.
 
-The kernel is that of `cuda.gemm_sm90`; the copy engine reads its left operand from a map of the image in four dims. A
-tile of rows is a box of pixels, a step of the sum 64 channels at one tap, and what lies outside of the image is zero.
-So the image is read as it is, and nothing is written besides the result (implicit GEMM).
+The images are 16-bit floats, or bytes. The kernel is that of `cuda.gemm_sm90`; the copy engine reads its left operand
+from a map of the image in four dims. A tile of rows is a box of pixels, a step of the sum 128 bytes of channels at one
+tap, and what lies outside of the image is zero. So the image is read as it is, and nothing is written besides the
+result (implicit GEMM).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from schedules.cuda.conv.form import Conv2d, match
 from schedules.cuda.gemm.gemm_sm90 import source
 from schedules.cuda.gemm.tile import Tile, choices, default, refusal
 from schedules.hardware import Gpu
+from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
 
@@ -82,7 +84,8 @@ def kernel(conv: Conv2d, tile: Tile, gpu: Gpu) -> TextKernel:
 def _image(conv: Conv2d, box: tuple[int, int, int]) -> ImageMap:
     """The image's map; of a kernel by rows, one in which each pixel of the result has its row of taps and channels."""
     batch, height, width, channels = conv.image
-    pixel, line = channels * 2, channels * width * 2
+    pixel = channels * dtype_bytes(conv.dtype)
+    line = pixel * width
     step_y, step_x = conv.windows.strides
     if conv.by_rows:
         dims = (conv.depth, conv.result[1], height, batch)
@@ -98,7 +101,7 @@ def _numbers(conv: Conv2d, box: tuple[int, int, int]) -> dict[str, int]:
         "IMAGES": conv.image[0], "OUT_H": conv.result[0], "OUT_W": conv.result[1],
         "BOX_N": box[0], "BOX_H": box[1], "BOX_W": box[2],
         "TAPS": conv.taps, "TAPS_IN_ROW": 1 if in_row else windows.kernel[1],
-        "CHANNEL_ATOMS": ceil(conv.depth / 64),
+        "CHANNEL_ATOMS": ceil(conv.depth / conv.atom),
         "STEP_Y": windows.strides[0], "STEP_X": 1 if in_row else windows.strides[1],
         "PAD_Y": windows.padding[0], "PAD_X": windows.padding[1],
         "DILATION_Y": windows.dilation[0], "DILATION_X": windows.dilation[1],

@@ -1,4 +1,4 @@
-"""What a PrimFunc convolves: an NHWC image of 16-bit floats with filters, as `conv.compute` describes it."""
+"""What a PrimFunc convolves: an NHWC image of 16-bit floats or bytes with filters, as `conv.compute` describes it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from math import ceil
 from tvm import tirx
 
 from schedules.cuda.common.epilogue import Axes, epilogue_of
-from schedules.cuda.common.expression import LOW, Unsupported
+from schedules.cuda.common.expression import BYTES, LOW, Unsupported
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.gemm.form import Gemm
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
+from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Buffer, PrimFunc, SBlock
 from schedules.template import Declined
 
@@ -29,7 +30,7 @@ _MAX_STEP = 8
 class Conv2d(Gemm):
     """A product whose rows are the pixels of the result, and whose sums run over taps and channels.
 
-    `k` counts each tap's channels as whole steps of 64, or all taps and channels of a row of the kernel as one step.
+    `k` counts each tap's channels as whole atoms, or all taps and channels of a row of the kernel as one.
     """
 
     windows: Windows
@@ -93,8 +94,11 @@ def reduction_with_windows(func: PrimFunc) -> tuple[SBlock, Windows] | Declined:
     return blocks[0], windows
 
 
-def image_of(func: PrimFunc, block: SBlock) -> tuple[Buffer, Buffer | None] | Declined:
-    """Return the buffers of the image and of the weight, if there is one: both of 16-bit floats, both parameters."""
+def image_of(func: PrimFunc, block: SBlock, *, or_bytes: bool = False) -> tuple[Buffer, Buffer | None] | Declined:
+    """Return the buffers of the image and of the weight, if there is one: both parameters.
+
+    Both are 16-bit floats of one dtype; with `or_bytes`, where the sums are int32, each is bytes.
+    """
     loaded = [load.source for load in tir.loads(block.body.value) if not load.source.same_as(block.body.buffer)]
     buffers: list[Buffer] = []
     for source in loaded:
@@ -102,7 +106,9 @@ def image_of(func: PrimFunc, block: SBlock) -> tuple[Buffer, Buffer | None] | De
             buffers.append(source)
     if not buffers or len(buffers) > 2 or not all(any(b.same_as(p) for p in func.params) for b in buffers):
         return Declined("an operand is computed in the same PrimFunc")
-    if any(str(buffer.dtype) not in LOW or str(buffer.dtype) != str(buffers[0].dtype) for buffer in buffers):
+    dtypes = {str(buffer.dtype) for buffer in buffers}
+    of_bytes = or_bytes and str(block.body.buffer.dtype) == "int32" and dtypes <= set(BYTES)
+    if not of_bytes and (not dtypes <= set(LOW) or len(dtypes) > 1):
         return Declined("its operands are not 16-bit floats of one dtype")
     if any(int(tir.product(list(buffer.shape))) >= _MAX_ELEMENTS for buffer in buffers):
         return Declined("an operand has 2^31 elements or more")
@@ -126,7 +132,7 @@ def match(func: PrimFunc, *, by_copy_engine: bool = True) -> Conv2d | Declined:
     block, windows = found
     if windows.kind not in ("taps", "rows"):
         return Declined(f"its windows are of the kind {windows.kind}")
-    operands = image_of(func, block)
+    operands = image_of(func, block, or_bytes=by_copy_engine)
     if isinstance(operands, Declined):
         return operands
     image, weight = operands
@@ -135,6 +141,8 @@ def match(func: PrimFunc, *, by_copy_engine: bool = True) -> Conv2d | Declined:
     batch, height, width, channels = (int(dim) for dim in image.shape)
     _, out_h, out_w, filters = (int(dim) for dim in block.body.buffer.shape)
     reason = _refusal(windows, channels, filters, by_copy_engine) or _overrun(windows, width, out_w)
+    if str(image.dtype) in BYTES and (channels % 16 or windows.kind != "taps"):
+        reason = "its channels of bytes are not in multiples of 16, or its windows not those of taps"
     if reason:
         return Declined(reason)
     try:
@@ -142,7 +150,8 @@ def match(func: PrimFunc, *, by_copy_engine: bool = True) -> Conv2d | Declined:
     except Unsupported as error:
         return Declined(str(error))
     m, taps = batch * out_h * out_w, windows.kernel[0] * windows.kernel[1]
-    k = windows.kernel[0] * 64 if windows.kind == "rows" else taps * ceil(channels / 64) * 64
+    atom = 128 // dtype_bytes(str(image.dtype))
+    k = windows.kernel[0] * atom if windows.kind == "rows" else taps * ceil(channels / atom) * atom
     if m * filters >= _MAX_ELEMENTS:
         return Declined("its result has 2^31 elements or more")
     return Conv2d(

@@ -1,4 +1,4 @@
-"""Convolutions of 16-bit images in NHWC: dense, depthwise, and of few channels, with their weights permuted."""
+"""Convolutions of 16-bit images and bytes in NHWC: dense, depthwise, of few channels, with their weights permuted."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tvm import relax
 
 from schedules.cuda.conv import compute
 from schedules.cuda.conv.compute import VECTOR, Windows
+from schedules.cuda.gemm.compute import takes_bytes
 from service.passes.common.constants import array_of, constant
 from service.passes.common.images import pair, sides
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
@@ -22,13 +23,18 @@ __all__ = ["RULES"]
 _ROW = 64
 """Elements of a row of the kernel that are one step of the sum."""
 _MAX_STEP = 8
+_BYTES = ("int8", "uint8")
 
 
 def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     data, weight = call.args
     attrs, shape = call.attrs, static_shape(data)
     weight = images.binding(weight) if isinstance(weight, relax.Var) else weight
-    if shape is None or not is_tensor_constant(weight) or not is_low(data) or data.ty.dtype != weight.ty.dtype:
+    if shape is None or not is_tensor_constant(weight):
+        return None
+    if of_bytes(call, data, weight):
+        return _of_bytes(images, call, array_of(weight))
+    if not is_low(data) or data.ty.dtype != weight.ty.dtype:
         return None
     if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or "NCHW") != ("NCHW", "OIHW", "NCHW"):
         return None
@@ -51,6 +57,26 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     images.convolutions += 1
     images.low = str(data.ty.dtype)
     return images.cast(result, str(call.ty.dtype))
+
+
+def of_bytes(call: relax.Call, data: relax.Expr, weight: relax.Expr) -> bool:
+    """Return whether bytes are convolved, and summed in int32."""
+    return str(call.ty.dtype) == "int32" and all(str(each.ty.dtype) in _BYTES for each in (data, weight))
+
+
+def _of_bytes(images: NhwcImages, call: relax.Call, array: Any) -> relax.Var | None:
+    """A dense convolution whose lines of channels the copy engine takes."""
+    attrs, (data, _) = call.attrs, call.args
+    filters, depth, *kernel = array.shape
+    top, left, _, _ = sides(attrs.padding)
+    windows = Windows("taps", pair(kernel), pair(attrs.strides), (top, left), pair(attrs.dilation))
+    if int(attrs.groups) != 1 or not takes_bytes(depth, filters) or max(windows.strides) > _MAX_STEP:
+        return None
+    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or "NCHW") != ("NCHW", "OIHW", "NCHW"):
+        return None
+    images.convolutions += 1
+    height, width = sizes_of(call)[2:]
+    return _dense(images, data, array, windows, (height, width))
 
 
 def _depthwise(

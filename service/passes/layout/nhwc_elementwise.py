@@ -34,6 +34,11 @@ def _astype(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     return result
 
 
+def _quantization(images: NhwcImages, call: relax.Call) -> relax.Var | None:
+    """To bytes or from them, with one scale and one zero point for the image."""
+    return _unary(images, call) if all(prod(sizes_of(arg)) == 1 for arg in call.args[1:]) else None
+
+
 def _binary(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     if call.ty.ndim != 4 or not any(arg in images.last for arg in call.args):
         return None
@@ -94,5 +99,6 @@ RULES: dict[str, Rule] = {
     "relax.concat": _concat,
     "relax.astype": _astype,
     **dict.fromkeys(_UNARY, _unary),
+    **dict.fromkeys(("relax.quantize", "relax.dequantize"), _quantization),
     **dict.fromkeys((*BINARY, "relax.divide"), _binary),
 }

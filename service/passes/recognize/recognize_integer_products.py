@@ -17,10 +17,10 @@ from service.passes.common.constants import Array, constant
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
 from service.passes.simplify.fold_constants import COMPUTE
 
-__all__ = ["RecognizeIntegerProducts"]
+__all__ = ["MOST_STEPS", "Quantized", "RecognizeIntegerProducts", "evaluated", "quantized"]
 
 _BYTES = ("int8", "uint8")
-_MOST_STEPS = (1 << 31) // (255 * 255)
+MOST_STEPS = (1 << 31) // (255 * 255)
 """Steps of the depth up to which a sum of products of bytes less their zero points fits int32."""
 
 
@@ -50,7 +50,7 @@ class RecognizeIntegerProducts:
 
 
 @dataclass(frozen=True)
-class _Left:
+class Quantized:
     """A quantized operand: its bytes, its zero point (None for 0) and its scale (None for integers)."""
 
     data: relax.Expr
@@ -64,7 +64,7 @@ def _product(
     dtype = str(call.ty.dtype)
     if dtype == "float32" and not floats_too:
         return None
-    left, right = _left(call.args[0], scope, dtype), _right(call.args[1], scope, dtype)
+    left, right = quantized(call.args[0], scope, dtype), _right(call.args[1], scope, dtype)
     if left is None or right is None:
         return None
     weights, scale = right
@@ -76,13 +76,13 @@ def _product(
     total = _sum(left, weights, scope)
     if left.scale is None:
         return total
-    if weights.shape[0] > _MOST_STEPS or scale is None:
+    if weights.shape[0] > MOST_STEPS or scale is None:
         return None
     factor = scope.emit(relax.op.multiply(relax.op.reshape(left.scale, ()), constant(scale)))
     return relax.op.multiply(scope.emit(relax.op.astype(total, "float32")), factor)
 
 
-def _sum(left: _Left, weights: Array, scope: Scope) -> relax.Expr:
+def _sum(left: Quantized, weights: Array, scope: Scope) -> relax.Expr:
     """`(a - z) @ (w + c)` in int32."""
     shift = _shift(weights)
     narrow = (weights - shift).astype(np.int8)
@@ -106,13 +106,14 @@ def _shift(weights: Array) -> Array:
     return shift
 
 
-def _left(expr: relax.Expr, scope: Scope, dtype: str) -> _Left | None:
+def quantized(expr: relax.Expr, scope: Scope, dtype: str) -> Quantized | None:
+    """Return the quantized operand that `expr` is in `dtype`, float32 or int32, with one scale and one zero point."""
     if dtype == "float32":
         call = scope.call(expr, "relax.dequantize")
         if call is None or str(call.args[0].ty.dtype) not in _BYTES or not _is_one(call.args[1]):
             return None
         zero = scope.emit(relax.op.reshape(call.args[2], ()))
-        return _Left(call.args[0], _nonzero(zero, scope), call.args[1]) if _is_one(call.args[2]) else None
+        return Quantized(call.args[0], _nonzero(zero, scope), call.args[1]) if _is_one(call.args[2]) else None
     if dtype != "int32":
         return None
     zero = None
@@ -124,7 +125,7 @@ def _left(expr: relax.Expr, scope: Scope, dtype: str) -> _Left | None:
     wide = scope.call(expr, "relax.astype")
     if wide is None or str(wide.args[0].ty.dtype) not in _BYTES:
         return None
-    return _Left(wide.args[0], zero if zero is None else _nonzero(zero, scope), None)
+    return Quantized(wide.args[0], zero if zero is None else _nonzero(zero, scope), None)
 
 
 def _is_one(expr: relax.Expr) -> bool:
@@ -133,7 +134,7 @@ def _is_one(expr: relax.Expr) -> bool:
 
 def _nonzero(zero: relax.Expr, scope: Scope) -> relax.Expr | None:
     """The zero point in int32, None if it is known to be 0."""
-    known = _evaluated(zero, scope)
+    known = evaluated(zero, scope)
     if known is not None:
         return constant(known.astype(np.int32)) if known.any() else None
     return scope.emit(relax.op.astype(zero, "int32"))
@@ -142,12 +143,12 @@ def _nonzero(zero: relax.Expr, scope: Scope) -> relax.Expr | None:
 def _right(expr: relax.Expr, scope: Scope, dtype: str) -> tuple[Array, Array | None] | None:
     """The weights `[K, N]` less their zero point in int32, and their scale, one or one for each column."""
     if dtype == "int32":
-        weights = _evaluated(expr, scope)
+        weights = evaluated(expr, scope)
         scale = None
     else:
         turned = scope.call(expr, "relax.permute_dims")
         call = scope.call(turned.args[0] if turned is not None else expr, "relax.dequantize")
-        parts = [_evaluated(arg, scope) for arg in call.args] if call is not None else [None]
+        parts = [evaluated(arg, scope) for arg in call.args] if call is not None else [None]
         if call is None or any(part is None for part in parts) or str(call.args[0].ty.dtype) not in _BYTES:
             return None
         found = _columns(parts, int(call.attrs.axis) % max(1, call.ty.ndim), turned is not None)
@@ -171,8 +172,8 @@ def _columns(parts: list[Any], axis: int, turned: bool) -> tuple[Array, Array] |
     return (weights.T if turned else weights), scale.reshape(()) if scale.size == 1 else scale
 
 
-def _evaluated(expr: relax.Expr, scope: Scope) -> Array | None:
-    """The value of an expression of constants, as far as importers spell weights and zero points out."""
+def evaluated(expr: relax.Expr, scope: Scope) -> Array | None:
+    """Return the value of an expression of constants, as far as importers spell weights and zero points out."""
     known = scope.constant(expr)
     if known is not None:
         return known
@@ -181,5 +182,5 @@ def _evaluated(expr: relax.Expr, scope: Scope) -> Array | None:
     if name not in ("relax.astype", "relax.subtract", "relax.reshape", "relax.permute_dims"):
         return None
     tensors = [arg for arg in value.args if isinstance(arg.ty, relax.TensorType)]
-    arrays = [each for arg in tensors if (each := _evaluated(arg, scope)) is not None]
+    arrays = [each for arg in tensors if (each := evaluated(arg, scope)) is not None]
     return COMPUTE[name.removeprefix("relax.")](value, arrays) if len(arrays) == len(tensors) else None
