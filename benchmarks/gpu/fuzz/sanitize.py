@@ -31,13 +31,8 @@ FAMILIES = {
     "cuda.attention_sm90": "attention", "cuda.attention_sm80": "attention",
     "cuda.decoding_sm90": "decoding", "cuda.gemm_sm90": "gemm",
     "cuda.gemm_sm80": "gemm_sm80",
-<<<<<<< HEAD
     "cuda.conv2d_sm90": "conv", "cuda.conv2d_sm80": "conv", "cuda.lines_sm90": "conv",
     "cuda.windows": "conv", "cuda.spread": "spread",
-=======
-    "cuda.conv2d_sm90": "conv", "cuda.conv2d_sm80": "conv",
-    "cuda.lines_sm90": "conv", "cuda.windows": "conv", "cuda.spread": "spread",
->>>>>>> 95e733e (CUDA: convolutions of bytes on Hopper: quantized images in NHWC, quantization in the epilogue; random ones against fp64)
     "cuda.rows": "rows", "cuda.group_norm": "groups", "cuda.transposed": "moves", "cuda.elementwise": "moves",
 }  # fmt: skip
 """Where the cases of a template are drawn."""
