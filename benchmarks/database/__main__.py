@@ -3,6 +3,7 @@
     python -m benchmarks.database --work work                  SQLite, 10,000 jobs and 1,000,000 events
     python -m benchmarks.database --work work --postgres       a PostgreSQL of its own
     python -m benchmarks.database --work work --retention      and then what deleting all of it takes
+    python -m benchmarks.database --work work --count          the work in place of the time, on a machine that is busy
 
 Nearly empty is a thousand jobs with a hundred events each, so that a page has as many rows in both. Every call is
 made in both by turns. The bar is a p99 of twice the other's; times tell something on a machine that does nothing else.
@@ -25,6 +26,7 @@ from rich.table import Table
 from benchmarks.database.calls import Case, Times, measure
 from benchmarks.database.emptied import empty
 from benchmarks.database.fill import Size, fill
+from benchmarks.database.work import grown, work
 from service.jobs.database.engine import Database
 
 _SMALL = Size(jobs=1000, events=100_000, audit=5000)
@@ -43,6 +45,7 @@ def main() -> int:
     parser.add_argument("--audit", type=int, default=200_000)
     parser.add_argument("--rounds", type=int, default=300, help="of all calls")
     parser.add_argument("--retention", action="store_true", help="delete what is old, and tell sizes and times")
+    parser.add_argument("--count", action="store_true", help="count what a call has the database do; time nothing")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
     wanted = parser.parse_args()
     with _databases(wanted.work, postgres=wanted.postgres) as (small, full):
@@ -52,6 +55,8 @@ def main() -> int:
         for case in cases:
             case.prepare()
         measure(cases, 10)  # everything is in memory that will be
+        if wanted.count:
+            return _count(cases)
         rows = [_row(times) for times in measure(cases, wanted.rounds)]
         emptied = empty(cases[1], wanted.work / "cache") if wanted.retention else None
     told = {"database": "postgresql" if wanted.postgres else "sqlite", "calls": rows, "retention": emptied}
@@ -83,6 +88,13 @@ def _postgres(opened: ExitStack) -> list[str]:
         for name in ("small", "full"):
             connection.execute(f"CREATE DATABASE of_{name}")
     return [url.replace("/postgres?", f"/of_{name}?") for name in ("small", "full")]
+
+
+def _count(cases: tuple[Case, Case]) -> int:
+    """Print the work of each call, and what grows with the tables; return 1 where something does."""
+    small, full = (work(case, 9) for case in cases)
+    print(json.dumps({"small": small, "full": full, "grown": grown(small, full)}, indent=2))
+    return int(bool(grown(small, full)))
 
 
 def _row(times: Times) -> dict[str, Any]:

@@ -50,7 +50,7 @@ def fill(database: Database, size: Size) -> None:
         _insert(database, jobs_table, rows)
     told = ({"job": id, "seq": seq, "time": 0.0, "data": _event(seq, each)} for id in ids for seq in range(1, each + 1))
     _insert_all(database, job_events, told)
-    _insert_all(database, audit_log, (_audited(number, draw) for number in range(size.audit)))
+    _insert_all(database, audit_log, (_audited(number) for number in range(size.audit)))
     if not database.is_sqlite:
         with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(sa.text("VACUUM ANALYZE"))
@@ -94,9 +94,9 @@ def _event(seq: int, last: int) -> dict[str, Any]:
     return {"event": "progress", "stage": stage, "done": seq, "total": last}
 
 
-def _audited(number: int, draw: random.Random) -> dict[str, Any]:
+def _audited(number: int) -> dict[str, Any]:
     return {
-        "time": time.time() - draw.uniform(0, 400) * _DAY_S,
+        "time": time.time() - 400 * _DAY_S + number,  # rows come in the order of their times
         "owner": f"o_{number % OWNERS}",
         "key": f"k_{number % (3 * OWNERS)}",
         "action": "DELETE /v1/models/{digest}" if number % 50 == 0 else "POST /v1/jobs",
