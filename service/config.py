@@ -75,6 +75,11 @@ class Settings(BaseSettings):
         "so too where it is not set and others than this machine reach the server), off.",
         pattern="^(auto|require|off)$",
     )
+    bubblewrap: str = _setting(
+        "bwrap",
+        "Program, by name or path, that makes the namespaces of jobs where the server's user, who is not root, may "
+        "make none, and it may; empty is never.",
+    )
     workers: int = _setting(1, "Compiles that run at the same time in one server.", unit="processes", ge=1)
     queue_max: int = _setting(64, "Compiles that may wait; more are refused with `busy`.", unit="jobs", ge=1)
     tune_timeout_s: float = _setting(

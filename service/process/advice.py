@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import platform
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from service.config import settings
 from service.process.sandbox import landlock
 
 __all__ = ["advice", "advice_on_groups"]
 
 _KERNEL = Path("/proc/sys")
+_BUBBLEWRAP = "Bubblewrap (bwrap), installed, makes them for a server that is not root's where it may."
 
 
 def advice(sandbox: dict[str, Any], read: Callable[[str], str | None] | None = None) -> list[str]:
@@ -58,7 +61,8 @@ def _namespaces(missing: dict[str, str], read: Callable[[str], str | None]) -> l
         ("user.max_user_namespaces", "0", "there may be none"),
     ):
         if read(name) == value:
-            return [f"User namespaces hide processes and files from jobs, and {why}: sysctl {name} is {value}."]
+            without = f"User namespaces hide processes and files from jobs, and {why}: sysctl {name} is {value}."
+            return [without if shutil.which(settings().bubblewrap) else f"{without} {_BUBBLEWRAP}"]
     return [
         f"Namespaces hide processes and files from jobs, and they were refused ({refused}). In a container its seccomp "
         "and AppArmor profiles decide on it: docs/docker.md."

@@ -24,6 +24,8 @@ _LOG = logging.getLogger("relaxc")
 _START_LIMIT_S = 120.0
 _END_LIMIT_S = 5.0
 _READY_BYTES = 1 << 16
+_SIGNALLED = 128
+"""Over it are the exit codes of bwrap for a zygote that a signal has ended."""
 
 
 class ZygoteGone(Exception):
@@ -97,7 +99,7 @@ class FlavourZygote:
             code: int | None = self._zygote.wait(_END_LIMIT_S)
         except subprocess.TimeoutExpired:
             code = None
-        if self._closed or (code is not None and code < 0):
+        if self._closed or (code is not None and (code < 0 or code > _SIGNALLED)):
             raise ZygoteGone
         why = f"it was not ready after {_START_LIMIT_S:g} s" if code is None else f"it left with exit code {code}"
         with Path(f"/proc/self/fd/{self._log.fileno()}").open("rb") as log:  # its own offset, not the worker's

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from service.config import settings
 from service.errors import RelaxcError
 from service.process.apart import fork_first, shared_processes
+from service.process.bubblewrap import go_behind
 from service.process.limits import become_subreaper
 from service.process.sandbox.confine import confine
 from service.process.sandbox.confinement import Confinement, Place
@@ -85,4 +86,5 @@ def _confined(folder: Path, writer: int, place: Place) -> NoReturn:
 
 
 if __name__ == "__main__":
+    go_behind(shared_here)
     print(json.dumps(probe(shared_here())))

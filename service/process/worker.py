@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from service.process.bubblewrap import go_behind
 from service.process.forks import Forks
 from service.process.guard import stand_guard
 from service.process.limits import become_subreaper, name_process
@@ -120,6 +121,7 @@ def main() -> None:
     parser.add_argument("--flavour", type=Flavour, required=True, choices=list(Flavour))
     parser.add_argument("--control", type=int, required=True)
     arguments = parser.parse_args()
+    go_behind(shared_here)
     name_process("relaxc-zygote")
     start = time.perf_counter()
     with socket.socket(fileno=arguments.control) as control:

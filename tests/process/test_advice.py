@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from service.config import Settings
 from service.process import advice as advice_module
 from service.process.advice import advice
 
@@ -50,3 +51,12 @@ def test_without_such_a_setting_it_is_a_container_that_forbids_them() -> None:
 
 def test_a_sandbox_that_is_off_has_no_other_reason() -> None:
     assert advice(lacking(missing={"all": "RELAXC_SANDBOX=off"})) == ["Jobs are not held at all: RELAXC_SANDBOX=off."]
+
+
+@pytest.mark.parametrize(("program", "advised"), [("no-such-program", True), ("true", False)])
+def test_bubblewrap_is_advised_where_it_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, program: str, advised: bool
+) -> None:
+    monkeypatch.setattr("service.process.advice.settings", lambda: Settings(bubblewrap=program))
+    read = {"kernel.apparmor_restrict_unprivileged_userns": "1"}.get
+    assert any("Bubblewrap" in line for line in advice(lacking(), read)) is advised
