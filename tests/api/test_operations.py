@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -23,6 +23,7 @@ from service.client.retry import Patience
 from service.errors import ServerUnreachable
 from service.jobs.database.engine import Database
 from service.jobs.objects.keys import Keys
+from tests import weaker_kernel
 from tests.api.conftest import ROOT, RunningServer, make_onnx
 from tests.api.jobs import ended, parsed, submit, uploaded
 from tests.waiting import PATIENCE_S
@@ -31,10 +32,12 @@ Start = Callable[..., RunningServer]
 
 
 @contextmanager
-def serving(cache: Path, *arguments: str, **environment: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`relaxc serve ARGUMENTS` and its address."""
+def serving(
+    cache: Path, *arguments: str, before: Sequence[str] = (), **environment: str
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`relaxc serve ARGUMENTS` and its address; `before` is the command that runs it, where it is not run by itself."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "service", "serve", "--port", "0", *arguments],
+        [*before, sys.executable, "-m", "service", "serve", "--port", "0", *arguments],
         cwd=ROOT,
         env={**os.environ, "RELAXC_CACHE_DIR": str(cache), **environment},
         stdout=subprocess.PIPE,
@@ -124,6 +127,28 @@ def test_a_network_is_served_with_keys_or_when_told_to_be_open(tmp_path: Path) -
             ).status_code
             == 200
         )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_weaker_sandbox_is_a_warning_here_and_refused_where_others_come(tmp_path: Path, host: str) -> None:
+    """On a kernel without Landlock: nobody has to have set anything."""
+    arguments = ("--host", host, "--no-auth")
+    with serving(tmp_path, *arguments, before=weaker_kernel.command("landlock")) as (url, process):
+        here = url.replace("0.0.0.0", "127.0.0.1")
+        sent = {"model": ("m.onnx", make_onnx(4))}
+        answer = httpx.post(f"{here}/v1/models", files=sent, timeout=PATIENCE_S)
+        ready = httpx.get(f"{here}/readyz", timeout=PATIENCE_S).text
+        process.send_signal(signal.SIGINT)
+        _, log = process.communicate(timeout=PATIENCE_S)
+    if host == "0.0.0.0":
+        assert (answer.status_code, answer.json()["code"]) == (503, "service-error")
+        assert "RELAXC_SANDBOX=require" in answer.json()["detail"]
+        assert "RELAXC_SANDBOX=require" in ready
+    else:
+        assert answer.status_code == 201, answer.text
+        assert "read and write files of its user" in json.loads(ready)["sandbox"]["onnx"]["gaps"]
+        assert "a hostile model could read and write files of its user" in log
 
 
 @pytest.mark.slow
