@@ -26,7 +26,7 @@ def main() -> int:
     suites = f"model, {', '.join(CASES)}; all without"
     built.add_argument("--suite", action="append", default=[], help=suites)
     built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
-    built.add_argument("--target", default="", help="of the kernels, those for it: cuda-sm80, cuda-sm90; all without")
+    built.add_argument("--target", default="", help="kernels and models for it: cuda-sm80 or cuda-sm90")
     built.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that compile kernels")
     built.add_argument("--trust", action="store_true", help="models with what no GPU has run yet; a folder of its own")
     measured = verbs.add_parser("measure", help="check and time what FOLDER's results lack, the most important first")

@@ -28,15 +28,15 @@ def build(
 ) -> list[Entry]:  # fmt: skip
     """Compile what the folder lacks, write its manifest, and return the entries.
 
-    `suites`, `models` and, of kernels, `target` choose some; what an earlier build made stays in the manifest. What
+    `suites`, `models` and `target` choose some; what an earlier build made stays in the manifest. What
     fails is named on stderr and left out: a bundle of the rest is worth its minutes. With `trust`, models take what no
-    GPU has run yet: into a folder of its own, since what is there is kept.
+    GPU has run yet: into a folder of its own, since what is there is kept, and so too models for another target.
     """
     folder.mkdir(parents=True, exist_ok=True)
     wanted = set(suites)
     kept = {entry.id: entry for entry in read_manifest(folder)[1]} if (folder / MANIFEST).exists() else {}
     if not wanted or "model" in wanted:
-        _models(folder, models, kept, trust)
+        _models(folder, models, kept, target or "cuda-sm90", trust)
     chosen = [
         (entry, case)
         for entry, case in kernel_entries()
@@ -54,13 +54,13 @@ def build(
     return entries
 
 
-def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry], trust: bool) -> None:
+def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry], target: str, trust: bool) -> None:
     """A process a model: each takes gigabytes, and one that fails takes no other with it."""
     for entry in model_entries(only):
         stem = folder / entry.files[0].removesuffix(".so")
         said = stem.with_suffix(".made")
         if not said.exists():
-            arguments = [str(folder), entry.case["model"], str(entry.case["batch"]), *["trust"] * trust]
+            arguments = [str(folder), entry.case["model"], str(entry.case["batch"]), target, *["trust"] * trust]
             command = [sys.executable, "-m", "benchmarks.gpu.build", *arguments]
             if subprocess.run(command, check=False).returncode:
                 print(f"{entry.id} is left out", file=sys.stderr)
@@ -167,16 +167,16 @@ def _about() -> dict[str, Any]:
     return {"commit": done.stdout.strip(), "versions": versions}
 
 
-def _one_model(folder: Path, name: str, batch: int, *, trust: bool) -> None:
+def _one_model(folder: Path, name: str, batch: int, target: str, *, trust: bool) -> None:
     """What a process of `_models` does."""
     from benchmarks.gpu.build_model import build_model
     from schedules.cuda.common.template import trusted
 
     stem = f"{name}_b{batch}"
     with trusted() if trust else nullcontext():
-        made = build_model(name, batch, folder, stem)
+        made = build_model(name, batch, folder, stem, target=target)
     (folder / f"{stem}.made").write_text(json.dumps(made))
 
 
 if __name__ == "__main__":
-    _one_model(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), trust="trust" in sys.argv[4:])
+    _one_model(Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4], trust="trust" in sys.argv[5:])

@@ -16,7 +16,9 @@ from benchmarks.gpu.weights import explain
 __all__ = ["build_model"]
 
 
-def build_model(name: str, batch: int, folder: Path, stem: str, layers: int | None = None) -> dict[str, Any]:
+def build_model(
+    name: str, batch: int, folder: Path, stem: str, layers: int | None = None, target: str = "cuda-sm90"
+) -> dict[str, Any]:
     """Write `stem`.so, .npz and .json into the folder; return what the manifest says of it."""
     import torch
 
@@ -31,10 +33,11 @@ def build_model(name: str, batch: int, folder: Path, stem: str, layers: int | No
         with torch.no_grad():
             torch.export.save(torch.export.export(module, inputs, strict=False), exported)
         start = time.perf_counter()
-        request = prepare(exported, target="cuda-sm90")
+        request = prepare(exported, target=target)
         front = load_and_schedule(request, Stages(lambda event: None), no_dump)
-        target = to_tvm(request.target)
-        lowered, memory = passes.finalize(front.scheduled.module, target, bounds=front.imported.signature.bounds)
+        lowered, memory = passes.finalize(
+            front.scheduled.module, to_tvm(request.target), bounds=front.imported.signature.bounds
+        )
         lowering.build(lowered, request.target, folder / f"{stem}.so")
     seconds = time.perf_counter() - start
     recipes, carried = explain(front.optimized.weights, module)

@@ -38,7 +38,3 @@ def awkward(count: int, seed: int) -> list[ConvCase]:
         if min(case.size) > 0:
             found.append(replace(case, rule=_RULE, parameters=point, target=target))
     return found
-
-
-UNCONFIRMED: tuple[ConvCase, ...] = (*awkward(50, 200), *TIMED)
-"""No GPU has run it yet."""

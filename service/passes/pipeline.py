@@ -225,10 +225,9 @@ def _cuda_bytes(arch: str) -> list[Any]:
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:
-    is_hopper = arch == _HOPPER  # images in NHWC have templates for it alone
     return [
         relax.transform.CanonicalizeBindings(),
-        *([ImagesLast(job.report)] if is_hopper else []),
+        ImagesLast(job.report),
         ChooseLayout(job.report),
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),
@@ -241,7 +240,7 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         MergeEqualCalls(),
         relax.transform.DeadCodeElimination(),
         *([ReadLow()] if job.low_dtypes else []),
-        *([BytesByColumns()] if is_hopper else []),
+        *([BytesByColumns()] if arch == _HOPPER else []),
     ]
 
 

@@ -42,6 +42,7 @@ def test_a_case_is_drawn_from_its_seed_and_index_alone():
     every = [draw(3, index) for index in range(400)]
     assert draw(3, 217) == every[217] and draw(4, 217) != every[217]
     assert every[217].chooser().random() == draw(3, 217).chooser().random()
+    assert 0.2 < sum(drawn.target == "cuda-sm80" for drawn in every) / len(every) < 0.4
     families = Counter(drawn.family for drawn in every)
     assert set(families) == FAMILIES and min(families.values()) >= 3
     assert 120 < sum(drawn.pointed for drawn in every) < 280

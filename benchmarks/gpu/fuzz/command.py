@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="the first index")
     parser.add_argument("--count", type=int, default=2000, help="cases; under a sanitizer, of each template")
+    parser.add_argument("--target", default="", help="those of the cases that are drawn for it: cuda-sm80, cuda-sm90")
     parser.add_argument("--budget", type=float, default=560.0, help="seconds in all")
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1, help="processes that compile")
     parser.add_argument("--runners", type=int, default=3, help="processes that check")
@@ -41,12 +43,14 @@ def random_kernels(args: argparse.Namespace) -> int:
         raise SystemExit("a folder is needed")
     if args.sanitize:
         return _sanitize(args)
-    rows = fuzz(_plan(args, args.folder, args.seed, range(args.first, args.first + args.count)))
-    print(report(rows, args.count))
+    indices = range(args.first, args.first + args.count)
+    wanted = [index for index in indices if args.target in ("", draw(args.seed, index).target)]
+    rows = fuzz(_plan(args, args.folder, args.seed, wanted))
+    print(report(rows, len(wanted)))
     return int(not rows or any(map(is_bad, rows)))
 
 
-def _plan(args: argparse.Namespace, folder: Path, seed: int, indices: range) -> Plan:
+def _plan(args: argparse.Namespace, folder: Path, seed: int, indices: Sequence[int]) -> Plan:
     return Plan(folder, seed, indices, args.device, args.budget, args.workers, args.runners)
 
 

@@ -41,10 +41,6 @@ class Conv2dSm80(AmpereTemplate[Conv2d]):
             return Declined(f"its kernel is larger than {_MOST_TAPS}x{_MOST_TAPS}")
         return replace(found, k=found.taps * found.depth)
 
-    def unconfirmed(self, form: Conv2d) -> str:
-        """See `HopperTemplate`."""
-        return "no GPU has run it yet"
-
     def choices_of(self, form: Conv2d, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
         return choices(form)

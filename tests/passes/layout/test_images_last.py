@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import tvm
 from tvm import relax
 
@@ -29,7 +30,12 @@ def test_a_residual_block_is_permuted_at_its_ends_only() -> None:
     assert found[0] == "permute_dims" and found[-1] == "permute_dims" and found.count("permute_dims") == 2
 
 
-def test_a_small_resnet_has_kernels_of_templates_only() -> None:
+HOPPERS = [*["cuda.conv2d_sm90"] * 3, "cuda.gemm_sm90", "cuda.lines_sm90", "cuda.spread", *["cuda.windows"] * 2]
+AMPERES = [*["cuda.conv2d_sm80"] * 4, "cuda.reduction", "cuda.spread", *["cuda.windows"] * 2]
+
+
+@pytest.mark.parametrize(("arch", "wanted"), [("sm_90a", HOPPERS), ("sm_80", AMPERES), ("sm_120", AMPERES)])
+def test_a_small_resnet_has_kernels_of_templates_only(arch: str, wanted: list[str]) -> None:
     def net(x: relax.Expr) -> relax.Expr:
         y = R.nn.max_pool2d(R.nn.relu(image(x, 64, 3, 7, strides=2, padding=3)), 3, 2, 1)
         z = R.nn.relu(image(y, 64, 64, padding=1))
@@ -40,20 +46,14 @@ def test_a_small_resnet_has_kernels_of_templates_only() -> None:
         value = R.nn.conv2d(x, weights(filters, channels, size, size), **geometry)
         return R.add(value, weights(1, filters, 1, 1))
 
-    target = tvm.target.Target({"kind": "cuda", "arch": "sm_90a"}, host=TARGET)
+    target = tvm.target.Target({"kind": "cuda", "arch": arch}, host=TARGET)
     made = optimize(graph(net, x=(1, 3, 32, 32)), target, CompileOptions(precision=Precision.FP16))
     rules = {}
     for gvar, func in made.module.functions_items():
         if isinstance(func, tvm.tirx.PrimFunc):
             taken = (rule.name for rule in RULES if isinstance(rule.apply(func, target), Schedule))
             rules[gvar.name_hint] = next(taken)
-    assert sorted(rules.values()) == [
-        *["cuda.conv2d_sm90"] * 3,
-        "cuda.gemm_sm90",
-        "cuda.lines_sm90",
-        "cuda.spread",
-        *["cuda.windows"] * 2,
-    ], rules
+    assert sorted(rules.values()) == wanted, rules
 
 
 def test_a_gpu_before_hopper_has_its_products_side_by_side_as_one_and_attention_in_one_kernel() -> None:

@@ -12,7 +12,6 @@ import tvm_ffi
 from benchmarks.gpu import conv_cases, conv_device
 from benchmarks.gpu.conv_cases import ConvCase
 from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.common.template import trusted
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.conv.conv2d_sm80 import Conv2dSm80, kernel
 from schedules.cuda.gemm.tile_sm80 import WarpTile, refusal
@@ -86,8 +85,7 @@ def test_it_takes_convolutions_with_what_is_fused(windows, image, k, target):
     found = RULE.match(func)
     assert not isinstance(found, Declined)
     assert (found.m, found.n, found.k) == (image[0] * found.result[0] * found.result[1], 40, k)
-    with trusted():
-        made = RULE.apply(func, target)
+    made = RULE.apply(func, target)
     assert isinstance(made, Schedule) and TEXT_KERNEL in made.func.attrs
     assert tvm_ffi.structural_equal(made.func, RULE.apply(func, target, made.parameters).func)
 
@@ -110,18 +108,16 @@ def test_on_hopper_it_takes_what_the_copy_engine_cannot_feed():
     from schedules.cuda import RULES
 
     steps = [(SQUARE, "cuda.conv2d_sm90"), (Windows("taps", (3, 3), (9, 9)), "cuda.conv2d_sm80")]
-    with trusted():
-        for windows, first in steps:
-            func = prim_func(windows, (1, 19, 19, 8), 8)
-            assert next(rule.name for rule in RULES if isinstance(rule.apply(func, HOPPER), Schedule)) == first
+    for windows, first in steps:
+        func = prim_func(windows, (1, 19, 19, 8), 8)
+        assert next(rule.name for rule in RULES if isinstance(rule.apply(func, HOPPER), Schedule)) == first
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_the_machine_code_multiplies_on_tensor_cores_and_spills_nothing(dtype, disassembled):
     func = prim_func(SQUARE, (32, 28, 28, 128), 128, dtype=dtype)
-    with trusted():
-        sass = disassembled(RULE.apply(func, TARGET).func, SPEC)
+    sass = disassembled(RULE.apply(func, TARGET).func, SPEC)
     assert "HMMA.16816.F32" in sass and "LDGSTS" in sass and "LDSM" in sass
     assert "LDL" not in sass and "STL" not in sass
 
