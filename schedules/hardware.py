@@ -185,8 +185,8 @@ class Gpu:
     @property
     def shared_bytes_of_code(self) -> int:
         """Shared memory that a CTA may take wherever code for it runs, which by PTX are all later devices."""
-        own = self.shared_bytes_per_block
-        return own if self.arch.endswith("a") else min(own, _LEAST_SHARED_BYTES)
+        is_alone = self.arch.endswith("a") and self.arch in {row.arch for row in GPUS.values()}
+        return self.shared_bytes_per_block if is_alone else min(self.shared_bytes_per_block, _LEAST_SHARED_BYTES)
 
     def clusters(self, size: int) -> int:
         """Return how many clusters of `size` CTAs, each CTA as large as an SM, run at once."""

@@ -13,7 +13,7 @@ from service import machine
 from service.lowering.target import resolve, tags, to_tvm
 from tests.test_layers import ROOT
 
-ARCHS = {"sm_80": 99, "sm_89": 99, "sm_90": 99, "sm_90a": 227, "sm_120": 99}
+ARCHS = {"sm_80": 99, "sm_89": 99, "sm_90": 99, "sm_90a": 227, "sm_120": 99, "sm_120a": 99}
 """The KiB of shared memory that code for each may take."""
 
 
