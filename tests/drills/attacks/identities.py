@@ -27,7 +27,7 @@ CALLS = {
     ),
     "compile": (
         ("POST", "/v1/compile"), ("POST", "/v1/models"), ("DELETE", f"/v1/models/{_SHA}"),
-        ("PUT", f"/v1/uploads/{_SHA}"),
+        ("PUT", f"/v1/uploads/{_SHA}"), ("GET", "/v1/uploads"), ("DELETE", f"/v1/uploads/{_SHA}"),
         ("HEAD", f"/v1/uploads/{_SHA}"), ("POST", "/v1/jobs"), ("DELETE", f"/v1/jobs/{_JOB}"),
         ("DELETE", f"/v1/artifacts/{_SHA}"),
     ),
@@ -35,7 +35,7 @@ CALLS = {
     "admin": (
         ("GET", "/v1/keys"), ("POST", "/v1/keys"), ("DELETE", "/v1/keys/k_aaaaaaaaaaaa"), ("POST", _ROTATE),
         ("GET", "/v1/owners"), ("POST", "/v1/owners"), ("GET", _AN_OWNER), ("PATCH", _AN_OWNER),
-        ("DELETE", f"{_AN_OWNER}/keys"),
+        ("DELETE", f"{_AN_OWNER}/keys"), ("GET", "/v1/audit"), ("GET", "/v1/audit/export"),
     ),
 }  # fmt: skip
 """Scope → the calls that need it: docs/api.md, "Every call"."""
@@ -88,13 +88,13 @@ _GUESSES = {
         "GET /v1/artifacts/{}/report",
         "DELETE /v1/artifacts/{}", "JOB artifact",
     ),
-    "upload": ("HEAD /v1/uploads/{}", "PART /v1/uploads/{}"),
+    "upload": ("HEAD /v1/uploads/{}", "PART /v1/uploads/{}", "DELETE /v1/uploads/{}"),
 }  # fmt: skip
 _NOT_THERE = {
     "job": {(404, "job-not-found")},
     "model": {(404, "model-not-found")},
     "artifact": {(404, "artifact-not-found")},
-    "upload": {(200, ""), (409, "upload-conflict")},
+    "upload": {(200, ""), (409, "upload-conflict"), (204, "")},
 }
 
 
