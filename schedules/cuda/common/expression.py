@@ -159,13 +159,34 @@ class Writer:
             raise Unsupported(f"its epilogue casts {source} to {to}")
         if source in ("float32", *LOW):
             if to in BYTES and _is_within(expr.value, to):
-                return f"((int)({value}))"
+                return self._quantized(expr.value, side) or f"((int)({value}))"
             if to not in ("float32", *LOW):
                 raise Unsupported(f"its epilogue casts {source} to {to}")
             return _rounded(value, to) if to != source else value
         if to in ("float32", *LOW):
             return _rounded(f"(float)({value})", to)
         return f"({C_TYPES[to]})({value})"
+
+    def _quantized(self, clamped: Expr, side: Callable[[Pair], str]) -> str:
+        """Text for `min(max(nearbyint(x / scale) + zero, low), high)` as `legalize_quantized` has it; '' for others.
+
+        The scale and the zero point are those of all columns: what a divisor costs is paid once.
+        """
+        total, low, high = clamped.a.a, clamped.a.b, clamped.b
+        if not isinstance(total, tirx.Add) or not isinstance(total.b, tirx.Cast):
+            return ""
+        rounded, zero = total.a, total.b.value
+        if getattr(getattr(rounded, "op", None), "name", "") != "tirx.nearbyint" or str(zero.ty.dtype) not in BYTES:
+            return ""
+        quotient = rounded.args[0]
+        if not isinstance(quotient, tirx.Div) or str(quotient.ty.dtype) != "float32":
+            return ""
+        if any(tir.uses(each, [self._column]) for each in (quotient.b, zero)):
+            return ""
+        self.expensive = True
+        numbers = ", ".join(str(int(limit.value)) for limit in (low, high))
+        parts = [self._text(part, side) for part in (quotient.a, quotient.b, zero)]
+        return f"quantized({', '.join(parts)}, {numbers})"
 
     def _load(self, load: TensorLoad) -> Pair:
         indices = [tir.simplify(index) for index in load.indices]

@@ -262,6 +262,18 @@ DEV float erf_fast(float x) {
 DEV float gelu_fast(float x) {
   return x * reciprocal_fast(1.f + exp2_fast(x * fmaf(-1.02943240e-01f, x * x, -2.30220820e+00f)));
 }
+// clamp(round(x / scale) + zero, low, high), halves to even, the lowest for NaN. What depends on the scale alone is
+// computed once for many x. The quotient is rounded as IEEE has it, by a correctly rounded reciprocal and a remainder that
+// is exact (Markstein, IA-64 and Elementary Functions, 2000, 8.3); a power of two keeps both within the range. The limits
+// are whole numbers, so that the quotient may be clamped first; a sum with 1.5 * 2^23 has it rounded in its last bits.
+DEV int quantized(float x, float scale, int zero, int low, int high) {
+  const float size = fabsf(scale), power = size < 1e-30f ? 0x1p64f : size > 1e30f ? 0x1p-64f : 1.f;
+  const float by = scale * power, reciprocal = __frcp_rn(by), top = x * power, quotient = top * reciprocal;
+  const float better = fmaf(fmaf(-quotient, by, top), reciprocal, quotient);
+  const float exact = fabsf(quotient) < (size < INFINITY ? 1e30f : 0.f) ? better : quotient;
+  const float within = fminf(fmaxf(exact, (float)(low - zero)), (float)(high - zero));
+  return __float_as_int(within + 12582912.f) - 0x4b400000 + zero;
+}
 DEV float sigmoid_exact(float x) { return 1.f / (1.f + expf(-x)); }
 
 }  // namespace hopper
