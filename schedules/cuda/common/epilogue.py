@@ -45,10 +45,10 @@ class Epilogue:
     expensive: bool
 
 
-def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes, *, pairs: bool = True) -> Epilogue:
+def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes, *, pairs: bool = True, or_bytes: bool = False) -> Epilogue:
     """Return what `func` does with the sums of `block`; without `pairs` the first of two columns may be an odd one.
 
-    Raise Unsupported.
+    Results are floats, with `or_bytes` also bytes, and of sums in int32 also int32. Raise Unsupported.
     """
     blocks = [realize.block for realize in block_realizes(func)]
     others = [other for other in blocks if not other.same_as(block)]
@@ -59,10 +59,14 @@ def epilogue_of(func: PrimFunc, block: SBlock, axes: Axes, *, pairs: bool = True
     outputs = [buffer for buffer in func.params if buffer in stores or buffer.same_as(sums)]
     if len(outputs) != 1 or len(stores) != len(others):
         raise Unsupported(f"it writes {len(outputs)} results, not one")
-    return _written(block, axes, outputs[0], stores, pairs)
+    of_bytes = str(sums.dtype) == "int32"
+    integers = ("int32", *BYTES) if of_bytes else BYTES if or_bytes else ()
+    return _written(block, axes, outputs[0], stores, pairs, integers)
 
 
-def _written(block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock], pairs: bool) -> Epilogue:
+def _written(
+    block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock], pairs: bool, integers: Sequence[str]
+) -> Epilogue:
     sums, column = block.body.buffer, axes.n[-1]
     if len(axes.n) > 1 and int(axes.extents[column]) != int(tir.product([axes.extents[axis] for axis in axes.n])):
         raise Unsupported("its columns are several axes")
@@ -91,8 +95,7 @@ def _written(block: SBlock, axes: Axes, out: Buffer, stores: dict[Buffer, SBlock
         return True
 
     fast = str(out.dtype) in LOW
-    of_bytes = str(sums.dtype) == "int32" and str(out.dtype) in ("int32", *BYTES)
-    if not fast and not of_bytes and str(out.dtype) != "float32":
+    if not fast and str(out.dtype) not in ("float32", *integers):
         raise Unsupported(f"its result is {out.dtype}")
     places = [(place, axes.extents, _place_text(axes))]
     writer = Writer(texts, column, inner, is_sum, fast=fast, places=places, pairs=pairs)

@@ -1,6 +1,6 @@
 // The sum of all pixels of each image in NHWC: C[n, c] = epilogue(sum over p of A[n, p, c]). A block has 64 channels of an
 // image; each of its threads adds 8 channels of every LANES-th pixel, and the first 8 add those sums up.
-// Stands in a namespace that has defined: the sizes, LANES, the types In and Out, Operands and `epilogue`.
+// Stands in a namespace that has defined: the sizes, LANES, the types In, Out and Done, Operands and `epilogue`.
 using namespace hopper;
 
 DEV void image_sums(float* shared, const In* image, Out* out, const Operands operands) {
@@ -30,6 +30,6 @@ DEV void image_sums(float* shared, const In* image, Out* out, const Operands ope
     sum.x += shared[i * 64 + pair * 2];
     sum.y += shared[i * 64 + pair * 2 + 1];
   }
-  const float2 done = epilogue(sum, 0, n, column, operands);
-  store_pair<Out>(out + n * CHANNELS + column, done.x, done.y);
+  const Done done = epilogue(sum, 0, n, column, operands);
+  store_pair(out + n * CHANNELS + column, done.x, done.y);
 }

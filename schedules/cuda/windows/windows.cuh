@@ -2,8 +2,8 @@
 // A[n, y, x, c] * W[r, q, c]). A thread has 8 channels, 16 bytes, of STRIP pixels beside each other; the threads of a
 // block have a patch of the result, so that what their windows share comes from L1. All loads of a thread are issued
 // before the first is used. Stands in a namespace that has defined: the sizes, KIND, STRIP, the patch (PATCH_C in
-// channels / 8, PATCH_X in strips, PATCH_Y), ROWS (of the kernel that are loaded together), LEAST_PAIR (two -inf of In), the types In and Out,
-// Operands and `epilogue`.
+// channels / 8, PATCH_X in strips, PATCH_Y), ROWS (of the kernel that are loaded together), LEAST_PAIR (two -inf of In),
+// the types In, Out and Done, Operands and `epilogue`.
 using namespace hopper;
 
 constexpr int DEPTHWISE = 0, MAXIMUM = 1;
@@ -34,13 +34,16 @@ DEV Eight widened(const uint4& raw) {
   return found;
 }
 
-template <class T> DEV void store_eight(T* to, const Eight& v) {
-  *(uint4*)to = make_uint4(pack<T>(v.pair[0].x, v.pair[0].y), pack<T>(v.pair[1].x, v.pair[1].y),
-                           pack<T>(v.pair[2].x, v.pair[2].y), pack<T>(v.pair[3].x, v.pair[3].y));
+template <class T> DEV void store_eight(T* to, const float2* v) {
+  *(uint4*)to = make_uint4(pack<T>(v[0].x, v[0].y), pack<T>(v[1].x, v[1].y), pack<T>(v[2].x, v[2].y),
+                           pack<T>(v[3].x, v[3].y));
 }
-DEV void store_eight(float* to, const Eight& v) {
-  ((float4*)to)[0] = make_float4(v.pair[0].x, v.pair[0].y, v.pair[1].x, v.pair[1].y);
-  ((float4*)to)[1] = make_float4(v.pair[2].x, v.pair[2].y, v.pair[3].x, v.pair[3].y);
+DEV void store_eight(float* to, const float2* v) {
+  ((float4*)to)[0] = make_float4(v[0].x, v[0].y, v[1].x, v[1].y);
+  ((float4*)to)[1] = make_float4(v[2].x, v[2].y, v[3].x, v[3].y);
+}
+template <class T> DEV void store_eight(T* to, const int2* v) {
+  *(uint2*)to = make_uint2(pack_bytes(v[0], v[1]), pack_bytes(v[2], v[3]));
 }
 
 DEV void take(float2& into, float2 value, float2 weight) {
@@ -120,9 +123,9 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
   for (int o = 0; o < STRIP; o++) {
     if (x0 + o >= OUT_W) break;
     const int m = (n * OUT_H + y) * OUT_W + x0 + o;
-    Eight done;
+    Done done[4];
 #pragma unroll
-    for (int i = 0; i < 4; i++) done.pair[i] = epilogue(sums[o].pair[i], 0, m, c + i * 2, operands);
+    for (int i = 0; i < 4; i++) done[i] = epilogue(sums[o].pair[i], 0, m, c + i * 2, operands);
     store_eight(out + m * CHANNELS + c, done);
   }
 }

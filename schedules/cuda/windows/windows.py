@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, prod
 
-from schedules.cuda.common.epilogue import Epilogue, epilogue_of
+from schedules.cuda.common.epilogue import Epilogue, epilogue_of, pair_type
 from schedules.cuda.common.expression import C_TYPES, Unsupported
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import AmpereTemplate
@@ -84,7 +84,7 @@ def _matched(func: PrimFunc) -> _Form | Declined:
     if batch * out_h * out_w * channels >= 1 << 31:
         return Declined("its result has 2^31 elements or more")
     try:
-        fused = epilogue_of(func, block, pixel_axes(block))
+        fused = epilogue_of(func, block, pixel_axes(block), or_bytes=True)
     except Unsupported as error:
         return Declined(str(error))
     return _Form(windows, image, weight, (batch, height, width, channels), (out_h, out_w), fused)
@@ -173,7 +173,9 @@ def _source(form: _Form, numbers: dict[str, int], text: str, inputs: list[str], 
     parameters = ["void* shared", *(f"const void* {name}" for name in inputs), "void* out"]
     parameters += [f"const void* {name}" for name in operands]
     constants = "".join(f"constexpr int {name} = {value};\n" for name, value in numbers.items())
-    types = f"typedef {C_TYPES[str(form.image.dtype)]} In;\ntypedef {C_TYPES[str(form.epilogue.out.dtype)]} Out;\n"
+    out = str(form.epilogue.out.dtype)
+    types = f"typedef {C_TYPES[str(form.image.dtype)]} In;\n"
+    types += f"typedef {C_TYPES[out]} Out;\ntypedef {pair_type(out)} Done;\n"
     return (
         f"{text_of('schedules.cuda.common', 'hopper.cuh')}namespace NAME_ {{\n{constants}{types}"
         f"using namespace hopper;\n{form.epilogue.text}{text}}}\n"

@@ -31,6 +31,17 @@ static uchar2 make_uchar2(unsigned char x, unsigned char y) { return {x, y}; }
 static float2 make_float2(float x, float y) { return {x, y}; }
 static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 template <class T> static T __ldg(const T* from) { return *from; }
+static int __float_as_int(float x) {
+  int bits;
+  memcpy(&bits, &x, sizeof bits);
+  return bits;
+}
+static float __int_as_float(int x) {
+  float value;
+  memcpy(&value, &x, sizeof value);
+  return value;
+}
+static float __frcp_rn(float x) { return 1.f / x; }
 static float rsqrtf(float x) { return 1.f / sqrtf(x); }
 static float __fdividef(float x, float y) { return x / y; }
 struct __half { _Float16 v; };

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import re
+import subprocess
 
 import numpy as np
 import pytest
@@ -77,3 +79,61 @@ def test_gelu_is_as_exact_as_its_formula():
         ends = function("gelu_fast")(np.array([np.inf, np.nan], FLOAT))
     assert (np.abs(found - real) <= 5e-7 * np.abs(wide)).all()
     assert ends[0] == np.inf and np.isnan(ends[1])
+
+
+_QUANTIZED = """
+#include <math.h>
+#include <string.h>
+#define DEV static inline
+static int __float_as_int(float x) { int bits; memcpy(&bits, &x, 4); return bits; }
+static float __frcp_rn(float x) { return 1.f / x; }
+%s
+extern "C" void run(const float* x, const float* scale, long count, int zero, int low, int high, int* out) {
+  for (long i = 0; i < count; i++) out[i] = quantized(x[i], scale[i], zero, low, high);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def quantized(tmp_path_factory):
+    """The function of `hopper.cuh`, on the CPU."""
+    text = text_of("schedules.cuda.common", "hopper.cuh")
+    body = re.search(r"DEV int quantized\(.*?\n\}\n", text, re.S)[0]
+    library = tmp_path_factory.mktemp("quantized") / "quantized.so"
+    command = ["g++", "-x", "c++", "-std=c++17", "-O2", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
+    subprocess.run([*command, "-o", library, "-"], input=_QUANTIZED % body, text=True, check=True)
+    run = ctypes.CDLL(str(library)).run
+    run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, *[ctypes.c_int] * 3, ctypes.c_void_p]
+
+    def call(x, scale, zero, low, high):
+        x, scale = (np.ascontiguousarray(each, FLOAT) for each in (x, scale))
+        out = np.zeros(x.shape, np.int32)
+        run(x.ctypes.data, scale.ctypes.data, x.size, zero, low, high, out.ctypes.data)
+        return out
+
+    return call
+
+
+def numbers_and_scales(kind):
+    draw, count = np.random.default_rng(0), 300_000
+    any_bits = [draw.integers(0, 1 << 32, count, dtype=np.uint32).view(FLOAT) for _ in range(2)]
+    scale = (draw.random(count) * 0.2 + 1e-3).astype(FLOAT)
+    halves = draw.integers(-300, 300, count) + 0.5
+    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, 3e38, 1e-30, 1e30, 1e-38, 0.5, 1, -1, 0.1], FLOAT)
+    return {
+        "boundaries": ((halves * scale.astype(np.float64)).astype(FLOAT), scale),
+        "any numbers": (any_bits[0], scale),
+        "any scales": tuple(any_bits),
+        "special": tuple(each.ravel() for each in np.meshgrid(special, special)),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["boundaries", "any numbers", "any scales", "special"])
+@pytest.mark.parametrize(("zero", "low", "high"), [(3, 0, 255), (0, -128, 127), (255, 0, 255)])
+def test_a_quotient_is_quantized_as_a_division_would_have_it(quantized, kind, zero, low, high):
+    """To the bit, for every float: without a division, it is several times as quick."""
+    x, scale = numbers_and_scales(kind)
+    with np.errstate(all="ignore"):
+        steps = np.rint(x / scale).astype(FLOAT) + FLOAT(zero)
+    wanted = np.where(np.isnan(steps), low, np.clip(steps, low, high)).astype(np.int32)
+    np.testing.assert_array_equal(quantized(x, scale, zero, low, high), wanted)

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 import tvm_ffi
+from tvm import relax
 
 from benchmarks.gpu import conv_cases, conv_device
 from benchmarks.gpu.build import described
 from benchmarks.gpu.conv_cases import ConvCase
+from benchmarks.gpu.fused import prim_func_of
 from benchmarks.gpu.manifest import Entry
 from schedules.cuda.common.kernel import TEXT_KERNEL
+from schedules.cuda.conv import compute
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.windows.windows import OverWindows
 from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
-from tests.schedules.cuda.images import prim_func
+from service.passes.legalize.legalize_quantized import QUANTIZED
+from tests.schedules.cuda.images import prim_func, result_of
 from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
@@ -92,3 +98,36 @@ def test_the_text_gives_the_numbers_on_the_cpu(case, strip, tmp_path):
     said = described(Entry("one", "conv", {"kind_of_case": "odd"}, []), case)
     wanted = conv_device.reference(said, given[:-1]).numpy()
     np.testing.assert_allclose(arrays[-1], wanted, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("max", "uint8"), ("pixels", "int8")])
+def test_a_quantized_result_is_bytes(kind, dtype, tmp_path):
+    """As in a quantized network: what is pooled is quantized in the same kernel, as the reference does it."""
+    image = (2, 5, 7, 16)
+    windows = Windows("max", (3, 2), (2, 1), (1, 0)) if kind == "max" else Windows("pixels", image[1:3])
+    out = result_of(windows, image, 1)
+    compute_it = compute.pixels if kind == "pixels" else partial(compute.pool, windows=windows, out=out)
+    block, x = relax.BlockBuilder(), relax.Var("x", relax.TensorType(image, "float16"))
+    scale, zero = (relax.Var(n, relax.TensorType((), d)) for n, d in (("s", "float32"), ("z", dtype)))
+    with block.function("main", [x, scale, zero]):
+        with block.dataflow():
+            value = block.emit_te(compute_it, x, primfunc_name_hint="sums", primfunc_attrs={"op_pattern": 4})
+            result = block.emit_output(relax.op.quantize(value, scale, zero, axis=-1, out_dtype=dtype))
+        block.emit_func_output(result)
+    func = prim_func_of(block.get(), QUANTIZED)
+    form = RULE.match(func)
+    assert not isinstance(form, Declined)
+    kernel = RULE.kernel_of(form, RULE.default_of(form, gpu_of(TARGET)), gpu_of(TARGET))
+    given = np.random.default_rng(0).standard_normal(image).astype("float16") * 3
+    arrays = [given, np.float32(0.04).reshape(()), np.array(5, dtype), np.zeros((2, *out, 16), dtype)]
+    run(kernel, [arrays[[b.same_as(p) for p in func.params].index(True)] for b in kernel.pointers], tmp_path)
+    wide = torch.from_numpy(given).float().permute(0, 3, 1, 2)
+    sums = wide.sum((2, 3), keepdim=True)
+    if kind == "max":
+        sums = torch.nn.functional.max_pool2d(torch.nn.functional.pad(wide, (0, 0, 1, 1), value=-1e9), (3, 2), (2, 1))
+    limits = np.iinfo(dtype)
+    steps = np.rint((sums / np.float32(0.04)).numpy()) + 5
+    wanted = np.clip(steps, limits.min, limits.max).transpose(0, 2, 3, 1)
+    off = np.abs(arrays[-1].astype(int) - wanted)
+    assert off.max() <= (0 if kind == "max" else 1) and (off > 0).mean() < 0.02
+    assert arrays[-1].min() == limits.min and len(np.unique(arrays[-1])) > 5
