@@ -105,11 +105,9 @@ def _gemm_sm80(chance: random.Random) -> WarpCase:
 
 
 def _gemm_bytes(chance: random.Random) -> BytesCase:
-    """Nine in ten of them with rows that the copy engine takes."""
+    """All with rows that the copy engine takes: the passes turn no others."""
     while True:
-        whole = chance.random() < 0.9
-        n, k = (channels(chance, 4096) if whole else extent(chance, 600) for _ in range(2))
-        k = 16 * -(-k // 16) if whole else k
+        n, k = channels(chance, 4096), 16 * -(-channels(chance, 4096) // 16)
         m = extent(chance, 2000) if chance.random() < 0.95 else chance.randrange(20_000, 70_000)
         epilogue = chance.choice(gemm_bytes_cases.EPILOGUES)
         out = gemm_bytes_cases.out_of(chance, epilogue)
