@@ -53,7 +53,7 @@ def _function(case: dict[str, Any]) -> Callable[..., Any]:
     from torch.nn import functional
 
     def call(x: Any, gamma: Any, beta: Any, *rest: Any) -> Any:
-        made = functional.group_norm(x.permute(0, 3, 1, 2), case["groups"], gamma, beta, 1e-5).permute(0, 2, 3, 1)
+        made = torch.group_norm(x.permute(0, 3, 1, 2), case["groups"], gamma, beta, 1e-5).permute(0, 2, 3, 1)
         if case["behind"] == "silu":
             made = functional.silu(made)
         elif rest:

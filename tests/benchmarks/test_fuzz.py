@@ -27,6 +27,7 @@ from benchmarks.gpu.fuzz.report import is_bad, report
 from benchmarks.gpu.fuzz.run import Plan, fuzz
 from benchmarks.gpu.gemm_bytes_cases import BytesCase
 from benchmarks.gpu.gemm_cases import Case
+from benchmarks.gpu.groups_cases import GroupsCase
 from benchmarks.gpu.manifest import Entry, read_results
 from benchmarks.gpu.plain_cases import PlainCase
 from benchmarks.gpu.rows_cases import RowsCase
@@ -65,6 +66,7 @@ SMALL = [
     ("plain", PlainCase("spread", (2, 3, 4, 7), "float32", axes=(1, 3))),
     ("rows", RowsCase("layer_norm", (3, 5, 16), "bfloat16", "float32", "residual")),
     ("gemm", Case(2, 3, 16, 24, "float32", "float32", "bias_silu", n_major=False)),
+    ("groups", GroupsCase((1, 1, 1, 2), 2, "bfloat16", "float32", "residual")),
     ("gemm_bytes", BytesCase(5, 16, 32, "uint8", "int32", "zero")),
     ("conv_bytes", ConvBytesCase((2, 5, 6, 16), 8, (3, 2), (1, 2), (1, 1, 0, 1), (1, 2), "int8", "int8", "quantize")),
     ("gemm_bytes", BytesCase(5, 16, 32, "int8", "uint8", "quantize")),
