@@ -142,6 +142,8 @@ def old(connection: Connection) -> None:
     expired.remove_audit(connection, NOW + 1, 10)
     expired.remove_deliveries(connection, NOW + 1, 10)
     expired.remove_idempotency(connection, time.time() + 1, 10)
+    trials.remove(connection, "j_x", 10)
+    trials.remove_old(connection, time.time() + 1, 10)
     for table in uses.OWNED:
         uses.remove_unused(connection, table, time.time() + 1, (), 10)
 
@@ -169,6 +171,7 @@ def allowed(connection: Connection) -> None:
     uploads.remove(connection, "k_1", "x")
     uploads.remove_old(connection, NOW)
     uploads.of_requests(connection)
+    uploads.of_owner(connection, "k_1", 10)
     artifacts.growth(connection, "k_1", DIGEST, 1)
     artifacts.sizes(connection, after=DIGEST, most=10)
     artifacts.measure(connection, DIGEST, 1)
@@ -186,7 +189,9 @@ def calls(connection: Connection) -> None:
     deliveries.failed(connection, 1, "why", None)
 
 
-@pytest.mark.parametrize("queries", [pages, lookups, counts, made, old, log, calls], ids=lambda query: query.__name__)
+@pytest.mark.parametrize(
+    "queries", [pages, lookups, counts, made, old, log, allowed, calls], ids=lambda query: query.__name__
+)
 def test_queries_read_no_table_that_grows(filled: Database, queries: Callable[[Connection], None]) -> None:
     with plans(filled) as scans, filled.begin() as connection:
         queries(connection)
