@@ -33,6 +33,16 @@ template <int N> struct Stored<N, float> {
     for (int i = 0; i < N; i += 4) *(float4*)(to + i) = make_float4(from[i], from[i + 1], from[i + 2], from[i + 3]);
   }
 };
+// Whole numbers within the range of T.
+template <int N, class T> struct StoredBytes {
+  static DEV void at(T* to, const float* from) {
+#pragma unroll
+    for (int i = 0; i < N; i += 4)
+      *(uint32_t*)(to + i) = pack_bytes(make_float2(from[i], from[i + 1]), make_float2(from[i + 2], from[i + 3]));
+  }
+};
+template <int N> struct Stored<N, signed char> : StoredBytes<N, signed char> {};
+template <int N> struct Stored<N, unsigned char> : StoredBytes<N, unsigned char> {};
 // N is 4 or 8.
 template <int N, class T> DEV void store_vector(T* to, const float* from) { Stored<N, T>::at(to, from); }
 

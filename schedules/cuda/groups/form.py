@@ -48,6 +48,7 @@ class _Reader(rows.Reader):
     """Reads the blocks of one PrimFunc: sums of groups become numbers, all else is inlined."""
 
     is_exact = True
+    results = (*LOW, "float32")
 
     def read(self) -> Any:
         """Return the whole function. Raise Unsupported."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.expression import C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
+from schedules.cuda.common.expression import BYTES, C_TYPES, LOW, Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Buffer, Expr, IterVar, PrimFunc, SBlock, Size, Var
@@ -70,6 +70,8 @@ class Reader:
     """Reads the blocks of one PrimFunc: sums of rows become numbers, all else is inlined."""
 
     is_exact = False
+    results: tuple[str, ...] = (*_FLOATS, *BYTES)
+    """The dtypes that the kernel stores."""
 
     def __init__(self, func: PrimFunc, blocks: Sequence[SBlock]) -> None:
         if not all(isinstance(block.body, tirx.BufferStore) for block in blocks):
@@ -81,7 +83,7 @@ class Reader:
         self.out = outputs[0]
         self.reductions = [block for block in blocks if block.init is not None]
         self.shape = [int(dim) for dim in self.out.shape]
-        if self.stores[self.out].init is not None or not self.shape or str(self.out.dtype) not in _FLOATS:
+        if self.stores[self.out].init is not None or not self.shape or str(self.out.dtype) not in self.results:
             raise Unsupported("its result is not made of the row and its sums")
         self.axes = [tirx.Var(f"a{i}", "int64") for i in range(len(self.shape))]
         self.column = self.axes[-1]

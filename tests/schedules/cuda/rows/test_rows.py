@@ -23,6 +23,7 @@ from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
 from service.passes.legalize.legalize_norms import NORMS
+from service.passes.legalize.legalize_quantized import QUANTIZED
 from tests.schedules.cuda.simulated import run
 
 TARGET = to_tvm(resolve("cuda-sm90"))
@@ -145,3 +146,31 @@ def test_the_text_gives_the_numbers_on_the_cpu(case, point, tmp_path):
     made = by_name[str(match(func).out.name)].astype("float64")
     wanted = reference(case, by_name)
     assert np.linalg.norm(made - wanted) <= tolerance({"out": case.out}) * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("out", ["uint8", "int8"])
+def test_a_quantized_norm_is_bytes(out, tmp_path):
+    """As before a linear layer of a quantized network, in the same kernel."""
+    x = relax.Var("x", relax.TensorType((3, 5, 48), "float32"))
+    gamma, beta = (relax.Var(name, relax.TensorType((48,), "float32")) for name in ("gamma", "beta"))
+    scale, zero = (relax.Var(n, relax.TensorType((), d)) for n, d in (("s", "float32"), ("z", out)))
+    block = relax.BlockBuilder()
+    with block.function("main", [x, gamma, beta, scale, zero]):
+        with block.dataflow():
+            made = block.emit(op.nn.layer_norm(x, gamma, beta, axes=[-1], epsilon=1e-5))
+            result = block.emit_output(op.quantize(made, scale, zero, axis=-1, out_dtype=out))
+        block.emit_func_output(result)
+    func = prim_func_of(block.get(), {**NORMS, **QUANTIZED})
+    form, gpu = RULE.match(func), gpu_of(TARGET)
+    assert not isinstance(form, Declined), form
+    kernel = RULE.kernel_of(form, RULE.default_of(form, gpu), gpu)
+    draw = np.random.default_rng(0)
+    given = [draw.standard_normal(shape).astype("float32") for shape in ((3, 5, 48), (48,), (48,))]
+    arrays = [*given, np.array(0.02, "float32"), np.array(7, out), np.zeros((3, 5, 48), out)]
+    run(kernel, [arrays[[b.same_as(p) for p in func.params].index(True)] for b in kernel.pointers], tmp_path)
+    wide = given[0].astype("float64")
+    normal = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    limits = np.iinfo(out)
+    wanted = np.clip(np.rint((normal * given[1] + given[2]) / 0.02) + 7, limits.min, limits.max)
+    off = np.abs(arrays[-1].astype(int) - wanted)
+    assert off.max() <= 1 and (off > 0).mean() < 0.02 and len(np.unique(arrays[-1])) > 50
