@@ -111,9 +111,9 @@ def _watch(folder: Path, row: dict[str, Any], entries: Sequence[Entry], deadline
             for entry in entries:
                 child.send(json.dumps(asdict(entry)))
             child.close()
-            rows = _rows(child, deadline)
-            if rows is None:
-                row |= {"status": "cut"}
+            rows, ended = _rows(child, deadline)
+            if not ended:
+                row |= {"status": "cut", "checked": len(rows), "of": len(entries)}
             else:
                 code, wrong = child.process.wait(), [each for each in rows if not each.get("right")]
                 clean = code == 0 and not wrong and len(rows) == len(entries) > 0
@@ -128,8 +128,8 @@ def _watch(folder: Path, row: dict[str, Any], entries: Sequence[Entry], deadline
         print(json.dumps(row)[:3500], flush=True)
 
 
-def _rows(child: Child, deadline: float) -> list[dict[str, Any]] | None:
-    """What it says until it ends; None where the time is over before."""
+def _rows(child: Child, deadline: float) -> tuple[list[dict[str, Any]], bool]:
+    """What it says until it ends, or until the time is over; whether it ended."""
     found: list[dict[str, Any]] = []
     while time.monotonic() < deadline:
         try:
@@ -137,7 +137,7 @@ def _rows(child: Child, deadline: float) -> list[dict[str, Any]] | None:
         except queue.Empty:
             continue
         if row is None:
-            return found
+            return found, True
         if "ready" not in row:
             found.append(row)
-    return None
+    return found, False
