@@ -67,3 +67,46 @@ def test_a_door_that_is_not_there_or_closed_is_left_alone(open_folder: Path, pro
     found, ready, _ = _found(open_folder, denied=True, bubblewrap=program)
     assert found == ready
     assert found["user"] == "same"
+
+
+KILLED = """
+import json, os, signal, sys, time
+import psutil
+from pathlib import Path
+from service.process.pool import Pool
+from service.process.task import Flavour, Task
+from tests.waiting import until
+from tests.weaker_kernel import weaken
+folder = Path(sys.stdin.read())
+weaken("user-namespaces")
+def ran(name):
+    return pool.run(Task("tests.jobs.hostile:attempt", {"namespace": None}, folder / name), lambda event: None)["got"]
+with Pool() as pool:
+    pool.warm(Flavour.ONNX)
+    (folder / "first").mkdir()
+    ran("first")
+    (door,) = psutil.Process().children()
+    (zygote,) = door.children()
+    names = door.name(), zygote.name()
+    door.kill()
+    until(lambda: not zygote.is_running())
+    (folder / "second").mkdir()
+    ran("second")
+    left = psutil.Process().children(recursive=True)
+psutil.wait_procs(left, timeout=60)
+print(json.dumps([names, len(left), [each.pid for each in left if each.is_running()]]))
+"""
+"""A server whose zygote's door is killed: the zygote ends with it, and the next job has another."""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="starts a process of another user")
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="bubblewrap (bwrap) is not installed")
+def test_what_is_behind_the_door_ends_with_it(open_folder: Path) -> None:
+    os.chown(open_folder, 12345, 12345)
+    done = as_user(12345, KILLED, home=open_folder, said=str(open_folder))
+    assert done.returncode == 0, done.stderr
+    names, before, left = json.loads(done.stdout)
+    assert names == ["bwrap", "relaxc-zygote"]
+    assert before >= 2
+    assert left == []
