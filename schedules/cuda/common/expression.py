@@ -116,7 +116,8 @@ class Writer:
             return _constant(expr)
         if isinstance(expr, tirx.Cast):
             return self._cast(expr, side)
-        return _rounded(self._operation(expr, side), str(expr.ty.dtype))
+        text, dtype = self._operation(expr, side), str(expr.ty.dtype)
+        return f"({C_TYPES[dtype]}){text}" if dtype in BYTES else _rounded(text, dtype)  # C computes with bytes as ints
 
     def _operation(self, expr: Expr, side: Callable[[Pair], str]) -> str:
         kind = type(expr)
@@ -130,11 +131,17 @@ class Writer:
         of_floats = is_float(str(expr.ty.dtype))
         if kind is tirx.Div and of_floats:
             return f"({self._text(expr.a, side)} / {self._text(expr.b, side)})"
-        if kind in (tirx.FloorDiv, tirx.FloorMod) and not of_floats:  # of positions, which are not negative
-            return f"({self._text(expr.a, side)} {'/' if kind is tirx.FloorDiv else '%'} {self._text(expr.b, side)})"
+        if kind in (tirx.FloorDiv, tirx.FloorMod) and not of_floats:
+            a, b = self._text(expr.a, side), self._text(expr.b, side)
+            if not tir.loads(expr):  # positions are not negative
+                return f"({a} {'/' if kind is tirx.FloorDiv else '%'} {b})"
+            name = "floor_div" if kind is tirx.FloorDiv else "floor_mod"
+            return f"{name}<{C_TYPES[str(expr.ty.dtype)]}>({a}, {b})"
         if kind in (tirx.Max, tirx.Min):
             # As TVM's own code generator has it: a NaN gives the second.
             a, b = self._text(expr.a, side), self._text(expr.b, side)
+            if str(expr.ty.dtype) == "int64":
+                a, b = f"(long long)({a})", f"(long long)({b})"
             name = ("fmaxf" if kind is tirx.Max else "fminf") if of_floats else ("max" if kind is tirx.Max else "min")
             return f"{name}({a}, {b})"
         if kind is tirx.Select:

@@ -274,6 +274,9 @@ DEV int quantized(float x, float scale, int zero, int low, int high) {
   const float within = fminf(fmaxf(exact, (float)(low - zero)), (float)(high - zero));
   return __float_as_int(within + 12582912.f) - 0x4b400000 + zero;
 }
+// Division and remainder of integers that round down.
+template <class T> DEV T floor_div(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
+template <class T> DEV T floor_mod(T a, T b) { return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : (T)0); }
 DEV float sigmoid_exact(float x) { return 1.f / (1.f + expf(-x)); }
 
 }  // namespace hopper

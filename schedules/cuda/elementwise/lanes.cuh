@@ -35,9 +35,6 @@ template <> DEV __half as<__half>(float x) { return narrow<__half>(x); }
 template <> DEV __nv_bfloat16 as<__nv_bfloat16>(float x) { return narrow<__nv_bfloat16>(x); }
 template <class T, class H> DEV T as(H x) { return (T)x; }
 
-// Division and remainder of integers that round down.
-template <class T> DEV T floor_div(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-template <class T> DEV T floor_mod(T a, T b) { return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : (T)0); }
 template <class T> DEV T max_of(T a, T b) { return a > b ? a : b; }
 template <class T> DEV T min_of(T a, T b) { return a < b ? a : b; }
 // Near 0 the fast ones lose digits that 16 bits have.

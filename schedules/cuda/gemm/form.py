@@ -81,7 +81,7 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     if isinstance(found, Declined):
         return found
     kinds = LOW if ragged or found.dtype != "int32" else BYTES
-    operands = [_operand(value, kinds) for value in (found.left, found.right)]
+    operands = [_operand(value, kinds, found.dtype) for value in (found.left, found.right)]
     if any(operand is None for operand in operands):
         return Declined("its operands are not plain elements of 16-bit floats" + ("" if ragged else " or bytes"))
     a, b = (operand for operand in operands if operand is not None)
@@ -112,9 +112,9 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     )  # fmt: skip
 
 
-def _operand(value: Expr, kinds: Sequence[str]) -> TensorLoad | None:
-    """The load behind `cast(load)`, of one of the dtypes `kinds`."""
-    while isinstance(value, tirx.Cast):
+def _operand(value: Expr, kinds: Sequence[str], dtype: str) -> TensorLoad | None:
+    """The load behind `cast(load)`, of one of the dtypes `kinds`: to `dtype`, as another between may not hold it."""
+    while isinstance(value, tirx.Cast) and str(value.ty.dtype) == dtype:
         value = value.value
     return value if isinstance(value, TensorLoad) and str(value.source.dtype) in kinds else None
 

@@ -38,3 +38,22 @@ def test_gelu_by_tanh_is_one_function_where_its_result_has_16_bits(fast: bool, h
     found = writer.write(times(half, one + tirx.tanh(inner)))
     assert text in found.x and (found.y == "gelu_fast(sums.y)") == text.startswith("gelu")
     assert writer.expensive
+
+
+_SUM, _BYTE, _WIDE = (tirx.decl_buffer((8,), dtype)[tirx.Var("n", "int32")] for dtype in ("int32", "int8", "int64"))
+
+
+@pytest.mark.parametrize(
+    ("expr", "text"),
+    [
+        (tirx.floordiv(_SUM, 4), "floor_div<int>(sums.x, 4)"),
+        (tirx.floormod(_SUM, 4), "floor_mod<int>(sums.x, 4)"),
+        (_BYTE + _BYTE, "(signed char)(sums.x + sums.x)"),
+        (tirx.Max(_WIDE, tirx.const(3, "int64")), "max((long long)(sums.x), (long long)(3))"),
+    ],
+    ids=["a sum may be negative", "its remainder", "C adds bytes as ints", "of one type"],
+)
+def test_integers_are_computed_as_tir_has_them(expr: object, text: str) -> None:
+    column = tirx.Var("n", "int32")
+    writer = Writer({column: Pair("n", "(n + 1)")}, column, lambda load: None, lambda load: True, fast=False)
+    assert writer.write(expr).x == text

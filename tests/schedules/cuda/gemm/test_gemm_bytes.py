@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import tvm
-from tvm import relax
+from tvm import relax, te
 from tvm.relax import op
 
 from benchmarks.gpu.fused import prim_func_of
@@ -64,6 +64,15 @@ def test_bytes_by_rows_are_declined() -> None:
     module = graph(lambda x, w: op.matmul(x, w, out_dtype="int32"), x=("int8", (64, 64)), w=("int8", (64, 64)))
     found = RULE.apply(prim_func_of(module), TARGET)
     assert isinstance(found, Declined) and "by rows" in found.reason
+
+
+def test_operands_that_another_dtype_has_wrapped_are_declined() -> None:
+    """`int32(int8(x))` of a uint8 is not `int32(x)`."""
+    x, w = te.placeholder((64, 64), "uint8"), te.placeholder((64, 64), "int8")
+    k = te.reduce_axis((0, 64))
+    product = lambda m, n: te.sum(x[m, k].astype("int8").astype("int32") * w[n, k].astype("int32"), axis=k)  # noqa: E731
+    found = RULE.apply(te.create_prim_func([x, w, te.compute((64, 64), product)]), TARGET)
+    assert isinstance(found, Declined) and "plain elements" in found.reason
 
 
 def test_a_cast_of_what_may_lie_outside_is_declined() -> None:
