@@ -51,6 +51,9 @@ def _job(func: Any, call: TritonCall) -> Job:
 def _host(func: Any, job: Job, binary: Binary) -> Any:
     """The PrimFunc that launches the kernel on its parameters."""
     arguments = [_argument(job, at, kind) for at, kind in zip(binary.given, binary.passed, strict=True)]
+    values = {f"f{at}": job.call.arguments[at].value for at in binary.given}
+    # Infinite ones and NaN have no literal
+    floats = {name: tvm.tirx.FloatImm("float64", float(of)) for name, of in values.items() if of is not None}
     grid, shared = job.launch.grid, [f"T.int64({binary.shared_bytes})"] if binary.shared_bytes else []
     numbers = [f"T.int64({each})" for each in (*[0] * binary.added, *grid, binary.threads)]
     lines = [f"@T.prim_func\ndef main({', '.join(f'p{at}: T.handle' for at in range(len(func.params)))}):\n"]
@@ -59,7 +62,7 @@ def _host(func: Any, job: Job, binary: Binary) -> Any:
         lines.append(f'    b{at} = T.match_buffer(p{at}, ({shape},), "{buffer.dtype}", align=16)\n')
     words = ", ".join([*arguments, *numbers, *shared])
     lines.append(f'    T.evaluate(T.call_packed("{binary.symbol}", {words}))\n')
-    built = tvm.script.from_source("".join(lines), {"T": tirx})
+    built = tvm.script.from_source("".join(lines), {"T": tirx, **floats})
     built = built.with_attr("tirx.noalias", True).with_attr("tirx.is_scheduled", True).with_attr(TEXT_KERNEL, True)
     symbol = func.attrs.get("global_symbol")
     return built.with_attr("global_symbol", symbol) if symbol else built.without_attr("global_symbol")
@@ -69,8 +72,7 @@ def _argument(job: Job, at: int, kind: str) -> str:
     argument = job.call.arguments[at]
     if argument.tensor is not None:
         return f"b{argument.tensor}.data"
-    value = float(argument.value or 0) if kind == "fp32" else int(argument.value or 0)
-    return f"T.{'float64' if kind == 'fp32' else 'int64'}({value!r})"
+    return f"f{at}" if kind == "fp32" else f"T.int64({int(argument.value or 0)})"
 
 
 def cuda_modules(binaries: Sequence[Binary], spec: TargetSpec) -> Mapping[str, tuple[Any, Binary]]:

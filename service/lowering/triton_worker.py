@@ -108,7 +108,7 @@ def _specialized(kernel: Any, job: dict[str, Any]) -> tuple[dict[str, str], dict
     types: dict[str, str] = dict.fromkeys(constants, "constexpr")
     attributes = {}
     for name, argument in zip(given, job["arguments"], strict=True):
-        parameter, value, types[name] = by_name[name], argument["value"], _type(by_name[name], argument["type"])
+        parameter, value, types[name] = by_name[name], argument["value"], _type(by_name[name], argument)
         if parameter.do_not_specialize or isinstance(value, float):
             continue
         if value == 1 and not parameter.annotation_type:
@@ -118,16 +118,25 @@ def _specialized(kernel: Any, job: dict[str, Any]) -> tuple[dict[str, str], dict
     return {each.name: types[each.name] for each in kernel.params}, constants, attributes
 
 
-def _type(parameter: Any, given: str) -> str:
+def _type(parameter: Any, argument: dict[str, Any]) -> str:
     """What the argument is passed as: a number as the parameter's annotation says, a tensor as what it is."""
-    wanted = parameter.annotation_type or given
+    given, value = argument["type"], argument["value"]
+    wanted = str(parameter.annotation_type or given)
     if given.startswith("*"):
         if wanted.removeprefix("*k").removeprefix("*") != given[1:]:
             raise TypeError(f"{parameter.name} is annotated {wanted}, and gets {given}")
-        return f"*k{given[1:]}" if parameter.is_const else given
+        return f"*k{given[1:]}" if parameter.is_const else str(given)
     if wanted not in _NUMBERS:
         raise TypeError(f"{parameter.name} is annotated {wanted}; a number is passed as {', '.join(_NUMBERS)}")
-    return str(wanted)
+    if wanted != "fp32" and (isinstance(value, float) or value not in _range(wanted)):
+        raise TypeError(f"{parameter.name} is passed as {wanted}, which does not hold {value}")
+    return wanted
+
+
+def _range(kind: str) -> range:
+    """The numbers that an integer type holds."""
+    bits = int(kind[1:])
+    return range(1 << bits) if kind.startswith("u") else range(-(1 << (bits - 1)), 1 << (bits - 1))
 
 
 def _parameters(ptx: str, symbol: str) -> list[int]:

@@ -120,6 +120,10 @@ REFUSED = {
         KERNELS.replace("one, scale,", "one: tl.int8, scale,"),
         "one is annotated i8; a number is passed as i32",
     ),
+    "a number that its type does not hold": (
+        KERNELS.replace("one, scale,", "one, scale: tl.int32,"),
+        "scale is passed as i32, which does not hold 0.5",
+    ),
     "its own process": ("import os\nos._exit(3)\n", r"Triton's process.* ended with status 3"),
 }
 

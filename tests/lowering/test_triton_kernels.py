@@ -14,6 +14,7 @@ from onnx import TensorProto
 from tvm.relax import op
 
 import service
+from schedules.cuda.triton_call import Argument
 from service.config import settings
 from service.errors import PluginError
 from service.lowering import build, schedule
@@ -96,6 +97,15 @@ def test_what_triton_says_comes_out_of_the_build(tmp_path: Path) -> None:
     func = call(KERNELS.replace("x * scale", "x * scael")).prim_func([((1000,), "float16"), ((1000,), "float16")])
     with pytest.raises(PluginError, match=r"triton: mine\.scaled does not compile: kernels\.py:10: NameError"):
         build_kernel(func, resolve("cuda-sm90"), tmp_path / "kernel.so")
+
+
+@needs_triton
+@pytest.mark.parametrize("number", [float("-inf"), float("nan"), 1e39, -0.0, -(2**63)])
+def test_any_number_is_passed(number: float, tmp_path: Path) -> None:
+    """As that of a mask often is: a literal of TVM's script is finite, and 0 has no sign there."""
+    values = (Argument(tensor=0), Argument(tensor=1), Argument(value=1000), Argument(value=1), Argument(value=number))
+    func = call(arguments=values).prim_func([((1000,), "float16"), ((1000,), "float16")])
+    build_kernel(func, resolve("cuda-sm90"), tmp_path / "kernel.so")
 
 
 def onnx_model(folder: Path, *shape: int | str) -> Path:
