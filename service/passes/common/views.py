@@ -10,7 +10,7 @@ from tvm import relax, tirx
 
 from schedules.ir import tir
 from service.passes.common.rewrite import Scope, dims_equal, op_name, scalar_of
-from service.passes.simplify.simplify_shapes import is_one, shape_of
+from service.passes.simplify.simplify_shapes import is_one, permutation, shape_of
 
 __all__ = ["View", "broadcast", "look_through"]
 
@@ -66,9 +66,8 @@ def _step(view: View, scope: Scope, scales: bool) -> View | None:
 
 
 def _permute(call: relax.Call, view: View, _: Scope) -> View | None:
-    rank = len(view.index)
-    axes = list(range(rank))[::-1] if call.attrs.axes is None else [int(axis) % rank for axis in call.attrs.axes]
-    return replace(view, source=call.args[0], index=tuple(view.index[axes.index(axis)] for axis in range(rank)))
+    axes = permutation(call)
+    return replace(view, source=call.args[0], index=tuple(view.index[axes.index(axis)] for axis in range(len(axes))))
 
 
 def _reshape(call: relax.Call, view: View, _: Scope) -> View | None:

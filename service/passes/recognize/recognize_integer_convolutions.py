@@ -13,7 +13,13 @@ from tvm import IRModule, relax
 from service.passes.common.constants import Array, constant
 from service.passes.common.images import sides
 from service.passes.common.rewrite import Scope, rewrite_calls, static_shape
-from service.passes.recognize.recognize_integer_products import MOST_STEPS, Quantized, evaluated, quantized
+from service.passes.recognize.recognize_integer_products import (
+    MOST_STEPS,
+    Quantized,
+    dequantized,
+    evaluated,
+    quantized,
+)
 
 __all__ = ["RecognizeIntegerConvolutions"]
 
@@ -68,7 +74,7 @@ def _of_bytes(call: relax.Call, scope: Scope, image: Quantized, weights: Array, 
 
 def _filters(expr: relax.Expr, scope: Scope) -> tuple[Array, Array] | None:
     """The filters `OIHW` in int8, and the scale of each."""
-    call = scope.call(expr, "relax.dequantize")
+    call = dequantized(expr, scope)
     parts = [evaluated(arg, scope) for arg in call.args] if call is not None else []
     if call is None or any(part is None for part in parts):
         return None

@@ -16,8 +16,9 @@ from schedules.hardware import Cpu
 from service.passes.common.constants import Array, constant
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
 from service.passes.simplify.fold_constants import COMPUTE
+from service.passes.simplify.simplify_shapes import permutation
 
-__all__ = ["MOST_STEPS", "Quantized", "RecognizeIntegerProducts", "evaluated", "quantized"]
+__all__ = ["MOST_STEPS", "Quantized", "RecognizeIntegerProducts", "dequantized", "evaluated", "quantized"]
 
 _BYTES = ("int8", "uint8")
 MOST_STEPS = (1 << 31) // (255 * 255)
@@ -109,11 +110,11 @@ def _shift(weights: Array) -> Array:
 def quantized(expr: relax.Expr, scope: Scope, dtype: str) -> Quantized | None:
     """Return the quantized operand that `expr` is in `dtype`, float32 or int32, with one scale and one zero point."""
     if dtype == "float32":
-        call = scope.call(expr, "relax.dequantize")
-        if call is None or str(call.args[0].ty.dtype) not in _BYTES or not _is_one(call.args[1]):
+        call = dequantized(expr, scope)
+        if call is None or str(call.args[0].ty.dtype) not in _BYTES or not all(map(_is_one, call.args[1:])):
             return None
         zero = scope.emit(relax.op.reshape(call.args[2], ()))
-        return Quantized(call.args[0], _nonzero(zero, scope), call.args[1]) if _is_one(call.args[2]) else None
+        return Quantized(call.args[0], _nonzero(zero, scope), call.args[1])
     if dtype != "int32":
         return None
     zero = None
@@ -126,6 +127,13 @@ def quantized(expr: relax.Expr, scope: Scope, dtype: str) -> Quantized | None:
     if wide is None or str(wide.args[0].ty.dtype) not in _BYTES:
         return None
     return Quantized(wide.args[0], zero if zero is None else _nonzero(zero, scope), None)
+
+
+def dequantized(expr: relax.Expr, scope: Scope) -> relax.Call | None:
+    """Return the `dequantize` that `expr` is, in fp32 throughout: one in 16 bits rounds what bytes do not."""
+    call = scope.call(expr, "relax.dequantize")
+    is_wide = call is not None and {str(each.ty.dtype) for each in (call, call.args[1])} == {"float32"}
+    return call if is_wide else None
 
 
 def _is_one(expr: relax.Expr) -> bool:
@@ -146,12 +154,13 @@ def _right(expr: relax.Expr, scope: Scope, dtype: str) -> tuple[Array, Array | N
         weights = evaluated(expr, scope)
         scale = None
     else:
-        turned = scope.call(expr, "relax.permute_dims")
-        call = scope.call(turned.args[0] if turned is not None else expr, "relax.dequantize")
+        moved = scope.call(expr, "relax.permute_dims")
+        turned = moved is not None and permutation(moved) == [1, 0]
+        call = dequantized(moved.args[0] if moved is not None and turned else expr, scope)
         parts = [evaluated(arg, scope) for arg in call.args] if call is not None else [None]
         if call is None or any(part is None for part in parts) or str(call.args[0].ty.dtype) not in _BYTES:
             return None
-        found = _columns(parts, int(call.attrs.axis) % max(1, call.ty.ndim), turned is not None)
+        found = _columns(parts, int(call.attrs.axis) % max(1, call.ty.ndim), turned)
         if found is None:
             return None
         weights, scale = found

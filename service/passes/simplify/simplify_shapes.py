@@ -56,20 +56,21 @@ def _as_reshape(call: relax.Call, _: Scope) -> relax.Expr | None:
     return None if target is None else relax.op.reshape(call.args[0], target)
 
 
-def _axes(call: relax.Call) -> list[int]:
+def permutation(call: relax.Call) -> list[int]:
+    """Return the axes of a `permute_dims`, none of them counted from the end; without any it reverses them."""
     rank = call.args[0].ty.ndim
     return list(range(rank))[::-1] if call.attrs.axes is None else [int(axis) % rank for axis in call.attrs.axes]
 
 
 def _permute(call: relax.Call, scope: Scope) -> relax.Expr | None:
-    source, axes = call.args[0], _axes(call)
+    source, axes = call.args[0], permutation(call)
     sizes = shape_of(source)
     if sizes is None:
         return None
     if axes == sorted(axes):
         return source
     if (inner := scope.call(source, "relax.permute_dims")) is not None:
-        first = _axes(inner)
+        first = permutation(inner)
         return relax.op.permute_dims(inner.args[0], [first[axis] for axis in axes])
     moved = [axis for axis in axes if not is_one(sizes[axis])]
     if moved == sorted(moved):

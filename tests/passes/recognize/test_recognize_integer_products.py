@@ -58,15 +58,50 @@ def test_scales_of_columns() -> None:
     np.testing.assert_allclose(compute(recognized, data)[0], want, rtol=1e-6)
 
 
+def moved(x: Any) -> Any:
+    """Square weights with scales of rows, permuted to what they were."""
+    weights = constant((WEIGHTS[:16] - 128).astype("int8"))
+    scales, zeros = constant(np.linspace(0.1, 1, 16).astype("float32")), number(0, "int8")
+    left = op.dequantize(x, number(0.1, "float32"), number(7, "int8"), 1, "float32")
+    return op.matmul(left, op.permute_dims(op.dequantize(weights, scales, zeros, 0, "float32"), [0, 1]))
+
+
+def low(x: Any) -> Any:
+    """What is dequantized in fp16, and multiplied to fp32."""
+    weights = constant((WEIGHTS - 128).astype("int8"))
+    scale, zero = number(0.1, "float16"), number(0, "int8")
+    both = (op.dequantize(each, scale, zero, 1, "float16") for each in (x, weights))
+    return op.matmul(*both, out_dtype="float32")
+
+
+def by_channel(x: Any) -> Any:
+    """Data with a zero point for each column."""
+    zeros = constant(np.arange(24).astype("int8"))
+    left = op.dequantize(x, number(0.1, "float32"), zeros, 1, "float32")
+    weights = op.dequantize(constant((WEIGHTS - 128).astype("int8")), number(0.1, "float32"), number(0, "int8"), 1)
+    return op.matmul(left, weights)
+
+
 @pytest.mark.parametrize(
     ("build", "dtype", "depth"),
     [
+        (moved, "int8", 16),
+        (low, "int8", 24),
+        (by_channel, "int8", 24),
         (lambda x: pairs(x, (WEIGHTS - 128).astype("int8"), axis=0, scales=np.ones(24)), "int8", 24),
         (lambda x: pairs(x, WEIGHTS.astype("int16")), "int8", 24),
         (lambda x: pairs(x, (WEIGHTS - 128).astype("int8")), "int16", 24),
         (lambda x: pairs(x, np.ones((33100, 1), "int8")), "int8", 33100),
     ],
-    ids=["scales of rows", "weights of 16 bits", "data of 16 bits", "sums past int32"],
+    ids=[
+        "a permutation that moves nothing",
+        "in fp16",
+        "zero points of columns",
+        "scales of rows",
+        "weights of 16 bits",
+        "data of 16 bits",
+        "sums past int32",
+    ],
 )
 def test_what_stays(build: Any, dtype: str, depth: int) -> None:
     assert_unchanged(graph(build, x=(dtype, (4, depth))), RecognizeIntegerProducts())
