@@ -37,12 +37,12 @@ class RecognizeIntegerProducts:
     MatMulInteger. The integers are exact; the floats of the first were rounded once a product, and now once a sum.
     On `cpu` the first is done only where products of bytes are faster than those of floats, which have their weights
     dequantized at compile time; without one it is done. `takes` says of a product's depth and columns whether there is
-    a template for it; without it there is one for all.
+    a template for it, which is for static sizes: others stay in floats. Without it there is one for all.
     """
 
     def __init__(self, cpu: Cpu | None = None, takes: Callable[[int, int], bool] | None = None) -> None:
         self.floats_too = cpu is None or planning.multiplies_faster(cpu, ("uint8", "int8"), "float32")
-        self.takes = takes or (lambda depth, columns: True)
+        self.takes = takes
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with integer products; the same object if it has none."""
@@ -60,7 +60,7 @@ class Quantized:
 
 
 def _product(
-    call: relax.Call, scope: Scope, *, floats_too: bool, takes: Callable[[int, int], bool]
+    call: relax.Call, scope: Scope, *, floats_too: bool, takes: Callable[[int, int], bool] | None
 ) -> relax.Expr | None:
     dtype = str(call.ty.dtype)
     if dtype == "float32" and not floats_too:
@@ -72,7 +72,8 @@ def _product(
     data_dtype = str(left.data.ty.dtype)
     if left.data.ty.ndim < 2 or planning.matmul_dtypes(data_dtype, "int8", "int32") is None:
         return None
-    if not takes(*weights.shape):
+    is_static = left.scale is None or static_shape(left.data) is not None
+    if takes is not None and not (is_static and takes(*weights.shape)):
         return None
     total = _sum(left, weights, scope)
     if left.scale is None:

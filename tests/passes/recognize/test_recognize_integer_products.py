@@ -107,6 +107,13 @@ def test_what_stays(build: Any, dtype: str, depth: int) -> None:
     assert_unchanged(graph(build, x=(dtype, (4, depth))), RecognizeIntegerProducts())
 
 
+def test_floats_of_symbolic_sizes_stay_where_the_template_is_for_static_ones() -> None:
+    """In fp16 they are multiplied on the tensor cores; bytes would not be."""
+    module = graph(lambda x: pairs(x, (WEIGHTS - 128).astype("int8")), x=("int8", ("n", 24)))
+    assert_unchanged(module, RecognizeIntegerProducts(takes=lambda depth, columns: True))
+    assert "dequantize" not in operators(RecognizeIntegerProducts()(module))
+
+
 def test_floats_stay_where_bytes_are_slower() -> None:
     """The template multiplies bytes by a widening multiply-add, at half of the rate of float32's FMA."""
     cpu = cpu_of(to_tvm(resolve("x86-64-v4")))
