@@ -114,6 +114,9 @@ def quantized(expr: relax.Expr, scope: Scope, dtype: str) -> Quantized | None:
         call = dequantized(expr, scope)
         if call is None or str(call.args[0].ty.dtype) not in _BYTES or not all(map(_is_one, call.args[1:])):
             return None
+        known = evaluated(call.args[2], scope)
+        if known is not None and np.abs(known.astype(np.int64)).max() > 255:  # sums of its share may pass int32
+            return None
         zero = scope.emit(relax.op.reshape(call.args[2], ()))
         return Quantized(call.args[0], _nonzero(zero, scope), call.args[1])
     if dtype != "int32":

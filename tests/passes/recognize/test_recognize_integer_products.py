@@ -74,6 +74,13 @@ def low(x: Any) -> Any:
     return op.matmul(*both, out_dtype="float32")
 
 
+def far(x: Any) -> Any:
+    """A zero point that no byte has, whose share of a sum may pass int32."""
+    left = op.dequantize(x, number(0.1, "float32"), number(1 << 24, "int32"), 1, "float32")
+    weights = constant((WEIGHTS - 128).astype("int8"))
+    return op.matmul(left, op.dequantize(weights, number(0.1, "float32"), number(0, "int8"), 1, "float32"))
+
+
 def by_channel(x: Any) -> Any:
     """Data with a zero point for each column."""
     zeros = constant(np.arange(24).astype("int8"))
@@ -87,6 +94,7 @@ def by_channel(x: Any) -> Any:
     [
         (moved, "int8", 16),
         (low, "int8", 24),
+        (far, "int8", 24),
         (by_channel, "int8", 24),
         (lambda x: pairs(x, (WEIGHTS - 128).astype("int8"), axis=0, scales=np.ones(24)), "int8", 24),
         (lambda x: pairs(x, WEIGHTS.astype("int16")), "int8", 24),
@@ -96,6 +104,7 @@ def by_channel(x: Any) -> Any:
     ids=[
         "a permutation that moves nothing",
         "in fp16",
+        "a zero point beyond bytes",
         "zero points of columns",
         "scales of rows",
         "weights of 16 bits",
