@@ -6,16 +6,11 @@ merged; sums and softmax are fp32. Of few queries the warps of a CTA share the k
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
 from schedules.cuda.attention.decoding_sm90 import packed
 from schedules.cuda.attention.form import Attention, match
 from schedules.cuda.attention.strides import Heads
-from schedules.cuda.attention.text import EMPTY, NO_LOGIT
+from schedules.cuda.attention.text import NO_LOGIT, constants
 from schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
-from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import AmpereTemplate
 from schedules.hardware import Gpu
@@ -83,12 +78,7 @@ def _source(attention: Attention, tile: WarpTile) -> str:
     switches = {
         "CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text), "KEEPS_Q": tile.keeps_queries(at),
     }  # fmt: skip
-    lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
-    lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
-    lines.append(f"constexpr int EMPTY = {EMPTY[at.masked]};\n")
-    scale = math.log2(math.e) * (1.0 if at.logit.text else at.logit.scale)
-    lines.append(f"constexpr float LOG2_SCALE = {float(np.float32(scale)).hex()}f;\n")
-    lines.append(f"typedef {C_TYPES[at.dtype]} Low;\ntypedef {C_TYPES[str(at.out.buffer.dtype)]} Out;\n")
+    lines = [constants(at, numbers, switches)]
     lines.append("using namespace hopper;\nusing namespace ampere;\n")
     lines.append("using constant::load;\nusing constant::load_pair;\n")  # loads may go before the copies of others
     algorithm = (text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "warps.cuh"))

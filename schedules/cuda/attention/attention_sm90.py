@@ -6,14 +6,9 @@ algorithm is `kernel.cuh`. Q, K and V are read where they lie, heads split or me
 
 from __future__ import annotations
 
-import math
-
-import numpy as np
-
 from schedules.cuda.attention.form import Attention, match
-from schedules.cuda.attention.text import EMPTY, NO_LOGIT, entry, multiply, tensor_map
+from schedules.cuda.attention.text import NO_LOGIT, constants, entry, multiply, tensor_map
 from schedules.cuda.attention.tile import Tile, choices, default, order
-from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.hardware import Gpu
@@ -71,7 +66,6 @@ def kernel(attention: Attention, tile: Tile, gpu: Gpu) -> TextKernel:
 
 def _source(attention: Attention, tile: Tile, gpu: Gpu) -> str:
     at = attention
-    log2e = math.log2(math.e)
     numbers = {
         "CONSUMERS": tile.consumers, "BLOCK": tile.block, "STAGES": tile.stages(at), "BATCH": at.batch,
         "HEADS": at.heads, "GROUP": at.group, "QUERIES": at.queries, "KEYS": at.keys, "HEAD": at.head,
@@ -84,12 +78,7 @@ def _source(attention: Attention, tile: Tile, gpu: Gpu) -> str:
         "CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text), "TURNS": tile.consumers > 1,
         "MOVES_REGISTERS": tile.moves_registers,
     }  # fmt: skip
-    lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
-    lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
-    lines.append(f"constexpr int EMPTY = {EMPTY[at.masked]};\n")
-    scale = log2e if at.logit.text else at.logit.scale * log2e
-    lines.append(f"constexpr float LOG2_SCALE = {float(np.float32(scale)).hex()}f;\n")
-    lines.append(f"typedef {C_TYPES[at.dtype]} Low;\ntypedef {C_TYPES[str(at.out.buffer.dtype)]} Out;\n")
+    lines = [constants(at, numbers, switches)]
     lines.append("using namespace hopper;\n")
     parts = [*lines, at.logit.text or NO_LOGIT, _tiles(at, tile, gpu), *multiply(tile.block, at.head, at.dtype)]
     parts.append(text_of("schedules.cuda.attention", "kernel.cuh"))

@@ -6,17 +6,13 @@ keys makes one tile of them all, so that keys and values are read once.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from math import ceil
-
-import numpy as np
 
 from schedules.cuda.attention.form import Attention, match
 from schedules.cuda.attention.logit import Logit
 from schedules.cuda.attention.strides import Heads
-from schedules.cuda.attention.text import EMPTY, NO_LOGIT, entry, multiply, tensor_map
-from schedules.cuda.common.expression import C_TYPES
+from schedules.cuda.attention.text import NO_LOGIT, constants, entry, multiply, tensor_map
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.hardware import Gpu
@@ -155,12 +151,7 @@ def _source(attention: Attention, tile: _Tile, gpu: Gpu) -> str:
         "O_ROW": at.out.rows, "O_HEAD": at.out.heads, "O_BATCH": at.out.batches, "NAN_": 0, "ZERO": 1, "NEVER_NAN": 2,
     }  # fmt: skip
     switches = {"CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text)}
-    lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
-    lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
-    lines.append(f"constexpr int EMPTY = {EMPTY[at.masked]};\n")
-    scale = math.log2(math.e) * (1.0 if at.logit.text else at.logit.scale)
-    lines.append(f"constexpr float LOG2_SCALE = {float(np.float32(scale)).hex()}f;\n")
-    lines.append(f"typedef {C_TYPES[at.dtype]} Low;\ntypedef {C_TYPES[str(at.out.buffer.dtype)]} Out;\n")
+    lines = [constants(at, numbers, switches)]
     lines.append("using namespace hopper;\n")
     parts = [*lines, at.logit.text or NO_LOGIT, *multiply(tile.block, at.head, at.dtype)]
     parts += [text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "decoding.cuh")]

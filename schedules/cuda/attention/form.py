@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from tvm import tirx
 from tvm.error import InternalError
@@ -47,6 +48,13 @@ class Attention:
     v: Heads
     out: Heads
     logit: Logit
+
+    def blocks(self, block: int, queries: int) -> int:
+        """Return the blocks of `block` keys that the first `queries` queries see."""
+        blocks, causal = ceil(self.keys / block), self.logit.causal
+        if causal is None:
+            return blocks
+        return min(blocks, max(1, ceil((queries + causal) / block)))
 
 
 def match(func: PrimFunc) -> Attention | Declined:

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
 from schedules.cuda.attention.form import Attention
 from schedules.cuda.attention.strides import Heads
+from schedules.cuda.common.expression import C_TYPES
 from schedules.cuda.common.kernel import TensorMap
 
-__all__ = ["EMPTY", "NO_LOGIT", "entry", "multiply", "tensor_map"]
+__all__ = ["NO_LOGIT", "constants", "entry", "multiply", "tensor_map"]
 
-EMPTY = {"nan": "NAN_", "zero": "ZERO", "never_nan": "NEVER_NAN"}
+_EMPTY = {"nan": "NAN_", "zero": "ZERO", "never_nan": "NEVER_NAN"}
 """What a row without a softmax gets, by `Attention.masked`."""
 
 NO_LOGIT = (
     "struct Operands {};\n"
     "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands) { return sums; }\n"
 )
+
+
+def constants(attention: Attention, numbers: Mapping[str, int], switches: Mapping[str, bool]) -> str:
+    """Return the text of a kernel's constants, and of what each has: EMPTY, LOG2_SCALE, and the types Low and Out."""
+    scale = math.log2(math.e) * (1.0 if attention.logit.text else attention.logit.scale)
+    lines = [f"constexpr int {name} = {value};\n" for name, value in numbers.items()]
+    lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
+    lines.append(f"constexpr int EMPTY = {_EMPTY[attention.masked]};\n")
+    lines.append(f"constexpr float LOG2_SCALE = {float(np.float32(scale)).hex()}f;\n")
+    out = C_TYPES[str(attention.out.buffer.dtype)]
+    return "".join([*lines, f"typedef {C_TYPES[attention.dtype]} Low;\ntypedef {out} Out;\n"])
 
 
 def tensor_map(attention: Attention, at: Heads, rows: int, heads: int, box: int) -> TensorMap:

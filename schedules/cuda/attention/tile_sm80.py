@@ -94,10 +94,7 @@ class WarpTile:
 
     def blocks(self, attention: Attention, m: int) -> int:
         """Return the blocks of keys that the queries of tile `m` see."""
-        blocks, causal = ceil(attention.keys / self.block), attention.logit.causal
-        if causal is None:
-            return blocks
-        return min(blocks, max(1, ceil(((m + 1) * self.rows + causal) / self.block)))
+        return attention.blocks(self.block, (m + 1) * self.rows)
 
     def cycles(self, attention: Attention, gpu: Gpu) -> float:
         """Return the cycles of an SM, roughly: what its CTAs ask of it together, or one step after the other."""

@@ -11,10 +11,9 @@ from tvm import IRModule, relax
 from schedules.cuda.gemm.compute import by_columns, takes_bytes
 from service.passes.common.constants import array_of, constant
 from service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
+from service.passes.precision.dtypes import BYTES
 
 __all__ = ["BytesByColumns"]
-
-_BYTES = ("int8", "uint8")
 
 
 @tvm.transform.module_pass(opt_level=0, name="BytesByColumns")
@@ -33,7 +32,7 @@ def _turned(call: relax.Call, scope: Scope) -> relax.Expr | None:
     data, weight = call.args[0], scope.value(call.args[1])
     if str(call.ty.dtype) != "int32" or not is_tensor_constant(weight) or weight.ty.ndim != 2:
         return None
-    if str(data.ty.dtype) not in _BYTES or str(weight.ty.dtype) not in _BYTES or data.ty.ndim < 2:
+    if str(data.ty.dtype) not in BYTES or str(weight.ty.dtype) not in BYTES or data.ty.ndim < 2:
         return None
     array = array_of(weight)
     if not takes_bytes(*array.shape):

@@ -16,14 +16,13 @@ from service.passes.common.constants import array_of, constant
 from service.passes.common.images import pair, sides
 from service.passes.common.rewrite import is_tensor_constant, op_name, static_shape
 from service.passes.layout.nhwc_images import INJECTIVE, MAX_TAPS, TO_NCHW, NhwcImages, Rule, sizes_of
-from service.passes.precision.dtypes import is_low
+from service.passes.precision.dtypes import BYTES, is_low
 
 __all__ = ["RULES"]
 
 _ROW = 64
 """Elements of a row of the kernel that are one step of the sum."""
 _MAX_STEP = 8
-_BYTES = ("int8", "uint8")
 
 
 def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
@@ -32,9 +31,8 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     weight = images.binding(weight) if isinstance(weight, relax.Var) else weight
     if shape is None or not is_tensor_constant(weight):
         return None
-    if of_bytes(call, data, weight):
-        return _of_bytes(images, call, array_of(weight))
-    if not is_low(data) or data.ty.dtype != weight.ty.dtype:
+    of_bytes = _is_of_bytes(call, data, weight)
+    if not of_bytes and (not is_low(data) or data.ty.dtype != weight.ty.dtype):
         return None
     if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or "NCHW") != ("NCHW", "OIHW", "NCHW"):
         return None
@@ -46,7 +44,10 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     out_h, out_w = sizes_of(call)[2:]
     array, groups = array_of(weight), int(attrs.groups)
     result = None
-    if groups == shape[1] == filters and depth == 1:
+    if of_bytes:
+        if groups == 1 and takes_bytes(depth, filters):
+            result = _dense(images, data, array, windows, (out_h, out_w))
+    elif groups == shape[1] == filters and depth == 1:
         result = _depthwise(images, data, array, windows, (out_h, out_w))
     elif groups == 1 and shape[1] % VECTOR == 0:
         result = _dense(images, data, array, windows, (out_h, out_w))
@@ -55,28 +56,13 @@ def _conv2d(images: NhwcImages, call: relax.Call) -> relax.Var | None:
     if result is None:
         return None
     images.convolutions += 1
-    images.low = str(data.ty.dtype)
+    images.low = images.low if of_bytes else str(data.ty.dtype)
     return images.cast(result, str(call.ty.dtype))
 
 
-def of_bytes(call: relax.Call, data: relax.Expr, weight: relax.Expr) -> bool:
-    """Return whether bytes are convolved, and summed in int32."""
-    return str(call.ty.dtype) == "int32" and all(str(each.ty.dtype) in _BYTES for each in (data, weight))
-
-
-def _of_bytes(images: NhwcImages, call: relax.Call, array: Any) -> relax.Var | None:
-    """A dense convolution whose lines of channels the copy engine takes."""
-    attrs, (data, _) = call.attrs, call.args
-    filters, depth, *kernel = array.shape
-    top, left, _, _ = sides(attrs.padding)
-    windows = Windows("taps", pair(kernel), pair(attrs.strides), (top, left), pair(attrs.dilation))
-    if int(attrs.groups) != 1 or not takes_bytes(depth, filters) or max(windows.strides) > _MAX_STEP:
-        return None
-    if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or "NCHW") != ("NCHW", "OIHW", "NCHW"):
-        return None
-    images.convolutions += 1
-    height, width = sizes_of(call)[2:]
-    return _dense(images, data, array, windows, (height, width))
+def _is_of_bytes(call: relax.Call, data: relax.Expr, weight: relax.Expr) -> bool:
+    """Whether bytes are convolved, and summed in int32."""
+    return str(call.ty.dtype) == "int32" and all(str(each.ty.dtype) in BYTES for each in (data, weight))
 
 
 def _depthwise(

@@ -9,9 +9,22 @@ from tvm import IRModule, relax
 
 from service.passes.common.rewrite import op_name
 
-__all__ = ["CONTRACTIONS", "LOW", "MOVES", "WIDENED", "has_low_arithmetic", "is_low", "is_widening", "with_dtype"]
+__all__ = [
+    "BYTES",
+    "CONTRACTIONS",
+    "LOW",
+    "MOVES",
+    "WIDENED",
+    "has_low_arithmetic",
+    "is_low",
+    "is_widening",
+    "with_dtype",
+]
 
 LOW = ("float16", "bfloat16")
+
+BYTES = ("int8", "uint8")
+"""What quantized products multiply."""
 
 CONTRACTIONS = (
     "matmul",

@@ -15,12 +15,12 @@ from schedules.cpu import planning
 from schedules.hardware import Cpu
 from service.passes.common.constants import Array, constant
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from service.passes.precision.dtypes import BYTES
 from service.passes.simplify.fold_constants import COMPUTE
 from service.passes.simplify.simplify_shapes import permutation
 
 __all__ = ["MOST_STEPS", "Quantized", "RecognizeIntegerProducts", "dequantized", "evaluated", "quantized"]
 
-_BYTES = ("int8", "uint8")
 MOST_STEPS = (1 << 31) // (255 * 255)
 """Steps of the depth up to which a sum of products of bytes less their zero points fits int32."""
 
@@ -112,7 +112,7 @@ def quantized(expr: relax.Expr, scope: Scope, dtype: str) -> Quantized | None:
     """Return the quantized operand that `expr` is in `dtype`, float32 or int32, with one scale and one zero point."""
     if dtype == "float32":
         call = dequantized(expr, scope)
-        if call is None or str(call.args[0].ty.dtype) not in _BYTES or not all(map(_is_one, call.args[1:])):
+        if call is None or str(call.args[0].ty.dtype) not in BYTES or not all(map(_is_one, call.args[1:])):
             return None
         known = evaluated(call.args[2], scope)
         if known is not None and np.abs(known.astype(np.int64)).max() > 255:  # sums of its share may pass int32
@@ -128,7 +128,7 @@ def quantized(expr: relax.Expr, scope: Scope, dtype: str) -> Quantized | None:
         if shape is None or (shape and shape[-1] != 1) or len(shape) > expr.ty.ndim:
             return None
     wide = scope.call(expr, "relax.astype")
-    if wide is None or str(wide.args[0].ty.dtype) not in _BYTES:
+    if wide is None or str(wide.args[0].ty.dtype) not in BYTES:
         return None
     return Quantized(wide.args[0], zero if zero is None else _nonzero(zero, scope), None)
 
@@ -162,7 +162,7 @@ def _right(expr: relax.Expr, scope: Scope, dtype: str) -> tuple[Array, Array | N
         turned = moved is not None and permutation(moved) == [1, 0]
         call = dequantized(moved.args[0] if moved is not None and turned else expr, scope)
         parts = [evaluated(arg, scope) for arg in call.args] if call is not None else [None]
-        if call is None or any(part is None for part in parts) or str(call.args[0].ty.dtype) not in _BYTES:
+        if call is None or any(part is None for part in parts) or str(call.args[0].ty.dtype) not in BYTES:
             return None
         found = _columns(parts, int(call.attrs.axis) % max(1, call.ty.ndim), turned)
         if found is None:
