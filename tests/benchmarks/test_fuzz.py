@@ -208,6 +208,11 @@ def _is_small(drawn: Drawn) -> bool:
     return drawn.suite == "gemm" and drawn.case.epilogue == "none" and drawn.case.flops < 1 << 20
 
 
+def test_a_template_is_sanitized_by_kernels_of_another_family_too():
+    (drawn,) = sanitizing.chosen("cuda.gemm_sm90:gemm_bytes", 0, 1)
+    assert (drawn.family, drawn.suite) == ("gemm_bytes", "gemm_bytes")
+
+
 @pytest.mark.parametrize(("trouble", "status"), [("", 0), ("check:dies=0:1", 9), ("check:wrong=0:1", 0), ("", 9)])
 def test_a_sanitizer_is_clean_where_it_exits_so_and_every_value_is_right(trouble, status, tmp_path, monkeypatch):
     tool = tmp_path / "compute-sanitizer"  # in its place: writes a log, runs the rest, and exits

@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: PrimFuncs without a schedule")
     parser.add_argument("--replay", metavar="SEED:INDEX", help="only this case, its row printed")
     parser.add_argument("--sanitize", action="append", choices=TOOLS, default=[], help="by compute-sanitizer instead")
-    parser.add_argument("--rule", action="append", default=[], help="under a sanitizer: templates; else attention's")
+    parser.add_argument("--rule", action="append", default=[], help="under a sanitizer: RULE or RULE:FAMILY")
 
 
 def random_kernels(args: argparse.Namespace) -> int:

@@ -71,13 +71,18 @@ def sanitize(
 
 
 def chosen(rule: str, seed: int, count: int) -> list[Drawn]:
-    """Return the first small cases of this seed that the rule takes, half of them at random points of its space."""
+    """Return the first small cases of this seed that the rule takes, half of them at random points of its space.
+
+    `RULE:FAMILY` draws them in that family, as a template of floats multiplies bytes too.
+    """
+    rule, _, family = rule.partition(":")
+    family = family or FAMILIES[rule]
     found: list[Drawn] = []
     for index in range(200 * count):
         drawn = draw(seed, index)
         if len(found) == count:
             break
-        small = drawn.family == FAMILIES[rule] and work_of(drawn) <= _MOST_WORK
+        small = drawn.family == family and work_of(drawn) <= _MOST_WORK
         if small and scheduled(drawn, SUITES[drawn.suite].prim_func(drawn.case))[0] == rule:
             found.append(drawn)
     return found
