@@ -10,6 +10,7 @@ from tvm.error import InternalError
 from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
+from schedules.cuda.common.own_memory import reads_of_others
 from schedules.cuda.common.races import race
 from schedules.cuda.common.shared_memory import shared_bytes
 from schedules.hardware import gpu_of
@@ -30,7 +31,7 @@ class Dlight:
 
     def __init__(self, name: str, rule: Any, reason: str, *, needs_reduction: bool = False) -> None:
         self.name = name
-        self.version = 2
+        self.version = 3
         self.rule = rule
         self.reason = reason
         self.needs_reduction = needs_reduction
@@ -51,12 +52,17 @@ class Dlight:
         made = sch.mod["main"]
         if not all(_launches(part) for part in _parts(made)):
             return Declined("it would leave loops to the CPU, which cannot read the device's memory")
-        reason = race(made) or _too_much(made, target)
+        reason = race(made) or _strays(made) or _too_much(made, target)
         return Declined(reason) if reason else Schedule(made)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
         """There is one point: nothing is chosen."""
         return {}
+
+
+def _strays(func: PrimFunc) -> str:
+    name = reads_of_others(func)
+    return f"its threads would read what others have in registers: {name}" if name else ""
 
 
 def _too_much(func: PrimFunc, target: Target) -> str:
