@@ -105,7 +105,12 @@ class Cpu:
         pair = (operands, operands) if isinstance(operands, str) else operands
         total = accumulate or accumulator_of(max(pair, key=bits_of))
         fma = (self.fma_per_cycle, self.fma_latency)
-        return reference(pair, total, self.vector_bits, fma, bool(self.features & {"fma", "neon"}))
+        return reference(pair, total, self.vector_bits, fma, self.fuses)
+
+    @property
+    def fuses(self) -> bool:
+        """Whether it multiplies and adds with one rounding."""
+        return bool(self.features & {"fma", "neon"})
 
     @property
     def fma_in_flight(self) -> int:

@@ -48,7 +48,7 @@ class Planned(Generic[Op]):
         if isinstance(plan, Declined):
             return plan
         found = self.space(plan.operator, cpu_of(target))  # type: ignore[arg-type]
-        same = (point for point in found if all(point[name] == plan.parameters[name] for name in self.layout))
+        same = (point for point in found if all(point.get(name) == plan.parameters.get(name) for name in self.layout))
         return Points.of([plan.parameters, *same])
 
     def wrong_dtypes(self, operator: Op) -> str:
@@ -81,7 +81,7 @@ class Planned(Generic[Op]):
     def _refusal(self, plan: Plan, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """Why these are no point, or of another layout than the PrimFunc has."""
         reason = self.refusal(plan.operator, parameters, cpu)  # type: ignore[arg-type]
-        other = [name for name in self.layout if parameters.get(name) != plan.parameters[name]]
+        other = [name for name in self.layout if parameters.get(name) != plan.parameters.get(name)]
         return reason or (f"the PrimFunc has another {other[0]}" if other else "")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from schedules.cpu.attention import attention_plan
 from schedules.cpu.attention.attention import TiledAttention
+from schedules.cpu.common.dot_product import instruction, steps_of
 from schedules.cpu.conv import (
     blocked_compute,
     blocked_plan,
@@ -38,6 +39,7 @@ __all__ = [
     "Defaults",
     "computation",
     "default",
+    "has_instruction",
     "has_layouts",
     "is_blockable",
     "kernel_name",
@@ -51,6 +53,7 @@ __all__ = [
     "planned",
     "refusal",
     "space",
+    "takes_narrow",
     "template",
 ]
 
@@ -176,7 +179,7 @@ def kernel_name(plan: Plan) -> str:
 
 
 def is_blockable(op: Conv2d, cpu: Cpu) -> bool:
-    """Return whether some template computes it on blocks of channels."""
+    """Return whether a template computes it on blocks of channels."""
     return blocked_plan.is_blockable(op, cpu.lanes(op.sum_bits))
 
 
@@ -188,7 +191,13 @@ def has_layouts(plan: Plan) -> bool:
 def layout_of(plan: Plan) -> Plan:
     """Return the plan with the parameters of its layout alone: equal for kernels that take the same operands."""
     rule = TEMPLATES[plan.template]
-    return Plan(plan.operator, plan.template, {name: plan.parameters[name] for name in rule.layout})
+    kept = {name: plan.parameters[name] for name in rule.layout if name in plan.parameters}
+    return Plan(plan.operator, plan.template, kept)
+
+
+def takes_narrow(plan: Plan) -> bool:
+    """Return whether its kernel multiplies the operands in their own dtypes, and widens none."""
+    return steps_of(plan.parameters) > 1
 
 
 def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
@@ -196,7 +205,8 @@ def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     op, parameters = plan.operator, plan.parameters
     if isinstance(op, Matmul):
         width = parameters["vectors"] * parameters["block"]
-        return -(-op.n // width), op.k, width
+        dot = steps_of(parameters)
+        return (-(-op.n // width), op.k // dot, width) + ((dot,) if dot > 1 else ())
     lanes = parameters["block"]
     blocks, depth = -(-shape[0] // lanes), -(-shape[1] // lanes)
     if plan.template == WINOGRAD.name:
@@ -217,19 +227,26 @@ def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
     return {"operands": (left, right), "accumulate": accumulate, "out": out}
 
 
-def multiplies_faster(cpu: Cpu, operands: tuple[str, str], than: str) -> bool:
-    """Return whether products of these operands take fewer cycles than those of the dtype `than`.
+def has_instruction(cpu: Cpu, operands: tuple[str, str], depth: int) -> bool:
+    """Return whether an instruction adds several products of these operands to a sum of `depth`."""
+    return instruction(operands, cpu.reference(operands).accumulate, depth, cpu) is not None
 
-    The template has no instruction for them yet, so what counts is the rate of the widening multiply-add.
+
+def multiplies_faster(cpu: Cpu, operands: tuple[str, str], depth: int, than: str) -> bool:
+    """Return whether products of these operands with sums of `depth` take fewer cycles than those of the dtype `than`.
+
+    The templates have instructions for several steps of the depth at once; otherwise they widen and multiply.
     """
-    return cpu.reference(operands).rate > cpu.dot(than).rate
+    plain = cpu.reference(operands)
+    dot = instruction(operands, plain.accumulate, depth, cpu) or plain
+    return dot.rate > cpu.dot(than).rate
 
 
 def pack(plan: Plan, weight: Array) -> Array:
     """Return the weights, `KN` or `OIHW`, as the plan has them laid out."""
     op, parameters, lanes = plan.operator, plan.parameters, plan.parameters["block"]
     if isinstance(op, Matmul):
-        return packed_compute.pack(weight, parameters["vectors"] * lanes)
+        return packed_compute.pack(weight, parameters["vectors"] * lanes, steps_of(parameters))
     if isinstance(op, Depthwise2d):
         return depthwise_compute.pack_weight(weight, lanes)
     if plan.template == WINOGRAD.name:

@@ -115,7 +115,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # Cheaper arithmetic within the verification tolerance
         Phase("fast_math", 3, [FastMath()]),
         # Operators become TIR
-        Phase("legalize", 0, _legalize(job)),
+        Phase("legalize", 0, _legalize(job, by_fma=cpu.fuses)),
         # One kernel for a contraction and its epilogue, and for a chain of elementwise operators
         Phase("fuse", 1, _fuse(job)),
         # Constants become a parameter
@@ -244,13 +244,13 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
     ]
 
 
-def _legalize(job: Job) -> list[Any]:
+def _legalize(job: Job, *, by_fma: bool = False) -> list[Any]:
     return [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
-        Legalize(job.raised),
+        Legalize(job.raised, by_fma=by_fma),
         NameBlocks(),
         relax.transform.DeadCodeElimination(),
     ]

@@ -7,6 +7,7 @@ epilogue reads it from there.
 
 from __future__ import annotations
 
+from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.ir import analysis
 from schedules.ir.blocks import block_realizes
@@ -45,13 +46,14 @@ def fits(rows: int, vectors: int, cpu: Cpu) -> bool:
     return rows * vectors + vectors + 1 <= cpu.vector_registers
 
 
-def step_cycles(rows: int, vectors: int, cpu: Cpu) -> float:
+def step_cycles(rows: int, vectors: int, cpu: Cpu, dot: Dot | None = None) -> float:
     """Return the cycles of a step of the reduction over a tile: bound by arithmetic, loads or latency.
 
     It issues rows * vectors multiply-adds, and beside them the broadcasts of the rows and the loads of the vectors,
-    which wait for nothing but registers.
+    which wait for nothing but registers. With `dot` these are in the place of the multiply-adds.
     """
-    return max(rows * vectors / cpu.fma_per_cycle, (rows + vectors) / cpu.loads_per_cycle, cpu.fma_latency)
+    rate, latency = (cpu.fma_per_cycle, cpu.fma_latency) if dot is None else (dot.throughput, dot.latency)
+    return max(rows * vectors / rate, (rows + vectors) / cpu.loads_per_cycle, latency)
 
 
 def unrolled_steps(extent: int) -> int:

@@ -7,6 +7,7 @@ from math import gcd
 
 from tvm import s_tir, tirx
 
+from schedules.cpu.common.dot_product import STEPS, tensorize
 from schedules.cpu.common.register_tile import blocks_around
 from schedules.cpu.gemm import packed_plan
 from schedules.cpu.gemm.packed_plan import Layout
@@ -43,14 +44,15 @@ class MatmulPacked(Planned[Matmul]):
     Parameters: `vectors` of a panel and the `padded` rows of the accumulator; `rows` of the register tile; `tiles` of
     rows in a task, whose part of A then stays in L2 while the panels pass (1 if the depth is split: then a task has all
     of them); `panels` in a task; `depth` of a part; `unroll` steps of k.
-    Operands of fewer bits than the sums are widened as they are loaded: `dtypes` are those of A, P and the sums.
+    `dtypes` are those of A, P and the sums. Operands of fewer bits than these are widened as they are loaded; with
+    `dot` an instruction adds so many products of them to a sum, and P is `P[n // t, k // dot, n % t, k % dot]`.
     The tile and the blocking of the depth after Goto and van de Geijn, 'Anatomy of high-performance matrix
     multiplication' (2008), with the packing of the weights done at compile time and none of A.
     """
 
     name = "cpu.matmul_packed"
     version = 5
-    layout = ("block", "vectors", "padded")
+    layout = ("block", "vectors", "padded", STEPS)
     computes = Matmul
     dtypes = (
         ("float32", "float32", "float32"),
@@ -82,7 +84,10 @@ class MatmulPacked(Planned[Matmul]):
             return Declined("something that the product reads is computed before it")
         if len(after[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
-        return _schedule(func, Layout.of(operator, parameters), cpu, parameters)
+        layout = Layout.of(operator, parameters)
+        if layout.dot > 1 and packed_plan.dot_of(operator, cpu) is None:
+            return Declined("the target has no instruction for its plan")
+        return _schedule(func, layout, cpu, parameters)
 
 
 def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> PrimFunc:
@@ -93,7 +98,7 @@ def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> Pr
         sch.compute_inline(block.name_hint)
     _flatten_rows(sch, last, after[-1])
     parallel = worth_parallel(work_of(func).known_flops)
-    if chosen["depth"] == shape.op.k:
+    if chosen["depth"] == shape.steps:
         _one_pass(sch, last, shape, cpu, chosen, parallel)
     else:
         _in_parts(sch, last, shape, cpu, chosen, parallel)
@@ -116,12 +121,16 @@ def _one_pass(sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Para
     blocks = shape.rows // (chosen["rows"] * chosen["tiles"])
     if chosen["tiles"] > 1 and shape.panels * shape.panel_bytes > cpu.l2_bytes // (2 if blocks > 1 else 8):
         moves.prefetch_ahead(sch, row, shape.op.k * shape.width, shape.op.k * shape.width)
-    *_, row, column, k = sch.get_loops(BLOCK)
+    dot = packed_plan.dot_of(shape.op, cpu) if shape.dot > 1 else None
+    *_, row, column, k = sch.get_loops(BLOCK)[: -1 if dot else None]
     vector_k, lane_k = sch.split(column, [None, shape.lanes])
     k, unrolled = sch.split(k, [None, chosen["unroll"]])
     sch.reorder(k, unrolled, row, vector_k, lane_k)
-    _unroll(sch, (unrolled, row, vector_k, rows, vector), (lane_k, lane))
-    sch.decompose_reduction(BLOCK, k)
+    _unroll(sch, (unrolled, row, vector_k, rows, vector), (lane,) if dot else (lane_k, lane))
+    zeros = sch.decompose_reduction(BLOCK, k)
+    if dot:
+        sch.vectorize(sch.get_loops(zeros)[-1])
+        tensorize(sch, lane_k, dot)
 
 
 def _in_parts(sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from tvm import te
 
+from schedules.cpu.common.dot_product import steps_of
 from schedules.ir import tir
 from schedules.ir.types import Expr
 from schedules.plan import PLAN, Plan
@@ -18,10 +19,12 @@ __all__ = ["computation", "pack"]
 Array = np.ndarray[Any, Any]
 
 
-def pack(array: Array, width: int) -> Array:
-    """Return `B[K, N]` as `P[N/width, K, width]`, zeros past N."""
+def pack(array: Array, width: int, dot: int = 1) -> Array:
+    """Return `B[K, N]` as `P[N/width, K, width]`, zeros past N; as `P[N/width, K/dot, width, dot]` for instructions."""
     depth, columns = array.shape
     filled = np.pad(array, ((0, 0), (0, -columns % width)))
+    if dot > 1:
+        return np.ascontiguousarray(filled.reshape(depth // dot, dot, -1, width).transpose(2, 0, 3, 1))
     return np.ascontiguousarray(filled.reshape(depth, -1, width).transpose(1, 0, 2))
 
 
@@ -29,20 +32,25 @@ def computation(plan: Plan) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:
     """Return `C[..., m, n] += A[..., m, k] * B[n // t, k, n % t]` of A and the packed `B[N/t, K, t]`.
 
     All leading axes are one axis of rows in the accumulator, which is over the plan's padded rows: those past the last
-    read the last one again and are cropped.
+    read the last one again and are cropped. Where an instruction takes several steps of k, the sum is over `k` of these
+    and `j` in them.
     """
     op, padded = plan.operator, plan.parameters["padded"]
+    dot = steps_of(plan.parameters)
     columns, dtype = op.n, op.accumulate  # type: ignore[union-attr]  # a plan of this template is of a Matmul
 
     def matmul(data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        *leading, depth = data.shape
-        panels, _, tile = (int(extent) for extent in weight.shape)
+        *leading, _ = data.shape
+        panels, steps, tile, *interleaved = (int(extent) for extent in weight.shape)
         rows = prod(int(extent) for extent in leading)
-        k = te.reduce_axis((0, depth), name="k")
+        k = te.reduce_axis((0, steps), name="k")
+        within = [te.reduce_axis((0, dot), name="j") for _ in interleaved]
 
         def product(m: Expr, n: Expr) -> Expr:
             row = tir.unflatten(m if rows == padded else te.min(m, rows - 1), leading)
-            return te.sum(data[(*row, k)].astype(dtype) * weight[n // tile, k, n % tile].astype(dtype), axis=k)
+            at = k * dot + within[0] if within else k
+            taken = weight[(n // tile, k, n % tile, *within)]
+            return te.sum(data[(*row, at)].astype(dtype) * taken.astype(dtype), axis=[k, *within])
 
         tiles = te.compute((padded, panels * tile), product, name="matmul", attrs={PLAN: plan.to_json()})
         shape = (*leading, columns)

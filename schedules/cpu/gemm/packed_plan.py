@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from schedules.cpu.common.dot_product import STEPS, instruction, steps_of
 from schedules.cpu.common.register_tile import divisors, fits, round_up, step_cycles, unrolled_steps
+from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.operators import Matmul
 
-__all__ = ["PARAMETERS", "Layout", "default", "estimate", "points", "refusal"]
+__all__ = ["PARAMETERS", "Layout", "default", "dot_of", "estimate", "points", "refusal"]
 
 PARAMETERS = ("block", "vectors", "padded", "rows", "tiles", "panels", "depth", "unroll")
 """The layout is `block` lanes of a vector, `vectors` of a panel and `padded` rows; `rows` of the register tile; `tiles`
-of rows in a task (1 where the depth is split); `panels` in a task; `depth` of a part; `unroll` steps of k."""
+of rows in a task (1 where the depth is split); `panels` in a task; `depth` of a part; `unroll` steps of k. With `dot`,
+which is of the layout too, so many elements of k are one step: `depth` counts these."""
 
 _FEW_ROWS = 4
 """Rows under which the product is bound by reading the weights, and the panels are chosen to spread over the cores."""
@@ -40,6 +43,12 @@ class Layout:
     rows: int
     lanes: int
     vectors: int
+    dot: int = 1
+
+    @property
+    def steps(self) -> int:
+        """Steps of the depth, each of `dot` elements."""
+        return self.op.k // self.dot
 
     @property
     def width(self) -> int:
@@ -64,7 +73,12 @@ class Layout:
     @staticmethod
     def of(op: Matmul, parameters: Mapping[str, int]) -> Layout:
         """Return the layout that a plan's parameters describe."""
-        return Layout(op, parameters["padded"], parameters["block"], parameters["vectors"])
+        return Layout(op, parameters["padded"], parameters["block"], parameters["vectors"], steps_of(parameters))
+
+
+def dot_of(op: Matmul, cpu: Cpu) -> Dot | None:
+    """Return the instruction that the product is made of; None if it is multiply-adds of widened operands."""
+    return instruction(op.operands, op.accumulate, op.k, cpu)
 
 
 def default(op: Matmul, cpu: Cpu) -> dict[str, int]:
@@ -77,12 +91,18 @@ def default(op: Matmul, cpu: Cpu) -> dict[str, int]:
     tile, vectors = (op.m, _vectors_of_few(op, cpu)) if op.m < _FEW_ROWS else _tile(op, cpu)
     padded = _padded_rows(op.m, tile)
     most = min(_MOST_ROWS, (cpu.vector_registers - 1 - vectors) // vectors)
-    layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors)
+    layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors, _steps(op, cpu))
     return {**_of_layout(layout), **_blocking(layout, divisors(padded, most)[-1], cpu)}
 
 
 def _of_layout(layout: Layout) -> dict[str, int]:
-    return {"block": layout.lanes, "vectors": layout.vectors, "padded": layout.rows}
+    dot = {STEPS: layout.dot} if layout.dot > 1 else {}
+    return {"block": layout.lanes, "vectors": layout.vectors, "padded": layout.rows, **dot}
+
+
+def _steps(op: Matmul, cpu: Cpu) -> int:
+    dot = dot_of(op, cpu)
+    return 1 if dot is None else dot.k
 
 
 def _vectors_of_few(op: Matmul, cpu: Cpu) -> int:
@@ -94,12 +114,12 @@ def _vectors_of_few(op: Matmul, cpu: Cpu) -> int:
 
 def _tiles(op: Matmul, cpu: Cpu) -> Iterator[tuple[float, int, int]]:
     """Every register tile with the estimate of its useful multiply-adds in a cycle: (score, rows, vectors)."""
-    lanes = cpu.lanes(op.sum_bits)
+    lanes, dot = cpu.lanes(op.sum_bits), dot_of(op, cpu)
     for vectors in range(_MOST_VECTORS, 0, -1):
         for tile in range(min(op.m, _MOST_ROWS), 0, -1):
             if fits(tile, vectors, cpu):
                 useful = op.n / round_up(op.n, vectors * lanes) * op.m / round_up(op.m, tile)
-                yield useful * tile * vectors / (step_cycles(tile, vectors, cpu) + 1), tile, vectors
+                yield useful * tile * vectors / (step_cycles(tile, vectors, cpu, dot) + 1), tile, vectors
 
 
 def _tile(op: Matmul, cpu: Cpu) -> tuple[int, int]:
@@ -114,12 +134,12 @@ def _padded_rows(rows: int, tile: int) -> int:
 
 
 def _blocking(layout: Layout, rows: int, cpu: Cpu) -> dict[str, int]:
-    depth = layout.op.k
+    depth = layout.steps
     whole = {"rows": rows, "panels": 1, "depth": depth, "unroll": unrolled_steps(depth)}
     row_bytes, panel_bytes = layout.row_bytes, layout.panel_bytes
     if layout.rows * row_bytes + 2 * panel_bytes <= cpu.l2_bytes * 3 // 4:
         return {**whole, "tiles": divisors(layout.rows // rows, _MOST_TILES)[-1]}
-    part = _part(layout, cpu)
+    part = _part(layout, cpu) if layout.dot == 1 else None
     if 2 * panel_bytes > cpu.l2_bytes // 8 and part is not None:
         return {**whole, "tiles": 1, "depth": part, "panels": _panels_in_task(layout, cpu)}
     fitting = max(1, (cpu.l2_bytes * 3 // 4 - 2 * panel_bytes) // (rows * row_bytes))
@@ -149,7 +169,7 @@ def _panels_in_task(layout: Layout, cpu: Cpu) -> int:
 
 def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
     """Return why these parameters are no point of the space, in one phrase; empty if they are one."""
-    if set(parameters) != set(PARAMETERS):
+    if set(parameters) - {STEPS} != set(PARAMETERS):
         return f"the template's parameters are {', '.join(PARAMETERS)}"
     if min(parameters.values()) < 1:
         return "a parameter is less than 1"
@@ -157,14 +177,16 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
     tiles, panels, depth, unroll = (parameters[name] for name in ("tiles", "panels", "depth", "unroll"))
     layout = Layout.of(op, parameters)
     wrong = {
+        "no instruction takes so many steps": layout.dot not in (1, _steps(op, cpu)),
         "the block is not a vector": layout.lanes != cpu.lanes(op.sum_bits),
         "the register tile does not fit": not fits(rows, vectors, cpu) or rows > _MOST_ROWS,
         "padded is not the rows in whole tiles": padded < op.m or bool(padded % rows) or padded > 2 * op.m + _MOST_ROWS,
         "tiles do not divide the rows": bool(padded // rows % tiles) or tiles > _MOST_TILES,
         "panels do not divide the columns": bool(layout.panels % panels),
-        "depth does not divide k": bool(op.k % depth),
+        "depth does not divide k": bool(layout.steps % depth),
         "unroll does not divide the depth": bool(depth % unroll) or unroll > 8,
-        "tiles are of no use where the depth is split": depth < op.k and tiles > 1,
+        "tiles are of no use where the depth is split": depth < layout.steps and tiles > 1,
+        "an instruction's sums are in registers alone": depth < layout.steps and layout.dot > 1,
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
 
@@ -177,12 +199,13 @@ def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
         few = op.m < _FEW_ROWS and rows == op.m
         if score >= _WORSE * best or few:
             padded = _padded_rows(op.m, rows)
-            yield from _blockings(Layout(op, padded, cpu.lanes(op.sum_bits), vectors), rows, cpu)
+            layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors, _steps(op, cpu))
+            yield from _blockings(layout, rows, cpu)
 
 
 def _blockings(layout: Layout, rows: int, cpu: Cpu) -> Iterator[dict[str, int]]:
     fixed = {**_of_layout(layout), "rows": rows}
-    first, depth = _blocking(layout, rows, cpu), layout.op.k
+    first, depth = _blocking(layout, rows, cpu), layout.steps
     steps = [step for step in (1, 2, 4, 8) if depth % step == 0]
     blocks = divisors(layout.rows // rows, _MOST_TILES)
     fitting = [tiles for tiles in blocks if tiles * rows * layout.row_bytes <= cpu.l2_bytes]
@@ -190,7 +213,9 @@ def _blockings(layout: Layout, rows: int, cpu: Cpu) -> Iterator[dict[str, int]]:
         for tiles in dict.fromkeys([blocks[-1], *fitting[-3:], *([first["tiles"]] if first["depth"] == depth else [])]):
             for panels in divisors(layout.panels, 2):
                 yield {**fixed, "tiles": tiles, "panels": panels, "depth": depth, "unroll": unroll}
-    parts = [part for part in divisors(depth, depth - 1) if part >= _LEAST_DEPTH] if depth > _LEAST_DEPTH else []
+    if depth <= _LEAST_DEPTH or layout.dot > 1:
+        return
+    parts = [part for part in divisors(depth, depth - 1) if part >= _LEAST_DEPTH]
     for part in [part for part in parts if part * layout.rows * layout.op.element_bytes <= cpu.l2_bytes // 2][-3:]:
         for panels in dict.fromkeys([1, _panels_in_task(layout, cpu)]):
             unroll = unrolled_steps(part)
@@ -202,14 +227,14 @@ def estimate(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
     layout = Layout.of(op, parameters)
     rows, vectors, panels = parameters["rows"], layout.vectors, parameters["panels"]
     tiles = layout.rows // rows
-    split = parameters["depth"] < op.k
+    split = parameters["depth"] < layout.steps
     blocks = 1 if split else tiles // parameters["tiles"]
     rounds = -(-blocks * -(-layout.panels // panels) // cpu.cores)
     in_task = panels * (tiles if split else parameters["tiles"])
-    step = step_cycles(rows, vectors, cpu) + 0.5 / parameters["unroll"]
-    overhead = (2 * rows * vectors + 20) * (op.k // parameters["depth"])
-    compute = rounds * in_task * (op.k * step + overhead)
+    step = step_cycles(rows, vectors, cpu, dot_of(op, cpu) if layout.dot > 1 else None) + 0.5 / parameters["unroll"]
+    overhead = (2 * rows * vectors + 20) * (layout.steps // parameters["depth"])
+    compute = rounds * in_task * (layout.steps * step + overhead)
     arriving = layout.panels * layout.panel_bytes / cpu.cores / cpu.memory_bytes_per_cycle
-    held = in_task // panels * rows * parameters["depth"] * op.element_bytes
+    held = in_task // panels * rows * parameters["depth"] * layout.dot * op.element_bytes
     again = rounds * in_task * rows * layout.row_bytes / cpu.l3_bytes_per_cycle if held > cpu.l2_bytes else 0.0
     return max(compute, arriving) + again

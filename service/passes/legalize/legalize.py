@@ -12,7 +12,7 @@ from service.errors import RelaxcError, UnsupportedModel
 from service.passes.common.rewrite import op_name
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
-from service.passes.legalize.legalize_quantized import QUANTIZED
+from service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_FMA
 
 __all__ = ["Legalize", "operators_left"]
 
@@ -30,15 +30,17 @@ class Legalize:
     """`op(x) → call_tir(op, (x,))` for every operator.
 
     Raises UnsupportedModel that names every operator that has no TIR for its dtypes, shapes or attributes;
-    it is kept in `raised` too, since it does not come through tvm as it is.
+    it is kept in `raised` too, since it does not come through tvm as it is. `by_fma`: the target has multiply-adds of
+    one rounding, by which bytes are quantized without a division.
     """
 
-    def __init__(self, raised: list[RelaxcError]) -> None:
+    def __init__(self, raised: list[RelaxcError], *, by_fma: bool = False) -> None:
         self.raised = raised
+        self.rules = INDEXING | NORMS | (QUANTIZED_BY_FMA if by_fma else QUANTIZED)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""
-        module = relax.transform.LegalizeOps(INDEXING | NORMS | QUANTIZED)(module)
+        module = relax.transform.LegalizeOps(self.rules)(module)
         left = operators_left(module)
         if left:
             names = ", ".join(f"{name.removeprefix('relax.')} ({count})" for name, count in sorted(left.items()))

@@ -9,9 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx
 
-__all__ = ["QUANTIZED"]
+from service.passes.common.constants import array_of, constant, is_tensor_constant
+
+__all__ = ["QUANTIZED", "QUANTIZED_BY_FMA"]
+
+_LEAST, _MOST = 1e-30, 1e30
+"""Scales between which nothing overflows, or is subnormal, on the way to a quotient of a byte."""
+
+_ROUNDS = 1.5 * 2**23
+"""A float32 that has its last digit before the point: what is added to it is rounded to a whole number, halves to even,
+and its low bits are that number's."""
 
 
 def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -28,6 +38,65 @@ def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return te.compute(data.shape, element, name="quantize")
 
     return builder.call_te(quantize, *call.args, primfunc_name_hint="quantize")
+
+
+def _quantize_by_fma(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """The same to bytes with a known scale and zero point, without a division.
+
+    `x / s` is `y = x * r` with one step of Newton's method, `y + r * (x - y * s)`, r being 1 / s rounded: correctly
+    rounded (Markstein, 'Computation of elementary functions on the IBM RISC System/6000 processor', 1990), for x is
+    brought into the range of the bytes first. That is the lowest for NaN.
+    """
+    scale, zero = (_known(argument) for argument in call.args[1:])
+    dtype = str(call.attrs.out_dtype)
+    if dtype not in ("uint8", "int8") or scale is None or zero is None or not _LEAST < scale < _MOST:
+        return _quantize(builder, call)
+    low, high = (np.float32(int(bound.value) - zero) * np.float32(scale) for bound in _range(dtype))
+    numbers = constant(np.array([low, high, scale, np.float32(1) / np.float32(scale)], "float32"))
+
+    def quantize(data: te.Tensor, numbers: te.Tensor, *zeros: te.Tensor) -> te.Tensor:
+        def element(*at: Any) -> Any:
+            low, high, by, reciprocal = (numbers[index] for index in range(4))
+            within = te.min(te.max(data(*at).astype("float32"), low), high)
+            near = within * reciprocal
+            quotient = _fma(_fma(-near, by, within), reciprocal, near)
+            steps = tirx.reinterpret("int32", quotient + tirx.const(_ROUNDS, "float32"))
+            return sum((zero() for zero in zeros), steps).astype(dtype)
+
+        return te.compute(data.shape, element, name="quantize")
+
+    return builder.call_te(quantize, call.args[0], numbers, *_unless_zero(zero), primfunc_name_hint="quantize")
+
+
+def _dequantize_known(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    """Dequantization without a zero point where that is known to be 0."""
+    scale, zero = (_known(argument) for argument in call.args[1:])
+    if scale is None or zero != 0:
+        return _dequantize(builder, call)
+    dtype = str(call.attrs.out_dtype)
+
+    def dequantize(data: te.Tensor, by: te.Tensor) -> te.Tensor:
+        return te.compute(
+            data.shape,
+            lambda *at: (data(*at).astype("int32").astype("float32") * by()).astype(dtype),
+            name="dequantize",
+        )
+
+    scale_of_all = constant(np.float32(scale))
+    return builder.call_te(dequantize, call.args[0], scale_of_all, primfunc_name_hint="dequantize")
+
+
+def _unless_zero(zero: float) -> list[relax.Constant]:
+    return [constant(np.int32(zero))] if zero else []
+
+
+def _known(expr: relax.Expr) -> float | None:
+    """The number that a constant of one element is."""
+    return float(array_of(expr).reshape(())) if is_tensor_constant(expr) and array_of(expr).size == 1 else None
+
+
+def _fma(left: Any, right: Any, addend: Any) -> Any:
+    return tirx.call_llvm_pure_intrin("float32", "llvm.fma", left, right, addend)
 
 
 def _dequantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
@@ -55,3 +124,5 @@ def _at(parameter: te.Tensor, indices: Sequence[Any], axis: int) -> Any:
 
 
 QUANTIZED = {"relax.quantize": _quantize, "relax.dequantize": _dequantize}
+QUANTIZED_BY_FMA = {"relax.quantize": _quantize_by_fma, "relax.dequantize": _dequantize_known}
+"""For CPUs that multiply and add with one rounding."""

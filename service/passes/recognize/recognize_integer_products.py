@@ -19,7 +19,16 @@ from service.passes.precision.dtypes import BYTES
 from service.passes.simplify.fold_constants import COMPUTE
 from service.passes.simplify.simplify_shapes import permutation
 
-__all__ = ["MOST_STEPS", "Quantized", "RecognizeIntegerProducts", "dequantized", "evaluated", "quantized"]
+__all__ = [
+    "MOST_STEPS",
+    "Quantized",
+    "RecognizeIntegerProducts",
+    "dequantized",
+    "evaluated",
+    "multiplied_faster",
+    "quantized",
+    "readable",
+]
 
 MOST_STEPS = (1 << 31) // (255 * 255)
 """Steps of the depth up to which a sum of products of bytes less their zero points fits int32."""
@@ -36,17 +45,18 @@ class RecognizeIntegerProducts:
     DequantizeLinear around an operator say (and torch's `quantized_decomposed`), the second QLinearMatMul and
     MatMulInteger. The integers are exact; the floats of the first were rounded once a product, and now once a sum.
     On `cpu` the first is done only where products of bytes are faster than those of floats, which have their weights
-    dequantized at compile time; without one it is done. `takes` says of a product's depth and columns whether there is
+    dequantized at compile time; without one it is done. Where its instruction takes uint8 by int8 alone, an int8 A is
+    shifted to uint8, and its zero point too. `takes` says of a product's depth and columns whether there is
     a template for it, which is for static sizes: others stay in floats. Without it there is one for all.
     """
 
     def __init__(self, cpu: Cpu | None = None, takes: Callable[[int, int], bool] | None = None) -> None:
-        self.floats_too = cpu is None or planning.multiplies_faster(cpu, ("uint8", "int8"), "float32")
+        self.cpu = cpu
         self.takes = takes
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with integer products; the same object if it has none."""
-        rule = partial(_product, floats_too=self.floats_too, takes=self.takes)
+        rule = partial(_product, cpu=self.cpu, takes=self.takes)
         return rewrite_calls(module, {"matmul": rule})
 
 
@@ -60,15 +70,16 @@ class Quantized:
 
 
 def _product(
-    call: relax.Call, scope: Scope, *, floats_too: bool, takes: Callable[[int, int], bool] | None
+    call: relax.Call, scope: Scope, *, cpu: Cpu | None, takes: Callable[[int, int], bool] | None
 ) -> relax.Expr | None:
     dtype = str(call.ty.dtype)
-    if dtype == "float32" and not floats_too:
-        return None
     left, right = quantized(call.args[0], scope, dtype), _right(call.args[1], scope, dtype)
     if left is None or right is None:
         return None
     weights, scale = right
+    if dtype == "float32" and cpu is not None and not multiplied_faster(cpu, weights.shape[0]):
+        return None
+    left = left if cpu is None else readable(left, weights.shape[0], cpu, scope)
     data_dtype = str(left.data.ty.dtype)
     if left.data.ty.ndim < 2 or planning.matmul_dtypes(data_dtype, "int8", "int32") is None:
         return None
@@ -82,6 +93,37 @@ def _product(
         return None
     factor = scope.emit(relax.op.multiply(relax.op.reshape(left.scale, ()), constant(scale)))
     return relax.op.multiply(scope.emit(relax.op.astype(total, "float32")), factor)
+
+
+def multiplied_faster(cpu: Cpu, depth: int) -> bool:
+    """Return whether products of bytes with sums of `depth` are faster on a CPU than those of floats."""
+    return planning.multiplies_faster(cpu, ("uint8", "int8"), depth, "float32")
+
+
+def readable(left: Quantized, depth: int, cpu: Cpu, scope: Scope) -> Quantized:
+    """Return the operand in bytes that an instruction of the CPU takes: unsigned where it has none for signed ones."""
+    is_signed = str(left.data.ty.dtype) == "int8"
+    if not is_signed or planning.has_instruction(cpu, ("int8", "int8"), depth):
+        return left
+    if not planning.has_instruction(cpu, ("uint8", "int8"), depth):
+        return left
+    zero = constant(np.int32(128))
+    if left.zero is not None:
+        known = evaluated(left.zero, scope)
+        moved = relax.op.add(left.zero, zero) if known is None else constant(known + np.int32(128))
+        zero = moved if known is not None else scope.emit(moved)
+    return Quantized(_unsigned(left.data, scope), zero, left.scale)
+
+
+def _unsigned(data: relax.Expr, scope: Scope) -> relax.Expr:
+    """The int8 bytes and 128, in uint8: quantized so, where they are quantized to one known zero point."""
+    call = scope.call(data, "relax.quantize")
+    zero = evaluated(call.args[2], scope) if call is not None else None
+    if call is not None and zero is not None and zero.dtype.kind in "iu":
+        moved = constant((zero.astype(np.int32) + 128).astype(np.uint8))
+        return scope.emit(relax.op.quantize(call.args[0], call.args[1], moved, int(call.attrs.axis), "uint8"))
+    wide = scope.emit(relax.op.add(scope.emit(relax.op.astype(data, "int16")), constant(np.int16(128))))
+    return scope.emit(relax.op.astype(wide, "uint8"))
 
 
 def _sum(left: Quantized, weights: Array, scope: Scope) -> relax.Expr:

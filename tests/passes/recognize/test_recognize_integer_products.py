@@ -137,3 +137,27 @@ def test_floats_stay_where_bytes_are_slower() -> None:
     recognized = RecognizeIntegerProducts(cpu)(whole)
     assert "sum" not in operators(recognized)
     assert recognized is not whole
+
+
+@pytest.mark.parametrize("is_quantized", [False, True])
+@pytest.mark.parametrize("zero", [0, -5])
+def test_signed_bytes_become_unsigned_where_the_instruction_takes_those(zero: int, is_quantized: bool) -> None:
+    """Zen 4 multiplies uint8 by int8; the shift is in the zero point, and where bytes are made they are made so."""
+    cpu = cpu_of(to_tvm(resolve("znver4")))
+    weights = (WEIGHTS - 128).astype("int8")
+
+    def build(x: Any) -> Any:
+        scale, point = number(0.1, "float32"), number(zero, "int8")
+        data = op.quantize(x, scale, point, 0, "int8") if is_quantized else x
+        left = op.dequantize(data, scale, point, 0, "float32")
+        return op.matmul(left, op.dequantize(constant(weights), scale, number(0, "int8"), 1, "float32"))
+
+    module = graph(build, x=("float32" if is_quantized else "int8", (4, 24)))
+    recognized = RecognizeIntegerProducts(cpu)(module)
+    ours = operators(recognized)
+    assert "dequantize" not in ours and ours.count("quantize") == is_quantized
+    assert "R.matmul(" in (text := recognized.script()) and 'dtype="uint8"' in text
+    data = np.random.default_rng(1).integers(-128, 128, (4, 24))
+    want = ((data - zero) @ weights.astype(int)) * (np.float32(0.1) * np.float32(0.1))
+    given = ((data - zero) * 0.1).astype("float32") if is_quantized else data.astype("int8")
+    np.testing.assert_allclose(compute(recognized, given)[0], want, rtol=1e-6)

@@ -1,0 +1,75 @@
+"""Which instructions take which sums, and that the code of a product is made of them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import tvm
+from tvm import te
+
+from schedules.cpu import planning
+from schedules.cpu.common.dot_product import STEPS, instruction
+from schedules.cpu.gemm.matmul_packed import MatmulPacked
+from schedules.hardware import Cpu, cpu_of
+from schedules.operators import Matmul
+from schedules.template import Declined, Schedule
+from service.lowering import pipeline
+from service.lowering.target import resolve, to_tvm
+
+pipeline.register()
+BYTES = {"operands": ("uint8", "int8"), "accumulate": "int32", "out": "int32"}
+NARROW = json.dumps({"kind": "llvm", "mcpu": "znver4", "vector_bits": 256})
+
+
+def row(name: str) -> Cpu:
+    return cpu_of(to_tvm(resolve(name)))
+
+
+@pytest.mark.parametrize(
+    ("target", "operands", "depth", "expected"),
+    [
+        ("znver4", ("uint8", "int8"), 768, "llvm.x86.avx512.vpdpbusd.512"),
+        (NARROW, ("uint8", "int8"), 768, "llvm.x86.avx512.vpdpbusd.256"),
+        ("znver4", ("uint8", "int8"), 770, ""),
+        ("znver4", ("int8", "int8"), 768, ""),
+        ("znver4", ("float32", "float32"), 768, ""),
+        ("x86-64-v4", ("uint8", "int8"), 768, ""),
+    ],
+)
+def test_what_takes_a_sum(target: str, operands: tuple[str, str], depth: int, expected: str) -> None:
+    total = "float32" if operands[0] == "float32" else "int32"
+    found = instruction(operands, total, depth, row(target))
+    assert (found.intrinsic if found else "") == expected
+
+
+@pytest.mark.parametrize(("target", "register"), [("znver4", "%zmm"), (NARROW, "%ymm")])
+def test_the_code_is_made_of_instructions(target: str, register: str) -> None:
+    """Each takes a whole vector of sums, and none of the sums goes to memory within the loop."""
+    spec = resolve(target)
+    func, op = product(m=24, n=96, k=64, cpu=row(target))
+    made = MatmulPacked().apply(func, to_tvm(spec))
+    assert isinstance(made, Schedule)
+    tile = made.parameters
+    code = tvm.compile(made.func, to_tvm(spec), tir_pipeline=pipeline.NAME).mod.inspect_source("asm")
+    lines = [line for line in code.splitlines() if "vpdpbusd" in line]
+    assert len(lines) >= tile["rows"] * tile["vectors"] * tile["unroll"]
+    assert all(register in line for line in lines)
+    first, last = (code.index(lines[0]), code.rindex(lines[-1]))
+    assert "(%rsp)" not in code[first:last]
+    assert op.k == tile["depth"] * tile[STEPS]
+
+
+def test_a_cpu_without_the_instruction_declines_its_plan() -> None:
+    func, _ = product(m=24, n=96, k=64, cpu=row("znver4"))
+    found = MatmulPacked().apply(func, to_tvm(resolve("x86-64-v4")))
+    assert isinstance(found, Declined) and "no instruction" in found.reason
+
+
+def product(*, cpu: Cpu, **sizes: int) -> tuple[tvm.tirx.PrimFunc, Matmul]:
+    """The PrimFunc of a product of bytes by its default plan."""
+    op = Matmul(**sizes, **BYTES)
+    plan = planning.plan_matmul(op, cpu)
+    a = te.placeholder((op.m, op.k), "uint8", "a")
+    b = te.placeholder(planning.packed_shape(plan, (op.k, op.n)), "int8", "b")
+    return te.create_prim_func([a, b, planning.computation(plan)(a, b)]), op
