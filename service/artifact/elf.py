@@ -7,6 +7,7 @@ Layout: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import struct
@@ -17,7 +18,7 @@ from typing import BinaryIO
 
 from service.errors import ArtifactCorrupt, ArtifactNotFound
 
-__all__ = ["NewSection", "Section", "append_sections", "read_sections"]
+__all__ = ["NewSection", "Section", "append_sections", "loaded_digest", "read_sections"]
 
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _ENTRY = struct.Struct("<IIQQQQIIQQ")
@@ -25,6 +26,9 @@ _IDENT = b"\x7fELF\x02\x01\x01"  # 64-bit, little-endian, version 1: x86-64 and 
 _ET_DYN = 3
 _SHT_NULL, _SHT_PROGBITS, _SHT_NOBITS = 0, 1, 8
 _MAX_NAMES_BYTES = 1 << 20
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_PT_LOAD = 1
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,25 @@ def read_sections(path: Path) -> dict[str, Section]:
                 raise ArtifactCorrupt(f"{path} is truncated: a section ends after the file", path=str(path))
             sections[table.name(entry)] = Section(entry[4], entry[5])
     return sections
+
+
+def loaded_digest(path: Path) -> str:
+    """Return the SHA-256 of what the dynamic loader maps of the library at `path`: its PT_LOAD segments, one by one.
+
+    Where the section table is, which `append_sections` and strip(1) change, counts as zero. Raise ArtifactCorrupt.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        header = _HEADER.unpack(_read_at(file, 0, _HEADER.size, size))
+        if header[0][: len(_IDENT)] != _IDENT or header[1] != _ET_DYN or header[9] != _SEGMENT.size:
+            raise ArtifactCorrupt("this is not a 64-bit little-endian ELF shared library")
+        segments = list(_SEGMENT.iter_unpack(_read_at(file, header[5], header[10] * _SEGMENT.size, size)))
+        digest.update(_HEADER.pack(*header[:6], 0, *header[7:12], 0, 0))
+        for offset, count in ((row[2], row[5]) for row in segments if row[0] == _PT_LOAD):
+            for start in range(max(offset, _HEADER.size), offset + count, _BLOCK):
+                digest.update(_read_at(file, start, min(_BLOCK, offset + count - start), size))
+    return digest.hexdigest()
 
 
 def _read_table(file: BinaryIO) -> _Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from service.artifact import decode
-from service.artifact.elf import Section, read_sections
+from service.artifact.elf import Section, loaded_digest, read_sections
 from service.artifact.parts import Part, decoded
 from service.artifact.weights_table import WeightsTable, decoded_table
 from service.errors import ArtifactCorrupt, ArtifactNotFound
@@ -24,6 +25,7 @@ __all__ = [
     "Manifest",
     "Requires",
     "WeightsTable",
+    "check_code",
     "code_extent",
     "weights_extent",
 ]
@@ -77,7 +79,8 @@ class Requires:
 class Manifest:
     """All that a file says of itself; equal requests give equal manifests, so no time, host or date is in it.
 
-    `digests` holds SHA-256 of `model`, `options`, `tuning`; `versions` those of relaxc, tvm, tvm_ffi, llvm and
+    `digests` holds SHA-256 of `model`, `options`, `tuning`, and of `code`: what the dynamic loader maps of the file, so
+    that a damaged one is refused before it is loaded (`code.N` is the library of part N). `versions` those of relaxc, tvm, tvm_ffi, llvm and
     the C++ compiler. `schedule` has one row for each PrimFunc, `passes` is the optimizer's report. `verification`
     is a report with `passed`, or `not verified: REASON`. `command` rebuilds the file. Of an artifact for several GPUs
     all this is of the first part, which is the file's own code, but `weights`, which are those of all parts: the first
@@ -219,6 +222,28 @@ def code_extent(path: Path, manifest: Manifest, place: int) -> tuple[int, int] |
     if section is None:
         raise ArtifactCorrupt(f"{path} has no {name}", path=str(path))
     return section.offset, section.size_bytes
+
+
+def check_code(path: Path, manifest: Manifest, place: int) -> None:
+    """Raise ArtifactCorrupt where the code of a part of the artifact at `path` is not what was packed.
+
+    Files that older versions packed do not say what was.
+    """
+    extent = code_extent(path, manifest, place)
+    wanted = manifest.digests.get(f"code.{place}" if place else "code")
+    if wanted is None:
+        return
+    if (loaded_digest(path) if extent is None else _digest_of(path, *extent)) != wanted:
+        raise ArtifactCorrupt(f"{path} is damaged: its code has another digest than its manifest says", path=str(path))
+
+
+def _digest_of(path: Path, offset: int, size_bytes: int) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        file.seek(offset)
+        for start in range(0, size_bytes, 1 << 20):
+            digest.update(file.read(min(1 << 20, size_bytes - start)))
+    return digest.hexdigest()
 
 
 def weights_extent(path: Path, manifest: Manifest) -> tuple[Path, Section]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from service.artifact.elf import NewSection, append_sections
+from service.artifact.elf import NewSection, append_sections, loaded_digest
 from service.artifact.entry import sha256_of
 from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, WeightsTable
 from service.artifact.parts import PART_SECTION, Part
@@ -62,7 +62,9 @@ def pack_parts(parts: Sequence[Built], out: Path, *, embed_max_bytes: int) -> li
     )
     own = len(first.weights) if others else None
     sections = [_of_file(other.section, part.library) for other, part in zip(others, rest, strict=True)]
-    manifest = replace(first.manifest, own_weights=own, others=others)
+    codes = {f"code.{index}": sha256_of(part.library) for index, part in enumerate(rest, 1)}
+    digests = {**first.manifest.digests, **codes}
+    manifest = replace(first.manifest, own_weights=own, others=others, digests=digests)
     return pack(first.library, weights, manifest, out, embed_max_bytes=embed_max_bytes, sections=sections)
 
 
@@ -106,7 +108,7 @@ def pack(
     """Write `library` with its weights and manifest, and with `sections`, to `out`; the files written, `out` first.
 
     `weights` are CPU tensors of TVM's or numpy arrays, in the order in which `main` takes them; `manifest.weights`
-    is set from them. An image of more than `embed_max_bytes` bytes goes to `out` with the suffix .safetensors.
+    is set from them, and the digest `code` from the library. An image of more than `embed_max_bytes` bytes goes to `out` with the suffix .safetensors.
     Equal arguments give equal bytes. Every weight is written once and copied nowhere else.
     """
     table, data = table_of(weights), {name: _bytes_of(tensor) for name, tensor in weights.items()}
@@ -117,7 +119,8 @@ def pack(
         sidecar = out.with_suffix(_BESIDE)
         table = _write_sidecar(sidecar, table, data)
         files.append(sidecar)
-    text = manifest.with_weights(table).to_json().encode()
+    digests = {**manifest.digests, "code": loaded_digest(library)}
+    text = replace(manifest, weights=table, digests=digests).to_json().encode()
     added.append(NewSection(MANIFEST_SECTION, 8, lambda file: _write_all(file, text)))
     append_sections(library, out, added)
     return files

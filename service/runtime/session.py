@@ -20,7 +20,7 @@ import tvm_ffi
 from tvm.runtime.vm import VirtualMachine
 
 from service import machine
-from service.artifact.manifest import Manifest, code_extent, weights_extent
+from service.artifact.manifest import Manifest, check_code, code_extent, weights_extent
 from service.errors import (
     ArtifactCorrupt,
     ArtifactError,
@@ -59,6 +59,7 @@ def load(
     place = chosen(whole.targets)
     manifest = whole.parts[place]
     _check_machine(manifest, whole.targets)
+    check_code(path, whole, place)
     where = _device(manifest.target, device)
     weights_path, section = weights_extent(path, manifest)
     if digest is not None:

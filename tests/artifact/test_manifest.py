@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from service.artifact.elf import read_sections
+from service.artifact.elf import loaded_digest, read_sections
 from service.artifact.manifest import MANIFEST_SECTION, Manifest, Requires, weights_extent
 from service.artifact.packing import pack
 from service.errors import ArtifactCorrupt, ArtifactNotFound
@@ -135,7 +136,8 @@ def test_read_takes_the_manifest_out_of_the_file(tmp_path: Path, library: Path, 
     out = tmp_path / "m.so"
     pack(library, {}, manifest, out, embed_max_bytes=1 << 30)
     found = Manifest.read(out)
-    assert found.with_weights(manifest.weights) == manifest
+    assert found.digests == {**manifest.digests, "code": loaded_digest(library)}
+    assert replace(found, weights=manifest.weights, digests=manifest.digests) == manifest
 
 
 def test_reading_needs_neither_tvm_nor_numpy(tmp_path: Path, library: Path, manifest: Manifest) -> None:

@@ -18,7 +18,7 @@ import safetensors.numpy
 from elftools.elf.elffile import ELFFile
 
 from service.artifact.elf import NewSection, append_sections
-from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, weights_extent
+from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, check_code, weights_extent
 from service.artifact.packing import LIBRARY, check_made, pack, table_of
 from service.errors import ArtifactCorrupt, ArtifactNotFound, CompileFailed
 
@@ -146,6 +146,29 @@ def test_the_code_still_runs_and_tools_still_read_the_file(
     path, section = weights_extent(stripped, Manifest.read(stripped))
     assert section.offset % 64 == 0
     assert_same(unpack(path, section.offset, section.size_bytes), weights)
+
+
+def test_every_byte_that_the_loader_maps_is_covered_by_a_digest(
+    tmp_path: Path, library: Path, manifest: Manifest, weights: dict[str, Any]
+) -> None:
+    out, stripped = tmp_path / "m.so", tmp_path / "stripped.so"
+    pack(library, weights, manifest, out, embed_max_bytes=EMBED)
+    subprocess.run(["strip", "-o", stripped, out], check=True)
+    for path in (out, stripped):
+        check_code(path, Manifest.read(path), 0)
+    packed, data = Manifest.read(out), out.read_bytes()
+    with out.open("rb") as file:
+        segments = [row.header for row in ELFFile(file).iter_segments("PT_LOAD")]
+    mapped = [place for row in segments for place in range(row.p_offset, row.p_offset + row.p_filesz)]
+    section_table = {*range(0x28, 0x30), *range(0x3C, 0x40)}
+    for place in sorted({*mapped[:128], *mapped[128::97]} - section_table):
+        out.write_bytes(data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :])
+        with pytest.raises(ArtifactCorrupt):
+            check_code(out, packed, 0)
+
+
+def test_files_of_before_that_say_no_digest_are_taken(tmp_path: Path, library: Path, manifest: Manifest) -> None:
+    check_code(library, manifest, 0)
 
 
 def test_tvm_tensors_are_taken_without_a_copy(tmp_path: Path, library: Path, manifest: Manifest) -> None:

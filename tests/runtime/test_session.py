@@ -350,6 +350,15 @@ def test_damaged_files_are_refused(artifact: Make, tmp_path: Path, linear: Linea
     assert load(renamed).signature == linear.signature
 
 
+def test_damaged_code_is_refused_before_it_is_loaded(artifact: Make) -> None:
+    path = artifact()
+    with path.open("r+b") as file:
+        file.seek(0x40)  # the program headers: the dynamic loader would crash
+        file.write(bytes([0xFF] * 16))
+    with pytest.raises(ArtifactCorrupt):
+        load(path)
+
+
 def test_a_library_without_our_program_is_refused(tmp_path: Path, linear: Linears) -> None:
     plain = tmp_path / "plain.so"
     subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", plain], input="int x;", text=True, check=True)
