@@ -22,6 +22,7 @@ ROOMS = (
     "tuning",
     "artifact",
     "runtime",
+    "packaging",
     "process",
     "jobs",
     "api",

@@ -18,13 +18,13 @@ ROOT = Path(__file__).parent.parent
 # below service/, `schedules`, or a part of a package that has a floor of its own; such parts on one floor are one room.
 FLOORS = (
     ("errors", "processor", "cgroups"),
-    ("config", "environment", "signature"),
+    ("config", "environment", "signature", "tvm_libraries"),
     ("request", "dump", "plugin_files"),
     ("machine", "schedules", "process"),
     ("records",),
     ("frontend", "passes", "lowering", "artifact", "runtime"),
     ("tuning.measure", "tuning.task"),
-    ("tuning", "repro"),
+    ("tuning", "repro", "packaging"),
     ("model_coverage",),
     ("compiler",),
     ("tuner",),
@@ -67,6 +67,7 @@ NOT_AT_IMPORT = {
         "service.passes",
         "service.compiler",
         "service.jobs",
+        "service.packaging",
     )
 }
 

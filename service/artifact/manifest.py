@@ -79,12 +79,12 @@ class Requires:
 class Manifest:
     """All that a file says of itself; equal requests give equal manifests, so no time, host or date is in it.
 
-    `digests` holds SHA-256 of `model`, `options`, `tuning`, and of `code`: what the dynamic loader maps of the file, so
-    that a damaged one is refused before it is loaded (`code.N` is the library of part N). `versions` those of relaxc, tvm, tvm_ffi, llvm and
-    the C++ compiler. `schedule` has one row for each PrimFunc, `passes` is the optimizer's report. `verification`
-    is a report with `passed`, or `not verified: REASON`. `command` rebuilds the file. Of an artifact for several GPUs
-    all this is of the first part, which is the file's own code, but `weights`, which are those of all parts: the first
-    has `own_weights` of them. `others` are the other parts.
+    `digests` holds SHA-256 of `model`, `options`, `tuning`, and of `code`: what the dynamic loader maps of the file,
+    so that a damaged one is refused before it is loaded (`code.N` is the library of part N). `versions` those of
+    relaxc, tvm, tvm_ffi, llvm and the C++ compiler. `schedule` has one row for each PrimFunc, `passes` is the
+    optimizer's report. `verification` is a report with `passed`, or `not verified: REASON`. `command` rebuilds the
+    file. Of an artifact for several GPUs all this is of the first part, which is the file's own code, but `weights`,
+    which are those of all parts: the first has `own_weights` of them. `others` are the other parts.
     """
 
     signature: Signature

@@ -107,9 +107,10 @@ def pack(
 ) -> list[Path]:
     """Write `library` with its weights and manifest, and with `sections`, to `out`; the files written, `out` first.
 
-    `weights` are CPU tensors of TVM's or numpy arrays, in the order in which `main` takes them; `manifest.weights`
-    is set from them, and the digest `code` from the library. An image of more than `embed_max_bytes` bytes goes to `out` with the suffix .safetensors.
-    Equal arguments give equal bytes. Every weight is written once and copied nowhere else.
+    `weights` are CPU tensors of TVM's or numpy arrays, in the order in which `main` takes them; `manifest.weights` is
+    set from them, and the digest `code` from the library. An image of more than `embed_max_bytes` bytes goes to `out`
+    with the suffix .safetensors. Equal arguments give equal bytes. Every weight is written once and copied nowhere
+    else.
     """
     table, data = table_of(weights), {name: _bytes_of(tensor) for name, tensor in weights.items()}
     files, added = [out], list(sections)

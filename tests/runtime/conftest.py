@@ -106,7 +106,7 @@ def artifact(linear: Linears, tmp_path_factory: pytest.TempPathFactory) -> Calla
 
     def make(embed_max_bytes: int = 1 << 30, **fields: Any) -> Path:
         out = tmp_path_factory.mktemp("artifact") / "linear.so"
-        manifest = manifest_of(linear.signature, **fields)
+        manifest = manifest_of(fields.pop("signature", linear.signature), **fields)
         pack(linear.library, linear.weights, manifest, out, embed_max_bytes=embed_max_bytes)
         return out
 

@@ -1,0 +1,347 @@
+#include "session.h"
+
+#include <dlfcn.h>
+#include <sys/mman.h>
+#include <tvm/ffi/error.h>
+#include <tvm/ffi/string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <set>
+
+#include "cuda.h"
+#include "failure.h"
+#include "machine.h"
+#include "threads.h"
+#include "version.h"
+#include "weights.h"
+
+namespace relaxc_runtime {
+namespace {
+
+namespace ffi = tvm::ffi;
+
+constexpr int64_t kSmallElements = 16 << 10;
+constexpr int kPooled = 2;  // VirtualMachine.POOLED_ALLOCATOR
+constexpr int kMaxThreads = 1024;
+
+std::string first_line(const ffi::Error& error) {
+  std::string text = error.message();
+  size_t start = text.find_first_not_of(" \n\t");
+  if (start == std::string::npos) return error.kind();
+  return text.substr(start, std::min<size_t>(text.find('\n', start) - start, 500));
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string all;
+  for (const std::string& text : texts) all += (all.empty() ? "" : ", ") + text;
+  return all;
+}
+
+/// Which part runs best on this machine's GPU, or is named by RELAXC_CUDA_PART; the first where none runs, which is then refused.
+size_t chosen(const Manifest& manifest) {
+  if (manifest.parts.size() == 1) return 0;
+  std::vector<std::string> archs;
+  const char* asked = std::getenv("RELAXC_CUDA_PART");
+  for (size_t place = 0; place < manifest.parts.size(); ++place) {
+    archs.push_back(manifest.parts[place].target.arch);
+    if (asked && manifest.parts[place].target.name == asked) return place;
+  }
+  if (asked && *asked)
+    throw Failure(RELAXC_INVALID_OPTION, "the artifact has no part " + in_quotes(asked) + "; there are " + manifest.target_names());
+  std::string why;
+  auto here = gpu_capability(0, &why);
+  return here ? best_arch(archs, *here).value_or(0) : 0;
+}
+
+std::string capability_text(const std::string& arch) {
+  auto [major, minor] = capability_of(arch);
+  return std::to_string(major) + "." + std::to_string(minor);
+}
+
+void missing_on_gpu(const std::string& arch, std::vector<std::string>* missing) {
+  std::string why, wanted = "a CUDA device of compute capability " + capability_text(arch);
+  auto here = gpu_capability(0, &why);
+  if (!here) missing->push_back(wanted + " (" + why + ")");
+  else if (!best_arch({arch}, *here))
+    missing->push_back(wanted + " (this one has " + std::to_string(here->first) + "." + std::to_string(here->second) + ")");
+}
+
+void check_machine(const Manifest& manifest, size_t place) {
+  const Target& target = manifest.parts[place].target;
+  std::vector<std::string> missing;
+  if (target.cpu_arch != cpu_arch()) {
+    missing.push_back("a CPU of architecture " + target.cpu_arch + " (this one is " + cpu_arch() + ")");
+  } else {
+    std::set<std::string> needed(target.features.begin(), target.features.end());
+    if (place == 0) needed.insert(manifest.required_features.begin(), manifest.required_features.end());
+    for (const std::string& feature : needed)
+      if (!cpu_features().count(feature)) missing.push_back("CPU feature " + feature);
+  }
+  if (target.kind == "cuda") missing_on_gpu(target.arch, &missing);
+  if (manifest.runtime_version != RELAXC_TVM_VERSION)
+    missing.push_back("TVM runtime " + manifest.runtime_version + " (this is " RELAXC_TVM_VERSION ")");
+  if (!missing.empty())
+    throw Failure(RELAXC_MACHINE_MISMATCH,
+                  "this artifact was compiled for " + manifest.target_names() + "; this machine lacks " + joined(missing));
+}
+
+void check_digest(const File& file, const std::string& wanted) {
+  std::string found = file.digest(0, file.size());
+  if (found != wanted) corrupt(file.path() + " has the digest " + found + ", not " + wanted);
+}
+
+Section section_of(const Part& part, const std::map<std::string, Section>& sections, const File& file) {
+  auto found = sections.find(*part.section);
+  if (found == sections.end()) corrupt(file.path() + " has no " + *part.section);
+  return found->second;
+}
+
+/// What the dynamic loader would read is what was packed. Files of older versions do not say what was.
+void check_code(const Part& part, const std::map<std::string, Section>& sections, const File& file) {
+  if (!part.code_digest) return;
+  std::string found;
+  if (part.section) {
+    Section code = section_of(part, sections, file);
+    found = file.digest(code.offset, code.size);
+  } else {
+    found = loaded_digest(file);
+  }
+  if (found != *part.code_digest) corrupt(file.path() + " is damaged: its code has another digest than its manifest says");
+}
+
+/// The folder of this library, where TVM's are.
+std::string own_folder() {
+  Dl_info info{};
+  static const char here = 0;
+  std::string path = dladdr(&here, &info) && info.dli_fname ? info.dli_fname : "";
+  size_t slash = path.rfind('/');
+  return slash == std::string::npos ? "." : path.substr(0, slash);
+}
+
+/// Register what few programs call (sorting), where it was packed.
+void load_extra() {
+  static void* const loaded = dlopen((own_folder() + "/libtvm_runtime_extra.so").c_str(), RTLD_NOW | RTLD_GLOBAL);
+  (void)loaded;
+}
+
+/// A library within a file: the loader takes whole files only, so it is given a copy in memory, open until the process ends.
+std::string copied(const File& file, Section code) {
+  int descriptor = memfd_create("relaxc", MFD_CLOEXEC);
+  if (descriptor < 0) throw std::bad_alloc();
+  std::vector<char> block(1 << 20);
+  for (uint64_t done = 0; done < code.size;) {
+    size_t part = static_cast<size_t>(std::min<uint64_t>(block.size(), code.size - done));
+    file.read(code.offset + done, block.data(), part);
+    if (write(descriptor, block.data(), part) != static_cast<ssize_t>(part)) throw std::bad_alloc();
+    done += part;
+  }
+  return "/proc/self/fd/" + std::to_string(descriptor);
+}
+
+std::string resolved(const std::string& path) {
+  std::unique_ptr<char, decltype(&std::free)> found(realpath(path.c_str(), nullptr), std::free);
+  if (!found) throw Failure(RELAXC_ARTIFACT_NOT_FOUND, "there is no file " + path);
+  return found.get();
+}
+
+ffi::Function function_of(const ffi::Any& module, const char* name, bool with_imports = true) {
+  static const ffi::Function getter = ffi::Function::GetGlobalRequired("ffi.ModuleGetFunction");
+  ffi::Any found = getter(module, ffi::String(name), with_imports);
+  if (found == nullptr) corrupt("the library holds no program of ours: it has no function " + in_quotes(name));
+  return found.cast<ffi::Function>();
+}
+
+}  // namespace
+
+Session::Session(const std::string& path, const relaxc_options& options) {
+  auto file = std::make_shared<File>(path);
+  std::map<std::string, Section> sections = read_sections(*file);
+  manifest_ = read_manifest(*file, sections);
+  place_ = chosen(manifest_);
+  check_machine(manifest_, place_);
+  const Part& part = manifest_.parts[place_];
+  check_code(part, sections, *file);
+  threads_ = options.threads ? options.threads : default_threads();
+  if (threads_ < 1 || threads_ > kMaxThreads)
+    throw Failure(RELAXC_INVALID_OPTION, "threads must be 1 to 1024, not " + std::to_string(threads_));
+  choose_device(options.device);
+  auto [weights_file, image] = find_weights(file, sections, manifest_.weights);
+  if (options.sha256) {
+    check_digest(*file, options.sha256);
+    if (manifest_.weights.sha256) check_digest(*weights_file, *manifest_.weights.sha256);
+  }
+  std::vector<TensorSpec> table;
+  for (size_t index : part.weights) table.push_back(manifest_.weights.tensors[index]);
+  weights_ = map_weights(*weights_file, image, table);
+  if (!on_host()) {
+    uint64_t bytes = 0;
+    for (const ffi::Tensor& weight : weights_) bytes += ffi::GetDataSize(weight);
+    require_memory(bytes, part.planned_bytes, device_.device_id);
+    for (size_t index = 0; index < weights_.size(); ++index) {
+      std::vector<int64_t> shape(weights_[index].shape().begin(), weights_[index].shape().end());
+      ffi::Tensor there = empty(table[index].dtype, shape, device_);
+      copy(weights_[index], there);
+      weights_[index] = there;
+    }
+  }
+  load_program(path, sections, *file);
+}
+
+void Session::choose_device(const char* asked) {
+  std::string natural = target().kind == "cuda" ? "cuda" : "cpu", text = asked ? asked : natural;
+  size_t colon = text.find(':');
+  std::string kind = text.substr(0, colon), index = colon == std::string::npos ? "0" : text.substr(colon + 1);
+  bool fits = (kind == "cpu" || kind == "cuda") && !index.empty() && index.size() < 4 && index.find_first_not_of("0123456789") == std::string::npos;
+  if (!fits) throw Failure(RELAXC_INVALID_OPTION, "device " + in_quotes(text) + " is not cpu, cuda or cuda:N");
+  if (kind != natural) throw Failure(RELAXC_MACHINE_MISMATCH, "this artifact was compiled for " + natural + ", it does not run on " + text);
+  device_ = {kind == "cuda" ? kDLCUDA : kDLCPU, std::stoi(index)};
+  if (!on_host()) load_cuda_runtime(own_folder());
+}
+
+void Session::load_program(const std::string& path, const std::map<std::string, Section>& sections, const File& file) {
+  load_extra();
+  const Part& part = manifest_.parts[place_];
+  std::string library = part.section ? copied(file, section_of(part, sections, file)) : resolved(path);
+  try {
+    library_ = ffi::Function::GetGlobalRequired("ffi.Module.load_from_file.so")(ffi::String(library), ffi::String("so"));
+  } catch (const ffi::Error& error) {
+    corrupt(path + " cannot be loaded: " + first_line(error));
+  }
+  size_t inputs = manifest_.signature.inputs.size();
+  int64_t arity = 0;
+  try {
+    machine_ = function_of(library_, "vm_load_executable")();
+    ffi::Function start = function_of(machine_, "vm_initialization", false);
+    if (on_host()) start(static_cast<int>(device_.device_type), device_.device_id, kPooled);
+    else start(static_cast<int>(device_.device_type), device_.device_id, kPooled, static_cast<int>(kDLCPU), 0, kPooled);
+    main_ = function_of(machine_, "main", false);
+    arity = function_of(machine_, "get_function_arity", false)(ffi::String("main")).cast<int64_t>();
+  } catch (const ffi::Error& error) {
+    corrupt("the library holds no program of ours: " + first_line(error));
+  }
+  bool fits = arity == static_cast<int64_t>(inputs + 1) || (arity == static_cast<int64_t>(inputs) && weights_.empty());
+  if (!fits)
+    corrupt("its main takes " + std::to_string(arity) + " arguments; the manifest names " + std::to_string(inputs) + " inputs and weights");
+  has_tail_ = arity > static_cast<int64_t>(inputs);
+  if (has_tail_) tail_ = ffi::Array<ffi::Tensor>(weights_.begin(), weights_.end());
+}
+
+std::vector<const relaxc_tensor*> Session::by_spec(const relaxc_tensor* inputs, size_t count) const {
+  const std::vector<TensorSpec>& specs = manifest_.signature.inputs;
+  std::vector<std::string> names;
+  for (const TensorSpec& spec : specs) names.push_back(spec.name);
+  if (count && !inputs) throw Failure(RELAXC_INVALID_OPTION, "inputs is NULL");
+  std::vector<const relaxc_tensor*> found(specs.size());
+  for (size_t place = 0; place < count; ++place) {
+    size_t index = place;
+    if (inputs[place].name) {
+      std::string name = inputs[place].name;
+      if (manifest_.signature.constants.count(name))
+        throw Failure(RELAXC_INPUT_NAME, "input " + in_quotes(name) + " was fixed when the model was exported, leave it out");
+      index = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+      if (index == names.size()) throw Failure(RELAXC_INPUT_NAME, "there is no input " + in_quotes(name) + "; there are " + joined(names));
+    }
+    if (index >= names.size())
+      throw Failure(RELAXC_INPUT_NAME, std::to_string(count) + " inputs were given; it takes " + std::to_string(names.size()) + ": " + joined(names));
+    if (found[index]) throw Failure(RELAXC_INPUT_NAME, "input " + in_quotes(names[index]) + " was given twice");
+    found[index] = &inputs[place];
+  }
+  std::vector<std::string> missing;
+  for (size_t index = 0; index < names.size(); ++index)
+    if (!found[index]) missing.push_back(names[index]);
+  if (!missing.empty()) throw Failure(RELAXC_INPUT_NAME, "inputs are missing: " + joined(missing));
+  return found;
+}
+
+ffi::Tensor Session::tensor_of(const relaxc_tensor& input, const TensorSpec& spec) {
+  std::vector<int64_t> shape(input.shape, input.shape + input.rank);
+  size_t size = size_bytes("input " + in_quotes(spec.name), spec.dtype, shape);
+  if (size && !input.data) throw Failure(RELAXC_INPUT_TYPE, "input " + in_quotes(spec.name) + " has no data");
+  ffi::Tensor tensor{nullptr};
+  if (size && reinterpret_cast<uintptr_t>(input.data) % kAlign == 0) {
+    tensor = wrap(input.data, spec.dtype, shape, nullptr);
+  } else {
+    auto& [held, memory] = copies_[spec.name];
+    if (!memory || held < size) memory = allocate(size), held = size;
+    if (size) std::memcpy(memory.get(), input.data, size);
+    tensor = wrap(memory.get(), spec.dtype, shape, memory);
+  }
+  if (on_host()) return tensor;
+  ffi::Tensor there = empty(spec.dtype, shape, device_);
+  copy(tensor, there);
+  return there;
+}
+
+Output Session::output_of(const TensorSpec& spec, const ffi::Tensor& tensor, std::vector<Extent>* taken) const {
+  Output output{spec.name, dtype_name(tensor.dtype()), {tensor.shape().begin(), tensor.shape().end()}, nullptr, nullptr};
+  if (!tensor.IsContiguous() || !item_size(output.dtype)) corrupt("output " + in_quotes(spec.name) + " is " + output.dtype + ", or not row-major");
+  size_t size = ffi::GetDataSize(tensor);
+  if (tensor.device().device_type != kDLCPU) {
+    auto memory = allocate(size);
+    if (size) ffi::Function::GetGlobalRequired("runtime.TVMTensorCopyToBytes")(tensor, memory.get(), size);
+    output.data = memory.get(), output.owner = memory;
+    return output;
+  }
+  char* data = static_cast<char*>(tensor.data_ptr()) + tensor.byte_offset();
+  Extent own{reinterpret_cast<uintptr_t>(data), reinterpret_cast<uintptr_t>(data) + size};
+  bool overlaps = std::any_of(taken->begin(), taken->end(), [&](const Extent& other) { return own.first < other.second && other.first < own.second; });
+  // Small ones may be constants inside the library.
+  if (tensor.numel() <= kSmallElements || overlaps) {
+    auto memory = allocate(size);
+    if (size) std::memcpy(memory.get(), data, size);
+    output.data = memory.get(), output.owner = memory;
+  } else {
+    taken->push_back(own);
+    output.data = data, output.owner = std::make_shared<ffi::Tensor>(tensor);
+  }
+  return output;
+}
+
+std::vector<Output> Session::run(const relaxc_tensor* inputs, size_t count) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  const std::vector<TensorSpec>& specs = manifest_.signature.inputs;
+  std::vector<const relaxc_tensor*> given = by_spec(inputs, count);
+  std::vector<std::vector<int64_t>> shapes;
+  for (size_t index = 0; index < specs.size(); ++index) {
+    std::string name = "input " + in_quotes(specs[index].name), dtype = given[index]->dtype ? given[index]->dtype : "without a dtype";
+    if (dtype != specs[index].dtype) throw Failure(RELAXC_INPUT_TYPE, name + " is " + dtype + ", it takes " + specs[index].dtype);
+    if (given[index]->rank > 64 || (given[index]->rank && !given[index]->shape)) throw Failure(RELAXC_INPUT_SHAPE, name + " has no shape");
+    shapes.emplace_back(given[index]->shape, given[index]->shape + given[index]->rank);
+  }
+  bind_dims(manifest_.signature, shapes);
+  std::vector<ffi::Any> arguments;
+  std::vector<Extent> taken;
+  auto note = [&](const ffi::Tensor& tensor) {
+    uintptr_t start = reinterpret_cast<uintptr_t>(tensor.data_ptr());
+    taken.emplace_back(start, start + ffi::GetDataSize(tensor));
+  };
+  try {
+    for (size_t index = 0; index < specs.size(); ++index) {
+      ffi::Tensor tensor = tensor_of(*given[index], specs[index]);
+      note(tensor);
+      arguments.push_back(tensor);
+    }
+    if (has_tail_) arguments.push_back(tail_);
+    for (const ffi::Tensor& weight : weights_) note(weight);
+    use_threads(threads_);
+    std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
+    ffi::Any result;
+    main_.CallPacked(ffi::PackedArgs(views.data(), static_cast<int32_t>(views.size())), &result);
+    auto tensors = result.as<ffi::Array<ffi::Any>>();
+    const std::vector<TensorSpec>& outputs = manifest_.signature.outputs;
+    if (!tensors || tensors->size() != outputs.size())
+      corrupt("it gave " + std::to_string(tensors ? tensors->size() : 0) + " outputs; its manifest has " + std::to_string(outputs.size()));
+    std::vector<Output> found;
+    for (size_t index = 0; index < outputs.size(); ++index)
+      found.push_back(output_of(outputs[index], (*tensors)[static_cast<int64_t>(index)].cast<ffi::Tensor>(), &taken));
+    return found;
+  } catch (const ffi::Error& error) {
+    throw Failure(RELAXC_ARTIFACT_ERROR, "the program failed: " + first_line(error));
+  }
+}
+
+}  // namespace relaxc_runtime

@@ -1,0 +1,172 @@
+"""A folder with an artifact and all that runs it: TVM's runtime, a C and a C++ interface, an example."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from service import tvm_libraries
+from service.artifact.entry import sha256_of
+from service.artifact.manifest import Manifest, check_code, weights_extent
+from service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
+from service.lowering.tools import linker_of, run_tool
+from service.packaging.needed import machine_of, needed_libraries
+
+__all__ = ["SUMS", "Package", "make_package"]
+
+SUMS = "SHA256SUMS"
+"""The file with the digest of every other, as sha256sum(1) checks it."""
+
+_NATIVE = Path(__file__).parent / "native"
+_LIBRARY = "model.so"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A finished package: its files below `folder`, and how many bytes they have beside the weights."""
+
+    folder: Path
+    files: tuple[str, ...]
+    size_bytes: int
+    weights_bytes: int
+    libraries: tuple[str, ...]
+    archive: Path | None = None
+
+
+def make_package(artifact: Path, folder: Path, *, runtime: Path | None = None, archive: bool = False) -> Package:
+    """Write the artifact at `artifact` with all that runs it to `folder`, and with `archive` to FOLDER.tar as well.
+
+    TVM's libraries are those that are installed here, or in the folder `runtime`. Equal artifacts, libraries and
+    compilers give equal bytes. Raise ArtifactNotFound or ArtifactCorrupt; MachineMismatch where the libraries are of
+    another version; InvalidOption where they are of another architecture or `folder` is there already; ToolMissing
+    without a compiler.
+    """
+    manifest = Manifest.read(artifact)
+    for place in range(len(manifest.targets)):
+        check_code(artifact, manifest, place)
+    libraries = _libraries(artifact, manifest, runtime)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InvalidOption(
+            f"{folder} is there already", option="output", remedy="Name a folder that is not there yet."
+        )
+    with _beside(folder) as made:
+        weights = _copy_artifact(artifact, manifest, made)
+        _copy_sources(made, libraries, manifest.requires.runtime)
+        run_tool(["sh", "build.sh", linker_of(manifest.target)], made)
+        _write_sums(made)
+        _replace(made, folder)
+    names = tuple(sorted(path.relative_to(folder).as_posix() for path in _files(folder)))
+    size = sum((folder / name).stat().st_size for name in names) - weights
+    packed = _write_archive(folder) if archive else None
+    return Package(folder, names, size, weights, tuple(path.name for path in libraries), packed)
+
+
+def _libraries(artifact: Path, manifest: Manifest, runtime: Path | None) -> list[Path]:
+    """TVM's libraries that the artifact needs, of its version and architecture."""
+    here = tvm_libraries.runtime_version()
+    if runtime is None and manifest.requires.runtime != here:
+        raise MachineMismatch(
+            f"the artifact needs the runtime of TVM {manifest.requires.runtime}; {here} is installed",
+            remedy="Install that version, or name a folder that has its libraries with --runtime.",
+        )
+    ffi, others = (
+        (runtime, runtime) if runtime else (tvm_libraries.ffi_folder() / "lib", tvm_libraries.runtime_folder())
+    )
+    found = []
+    for name in needed_libraries(artifact, manifest):
+        path = (ffi if name == tvm_libraries.FFI else others) / name
+        if not path.is_file():
+            raise InvalidOption(f"there is no {path}, which the artifact needs", option="runtime")
+        if machine_of(path) != machine_of(artifact):
+            raise InvalidOption(
+                f"{path} is for {machine_of(path)}, the artifact is for {machine_of(artifact)}",
+                option="runtime",
+                remedy="Name a folder with TVM's runtime libraries for that architecture with --runtime.",
+            )
+        found.append(path)
+    return found
+
+
+@contextmanager
+def _beside(folder: Path) -> Iterator[Path]:
+    """Give a new folder beside `folder`, which is gone afterwards unless it was renamed."""
+    parent = folder.absolute().parent
+    try:
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=parent))
+    except OSError as error:
+        raise InvalidOption(f"cannot write to {parent}: {error.strerror}", option="output") from error
+    made.chmod(0o755)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _replace(made: Path, folder: Path) -> None:
+    if folder.is_dir():
+        folder.rmdir()
+    made.rename(folder)
+
+
+def _copy_artifact(artifact: Path, manifest: Manifest, made: Path) -> int:
+    """The bytes of weights among what was copied."""
+    shutil.copyfile(artifact, made / _LIBRARY)
+    path, section = weights_extent(artifact, manifest)
+    if manifest.weights.file is not None:
+        if sha256_of(path) != manifest.weights.sha256:
+            raise ArtifactCorrupt(f"{path} has another digest than the manifest says", path=str(path))
+        shutil.copyfile(path, (made / _LIBRARY).with_suffix(path.suffix))
+    return section.size_bytes
+
+
+def _copy_sources(made: Path, libraries: list[Path], version: str) -> None:
+    for source in _files(_NATIVE):
+        copy = made / source.relative_to(_NATIVE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, copy)
+        copy.chmod(0o755 if source.suffix == ".sh" else 0o644)
+    (made / "src/version.h").write_text(
+        f'// The version of TVM whose runtime this belongs to.\n#pragma once\n#define RELAXC_TVM_VERSION "{version}"\n'
+    )
+    for library in libraries:
+        shutil.copyfile(library, made / "lib" / library.name)
+        (made / "lib" / library.name).chmod(0o755)
+    headers = tvm_libraries.ffi_folder() / "include"
+    for name in ("tvm", "dlpack"):
+        shutil.copytree(headers / name, made / "third_party" / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for distribution, licenses in tvm_libraries.licenses().items():
+        (made / "licenses").mkdir(exist_ok=True)
+        for path in licenses:
+            shutil.copyfile(path, made / "licenses" / f"{distribution}-{path.name}")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
+
+
+def _write_sums(made: Path) -> None:
+    lines = []
+    for path in _files(made):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        lines.append(f"{digest}  {path.relative_to(made).as_posix()}\n")
+    (made / SUMS).write_text("".join(lines))
+
+
+def _write_archive(folder: Path) -> Path:
+    """A tar without anything of this machine or moment; weights do not compress, so it is not compressed."""
+    out = folder.with_name(f"{folder.name}.tar")
+    with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as archive:
+        for path in _files(folder):
+            entry = tarfile.TarInfo(f"{folder.name}/{path.relative_to(folder).as_posix()}")
+            entry.size = path.stat().st_size
+            entry.mode = path.stat().st_mode & 0o755
+            with path.open("rb") as file:
+                archive.addfile(entry, file)
+    return out

@@ -1,0 +1,245 @@
+"""The package's library beside the Python runtime: the same numbers and refusals, the same facts of the machine."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from service import machine, processor, tvm_libraries
+from service.artifact.manifest import Manifest
+from service.errors import RelaxcError
+from service.request import TargetSpec
+from service.runtime import load
+from service.signature import DimBounds, Signature, TensorSpec
+from tests.packaging.native import Library, NativeError, Session
+from tests.runtime.conftest import aligned, linear_signature
+
+Make = Callable[..., Path]
+NATIVE = Path(__file__).parents[2] / "service/packaging/native"
+
+
+@pytest.fixture(scope="module")
+def session(library: Library, package: Path) -> Session:
+    return library.open(package / "model.so", threads=1)
+
+
+def some(batch: int = 3) -> dict[str, Any]:
+    rng = np.random.default_rng(batch)
+    return {"x": rng.standard_normal((batch, 64)).astype(np.float32), "ids": np.arange(batch)}
+
+
+def error_of(call: Callable[[], Any]) -> tuple[str, str]:
+    """Code and message of what a call raises, here or in the library."""
+    try:
+        call()
+    except NativeError as error:
+        return error.code, error.message
+    except RelaxcError as error:
+        return error.code, error.message
+    raise AssertionError("it was taken")
+
+
+@pytest.mark.parametrize("batch", [1, 3, 700])
+def test_numbers_are_pythons_to_the_bit(session: Session, package: Path, batch: int) -> None:
+    inputs = some(batch)
+    want = load(package / "model.so", threads=1)(inputs)
+    for given in (inputs, list(inputs.values()), {name: aligned(a, shift=8) for name, a in inputs.items()}):
+        found = session(given)
+        assert list(found) == list(want)
+        for name, array in want.items():
+            assert (found[name].dtype, found[name].shape) == (array.dtype, array.shape)
+            assert found[name].tobytes() == array.tobytes()
+
+
+def test_the_signature_is_the_manifests(session: Session, package: Path) -> None:
+    signature = Manifest.read(package / "model.so").signature
+    for kind, specs in (("input", signature.inputs), ("output", signature.outputs)):
+        assert session.specs(kind) == [(spec.name, spec.dtype, [str(dim) for dim in spec.shape]) for spec in specs]
+    assert (
+        json.loads(session.library.c.relaxc_manifest(session.handle)) == Manifest.read(package / "model.so").to_dict()
+    )
+    assert session.library.c.relaxc_threads(session.handle) == 1
+    assert session.library.c.relaxc_abi() == 1
+    assert session.library.c.relaxc_tvm_version().decode() == tvm_libraries.runtime_version()
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        {"x": np.zeros((3, 64), np.float32)},
+        {},
+        {**some(), "y": np.zeros(1)},
+        {**some(), "ids": np.zeros(3, np.int32)},
+        {**some(), "ids": np.zeros(4, np.int64)},
+        {**some(), "ids": np.zeros((3, 1), np.int64)},
+        {**some(), "x": np.zeros((3, 65), np.float32)},
+        {**some(), "x": np.zeros((3, 64), ml_dtypes.bfloat16)},
+        some(0),
+        some(1025),
+    ],
+    ids=range(10),
+)
+def test_inputs_are_refused_as_python_refuses_them(session: Session, package: Path, inputs: dict[str, Any]) -> None:
+    python = load(package / "model.so", threads=1)
+    assert error_of(lambda: session(inputs)) == error_of(lambda: python(inputs))
+    assert session(some())["y"].shape == (3, 64)
+
+
+def test_an_input_that_the_export_fixed_is_left_out(session: Session) -> None:
+    assert error_of(lambda: session({**some(), "use_cache": np.array(False)}))[0] == "input-name"
+    twice = {**some(), "x\0": np.zeros((3, 64), np.float32)}  # ends at the NUL, as C has it
+    assert error_of(lambda: session(twice)) == ("input-name", "input 'x' was given twice")
+
+
+@pytest.mark.parametrize("path", ["", "\0", "nowhere.so", "/", "x" * 5000, "/dev/full"])
+def test_paths_that_are_no_artifact_are_refused(library: Library, path: str) -> None:
+    assert error_of(lambda: library.open(Path(path)))[0] in ("artifact-not-found", "artifact-corrupt")
+
+
+def expressed(shape: tuple[int | str, ...], bounds: dict[str, DimBounds]) -> Signature:
+    """Linear's signature with another first input."""
+    old = linear_signature()
+    return replace(old, inputs=(TensorSpec("x", "float32", shape), old.inputs[1]), dims=tuple(bounds.items()))
+
+
+BATCH = DimBounds(1, 1024)
+
+
+@pytest.mark.parametrize(
+    ("shape", "bounds"),
+    [
+        (("2*half + 1", 64), {"half": DimBounds(0, 500), "batch": BATCH}),
+        (("(n + 3) // 4 * 1 + min(n, 0) + max(0, n % 1)", 64), {"n": DimBounds(0), "batch": BATCH}),
+        (("-(-n)", "64 + batch - batch"), {"n": BATCH, "batch": BATCH}),
+        (("batch // (batch - batch)", 64), {"batch": BATCH}),
+        (("a*b", "a + b"), {"a": BATCH, "b": BATCH, "batch": BATCH}),
+        (("4611686018427387903 * n", 64), {"n": BATCH, "batch": BATCH}),
+        (("n", "n"), {"n": DimBounds(64, 64), "batch": BATCH}),
+        (("n*n", 64), {"n": BATCH, "batch": BATCH}),
+    ],
+    ids=range(8),
+)
+def test_symbolic_dims_are_bound_as_python_binds_them(
+    library: Library, artifact: Make, shape: Any, bounds: dict[str, DimBounds]
+) -> None:
+    path = artifact(signature=expressed(shape, bounds))
+    native, python = library.open(path, threads=1), load(path, threads=1)
+    for batch in (1, 3, 4, 64, 9):
+        found = [_numbers_or_error(each, some(batch)) for each in (native, python)]
+        if "undefined" not in str(found[0]):
+            assert found[0] == found[1], batch
+        else:
+            assert found[0][0] == found[1][0] == "input-shape"
+
+
+def _numbers_or_error(call: Any, inputs: Any) -> Any:
+    try:
+        return call(inputs)["y"].tobytes()
+    except (NativeError, RelaxcError) as error:
+        return error.code, error.message
+
+
+@pytest.mark.parametrize(
+    "dim", ["1 +", "a**2", "a/2", "f(a, 1)", "min(a)", "a.b", "()", "1_0", "((((", "99999999999999999999", "a b"]
+)
+def test_dims_that_are_no_expressions_are_damage(library: Library, artifact: Make, dim: str) -> None:
+    path = artifact(signature=expressed((dim, 64), {"a": BATCH, "batch": BATCH}))
+    assert error_of(lambda: library.open(path))[0] == "artifact-corrupt"
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        TargetSpec("other", "llvm", triple="riscv64-linux-gnu"),
+        TargetSpec("newer", "llvm", triple=f"{machine.cpu().arch}-linux-gnu", features=("amx-fp16", "avx10.2", "sve2")),
+        TargetSpec(
+            "cuda-sm90", "cuda", arch="sm_90", host=TargetSpec("h", "llvm", triple=f"{machine.cpu().arch}-linux-gnu")
+        ),
+    ],
+    ids=lambda target: target.name,
+)
+def test_another_machine_is_refused_as_python_refuses_it(library: Library, artifact: Make, target: TargetSpec) -> None:
+    path = artifact(target=target)
+    assert error_of(lambda: library.open(path)) == error_of(lambda: load(path))
+
+
+def test_another_runtime_is_refused_as_python_refuses_it(library: Library, artifact: Make, package: Path) -> None:
+    requires = replace(Manifest.read(package / "model.so").requires, runtime="0.1")
+    path = artifact(requires=requires)
+    assert error_of(lambda: library.open(path)) == error_of(lambda: load(path))
+
+
+def test_options_are_checked(library: Library, package: Path) -> None:
+    path = package / "model.so"
+    for options in (
+        {"threads": -1},
+        {"threads": 10**6},
+        {"device": b"gpu"},
+        {"device": b"cuda:"},
+        {"device": b"cuda:99999"},
+    ):
+        assert error_of(lambda options=options: library.open(path, **options))[0] == "invalid-option", options
+    assert error_of(lambda: library.open(path, size=8))[0] == "invalid-option"
+    assert error_of(lambda: library.open(path, sha256=b"0" * 64))[0] == "artifact-corrupt"
+
+
+def test_null_and_numbers_out_of_range_are_refused(library: Library, session: Session) -> None:
+    c = library.c
+    assert [c.relaxc_open(None, None, None), c.relaxc_run(None, None, ctypes.c_size_t(0), None)] == [8, 8]
+    assert c.relaxc_run(session.handle, None, ctypes.c_size_t(3), ctypes.byref(ctypes.c_void_p())) == 8
+    for call in (c.relaxc_input, c.relaxc_output, c.relaxc_result_tensor):
+        assert call(session.handle if call is not c.relaxc_result_tensor else None, ctypes.c_size_t(99), None) == 8
+    c.relaxc_close(None)
+    c.relaxc_result_free(None)
+    assert c.relaxc_input_count(None) == c.relaxc_result_count(None) == 0
+
+
+def test_calls_from_many_threads_are_right(session: Session, package: Path) -> None:
+    wants = {batch: load(package / "model.so", threads=1)(some(batch))["y"].tobytes() for batch in (2, 9, 30)}
+    wrong: list[int] = []
+
+    def call(batch: int) -> None:
+        for _ in range(20):
+            if session(some(batch))["y"].tobytes() != wants[batch]:
+                wrong.append(batch)
+
+    threads = [threading.Thread(target=call, args=(batch,)) for batch in wants]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_features_have_the_names_that_python_knows() -> None:
+    found = re.findall(r'^(X86|ARM)\("(.+)", "(.+)"\)$', (NATIVE / "src/features.inc").read_text(), re.M)
+    x86 = {**processor._X86_RENAMED, **{name: name for name in processor._X86_SAME_NAME}}
+    arm = {**processor._ARM_RENAMED, **{name: name for name in processor._ARM_SAME_NAME}}
+    assert {(flag, name) for arch, flag, name in found if arch == "X86"} == set(x86.items())
+    assert {(flag, name) for arch, flag, name in found if arch == "ARM"} == set(arm.items())
+
+
+def test_threads_are_this_processs_cores_or_the_settings(
+    library: Library, package: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def threads() -> int:
+        session = library.open(package / "model.so")
+        return int(session.library.c.relaxc_threads(session.handle))
+
+    assert threads() == machine.cpu().cores
+    name = b"RELAXC_THREADS"  # in the C environment, which Python changes too
+    monkeypatch.setitem(os.environ, name.decode(), "3")
+    assert threads() == 3
+    monkeypatch.setitem(os.environ, name.decode(), "x")
+    assert error_of(threads)[0] == "invalid-option"
