@@ -80,7 +80,13 @@ class Settings(BaseSettings):
         "Program, by name or path, that makes the namespaces of jobs where the server's user, who is not root, may "
         "make none, and it may; empty is never.",
     )
-    workers: int = _setting(1, "Compiles that run at the same time in one server.", unit="processes", ge=1)
+    workers: int = _setting(
+        1,
+        "Jobs other than tunings that run at the same time in one server or worker; a server with 0 is an API alone, "
+        "and runs no tunings either.",
+        unit="processes",
+        ge=0,
+    )
     queue_max: int = _setting(64, "Compiles that may wait; more are refused with `busy`.", unit="jobs", ge=1)
     tune_timeout_s: float = _setting(
         24 * 3600.0, "Wall-clock limit of a tuning that was given no time of its own.", unit="s", gt=0
@@ -89,7 +95,17 @@ class Settings(BaseSettings):
         20.0, "Longest time that a batch of tuning's trials waits for a noisy machine to be quiet.", unit="s", ge=0
     )
     tune_workers: int = _setting(
-        1, "Tunings that run at the same time in one server, beside the compiles.", unit="processes", ge=0
+        1, "Tunings that run at the same time in one server or worker.", unit="processes", ge=0
+    )
+    tune_alone: bool | None = _setting(
+        None, "Whether nothing else runs in the process that tunes; unset, so it is in a worker, not in a server."
+    )
+    placement_wait_s: float = _setting(
+        900.0,
+        "Time that a job waits for a worker of the kind that it needs before it fails with `no-worker`; 0 refuses one "
+        "that nobody can take, as a server does with workers of its own and no other process beside it.",
+        unit="s",
+        ge=0,
     )
     memory_budget_bytes: int = _setting(
         0,

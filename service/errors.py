@@ -46,6 +46,7 @@ RelaxcError                      code, http_status, exit_code, remedy, fault, re
 │   └── InputShape               wrong rank, size, or a symbolic dim outside its bounds
 └── ServiceError          exit 8   the server cannot answer now
     ├── Busy                     the queue is full
+    ├── NoWorker                 no live worker is of the kind that the job needs
     ├── RateLimited              one key has asked too often
     ├── QuotaExceeded            the owner has as many jobs or hours of tuning as it may have
     ├── StorageQuotaExceeded     the owner has as many bytes as it may keep
@@ -92,6 +93,7 @@ __all__ = [
     "ModelNotFound",
     "ModelTooLarge",
     "ModelUnsafe",
+    "NoWorker",
     "NotTuned",
     "OwnerNotFound",
     "PluginError",
@@ -456,6 +458,11 @@ class ServiceError(RelaxcError):
 class Busy(ServiceError):
     code = "busy"
     http_status = 429
+
+
+class NoWorker(ServiceError):
+    code = "no-worker"
+    remedy = "Ask for a target that a worker has, or have a worker of that kind started and ask again."
 
 
 class RateLimited(ServiceError):

@@ -32,6 +32,7 @@ __all__ = [
     "gpu",
     "host_features",
     "known_features",
+    "lacking",
     "memory_bytes",
     "microarchitecture",
     "missing_features",
@@ -143,6 +144,12 @@ def _asked_gpu() -> Gpu | str:
             return f"the driver is here, and gives error {error} for one"
 
 
+def _device() -> Gpu | str:
+    """The first CUDA device, or why there is none."""
+    why = _asked_gpu()
+    return gpu() or (why if isinstance(why, str) else "there is none")
+
+
 def family_of(spec: TargetSpec) -> str:
     """Return the micro-architecture of a CPU target: the family that it is called by if there is one, else its mcpu."""
     named = any(name == spec.name and needs <= set(spec.features) for _, name, needs in FAMILIES)
@@ -154,9 +161,14 @@ def missing_features(spec: TargetSpec) -> list[str]:
 
     Of several parts it needs one only.
     """
-    missing = _missing_on_cpu(spec if spec.host is None else spec.host)
+    return lacking(spec, cpu().arch, cpu().features, _device() if spec.kind == "cuda" else "")
+
+
+def lacking(spec: TargetSpec, arch: str, features: frozenset[str], device: Gpu | str) -> list[str]:
+    """Return the same of a machine with such a CPU and CUDA device, or why it has none."""
+    missing = _missing_on_cpu(spec if spec.host is None else spec.host, arch, features)
     if spec.kind == "cuda":
-        missing += _missing_on_gpu([part.arch for part in spec.each])
+        missing += _missing_on_gpu([part.arch for part in spec.each], device)
     return missing
 
 
@@ -185,20 +197,17 @@ def _rank(arch: str, here: tuple[int, int]) -> tuple[bool, bool, tuple[int, int]
     return (False, here[0] == wanted[0], wanted) if here >= wanted else None
 
 
-def _missing_on_cpu(spec: TargetSpec) -> list[str]:
+def _missing_on_cpu(spec: TargetSpec, here: str, features: frozenset[str]) -> list[str]:
     arch = spec.triple.partition("-")[0]
-    if arch != cpu().arch:
-        return [f"a CPU of architecture {arch} (this one is {cpu().arch})"]
-    return [f"CPU feature {name}" for name in sorted(set(spec.features) - cpu().features)]
+    if arch != here:
+        return [f"a CPU of architecture {arch} (this one is {here})"]
+    return [f"CPU feature {name}" for name in sorted(set(spec.features) - features)]
 
 
-def _missing_on_gpu(archs: Sequence[str]) -> list[str]:
-    here = gpu()
+def _missing_on_gpu(archs: Sequence[str], here: Gpu | str) -> list[str]:
     wanted = " or ".join("{}.{}".format(*capability_of(arch)) for arch in archs)
-    if here is None:
-        why = _asked_gpu()
-        why = why if isinstance(why, str) else "there is none"
-        return [f"a CUDA device of compute capability {wanted} ({why})"]
+    if isinstance(here, str):
+        return [f"a CUDA device of compute capability {wanted} ({here})"]
     if best_arch(archs, here.capability) is not None:
         return []
     found = "{}.{}".format(*here.capability)

@@ -42,7 +42,7 @@ STAGES = frozenset({"frontend", "passes", "lowering", "artifact", "runtime", "tu
 JOBS = (
     ("entries", "job", "blobs", "disks"),
     ("job_error", "once", "database"),
-    ("local", "objects", "webhooks"),
+    ("local", "objects", "webhooks", "workers"),
     ("queue",),
     ("backend",),
 )

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-ASK = "from service import machine; print(machine.gpu(), machine._missing_on_gpu(['sm_90a']))"
+ASK = "from service import machine; print(machine.gpu(), machine._missing_on_gpu(['sm_90a'], machine._device()))"
 
 
 def test_a_driver_that_does_not_start_is_told_from_none(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import metadata
@@ -59,8 +59,10 @@ class Key:
         return {n: (mine.get(n), theirs.get(n)) for n in names if mine.get(n) != theirs.get(n)}
 
 
-def key_for(request: CompileRequest) -> Key:
+def key_for(request: CompileRequest, lacks: Sequence[str] | None = None) -> Key:
     """Return everything that the artifact of `request` depends on.
+
+    `lacks` is what the machine that compiles lacks to run it, and so to verify it; this one if None.
 
     Imports no framework. Raise PluginError for a plugin file that cannot be read, InvalidRecords for such records,
     ToolMissing without a compiler.
@@ -75,7 +77,7 @@ def key_for(request: CompileRequest) -> Key:
         **_flat("option", options),
         **_plugins([Path(path) for path in plugins], request.target),
         **_flat("target", request.target.to_dict()),
-        "machine.lacks": canonical_json(missing_features(request.target)),
+        "machine.lacks": canonical_json(missing_features(request.target) if lacks is None else list(lacks)),
         "tuning.records": records_digest(request.target, request.options),
         **_source_digests(),
         **_versions(request.model.format),

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from service.artifact.store import Store
 from service.config import settings
-from service.errors import ServiceError
+from service.errors import InvalidTarget, ServiceError
 from service.jobs.blobs.mirrored import open_blobs
 from service.jobs.database import jobs, owners
 from service.jobs.database.engine import Database, url_of_settings
@@ -36,11 +36,15 @@ from service.jobs.queue.kinds import ENTRIES, Kinds
 from service.jobs.queue.readiness import reasons
 from service.jobs.queue.retention import Place
 from service.jobs.queue.running import Running, Watch
-from service.jobs.queue.scheduler import Scheduler
+from service.jobs.queue.scheduler import Scheduler, anything
 from service.jobs.queue.submission import Submission
 from service.jobs.queue.sweep import Sweep
 from service.jobs.queue.trials import settle, settle_ended
 from service.jobs.webhooks.deliver import Webhooks
+from service.jobs.workers.accepting import Accepting
+from service.jobs.workers.fleet import Fleet, Role
+from service.jobs.workers.machine import Machine
+from service.jobs.workers.placement import Placement
 from service.process.groups import bound_of_settings
 from service.process.limits import Limits
 from service.process.pool import Pool
@@ -50,7 +54,7 @@ from service.process.workspace import Workspace
 __all__ = ["Backend", "Counts"]
 
 _BEATS_A_LEASE = 4
-_SWEEP_S, _RELIEF_S = 600.0, 5.0
+_SWEEP_S, _RELIEF_S, _PLACEMENT_S = 600.0, 5.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,9 @@ class Backend:
         cache_dir: Path | None = None,
         *,
         workers: int | None = None,
+        tune_workers: int | None = None,
+        role: Role = Role.SERVER,
+        machine: Machine | None = None,
         queue_max: int | None = None,
         limits: Limits | None = None,
         entry: str = COMPILE_ENTRY,
@@ -80,6 +87,8 @@ class Backend:
         blobs_url: str | None = None,
     ) -> None:
         """What is None is as the settings say; `entry` is what a child of a `compile` runs, `entries` the others'.
+
+        `machine` is what this one is taken for, which tests say.
 
         Raise InvalidOption for settings that cannot be used, ServiceError where the database does not answer.
         """
@@ -95,7 +104,14 @@ class Backend:
             chosen = values.blobs_url if blobs_url is None else blobs_url
             self.blobs = open_blobs(chosen, root / "blobs", values.s3_endpoint_url or None)
             on_failure.callback(self.blobs.close)
-            self._keeper = Keeper(self.database, self.workspace, root, values.server_lease_s)
+            self.role, self.machine = role, machine or _machine()
+            slots = _slots(role, workers, tune_workers)
+            self.fleet = Fleet(self.database)
+            about = {"role": role, "slots": slots[False], "tune_slots": slots[True]}
+            described = None if self.machine is None else self.machine.to_dict()
+            self._keeper = Keeper(
+                self.database, self.workspace, root, values.server_lease_s, {**about, "machine": described}
+            )
             self._keeper.recover()
             on_failure.pop_all()
         self.disks = Disks(values.disk_reserve_bytes, root, self.blobs.local.root, *self.database.folders)
@@ -114,7 +130,6 @@ class Backend:
         self.store.removed = partial(self.retention.removed.add, Place.CACHE, "artifacts")
         self.watchers: list[Watch] = []
         self._stopped = False
-        slots = {False: workers or values.workers, True: values.tune_workers}
         self._start(self._kinds(limits, entry, entries), slots, queue_max or values.queue_max)
 
     def _kinds(self, limits: Limits, entry: str, entries: Mapping[JobKind, str]) -> Kinds:
@@ -128,6 +143,7 @@ class Backend:
             self.artifacts,
             self.records,
             entries,
+            self.machine,
         )
 
     def _start(self, kinds: Kinds, slots: dict[bool, int], queue_max: int) -> None:
@@ -136,15 +152,24 @@ class Backend:
         self._webhooks = Webhooks(self.database, self._webhook_secret)
         self._executor = Executor(self.database, kinds, self._told_of_end)
         self._scheduler = Scheduler(
-            self.database, self._keeper.id, slots, self.budget, self._begin, self._executor, self.disks.short
+            self.database,
+            self._keeper.id,
+            slots,
+            self.budget,
+            self._begin,
+            self._executor,
+            self.disks.short,
+            anything if self.machine is None else Accepting(self.machine),
         )
         submission = Submission(
             self.database,
             self.models,
             self.artifacts,
             self.records,
+            self.fleet,
             queue_max=queue_max,
         )
+        self._placement = Placement(self.database, self.fleet)
         self.jobs = Jobs(
             self.database, self.blobs, self._hub, submission, self._changed, self._scheduler.find, self._settle_ended
         )
@@ -152,6 +177,7 @@ class Backend:
         self._periodic = [
             Periodic("heartbeat", beat_s, self._keeper.beat),
             Periodic("recovery", beat_s, self._recover),
+            Periodic("placement", _PLACEMENT_S, self.place),
             Periodic("sweep", _SWEEP_S, self.sweep),
             Periodic("relief", _RELIEF_S, self._relieve),
         ]
@@ -180,6 +206,12 @@ class Backend:
         self.store.sweep()
         self.retention()
         self.artifacts.measure()
+
+    def place(self) -> None:
+        """Tell jobs that nobody can take what they wait for; it is done every two seconds anyway."""
+        for id in self._placement():
+            self._hub.notify(id)
+            self._webhooks.wake()
 
     def _relieve(self) -> None:
         """On a disk that is short, what nobody has any more goes at once, and artifacts that are over their limit."""
@@ -229,7 +261,10 @@ class Backend:
 
     def _begin(self, job: JobRow, memory_bytes: int) -> Running:
         self._hub.notify(job.id)
-        return Running(job, memory_bytes, self.database, self.blobs, self._hub.notify, self._watch)
+        return Running(job, memory_bytes, self.database, self.blobs, self._hub.notify, self._watch, self._is_shared)
+
+    def _is_shared(self) -> bool:
+        return len(self.fleet.every()) > 1
 
     def _watch(self, job: JobRow, data: dict[str, Any]) -> None:
         for watch in self.watchers:
@@ -258,3 +293,19 @@ class Backend:
             row = owners.find(connection, owner)
         own = None if row is None else row.webhook_secret
         return own or settings().webhook_secret.get_secret_value() or None
+
+
+def _machine() -> Machine | None:
+    """What this machine is; None where it has a CPU that there is no code generator for."""
+    try:
+        return Machine.here()
+    except InvalidTarget:
+        return None
+
+
+def _slots(role: Role, workers: int | None, tune_workers: int | None) -> dict[bool, int]:
+    """How many jobs other than tunings (False), and how many tunings, run here at once."""
+    values = settings()
+    jobs_slots = values.workers if workers is None else workers
+    tune_slots = values.tune_workers if tune_workers is None else tune_workers
+    return {False: jobs_slots, True: 0 if role is Role.SERVER and not jobs_slots else tune_slots}

@@ -10,7 +10,7 @@ from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.transitions import Candidate
 
-__all__ = ["claim", "find", "insert", "put", "put_row"]
+__all__ = ["claim", "find", "insert", "put", "put_id", "put_row"]
 
 _NUMBERS = itertools.count()
 
@@ -32,6 +32,13 @@ def insert(database: Database, **columns: Any) -> str | None:
     }
     with database.begin() as connection:
         return jobs.insert(connection, **values)
+
+
+def put_id(database: Database, **columns: Any) -> str:
+    """The id of one of which there is no equal; the tables may be those of an earlier version."""
+    id = insert(database, **columns)
+    assert id is not None
+    return id
 
 
 def put_row(database: Database, **columns: Any) -> JobRow | None:

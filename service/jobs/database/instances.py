@@ -1,4 +1,4 @@
-"""Servers that run jobs: each says every few seconds that it lives, and is dead when it has not for a lease's time."""
+"""Servers and workers: each says every few seconds that it lives, and is dead when it has not for a lease's time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Collection
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
@@ -14,13 +15,26 @@ from service.jobs.database.engine import now
 from service.jobs.database.tables import instances, jobs
 from service.jobs.job import Claim
 
-__all__ = ["beat", "bury", "dead", "forget", "heard", "ids", "is_registered", "register", "suspicious"]
+__all__ = ["beat", "bury", "dead", "every", "forget", "heard", "ids", "is_registered", "register", "suspicious"]
 
 
-def register(connection: Connection, id: str, place: str, workspace: str) -> None:
-    """Enter this process as the server `id`; its folder is `workspace`, in the cache folder whose mark is `place`."""
-    row = {"id": id, "place": place, "workspace": workspace, "host": platform.node(), "pid": os.getpid()}
+def register(connection: Connection, id: str, place: str, workspace: str, **about: Any) -> None:
+    """Enter this process as the server `id`; its folder is `workspace`, in the cache folder whose mark is `place`.
+
+    `about` are `role`, `slots`, `tune_slots` and `machine`.
+    """
+    row = {"id": id, "place": place, "workspace": workspace, "host": platform.node(), "pid": os.getpid(), **about}
     connection.execute(sa.insert(instances).values(**row, started=time.time(), heartbeat=now()))
+
+
+def every(connection: Connection) -> list[dict[str, Any]]:
+    """Return each that is registered, with the seconds since it said that it lives (`silent`) and its jobs."""
+    number = sa.func.count().label("running")
+    running = sa.select(jobs.c.instance, number).where(jobs.c.state == "running").group_by(jobs.c.instance)
+    counts = {row.instance: row.running for row in connection.execute(running)}
+    silent = (now() - instances.c.heartbeat).label("silent")
+    rows = connection.execute(sa.select(instances, silent).order_by(instances.c.started, instances.c.id))
+    return [{**row._mapping, "running": counts.get(row.id, 0)} for row in rows]
 
 
 def beat(connection: Connection, id: str) -> bool:

@@ -16,22 +16,26 @@ from service.jobs.database.upsert import insert_new
 from service.jobs.job import Claim, State
 
 __all__ = [
-    "any_queued",
     "count",
     "depth",
     "find",
     "find_live",
     "get",
     "insert",
+    "needs_of",
     "new_id",
     "page",
     "row_of",
     "running_on",
     "waiting",
+    "waiting_needs",
 ]
 
 _LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _ID_LETTERS = 22  # 131 bits
+
+_NEEDS = ("needs", "needs_key", "missing_since")
+"""Columns that decide where a job runs, and are no matter of who asked for it."""
 
 _LISTED_CHARS = 500
 """Of an error's message."""
@@ -42,7 +46,7 @@ _ERROR = {
     "retryable": jobs.c.error["retryable"].as_boolean(),
 }
 _LISTED = (
-    *(column for column in jobs.c if column.name not in ("result", "error")),
+    *(column for column in jobs.c if column.name not in ("result", "error", *_NEEDS)),
     *(value.label(f"error_{name}") for name, value in _ERROR.items()),
 )
 
@@ -59,8 +63,8 @@ def row_of(row: Row[Any]) -> JobRow:
 
 def _row(values: dict[str, Any]) -> JobRow:
     done, total = values.pop("done"), values.pop("total")
-    for name in ("weight", "memory_bytes"):
-        del values[name]
+    for name in ("weight", "memory_bytes", *_NEEDS):
+        values.pop(name, None)
     progress = None if done is None or total is None else (done, total)
     typed = {"kind": JobKind(values["kind"]), "state": State(values["state"]), "progress": progress}
     return JobRow(**{**values, **typed})
@@ -153,9 +157,16 @@ def waiting(connection: Connection, owner: str) -> tuple[int, int]:
     return int(row[0]), int(row[1])
 
 
-def any_queued(connection: Connection) -> bool:
-    """Return whether a job waits."""
-    return connection.scalar(sa.select(sa.literal(1)).where(jobs.c.state == State.QUEUED).limit(1)) is not None
+def waiting_needs(connection: Connection) -> set[tuple[str, JobKind]]:
+    """Return what jobs that wait need of a machine, by key, and of which kind they are."""
+    waiting = sa.select(jobs.c.needs_key, jobs.c.kind).where(jobs.c.state == State.QUEUED).distinct()
+    return {(row.needs_key, JobKind(row.kind)) for row in connection.execute(waiting)}
+
+
+def needs_of(connection: Connection, key: str) -> dict[str, Any] | None:
+    """Return the needs that a job which waits has under this key; None where none has any."""
+    waiting = sa.select(jobs.c.needs).where(jobs.c.state == State.QUEUED, jobs.c.needs_key == key)
+    return connection.execute(waiting.limit(1)).scalar_one_or_none()
 
 
 def running_on(connection: Connection, instance: str) -> dict[Claim, bool]:

@@ -187,6 +187,7 @@ class JobRow:
 
     `target`, `options` and `records_in` say what was asked for; `artifact`, `records` (a record set's digest), `result`
     and `error` (as docs/api.md shows it) what came of it. The server `instance` runs it by the claim of this `epoch`.
+    `missing` is what it needs of a machine and no live worker has.
     """
 
     id: str
@@ -216,6 +217,7 @@ class JobRow:
     instance: str | None
     cancelling: bool
     events: int
+    missing: list[str] | None = None
 
     @property
     def claim(self) -> Claim:
@@ -258,6 +260,7 @@ class JobRow:
             "options": self.options,
             "priority": self.priority,
             "attempts": self.attempts,
+            "missing": self.missing or [],
             "artifact": artifact,
             "records": self.records,
             "result": self.result,

@@ -16,6 +16,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -31,6 +32,7 @@ __all__ = [
     "idempotency",
     "instances",
     "job_events",
+    "job_logs",
     "job_trials",
     "jobs",
     "metadata",
@@ -93,6 +95,10 @@ jobs = Table(
     Column("created", Double, nullable=False),
     Column("started", Double),
     Column("finished", Double),
+    Column("needs", JSON(none_as_null=True)),  # of its machine; NULL is nothing
+    Column("needs_key", _Digest, nullable=False, server_default=text("''")),
+    Column("missing", JSON(none_as_null=True)),  # of a queued job, what no live worker has
+    Column("missing_since", Double),
     Index("ix_jobs_owner_number", "owner", "number"),
     Index("ix_jobs_state_owner", "state", "owner", "number"),
     Index("ix_jobs_owner_kind", "owner", "kind", "number"),
@@ -102,6 +108,7 @@ jobs = Table(
     Index("ix_jobs_kind", "kind", "number"),
     Index("ix_jobs_model", "model", "number"),
     Index("ix_jobs_finished", "finished"),
+    Index("ix_jobs_state_needs", "state", "needs_key", "kind"),
     # Equal requests of one owner share one job while it lives: the database itself refuses a second.
     Index("uq_jobs_live_request", "owner", "request_key", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
 )
@@ -127,6 +134,17 @@ job_trials = Table(
     ForeignKeyConstraint(["job"], ["jobs.id"], ondelete="CASCADE"),
 )
 
+# What a job that runs has printed until now: whoever is asked for it may be another machine. The blob has it later.
+job_logs = Table(
+    "job_logs",
+    metadata,
+    Column("job", _Id, primary_key=True),
+    Column("start", BigInteger, primary_key=True, autoincrement=False),
+    Column("data", LargeBinary, nullable=False),
+    ForeignKeyConstraint(["job"], ["jobs.id"], ondelete="CASCADE"),
+)
+
+# Servers and workers. One that has no slots runs no jobs; one from before 0009 does not say what its machine is.
 instances = Table(
     "instances",
     metadata,
@@ -137,6 +155,10 @@ instances = Table(
     Column("pid", Integer, nullable=False),
     Column("started", Double, nullable=False),
     Column("heartbeat", Double, nullable=False),
+    Column("role", String(16), nullable=False, server_default=text("'server'")),
+    Column("slots", Integer, nullable=False, server_default=text("1")),
+    Column("tune_slots", Integer, nullable=False, server_default=text("1")),
+    Column("machine", JSON(none_as_null=True)),
 )
 
 shares = Table(

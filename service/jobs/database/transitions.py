@@ -31,7 +31,7 @@ from service.jobs.database import (
 )
 from service.jobs.database.jobs import find, get
 from service.jobs.database.rows import JobKind, JobRow, RecordsRow
-from service.jobs.database.tables import jobs, owners
+from service.jobs.database.tables import job_logs, jobs, owners
 from service.jobs.job import Claim, State
 from service.process.task import finite
 
@@ -43,6 +43,7 @@ __all__ = [
     "add_records",
     "claim",
     "end",
+    "fail_waiting",
     "finish_now",
     "give_back",
     "held",
@@ -50,6 +51,8 @@ __all__ = [
     "recover",
     "stop",
 ]
+
+_PLACED = {"missing": None, "missing_since": None}
 
 MAX_ATTEMPTS = 2
 """A job whose server died is tried once more."""
@@ -112,28 +115,29 @@ def claim(
     fits: Callable[[Candidate], bool],
     *,
     without: Collection[str] = (),
+    accepts: Collection[str] = ("",),
 ) -> tuple[JobRow, int] | None:
     """Start the job whose turn it is on `instance`, if it `fits`, and return it with its memory estimate in bytes.
 
     One that does not fit holds up its lane, so that small jobs cannot starve a large one; those of the ids `without`
-    are passed over, and those of owners who have as many running as they may. A server that others have given up
-    starts nothing. The caller holds a lock.
+    are passed over, those whose needs are not among the keys that this machine `accepts`, and those of owners who have
+    as many running as they may. A server that others have given up starts nothing. The caller holds a lock.
     """
     if not instances.is_registered(connection, instance):
         return None
-    chosen = _next(connection, lane, without)
+    chosen = _next(connection, lane, without, accepts)
     if chosen is None or not fits(chosen):
         return None
     told = [(time.time(), {"event": "state", "state": State.RUNNING.value})]
     counted = {"attempts": jobs.c.attempts + 1, "epoch": jobs.c.epoch + 1}
-    columns = {"state": State.RUNNING, "instance": instance, "started": time.time(), **counted}
+    columns = {"state": State.RUNNING, "instance": instance, "started": time.time(), **counted, **_PLACED}
     if not events.append(connection, chosen.id, told, jobs.c.state == State.QUEUED, **columns):
         return None
     shares.start(connection, chosen.owner, chosen.weight, chosen.tag)
     return get(connection, chosen.id), chosen.memory_bytes
 
 
-def _next(connection: Connection, lane: Lane, without: Collection[str]) -> Candidate | None:
+def _next(connection: Connection, lane: Lane, without: Collection[str], accepts: Collection[str]) -> Candidate | None:
     """Each owner's first by priority, then the owner whose turn it is.
 
     A request that runs already, for another owner, is left until that has ended: then the store has the answer. So are
@@ -147,6 +151,7 @@ def _next(connection: Connection, lane: Lane, without: Collection[str]) -> Candi
     ranked = sa.select(
         *(jobs.c.id, jobs.c.owner, jobs.c.weight, jobs.c.memory_bytes, jobs.c.number), place.label("place")
     ).where(jobs.c.state == State.QUEUED, in_lane, ~twin, jobs.c.id.not_in(without), jobs.c.owner.not_in(stopped))
+    ranked = ranked.where(jobs.c.needs_key.in_(accepts))
     heads = ranked.subquery()
     rows = _that_may_run(connection, connection.execute(sa.select(heads).where(heads.c.place == 1)).all())
     tags = shares.start_tags(connection, [row.owner for row in rows])
@@ -210,6 +215,11 @@ def finish_now(connection: Connection, id: str, outcome: Outcome) -> JobRow:
     """End a job that has just been put in and that nobody has to run."""
     _end(connection, id, outcome, jobs.c.state == State.QUEUED)
     return get(connection, id)
+
+
+def fail_waiting(connection: Connection, id: str, error: RelaxcError) -> bool:
+    """End a job that waits; return whether it did."""
+    return _end(connection, id, Outcome(error=error), jobs.c.state == State.QUEUED)
 
 
 def join(connection: Connection, id: str, priority: int) -> JobRow | None:
@@ -280,7 +290,10 @@ def _queue_or_cancel(connection: Connection, claim: Claim, reason: str, **column
 def _queue_again(connection: Connection, claim: Claim, reason: str, **more: Any) -> bool:
     told = [(time.time(), {"event": "state", "state": State.QUEUED.value, "reason": reason})]
     columns = {"state": State.QUEUED, "instance": None, "stage": None, "done": None, "total": None, "started": None}
-    return events.append(connection, claim[0], told, *held(claim), ~jobs.c.cancelling, **columns, **more)
+    if not events.append(connection, claim[0], told, *held(claim), ~jobs.c.cancelling, **columns, **more):
+        return False
+    _forget_log(connection, claim[0])
+    return True
 
 
 def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool:
@@ -291,6 +304,7 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
     columns = {**columns, "state": outcome.state, "finished": finished, "instance": None}
     if not events.append(connection, id, [(finished, last)], *where, **columns):
         return False
+    _forget_log(connection, id)
     job = get(connection, id)
     if outcome.artifact is not None:
         artifacts.own(connection, job.owner, outcome.artifact, outcome.artifact_bytes)
@@ -298,3 +312,8 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
         records.insert(connection, outcome.records)
     deliveries.insert(connection, job)
     return True
+
+
+def _forget_log(connection: Connection, id: str) -> None:
+    """What it printed while it ran is a blob by now, where its server lives."""
+    connection.execute(sa.delete(job_logs).where(job_logs.c.job == id))

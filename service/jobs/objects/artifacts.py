@@ -22,6 +22,7 @@ from service.jobs.database.engine import Database
 from service.jobs.database.rows import Owner
 from service.jobs.objects.recent import Recent
 from service.process.workspace import Workspace
+from service.request import TargetSpec
 
 __all__ = ["Artifacts"]
 
@@ -79,6 +80,16 @@ class Artifacts:
             text = Manifest.read(opened.path).to_json().encode()
         self._manifests.put(digest, text)
         return text
+
+    def target(self, digest: str) -> TargetSpec:
+        """Return what an artifact that is somebody's was compiled for. Raise ArtifactNotFound, ArtifactCorrupt."""
+        known = self._manifests.get(digest)
+        if known is not None:
+            return Manifest.from_json(known).target
+        with self.open_accepted(digest) as opened:
+            found = Manifest.read(opened.path)
+        self._manifests.put(digest, found.to_json().encode())
+        return found.target
 
     def has(self, owner: Owner, digest: str) -> bool:
         """Return whether this owner has had it made."""

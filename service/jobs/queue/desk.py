@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import tempfile
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from service.errors import Cancelled, InvalidOption, JobEnded, JobNotFound, ServiceError
 from service.jobs.blobs.mirrored import Blobs
-from service.jobs.database import events, jobs, models, transitions
+from service.jobs.database import events, job_logs, jobs, models, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import EventRow, JobKind, JobPage, JobRequest, JobRow, Owner
 from service.jobs.job import State, Submitted
@@ -177,8 +178,21 @@ class Jobs:
         live = running.log if running is not None else None
         if live is not None and (file := open_plain(live)) is not None:
             return file
+        if job.state is State.RUNNING and running is None and (told := self._told_log(id)):
+            return told
         kept = latest(self._blobs, job.claim, LOG)
         return None if kept is None else open_plain(kept)
+
+    def _told_log(self, id: str) -> BinaryIO | None:
+        """What the job has printed by now elsewhere."""
+        with self._database.read() as connection:
+            printed = job_logs.read(connection, id)
+        if not printed:
+            return None
+        file = tempfile.TemporaryFile()  # noqa: SIM115  # who sends it closes it
+        file.write(printed)
+        file.seek(0)
+        return file
 
     def file(self, owner: Owner, id: str, name: str) -> Path:
         """Return `report.json` or `curve.png` of a finished tuning. Raise JobNotFound."""

@@ -85,6 +85,11 @@ class EventLog:
             crowded = len(self._told) >= _MAX_PENDING
         return self.flush() if crowded else False
 
+    def note(self, **columns: Any) -> None:
+        """Give the job's row these values with what is written next."""
+        with self._lock:
+            self._columns |= columns
+
     def flush(self) -> bool:
         """Write what is pending; return False when there is nothing, and while the database does not answer."""
         try:

@@ -7,8 +7,10 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from service.errors import RelaxcError
 from service.jobs.database import instances, transitions
@@ -52,18 +54,26 @@ class Periodic:
 class Keeper:
     """This server's row among the servers of the database, and its eye on the others'."""
 
-    def __init__(self, database: Database, workspace: Workspace, root: Path, lease_s: float) -> None:
-        """Registers; `root` is the cache folder."""
+    def __init__(
+        self,
+        database: Database,
+        workspace: Workspace,
+        root: Path,
+        lease_s: float,
+        about: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        """Registers; `root` is the cache folder, `about` what `instances.register` takes of it."""
         self.id = uuid.uuid4().hex
         self._database = database
         self._workspace = workspace.path
         self._place = _place(root, workspace)
         self._lease_s = lease_s
+        self._about = about
         self._register()
 
     def _register(self) -> None:
         with self._database.begin() as connection:
-            instances.register(connection, self.id, self._place, self._workspace.name)
+            instances.register(connection, self.id, self._place, self._workspace.name, **self._about)
 
     def beat(self) -> None:
         """Say that this server lives; one that others have given up comes back, without the jobs it had."""

@@ -27,6 +27,8 @@ from service.jobs.once import Ask, CompileOnce
 from service.jobs.queue.files import TUNE_FILES, blob_of
 from service.jobs.queue.running import Running
 from service.jobs.queue.trials import kept_records
+from service.jobs.workers.machine import Machine
+from service.lowering.target import resolve
 from service.process.bounds import checked
 from service.process.limits import Limits, tuning_time_s
 from service.process.plain import MAX_READ_BYTES, open_left
@@ -62,6 +64,7 @@ class Kinds:
     artifacts: Artifacts
     records: RecordSets
     entries: Mapping[JobKind, str]
+    machine: Machine | None
 
     def __call__(self, running: Running) -> Outcome:
         """Runs it to its end, in this thread."""
@@ -76,11 +79,12 @@ class Kinds:
     def _compile(self, running: Running) -> Outcome:
         job = running.job
         with self._model(job) as model:
-            request = compile_request(job, model, self.records)
+            request = self._request(running, model)
             allowed = Confinement(reads=(*folders_of(model.path), *places_read(request)))
             waited_s = round((job.started or time.time()) - job.created, 3)
+            key = key_for(request, None if self.machine is None else self.machine.lacks(request.target))
             entry = self.compile_once(
-                Ask(request, key_for(request), job.name, allowed, waited_s),
+                Ask(request, key, job.name, allowed, waited_s),
                 running.take,
                 running.cancellation,
                 lookup=self.artifacts.lookup,
@@ -92,7 +96,7 @@ class Kinds:
     def _tune(self, running: Running) -> Outcome:
         job = running.job
         with self._model(job) as model:
-            request = compile_request(job, model, self.records)
+            request = self._request(running, model)
             reads = (*folders_of(model.path), *places_read(request), _peak_folder())
             payload = {"request": request.to_dict(), **_tune_options(job), "records": list(request.options.records)}
             limits = self.limits.for_tuning(job.extras.get("time_s"))
@@ -104,6 +108,17 @@ class Kinds:
                 if running.give_back or running.lost or is_no_answer(error):
                     raise
                 return Outcome(records=self._won(running), error=job_error(error, job.id, reason=running.reason))
+
+    def _request(self, running: Running, model: ModelRef) -> CompileRequest:
+        """The compile that the job asks for; `auto` that nobody has resolved before means this machine."""
+        job = running.job
+        if job.extras.get("late"):
+            asked = str(job.extras["target"])
+            target = resolve(asked) if self.machine is None else self.machine.means(asked)
+            running.events.note(target=target.to_dict())
+        else:
+            target = TargetSpec.from_dict(job.target)
+        return compile_request(job, target, model, self.records)
 
     def _won(self, running: Running) -> RecordsRow | None:
         """What a tuning that is to end has won; where that cannot be kept now, `settle_ended` does it later."""
@@ -176,13 +191,13 @@ class Kinds:
         self.blobs.put_bytes(blob_of(job.claim, name), _read(workdir, name))
 
 
-def compile_request(job: JobRow, model: ModelRef, records: RecordSets) -> CompileRequest:
+def compile_request(job: JobRow, target: TargetSpec, model: ModelRef, records: RecordSets) -> CompileRequest:
     """Return the compile that a job's row speaks of, with its records where they are on this host."""
     options = CompileOptions.from_dict(job.options)
     given = job.extras.get("records")
     if given is not None:
         options = replace(options, records=(str(records.path(given)),))
-    return CompileRequest(model, TargetSpec.from_dict(job.target), options)
+    return CompileRequest(model, target, options)
 
 
 def _tune_options(job: JobRow) -> dict[str, Any]:

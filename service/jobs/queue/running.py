@@ -17,6 +17,7 @@ from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
 from service.jobs.queue.eventlog import EventLog
 from service.jobs.queue.files import LOG, blob_of
+from service.jobs.queue.livelog import LiveLog
 from service.jobs.queue.trials import TrialLog
 from service.process.plain import open_plain
 from service.process.pool import Cancellation
@@ -43,7 +44,9 @@ class Running:
         blobs: Blobs,
         tell: Callable[[str], None],
         watch: Watch,
+        is_shared: Callable[[], bool] = lambda: False,
     ) -> None:
+        """`is_shared` says whether other servers may be asked for its log while it runs."""
         self.job = job
         self.memory_bytes = memory_bytes
         self.cancellation = Cancellation()
@@ -52,6 +55,7 @@ class Running:
         self.workdir: Path | None = None
         self.events = EventLog(database, job)
         self.trials = TrialLog(database, job)
+        self._live_log = LiveLog(database, job, is_shared)
         self._blobs = blobs
         self._tell = tell
         self._watch = watch
@@ -95,6 +99,8 @@ class Running:
         self.trials.flush()
         if self.events.flush():
             self._tell(self.job.id)
+        if (log := self.log) is not None:
+            self._live_log.flush(log)
         self._stop_if_lost()
 
     @property

@@ -11,18 +11,22 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from service.errors import Cancelled, ServiceError
 from service.jobs.database import jobs, transitions
 from service.jobs.database.engine import Database
-from service.jobs.database.rows import JobRow
+from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.transitions import Candidate, Lane
 from service.jobs.job import Claim
 from service.jobs.queue.budget import Budget
 from service.jobs.queue.running import Running
 
-__all__ = ["CLAIM_LOCK", "Scheduler"]
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Connection
+
+__all__ = ["CLAIM_LOCK", "Scheduler", "anything"]
 
 CLAIM_LOCK = 3
 """The name of the lock that a server holds while it chooses its next job."""
@@ -37,6 +41,16 @@ _NO_ROOM_S = 2.0
 _STOPPING = "the service is shutting down"
 
 
+Accepts = Callable[["Connection"], Mapping[Lane, Collection[str]]]
+"""The keys of what jobs that wait in each lane need, as far as this machine has it."""
+
+
+def anything(connection: Connection) -> dict[Lane, set[str]]:
+    """Return the needs of all jobs that wait."""
+    waiting = jobs.waiting_needs(connection)
+    return {lane: {key for key, kind in waiting if (kind is JobKind.TUNE) is lane} for lane in (False, True)}
+
+
 class Scheduler:
     """A thread that starts a thread for each job; `run` does the job and settles how it ended."""
 
@@ -49,8 +63,9 @@ class Scheduler:
         begin: Callable[[JobRow, int], Running],
         run: Callable[[Running], None],
         short: Callable[[], str] = lambda: "",
+        accepts: Accepts = anything,
     ) -> None:
-        """Nothing is started while `short` gives a reason."""
+        """Nothing is started while `short` gives a reason, and nothing but what this machine `accepts`."""
         self._database = database
         self._instance = instance
         self._slots = slots
@@ -58,6 +73,7 @@ class Scheduler:
         self._begin = begin
         self._run = run
         self._short = short
+        self._accepts = accepts
         self._running: dict[Claim, tuple[Running, threading.Thread]] = {}
         self._condition = threading.Condition()
         self._woken = True
@@ -161,8 +177,9 @@ class Scheduler:
         if time.monotonic() < self._pausing_until:
             return
         with self._database.read() as connection:
-            if not jobs.any_queued(connection):
-                return
+            accepted = self._accepts(connection)
+        if not any(accepted[lane] for lane in self._slots if self._count(lane) < self._slots[lane]):
+            return
         if why := self._short():
             _LOG.warning("no job is started: %s", why)
             self._pausing_until = time.monotonic() + _NO_ROOM_S
@@ -171,17 +188,22 @@ class Scheduler:
         for lane in (False, True):
             if lane and self._making_way:
                 return
-            while self._count(lane) < self._slots[lane] and self._start_one(lane):
+            while accepted[lane] and self._count(lane) < self._slots[lane] and self._start_one(lane, accepted[lane]):
                 pass
 
     def _count(self, lane: Lane) -> int:
         return sum(running.tunes is lane for running, _ in self._held())
 
-    def _start_one(self, lane: Lane) -> bool:
+    def _start_one(self, lane: Lane, accepts: Collection[str] = ("",)) -> bool:
         with self._database.begin() as connection:
             self._database.lock(connection, CLAIM_LOCK)
             claimed = transitions.claim(
-                connection, self._instance, lane, lambda job: self._fits(job, lane), without=self._ids()
+                connection,
+                self._instance,
+                lane,
+                lambda job: self._fits(job, lane),
+                without=self._ids(),
+                accepts=accepts,
             )
         if claimed is None:
             return False

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.artifact.entry import Entry
 from service.artifact.key import Key, key_for
+from service.config import settings
 from service.errors import (
     ArtifactNotFound,
     Busy,
@@ -20,7 +21,7 @@ from service.errors import (
     RecordsNotFound,
     RelaxcError,
 )
-from service.jobs.database import artifacts, deliveries, idempotency, jobs, quotas, tables, transitions, uses
+from service.jobs.database import artifacts, deliveries, idempotency, jobs, placed, quotas, tables, transitions, uses
 from service.jobs.database.engine import Database
 from service.jobs.database.quotas import Quotas
 from service.jobs.database.rows import JobKind, JobRequest, JobRow, ModelRow, Owner
@@ -32,7 +33,9 @@ from service.jobs.objects.recordsets import RecordSets
 from service.jobs.queue import places
 from service.jobs.queue.budget import estimate
 from service.jobs.webhooks.deliver import check_url
-from service.lowering.target import resolve
+from service.jobs.workers.fleet import LOCAL_WORDS, Fleet
+from service.jobs.workers.needs import ANYTHING, needs_of
+from service.jobs.workers.placement import no_worker
 from service.process.limits import tuning_time_s
 from service.request import CompileRequest, ModelRef, TargetSpec, canonical_json
 
@@ -71,6 +74,7 @@ class Submission:
         models: Models,
         artifacts: Artifacts,
         records: RecordSets,
+        fleet: Fleet,
         *,
         queue_max: int,
     ) -> None:
@@ -78,6 +82,7 @@ class Submission:
         self._models = models
         self._artifacts = artifacts
         self._records = records
+        self._fleet = fleet
         self._queue_max = queue_max
 
     def __call__(self, owner: Owner, request: JobRequest, key: str | None, body_digest: str) -> Submitted[JobRow]:
@@ -120,6 +125,8 @@ class Submission:
                 id = jobs.insert(connection, owner=owner.id, weight=owner.weight, **columns)
                 if id is None:
                     raise _Again
+                if columns["missing"] and checked.artifact is None:
+                    placed.note(connection, id, columns["missing"])
                 if checked.artifact is not None:
                     job = transitions.finish_now(connection, id, Outcome.of(checked.artifact))
                     submitted = Submitted(job, Origin.HIT)
@@ -137,6 +144,8 @@ class Submission:
             more = artifacts.growth(connection, owner, made.digest, made.size_bytes)
             quotas.admit_bytes(connection, owner, allowed, more)
             return
+        if columns["missing"] and (not settings().placement_wait_s or self._fleet.is_alone):
+            raise no_worker(columns["missing"])
         waiting, mine = jobs.waiting(connection, owner)
         quotas.admit_job(mine, allowed)
         places.admit(owner, mine, waiting, self._queue_max)
@@ -156,7 +165,7 @@ class Submission:
             raise ArtifactNotFound(f"there is no artifact {asked.artifact}", digest=asked.artifact)
         if asked.records is not None:
             self._records.get(owner, asked.records)
-        target = resolve(asked.target) if not needs_artifact else None
+        target = self._fleet.means(asked.target, asked.kind) if not needs_artifact else None
         given = {"artifact": asked.artifact, "records": asked.records, "trials": asked.trials, "time_s": asked.time_s}
         extras = {field: value for field, value in given.items() if value is not None}
         name = asked.name or (model.name if model is not None else str(asked.artifact)[:12])
@@ -166,10 +175,11 @@ class Submission:
             "name": name.replace("\0", "")[:_MAX_NAME],
             "target": {} if target is None else target.to_dict(),
             "options": asked.options.to_dict(),
-            "extras": extras if target is None else {**extras, "target": _as_json(asked.target)},
+            "extras": extras if needs_artifact else {**extras, **_asked_target(asked, target)},
             "priority": asked.priority,
             "webhook": asked.webhook,
             "memory_bytes": estimate(asked.kind, self._size(asked, model)),
+            **self._placed(asked, target),
         }
         if asked.kind is JobKind.COMPILE and model is not None and target is not None:
             key = self._key(asked, model, target)
@@ -177,6 +187,25 @@ class Submission:
             return _Checked({**columns, "request_key": key.digest}, found)
         same = {name: columns[name] for name in ("kind", "model", "target", "options")} | {"extras": extras}
         return _Checked({**columns, "request_key": hashlib.sha256(canonical_json(same).encode()).hexdigest()})
+
+    def _placed(self, asked: JobRequest, target: TargetSpec | None) -> dict[str, Any]:
+        """The columns that say where the job may run, and what of that there is not now."""
+        if asked.artifact is not None:
+            target = self._target_of(asked.artifact)
+            if target is None:
+                return {"needs": None, "needs_key": "", "missing": None}
+        is_own = asked.target.strip() in LOCAL_WORDS
+        verified = target is not None and asked.options.verify and not self._fleet.lacks(target)
+        needs = needs_of(asked.kind, target, asked.target, can_be_run=is_own or verified)
+        given = None if needs == ANYTHING else needs.to_dict()
+        return {"needs": given, "needs_key": needs.key, "missing": self._fleet.missing(asked.kind, needs) or None}
+
+    def _target_of(self, artifact: str) -> TargetSpec | None:
+        """What it was compiled for; None where it is lost, which whoever takes the job will find."""
+        try:
+            return self._artifacts.target(artifact)
+        except ArtifactNotFound:
+            return None
 
     def _made_before(self, owner: Owner, asked: JobRequest, model: ModelRow, target: TargetSpec) -> Entry | None:
         """What the owner had made of the model under a digest that is an alias now, which a child had computed.
@@ -193,7 +222,7 @@ class Submission:
         model, options = ModelRef(row.format, row.digest, row.size_bytes, Path("model")), asked.options
         if asked.records is not None:
             options = replace(options, records=(str(self._records.path(asked.records)),))
-        return key_for(CompileRequest(model, target, options))
+        return key_for(CompileRequest(model, target, options), self._fleet.lacks(target))
 
     def _size(self, asked: JobRequest, model: ModelRow | None) -> int:
         if asked.kind is not JobKind.BENCH:
@@ -224,6 +253,11 @@ def _joined(connection: Connection, id: str, columns: dict[str, Any]) -> JobRow:
         most = deliveries.MAX_JOINED
         raise InvalidOption(f"{most} webhooks wait for the end of an equal job, {id}, already", option="webhook")
     return job
+
+
+def _asked_target(asked: JobRequest, target: TargetSpec | None) -> dict[str, Any]:
+    """The target as it was asked for; where it is `late`, who runs the job says what it means."""
+    return {"target": _as_json(asked.target), **({"late": True} if target is None else {})}
 
 
 def _as_json(target: str) -> Any:

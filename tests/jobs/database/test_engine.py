@@ -14,10 +14,15 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from service.errors import InvalidOption, ServiceError
+from service.jobs.database import instances
 from service.jobs.database.engine import Database, now
 from service.jobs.database.migrate import migrate
+from service.jobs.database.rows import JobKind
 from service.jobs.database.tables import metadata, shares
-from tests.jobs.rows import claim, find, insert
+from service.jobs.workers.fleet import Fleet
+from service.jobs.workers.needs import Needs
+from service.lowering.target import resolve
+from tests.jobs.rows import claim, find, insert, put_id
 from tests.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
@@ -50,6 +55,26 @@ def test_jobs_of_the_first_release_have_had_no_claim_yet(database_url: str, monk
     job = claim(database)
     assert job is not None
     assert (job.claim, job.attempts) == ((id, 1), 2)
+    database.close()
+
+
+def test_jobs_and_servers_from_before_there_were_workers_go_on(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs need nothing of a machine, and a server that does not say what it is takes everything."""
+    with monkeypatch.context() as then:
+        then.setattr("service.jobs.database.engine.migrate", lambda database: migrate(database, "0008"))
+        database = Database(database_url)
+    waiting = put_id(database)
+    with database.begin() as connection:
+        instances.register(connection, "old", "here", "folder")
+    migrate(database)
+    (old,) = Fleet(database).every()
+    assert (old.role, old.slots, old.tune_slots, old.machine) == ("server", 1, 1, None)
+    assert Fleet(database).missing(JobKind.TUNE, Needs(resolve("cuda-sm90"), measures=True)) == []
+    job = claim(database, instance="old")
+    assert job is not None
+    assert (job.id, job.missing) == (waiting, None)
     database.close()
 
 

@@ -12,7 +12,7 @@ from service.jobs.database.rows import ModelFile
 from service.jobs.database.tables import model_aliases, model_contents
 from service.request import ModelFormat, model_digest
 from tests.jobs.database.before_0003 import former, former_tables, put_model, sha256
-from tests.jobs.rows import find, put
+from tests.jobs.rows import find, put_id
 
 DATA = {"b": b"22", "a": b"1"}
 ALL = model_digest(sha256(b"own"), {name: sha256(content) for name, content in DATA.items()})
@@ -69,7 +69,7 @@ def test_a_file_that_the_digest_did_not_cover_is_forgotten(database_url: str) ->
 def test_external_data_gives_another_digest_and_the_old_one_is_an_alias(database_url: str) -> None:
     with former_tables(database_url) as old:
         put_model(old, BEFORE, ("ann", "bob"), b"own", DATA)
-        job = put(old, owner="ann", model=BEFORE)
+        job = put_id(old, owner="ann", model=BEFORE)
     database = Database(database_url)
     files = tuple(ModelFile(n, len(c), sha256(c)) for n, c in {"net.onnx": b"own", **DATA}.items())
     assert content(database, ALL) == Content(ModelFormat.ONNX, 6, files, BEFORE)
@@ -78,7 +78,7 @@ def test_external_data_gives_another_digest_and_the_old_one_is_an_alias(database
     for owner in ("ann", "bob", None):
         assert found(database, owner, BEFORE) == found(database, owner, ALL) == ALL
     assert found(database, "eve", BEFORE) is found(database, "eve", ALL) is None
-    assert find(database, job.id).model == ALL
+    assert find(database, job).model == ALL
     with database.begin() as connection:
         assert models.unused(connection) == []
         assert not models.remove(connection, "eve", BEFORE)
@@ -111,7 +111,7 @@ def test_models_that_have_each_others_digests_are_told_apart(database_url: str) 
         put_model(old, sha256(two), ("eve", "mal"), one)
         put_model(old, sha256(b"x"), ("ann",), three)
         put_model(old, sha256(three), ("ann", "bob"), three)
-        jobs = {content: put(old, owner="eve", model=sha256(stored)) for stored, content in ((one, two), (two, one))}
+        jobs = {content: put_id(old, owner="eve", model=sha256(stored)) for stored, content in ((one, two), (two, one))}
     database = Database(database_url)
     for each in (one, two, three):
         kept = content(database, sha256(each))
@@ -120,7 +120,7 @@ def test_models_that_have_each_others_digests_are_told_apart(database_url: str) 
     assert digests(database, "eve") == {sha256(one), sha256(two)}
     assert digests(database, "mal") == {sha256(one)}
     assert digests(database, "ann") == digests(database, "bob") == {sha256(three)}
-    assert {content: find(database, job.id).model for content, job in jobs.items()} == {
+    assert {content: find(database, job).model for content, job in jobs.items()} == {
         content: sha256(content) for content in jobs
     }
     with database.read() as connection:

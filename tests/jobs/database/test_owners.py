@@ -15,7 +15,7 @@ from service.jobs.database.migrate import migrate
 from service.jobs.database.tables import audit_log
 from service.jobs.objects.keys import Keys
 from service.jobs.objects.owners import Owners
-from tests.jobs.rows import claim, put
+from tests.jobs.rows import claim, put, put_id
 
 SECRET, ID = "rk_" + "a" * 43, "k_aaaaaaaaaaaa"
 DIGEST = "d" * 64
@@ -42,7 +42,7 @@ def migrated(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Database:
     now = time.time()
     key(database, ID, SECRET, weight=3.0)
     key(database, "k_bbbbbbbbbbbb", "rk_" + "b" * 43)
-    put(database, owner=ID, request_key="e" * 64, weight=3.0)
+    put_id(database, owner=ID, request_key="e" * 64, weight=3.0)
     mine: dict[str, Any] = {"owner": ID, "created": now}
     insert(database, "model_contents", digest=DIGEST, format="onnx", size_bytes=7, created=now)
     insert(database, "models", digest=DIGEST, name="m", **mine)

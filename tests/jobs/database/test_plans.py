@@ -21,9 +21,11 @@ from service.jobs.database import (
     expired,
     idempotency,
     instances,
+    job_logs,
     jobs,
     models,
     orphans,
+    placed,
     quotas,
     records,
     tables,
@@ -42,7 +44,7 @@ from service.tuning.told import Told
 from tests.jobs.rows import claim, find, put
 
 GROWING = (
-    *("artifacts", "audit_log", "deliveries", "idempotency", "job_events", "job_trials", "jobs"),
+    *("artifacts", "audit_log", "deliveries", "idempotency", "job_events", "job_logs", "job_trials", "jobs"),
     *("model_aliases", "model_contents", "model_files", "models", "record_sets", "tuning_times", "uploads"),
 )
 """Tables whose size others decide; there are few servers, owners and keys."""
@@ -120,7 +122,13 @@ def counts(connection: Connection) -> None:
     jobs.waiting(connection, "k_1")
     quotas.use(connection, "k_1")
     quotas.admit_bytes(connection, "k_1", quotas.Quotas(1, 1, 1e12, 1), 1)
-    jobs.any_queued(connection)
+    jobs.waiting_needs(connection)
+    jobs.needs_of(connection, DIGEST)
+    placed.ids(connection, DIGEST, JobKind.TUNE)
+    placed.marked(connection)
+    placed.marked(connection, "j_x")
+    placed.waiting_since(connection, NOW)
+    instances.every(connection)
     jobs.running_on(connection, "i1")
     instances.suspicious(connection, "i1")
     instances.bury(connection, ["i9"])
@@ -210,6 +218,8 @@ def test_the_life_of_a_job_reads_no_table_that_grows(filled: Database) -> None:
             trials.of_ended(connection)
             events.read(connection, job.id, 1, 100)
             events.counts(connection, [job.id])
+            job_logs.append(connection, job, 0, b"line")
+            job_logs.read(connection, job.id)
             joined = transitions.join(connection, job.id, 5)
             assert joined is not None
             deliveries.hold(connection, joined, "http://example.com")

@@ -1,0 +1,53 @@
+"""What of the jobs that wait no live worker has."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection
+
+from service.errors import RelaxcError
+from service.jobs.database import events, transitions
+from service.jobs.database.rows import JobKind
+from service.jobs.database.tables import jobs
+from service.jobs.job import State
+
+__all__ = ["fail", "ids", "marked", "note", "waiting_since"]
+
+_QUEUED = jobs.c.state == State.QUEUED
+
+
+def ids(connection: Connection, key: str, kind: JobKind) -> list[str]:
+    """Return the jobs of a kind that wait with the needs of this key."""
+    return list(connection.scalars(sa.select(jobs.c.id).where(_QUEUED, jobs.c.needs_key == key, jobs.c.kind == kind)))
+
+
+def marked(connection: Connection, id: str | None = None) -> dict[str, list[str]]:
+    """Return the jobs, or the one, of which it was noted that nobody can take them, and what they lack."""
+    wanted = sa.select(jobs.c.id, jobs.c.missing).where(_QUEUED, jobs.c.missing_since.is_not(None))
+    rows = connection.execute(wanted if id is None else wanted.where(jobs.c.id == id))
+    return {row.id: row.missing or [] for row in rows}
+
+
+def waiting_since(connection: Connection, before: float) -> list[str]:
+    """Return the jobs of which it was noted before this time."""
+    return list(connection.scalars(sa.select(jobs.c.id).where(_QUEUED, jobs.c.missing_since < before)))
+
+
+def note(connection: Connection, id: str, missing: list[str]) -> bool:
+    """Note what the job lacks, nothing where somebody can take it again; False where it does not wait any more."""
+    since = sa.func.coalesce(jobs.c.missing_since, time.time()) if missing else None
+    columns: dict[str, Any] = {"missing": missing or None, "missing_since": since}
+    return events.append(connection, id, [(time.time(), told(missing))], _QUEUED, **columns)
+
+
+def told(missing: list[str]) -> dict[str, Any]:
+    """Return the event that says so."""
+    return {"event": "waits", "missing": missing}
+
+
+def fail(connection: Connection, id: str, error: RelaxcError) -> bool:
+    """End the job with this error, if it waits for a worker still."""
+    return transitions.fail_waiting(connection, id, error)

@@ -1,0 +1,95 @@
+"""What a job needs of the machine that it runs on."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from service.jobs.database.rows import JobKind
+from service.jobs.workers.machine import Machine
+from service.machine import FAMILIES, capability_of, family_of
+from service.request import TargetSpec, canonical_json
+
+__all__ = ["ANYTHING", "Needs", "needs_of"]
+
+_FAMILIES = frozenset(name for _, name, _ in FAMILIES)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Code for `runs` is run there, and where it `measures`, on just the kind of machine that this code is for.
+
+    `device` is for `auto-gpu`, which is resolved where it runs; `tools` are programs that the build needs.
+    """
+
+    runs: TargetSpec | None = None
+    measures: bool = False
+    device: bool = False
+    tools: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """What equal needs share, and no others; empty for a job that needs nothing."""
+        text = canonical_json(self.to_dict())
+        return "" if self == ANYTHING else hashlib.sha256(text.encode()).hexdigest()
+
+    def missing(self, machine: Machine) -> list[str]:
+        """Return what this machine lacks, as phrases for a person; empty where it can take the job."""
+        found = [f"the program {tool}" for tool in self.tools if tool not in machine.tools]
+        if self.device and not machine.gpus:
+            found.append("a CUDA device")
+        if self.runs is None:
+            return found
+        found += machine.lacks(self.runs)
+        return found if found or not self.measures else [*_other_kind(self.runs, machine)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return them as JSON values; `from_dict` is its inverse."""
+        runs = None if self.runs is None else self.runs.to_dict()
+        return {"runs": runs, "measures": self.measures, "device": self.device, "tools": list(self.tools)}
+
+    @staticmethod
+    def from_dict(data: dict[str, Any] | None) -> Needs:
+        """Return the needs that `to_dict` described; None is of a job that needs nothing."""
+        if data is None:
+            return ANYTHING
+        runs = None if data["runs"] is None else TargetSpec.from_dict(data["runs"])
+        return Needs(runs, data["measures"], data["device"], tuple(data["tools"]))
+
+
+ANYTHING = Needs()
+
+
+def needs_of(kind: JobKind, target: TargetSpec | None, asked: str, *, can_be_run: bool) -> Needs:
+    """Return what a job of this kind needs; `target` is None where `asked` is resolved by the machine that takes it.
+
+    A compile needs a machine that runs its code for the verification alone, so only where some machine can.
+    """
+    if target is None:
+        return Needs(device=asked.strip() in ("auto-gpu", "cuda"))
+    if kind is JobKind.TUNE:
+        return Needs(target, measures=True, tools=_tools(target))
+    if kind is JobKind.COMPILE:
+        return Needs(target if can_be_run else None, tools=_tools(target))
+    return Needs(target)
+
+
+def _tools(target: TargetSpec) -> tuple[str, ...]:
+    return ("nvcc",) if target.kind == "cuda" else ()
+
+
+def _other_kind(spec: TargetSpec, machine: Machine) -> list[str]:
+    """Why times of this machine, which can run the code, say nothing of the one that it is for.
+
+    A level such as x86-64-v3 is of many machines, and each that runs it may measure.
+    """
+    if spec.kind == "cuda":
+        have, wanted = machine.gpus[0].capability, capability_of(spec.arch)
+        return [] if have == wanted else ["a CUDA device of compute capability {}.{} itself".format(*wanted)]
+    family = family_of(spec)
+    if family in _FAMILIES and family != machine.family:
+        return [f"a {family} CPU (this one is {machine.family})"]
+    if spec.caches and machine.cores < spec.cores:
+        return [f"{spec.cores} cores (it has {machine.cores})"]
+    return []
