@@ -29,9 +29,10 @@ def cli_page() -> str:
 
 Generated from `service/cli/` by `python -m docs.generate`; do not edit.
 
-`relaxc VERB --help` prints the same. Every verb has `--verbose`, which shows the trace of an error; all but `serve` and
-`records export` have `--json`, which prints one JSON object on stdout, errors included. [errors.md](errors.md) has the
-exit codes, [settings.md](settings.md) the variables behind the defaults. Before the verb may stand:
+`relaxc VERB --help` prints the same. Every verb has `--verbose`, which shows the trace of an error; all but `serve`,
+`worker` and `records export` have `--json`, which prints one JSON object on stdout, errors included.
+[errors.md](errors.md) has the exit codes, [settings.md](settings.md) the variables behind the defaults. Before the verb
+may stand:
 
 {_table(root)}
 {sections}"""

@@ -45,6 +45,7 @@ JOBS = (
     ("local", "objects", "webhooks", "workers"),
     ("queue",),
     ("backend",),
+    ("working",),
 )
 
 # Who → what it may import although the floors forbid it, and why. Prefixes of module names.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 __all__ = ["serve"]
@@ -12,13 +13,14 @@ def serve(
     port: int,
     *,
     tls: tuple[Path, Path] | None = None,
+    workers: int | None = None,
     no_auth: bool = False,
     log_level: str | None = None,
 ) -> None:
     """Serve on `host` and `port` until SIGTERM or SIGINT; port 0 picks a free one, which the first line tells.
 
-    `tls` is a certificate and its key (PEM files); `log_level` None is the setting's. Raise InvalidOption as
-    `server.run` does.
+    `workers` 0 is an API alone, None the setting's. `tls` is a certificate and its key (PEM files); `log_level` None is
+    the setting's. Raise InvalidOption as `server.run` does.
     """
     from service.api.logs import open_log
     from service.config import settings
@@ -27,5 +29,7 @@ def serve(
 
     from service.api.listening import Tls
     from service.api.server import run  # what it imports may have something to say
+    from service.jobs.backend import Backend
 
-    run(host, port, tls=Tls(*tls) if tls else None, no_auth=no_auth)
+    opened = partial(Backend, workers=workers)
+    run(host, port, open_backend=opened, tls=Tls(*tls) if tls else None, no_auth=no_auth)

@@ -37,6 +37,7 @@ from service.api.routes import (
     records,
     targets,
     uploads,
+    workers,
 )
 from service.api.tracing import of_requests, open_traces
 from service.jobs.backend import Backend
@@ -65,6 +66,7 @@ _CALLS = (
     problems,
     health,
     metrics,
+    workers,
 )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import Counter as Counts
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -16,6 +17,7 @@ from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
 from service.jobs.objects.allowance import Watched
 from service.jobs.queue.retention import METRIC
+from service.jobs.workers.fleet import Worker
 
 __all__ = ["Metrics"]
 
@@ -113,6 +115,7 @@ class _OfBackend(Collector):
         up = GaugeMetricFamily("relaxc_database_up", "Whether the database answers.")
         try:
             depth, sizes, watched = self._depth(), self._backend.database.sizes(), self._backend.allowance.watched()
+            processes, waiting = self._backend.fleet.every(), self._backend.placement.waiting()
         except ServiceError:
             up.add_metric([], 0)
         else:
@@ -130,6 +133,7 @@ class _OfBackend(Collector):
                 whole.add_metric([part], value)
             yield whole
             yield from _quotas(watched)
+            yield from _fleet(processes, waiting)
         yield up
 
     def _retention(self) -> Iterator[Metric]:
@@ -148,6 +152,21 @@ class _OfBackend(Collector):
     def _depth(self) -> dict[tuple[JobKind, State], int]:
         with self._backend.database.read() as connection:
             return jobs.depth(connection)
+
+
+def _fleet(workers: Iterable[Worker], waiting: Mapping[tuple[str, bool], int]) -> Iterator[Metric]:
+    """Machines, and what jobs wait for: a level or an architecture."""
+    help = "Servers and workers of the database, by what their machines are."
+    there = GaugeMetricFamily("relaxc_workers", help, labels=["role", "kind", "state"])
+    counts = Counts((each.role, each.machine.kind if each.machine else OTHER, each.state) for each in workers)
+    for labels, count in counts.items():
+        there.add_metric(labels, count)
+    yield there
+    help = "Jobs that wait, by what they need of a machine; `taker` no: no live worker has it."
+    queued = GaugeMetricFamily("relaxc_jobs_waiting", help, labels=["needs", "taker"])
+    for (needs, placed), count in waiting.items():
+        queued.add_metric([needs, "yes" if placed else "no"], count)
+    yield queued
 
 
 def _quotas(watched: Watched) -> Iterator[Metric]:

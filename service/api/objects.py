@@ -78,10 +78,17 @@ class ListedJob(BaseModel):
     target: str | dict[str, Any] | list[str | dict[str, Any]] | None = Field(
         description="As it was asked for.", examples=["auto"]
     )
-    resolved: str | None = Field(description="The name of the machine that `target` meant.", examples=["x86-64-v4"])
+    resolved: str | None = Field(
+        description="The name of the machine that `target` meant; null before a worker says what `auto` is there.",
+        examples=["x86-64-v4"],
+    )
     options: dict[str, Any]
     priority: int
     attempts: int = Field(description="How often a server has begun it, since it last got on.")
+    missing: list[str] = Field(
+        description="What it waits for: a machine that has this. Empty where a live worker can take it.",
+        examples=[["a CUDA device of compute capability 9.0 (there is none)"]],
+    )
     artifact: Digest | None
     records: Digest | None
     error: JobError | None

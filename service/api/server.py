@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -22,6 +21,7 @@ from service.config import settings
 from service.errors import InvalidOption
 from service.jobs.backend import Backend
 from service.jobs.objects.keys import open_keys
+from service.jobs.working import require_sandbox
 
 __all__ = ["run"]
 
@@ -100,7 +100,7 @@ def run(
         tls.check()
     with listen(host, port) as listening:
         if not is_loopback(listening):
-            _require_sandbox()
+            require_sandbox()
         app = create_app(open_backend, anonymous=_anonymous(listening, no_auth=no_auth))
         config = uvicorn.Config(
             app,
@@ -118,13 +118,6 @@ def run(
         server.run(sockets=[listening])
     if not server.started:
         sys.exit(1)
-
-
-def _require_sandbox() -> None:
-    """Has no job run without a whole sandbox, unless RELAXC_SANDBOX says what shall be: others may send models."""
-    if "sandbox" not in settings().model_fields_set:
-        os.environ["RELAXC_SANDBOX"] = "require"  # the workers read it too
-        settings.cache_clear()
 
 
 def _anonymous(listening: socket.socket, *, no_auth: bool) -> Anonymous:

@@ -24,6 +24,8 @@ from service.cli import (
     targets,
     tune,
     version,
+    worker,
+    workers,
 )
 from service.cli.optional_value import TakesBareOptions
 from service.cli.options import Verbose
@@ -68,6 +70,8 @@ for verb in (
     targets.targets,
     quota.quota,
     serve.serve,
+    worker.worker,
+    workers.workers,
     audit.audit,
     doctor.doctor,
     version.version,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "KeyFile", "Remote", "Server"]
 
-VERBS = ("audit", "compile", "quota", "targets", "tune")
+VERBS = ("audit", "compile", "quota", "targets", "tune", "workers")
 """The verbs that take --server."""
 
 Server = Annotated[

@@ -27,6 +27,12 @@ def serve(
         Path | None, typer.Option(help="PEM file with the certificate and what signed it: serve HTTPS.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM file with the certificate's key.")] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Jobs other than tunings at once, 0 for an API alone; RELAXC_WORKERS if not given (1)."
+        ),
+    ] = None,
     no_auth: Annotated[
         bool, typer.Option("--no-auth", help="Serve everybody who can reach the address, with every right.")
     ] = False,
@@ -37,6 +43,9 @@ def serve(
     On loopback it needs no keys until the first is made. For a network, make one (`relaxc keys create NAME --scope
     admin`), then `relaxc serve --host 0.0.0.0 --tls-cert CERT.pem --tls-key KEY.pem`, or leave TLS to a proxy before
     it: docs/deploying.md has both, with a systemd unit.
+
+    With --workers 0 it runs no jobs, and `relaxc worker` elsewhere does; it still looks at uploads, in processes of its
+    own.
 
     SIGTERM drains: no new work is taken, running jobs have RELAXC_DRAIN_S to end, the others wait in the database for
     the next start; a second SIGTERM stops at once. /healthz, /readyz and /metrics are for what watches it;
@@ -52,6 +61,7 @@ def serve(
             settings().host if host is None else host,
             settings().port if port is None else port,
             tls=None if tls_cert is None or tls_key is None else (tls_cert, tls_key),
+            workers=workers,
             no_auth=no_auth,
             log_level="debug" if verbose else None,
         )

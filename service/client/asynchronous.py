@@ -106,6 +106,10 @@ class AsyncClient:
         """Do as `Client.report`."""
         return await self._run(calls.json_of(f"/v1/jobs/{id}/report"))
 
+    async def workers(self) -> dict[str, Any]:
+        """Do as `Client.workers`."""
+        return dict(await self._run(calls.json_of("/v1/workers")))
+
     async def audit(self, **filters: str | None) -> dict[str, Any]:
         """Do as `Client.audit`."""
         return dict(await self._run(calls.json_of("/v1/audit", **filters)))

@@ -127,6 +127,10 @@ class Client:
         """Return the tuning records of a set, in the form of docs/tuning.md."""
         return self._run(calls.text_of(f"/v1/records/{digest}")).decode()
 
+    def workers(self) -> dict[str, Any]:
+        """Return the servers and workers, for an admin (docs/api.md)."""
+        return dict(self._run(calls.json_of("/v1/workers")))
+
     def audit(self, **filters: str | None) -> dict[str, Any]:
         """Return one page of the audit log, for an admin; `filters` are those of `GET /v1/audit` (docs/api.md)."""
         return dict(self._run(calls.json_of("/v1/audit", **filters)))

@@ -40,7 +40,7 @@ from service.jobs.queue.scheduler import Scheduler, anything
 from service.jobs.queue.submission import Submission
 from service.jobs.queue.sweep import Sweep
 from service.jobs.queue.trials import settle, settle_ended
-from service.jobs.webhooks.deliver import Webhooks
+from service.jobs.webhooks.deliver import WEBHOOK_THREADS, Webhooks
 from service.jobs.workers.accepting import Accepting
 from service.jobs.workers.fleet import Fleet, Role
 from service.jobs.workers.machine import Machine
@@ -51,7 +51,7 @@ from service.process.pool import Pool
 from service.process.task import Flavour
 from service.process.workspace import Workspace
 
-__all__ = ["Backend", "Counts"]
+__all__ = ["Backend", "Counts", "slots_of"]
 
 _BEATS_A_LEASE = 4
 _SWEEP_S, _RELIEF_S, _PLACEMENT_S = 600.0, 5.0, 2.0
@@ -105,7 +105,7 @@ class Backend:
             self.blobs = open_blobs(chosen, root / "blobs", values.s3_endpoint_url or None)
             on_failure.callback(self.blobs.close)
             self.role, self.machine = role, machine or _machine()
-            slots = _slots(role, workers, tune_workers)
+            slots = slots_of(role, workers, tune_workers)
             self.fleet = Fleet(self.database)
             about = {"role": role, "slots": slots[False], "tune_slots": slots[True]}
             described = None if self.machine is None else self.machine.to_dict()
@@ -149,7 +149,8 @@ class Backend:
     def _start(self, kinds: Kinds, slots: dict[bool, int], queue_max: int) -> None:
         """The threads: from here on jobs run."""
         self._hub = Hub(self.database)
-        self._webhooks = Webhooks(self.database, self._webhook_secret)
+        is_server = self.role is Role.SERVER
+        self._webhooks = Webhooks(self.database, self._webhook_secret, threads=WEBHOOK_THREADS if is_server else 0)
         self._executor = Executor(self.database, kinds, self._told_of_end)
         self._scheduler = Scheduler(
             self.database,
@@ -160,6 +161,7 @@ class Backend:
             self._executor,
             self.disks.short,
             anything if self.machine is None else Accepting(self.machine),
+            tunes_alone=_tunes_alone(self.role),
         )
         submission = Submission(
             self.database,
@@ -169,7 +171,7 @@ class Backend:
             self.fleet,
             queue_max=queue_max,
         )
-        self._placement = Placement(self.database, self.fleet)
+        self.placement = Placement(self.database, self.fleet)
         self.jobs = Jobs(
             self.database, self.blobs, self._hub, submission, self._changed, self._scheduler.find, self._settle_ended
         )
@@ -177,11 +179,16 @@ class Backend:
         self._periodic = [
             Periodic("heartbeat", beat_s, self._keeper.beat),
             Periodic("recovery", beat_s, self._recover),
-            Periodic("placement", _PLACEMENT_S, self.place),
             Periodic("sweep", _SWEEP_S, self.sweep),
             Periodic("relief", _RELIEF_S, self._relieve),
+            *([Periodic("placement", _PLACEMENT_S, self.place)] if is_server else []),
         ]
         self._scheduler.start()
+
+    @property
+    def id(self) -> str:
+        """As whom it is registered."""
+        return self._keeper.id
 
     def warm(self) -> None:
         """Start the workers of both flavours, without waiting for them."""
@@ -199,17 +206,23 @@ class Backend:
         return [*stopped, *reasons(self.database, self.pool, self.store.root, self.disks)]
 
     def sweep(self) -> None:
-        """Remove what is old (`service.jobs.queue.retention`); it is done every ten minutes anyway."""
+        """Remove what is old (`service.jobs.queue.retention`); it is done every ten minutes anyway.
+
+        What all share is the servers' to clear away, what is on its own disk a worker's.
+        """
         self.workspace.sweep()
         if self.bound.groups is not None:
             self.bound.groups.sweep()
         self.store.sweep()
+        if self.role is Role.WORKER:
+            self.blobs.local.sweep(settings().orphan_expiry_s)
+            return
         self.retention()
         self.artifacts.measure()
 
     def place(self) -> None:
         """Tell jobs that nobody can take what they wait for; it is done every two seconds anyway."""
-        for id in self._placement():
+        for id in self.placement():
             self._hub.notify(id)
             self._webhooks.wake()
 
@@ -303,9 +316,14 @@ def _machine() -> Machine | None:
         return None
 
 
-def _slots(role: Role, workers: int | None, tune_workers: int | None) -> dict[bool, int]:
-    """How many jobs other than tunings (False), and how many tunings, run here at once."""
+def slots_of(role: Role, workers: int | None, tune_workers: int | None) -> dict[bool, int]:
+    """Return how many jobs other than tunings (False), and how many tunings, run at once; None is the setting's."""
     values = settings()
     jobs_slots = values.workers if workers is None else workers
     tune_slots = values.tune_workers if tune_workers is None else tune_workers
     return {False: jobs_slots, True: 0 if role is Role.SERVER and not jobs_slots else tune_slots}
+
+
+def _tunes_alone(role: Role) -> bool:
+    asked = settings().tune_alone
+    return role is Role.WORKER if asked is None else asked

@@ -101,6 +101,7 @@ function factsOf(job, took) {
     ["Artifact", job.artifact && el("a", { href: `#/artifacts/${job.artifact}` }, short(job.artifact))],
     ["Created", clock(job.created)],
     ["Took", took],
+    ["Waits for a worker with", job.missing.join(", ")],
     ["Attempts", job.attempts > 1 && String(job.attempts)],
     ["Job", el("code", {}, job.id)],
   ]);

@@ -8,6 +8,7 @@ import { jobView } from "./job.js";
 import { modelsView } from "./models.js";
 import { ownerView } from "./owner.js";
 import { startView } from "./start.js";
+import { workersView } from "./workers.js";
 import { installTheme } from "./toggle.js";
 
 const HEALTH_EVERY_MS = 15_000;
@@ -16,6 +17,7 @@ const ROUTES = [
   [/^#?\/?$/, startView],
   [/^#\/models$/, modelsView],
   [/^#\/quotas$/, ownerView],
+  [/^#\/workers$/, workersView],
   [/^#\/jobs\/([\w-]+)$/, jobView],
   [/^#\/artifacts\/([0-9a-f]{64})$/, artifactView],
 ];

@@ -63,10 +63,11 @@ def forget(connection: Connection, id: str) -> None:
     connection.execute(sa.delete(instances).where(instances.c.id == id))
 
 
-def suspicious(connection: Connection, me: str) -> bool:
-    """Return whether there is another server, or a job without one: something that `dead` and `bury` should look at."""
-    other = connection.scalar(sa.select(sa.literal(1)).where(instances.c.id != me).limit(1))
-    return other is not None or connection.execute(_orphaned().limit(1)).first() is not None
+def suspicious(connection: Connection, me: str, place: str, lease_s: float) -> bool:
+    """Return whether one is silent, or shares our cache folder, or a job has none: what `dead` and `bury` look at."""
+    silent = now() - instances.c.heartbeat > lease_s
+    other = sa.select(sa.literal(1)).where(instances.c.id != me, sa.or_(silent, instances.c.place == place))
+    return connection.scalar(other.limit(1)) is not None or connection.execute(_orphaned().limit(1)).first() is not None
 
 
 def _orphaned() -> sa.Select[tuple[str, int]]:

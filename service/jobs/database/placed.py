@@ -14,7 +14,7 @@ from service.jobs.database.rows import JobKind
 from service.jobs.database.tables import jobs
 from service.jobs.job import State
 
-__all__ = ["fail", "ids", "marked", "note", "waiting_since"]
+__all__ = ["counts", "fail", "ids", "marked", "note", "waiting_since"]
 
 _QUEUED = jobs.c.state == State.QUEUED
 
@@ -34,6 +34,13 @@ def marked(connection: Connection, id: str | None = None) -> dict[str, list[str]
 def waiting_since(connection: Connection, before: float) -> list[str]:
     """Return the jobs of which it was noted before this time."""
     return list(connection.scalars(sa.select(jobs.c.id).where(_QUEUED, jobs.c.missing_since < before)))
+
+
+def counts(connection: Connection) -> list[tuple[str, int, int]]:
+    """Return the key of each needs that jobs wait with, how many do, and how many of them nobody can take."""
+    counted = sa.select(jobs.c.needs_key, sa.func.count(), sa.func.count(jobs.c.missing_since))
+    rows = connection.execute(counted.where(_QUEUED).group_by(jobs.c.needs_key))
+    return [(key, number, stuck) for key, number, stuck in rows]
 
 
 def note(connection: Connection, id: str, missing: list[str]) -> bool:

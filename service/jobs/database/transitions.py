@@ -128,7 +128,7 @@ def claim(
     chosen = _next(connection, lane, without, accepts)
     if chosen is None or not fits(chosen):
         return None
-    told = [(time.time(), {"event": "state", "state": State.RUNNING.value})]
+    told = [(time.time(), {"event": "state", "state": State.RUNNING.value, "worker": instance})]
     counted = {"attempts": jobs.c.attempts + 1, "epoch": jobs.c.epoch + 1}
     columns = {"state": State.RUNNING, "instance": instance, "started": time.time(), **counted, **_PLACED}
     if not events.append(connection, chosen.id, told, jobs.c.state == State.QUEUED, **columns):

@@ -86,7 +86,7 @@ class Keeper:
     def recover(self) -> list[str]:
         """Queue again, fail or cancel the jobs of servers that are gone; return the jobs' ids."""
         with self._database.read() as connection:
-            if not instances.suspicious(connection, self.id):
+            if not instances.suspicious(connection, self.id, self._place, self._lease_s):
                 return []
         with self._database.begin() as connection:
             self._database.lock(connection, RECOVERY_LOCK)

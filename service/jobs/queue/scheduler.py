@@ -64,8 +64,12 @@ class Scheduler:
         run: Callable[[Running], None],
         short: Callable[[], str] = lambda: "",
         accepts: Accepts = anything,
+        tunes_alone: bool = False,
     ) -> None:
-        """Nothing is started while `short` gives a reason, and nothing but what this machine `accepts`."""
+        """Nothing is started while `short` gives a reason, and nothing but what this machine `accepts`.
+
+        Where it `tunes_alone`, nothing else runs beside a tuning, whose times it would change.
+        """
         self._database = database
         self._instance = instance
         self._slots = slots
@@ -74,6 +78,8 @@ class Scheduler:
         self._run = run
         self._short = short
         self._accepts = accepts
+        self._tunes_alone = tunes_alone
+        self._tuned_last = False
         self._running: dict[Claim, tuple[Running, threading.Thread]] = {}
         self._condition = threading.Condition()
         self._woken = True
@@ -185,11 +191,37 @@ class Scheduler:
             self._pausing_until = time.monotonic() + _NO_ROOM_S
             return
         self._making_way = False
+        if self._tunes_alone:
+            self._start_alone(accepted)
+            return
         for lane in (False, True):
             if lane and self._making_way:
                 return
-            while accepted[lane] and self._count(lane) < self._slots[lane] and self._start_one(lane, accepted[lane]):
-                pass
+            self._start_all(lane, accepted)
+
+    def _start_all(self, lane: Lane, accepted: Mapping[Lane, Collection[str]]) -> bool:
+        """Start what there are slots for; return whether anything was."""
+        before = self._count(lane)
+        while accepted[lane] and self._count(lane) < self._slots[lane] and self._start_one(lane, accepted[lane]):
+            pass
+        return self._count(lane) > before
+
+    def _start_alone(self, accepted: Mapping[Lane, Collection[str]]) -> None:
+        """Start a tuning, or what is none, in turns where both wait: for its turn a tuning has the others end."""
+        held = self._held()
+        if any(running.tunes for running, _ in held):
+            return
+        tuning_waits = bool(accepted[True]) and self._slots[True] > 0
+        if tuning_waits and not self._tuned_last:
+            if held:
+                return
+            if self._start_one(True, accepted[True]):
+                self._tuned_last = True
+                return
+        if self._start_all(False, accepted):
+            self._tuned_last = False
+        elif tuning_waits and not held:
+            self._tuned_last = self._start_one(True, accepted[True])
 
     def _count(self, lane: Lane) -> int:
         return sum(running.tunes is lane for running, _ in self._held())

@@ -20,10 +20,10 @@ from service.jobs.database.deliveries import Delivery
 from service.jobs.database.engine import Database
 from service.jobs.webhooks.public_network import PublicNetwork, Refused, is_public
 
-__all__ = ["Webhooks", "check_url", "signature"]
+__all__ = ["WEBHOOK_THREADS", "Webhooks", "check_url", "signature"]
 
 _LOG = logging.getLogger("relaxc.webhooks")
-_THREADS = 4
+WEBHOOK_THREADS = 4
 _TIMEOUT_S = 10.0
 _HOLD_S = 60.0
 _POLL_S = 5.0
@@ -64,7 +64,10 @@ class Webhooks:
     owners take turns: a receiver that answers nobody delays its owner's calls, not others'.
     """
 
-    def __init__(self, database: Database, secret_of: Callable[[str], str | None]) -> None:
+    def __init__(
+        self, database: Database, secret_of: Callable[[str], str | None], *, threads: int = WEBHOOK_THREADS
+    ) -> None:
+        """Without threads it makes no calls: servers do, and workers may not reach the Internet."""
         self._database = database
         self._secret_of = secret_of
         self._condition = threading.Condition()
@@ -72,7 +75,7 @@ class Webhooks:
         self._sending: set[str] = set()
         self._served: dict[str, float] = {}
         self._closed = False
-        self._threads = [threading.Thread(target=self._work, name=f"webhook-{i}", daemon=True) for i in range(_THREADS)]
+        self._threads = [threading.Thread(target=self._work, name=f"webhook-{i}", daemon=True) for i in range(threads)]
         for thread in self._threads:
             thread.start()
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -12,14 +13,14 @@ from typing import Any
 from service.config import settings
 from service.errors import InvalidTarget
 from service.jobs.database import instances
-from service.jobs.database.engine import Database
+from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, iso_time
 from service.jobs.workers.machine import Machine
 from service.jobs.workers.needs import Needs
 from service.lowering.target import resolve
 from service.request import TargetSpec
 
-__all__ = ["LOCAL_WORDS", "Fleet", "Role", "Worker", "missing_of_all"]
+__all__ = ["LOCAL_WORDS", "Fleet", "Role", "Worker", "missing_of_all", "open_fleet"]
 
 _FRESH_S = 1.0
 _SILENT = 0.5
@@ -60,6 +61,11 @@ class Worker:
         return Worker(**{name: row[name] for name in names}, silent_s=max(0.0, row["silent"]), machine=machine)
 
     @property
+    def state(self) -> str:
+        """`alive` or `silent`."""
+        return "silent" if self.is_silent else "alive"
+
+    @property
     def is_silent(self) -> bool:
         """Whether it has missed heartbeats: it is dead, or soon taken for it."""
         return self.silent_s > settings().server_lease_s * _SILENT
@@ -77,7 +83,7 @@ class Worker:
         return {
             "id": self.id,
             "role": self.role,
-            "state": "silent" if self.is_silent else "alive",
+            "state": self.state,
             "host": self.host,
             "pid": self.pid,
             "started": iso_time(self.started),
@@ -142,6 +148,13 @@ class Fleet:
         machines = [each.machine for each in self.takers(JobKind.COMPILE) if each.machine is not None]
         found = [machine.lacks(target) for machine in machines or [Machine.here()]]
         return min(found, key=lambda each: (len(each), each))
+
+
+@contextmanager
+def open_fleet() -> Iterator[Fleet]:
+    """Return the fleet of the database that the settings name, for a command. Raise InvalidOption, ServiceError."""
+    with closing(Database(url_of_settings(settings().cache_dir))) as database:
+        yield Fleet(database)
 
 
 def missing_of_all(takers: Sequence[Worker], kind: JobKind, needs: Needs) -> list[str]:

@@ -34,6 +34,13 @@ class Needs:
         text = canonical_json(self.to_dict())
         return "" if self == ANYTHING else hashlib.sha256(text.encode()).hexdigest()
 
+    @property
+    def label(self) -> str:
+        """What they are called in numbers: a level or an architecture, of which there are few, whatever is asked."""
+        if self.runs is None:
+            return "gpu" if self.device else "compiler"
+        return "cuda" if self.runs.kind == "cuda" else self.runs.mcpu
+
     def missing(self, machine: Machine) -> list[str]:
         """Return what this machine lacks, as phrases for a person; empty where it can take the job."""
         found = [f"the program {tool}" for tool in self.tools if tool not in machine.tools]

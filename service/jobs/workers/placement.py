@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from service.config import settings
@@ -46,6 +47,15 @@ class Placement:
             late = placed.waiting_since(connection, time.time() - settings().placement_wait_s)
         told = [id for id, missing in changed.items() if self._note(id, missing)]
         return told + [id for id in late if id not in changed and self._give_up(id)]
+
+    def waiting(self) -> dict[tuple[str, bool], int]:
+        """Return how many jobs wait, by what they need and whether somebody can take them. Raise ServiceError."""
+        found: Counter[tuple[str, bool]] = Counter()
+        with self._database.read() as connection:
+            for key, number, stuck in placed.counts(connection):
+                label = Needs.from_dict(jobs.needs_of(connection, key)).label
+                found += Counter({(label, True): number - stuck, (label, False): stuck})
+        return dict(found)
 
     def _changed(self, connection: Connection, waiting: dict[tuple[str, JobKind], list[str]]) -> dict[str, list[str]]:
         marked = placed.marked(connection)

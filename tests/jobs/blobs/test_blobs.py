@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import socket
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from service.config import Settings
@@ -31,7 +26,7 @@ from service.request import ModelFormat
 from tests.jobs.conftest import BY_SEED, ENTRIES, LIMITS
 from tests.jobs.queue.test_desk import ANN, asks, end_of, log_of, upload
 from tests.jobs.rows import put
-from tests.waiting import PATIENCE_S
+from tests.s3 import CREDENTIALS, running_s3
 
 BUCKET = "s3://relaxc-test/some/prefix"
 
@@ -40,34 +35,10 @@ BUCKET = "s3://relaxc-test/some/prefix"
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of an S3 service with an empty bucket; credentials are in the environment."""
     pytest.importorskip("moto")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    log = tmp_path_factory.mktemp("moto") / "log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)], stdout=output, stderr=output
-        )
-    url = f"http://127.0.0.1:{port}"
-    try:
-        deadline = time.monotonic() + PATIENCE_S
-        while True:
-            try:
-                assert httpx.get(url, timeout=PATIENCE_S).status_code < 500
-                break
-            except httpx.TransportError:
-                assert time.monotonic() < deadline, log.read_text()
-                assert process.poll() is None, log.read_text()
-                time.sleep(0.2)
-        with pytest.MonkeyPatch.context() as patch:
-            for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-                patch.setenv(name, "test")
-            patch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-            assert httpx.put(f"{url}/relaxc-test", timeout=PATIENCE_S).status_code == 200
-            yield url
-    finally:
-        process.terminate()
-        process.wait(30)
+    with running_s3(tmp_path_factory.mktemp("moto") / "log") as url, pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield url
 
 
 @pytest.fixture

@@ -126,11 +126,12 @@ def counts(connection: Connection) -> None:
     jobs.needs_of(connection, DIGEST)
     placed.ids(connection, DIGEST, JobKind.TUNE)
     placed.marked(connection)
+    placed.counts(connection)
     placed.marked(connection, "j_x")
     placed.waiting_since(connection, NOW)
     instances.every(connection)
     jobs.running_on(connection, "i1")
-    instances.suspicious(connection, "i1")
+    instances.suspicious(connection, "i1", "here", 20.0)
     instances.bury(connection, ["i9"])
 
 

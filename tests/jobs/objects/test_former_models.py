@@ -21,7 +21,7 @@ from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRe
 from tests.api.conftest import make_onnx
 from tests.jobs.database.before_0003 import former, former_tables, put_model, sha256
 from tests.jobs.light_worker import BY_SEED
-from tests.jobs.rows import put
+from tests.jobs.rows import put_id
 
 ANN, BOB, EVE = (Owner(f"k_{name}", frozenset({"read", "compile"})) for name in ("ann", "bob", "eve"))
 ADMIN = Owner("k_admin", frozenset({"admin"}))
@@ -44,7 +44,7 @@ def of_then(url: str, cache: Path) -> dict[str, str]:
         put_model(database, BEFORE, (ANN.id, BOB.id), OWN, DATA, blobs=cache / "blobs")
         put_model(database, sha256(PLAIN), (ANN.id,), PLAIN, blobs=cache / "blobs")
         request = {"target": resolve(TARGET).to_dict(), "options": CompileOptions().to_dict()}
-        return {digest: put(database, owner=ANN.id, model=digest, **request).id for digest in (BEFORE, sha256(PLAIN))}
+        return {digest: put_id(database, owner=ANN.id, model=digest, **request) for digest in (BEFORE, sha256(PLAIN))}
 
 
 @pytest.fixture

@@ -1,0 +1,21 @@
+"""`/v1/workers`: the servers and workers of the database, for an admin."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+
+from service.api.owners import Admin
+from service.api.routes.backend import backend_of
+from service.api.worker_objects import Workers
+
+__all__ = ["router"]
+
+router = APIRouter(prefix="/v1", tags=["service"])
+
+
+@router.get("/workers", response_model=Workers, summary="Every server and worker")
+def list_workers(request: Request, owner: Admin) -> Response:
+    """List them, the oldest first, with the machine of each. A dead one is `silent`, and then gone."""
+    found = backend_of(request).fleet.every(fresh=True)
+    return JSONResponse({"workers": [each.to_dict() for each in found]}, headers={"Cache-Control": "no-store"})
