@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-import psutil
-
 from service.cgroups import cores_left, memory_left
 from service.processor import FAMILIES, Cache, Cpu, caches_in, known_features, microarchitecture, parse_cpuinfo, read
 from service.request import TargetSpec
@@ -94,6 +92,8 @@ def processors() -> int:
 
 def memory_bytes() -> int:
     """Return the memory that this process and those beside it may have: the machine's, or a container's limit."""
+    import psutil
+
     total = int(psutil.virtual_memory().total)
     return min(total, memory_left() or total)
 

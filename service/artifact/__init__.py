@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from service.artifact.manifest import Manifest
-from service.artifact.packing import pack
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from service.artifact.manifest import Manifest
+    from service.artifact.packing import pack
 
 __all__ = ["Manifest", "pack"]
+
+
+def __getattr__(name: str) -> Any:
+    """Names are looked up when they are used: reading a manifest takes nothing of what packs one."""
+    if name not in __all__:
+        raise AttributeError(f"module 'service.artifact' has no attribute {name!r}")
+    from service.artifact import manifest, packing
+
+    return getattr(manifest if name == "Manifest" else packing, name)

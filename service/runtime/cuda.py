@@ -8,10 +8,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from service.errors import MachineMismatch
+from service.runtime.tvm_runtime import load_libraries
+from service.tvm_libraries import CUDA, runtime_folder
 
 __all__ = ["load_runtime", "require_memory"]
-
-_RUNTIME = "libtvm_runtime_cuda.so"
 
 
 def require_memory(weights_bytes: int, run_bytes: int, device: int) -> None:
@@ -46,12 +46,11 @@ def load_runtime() -> None:
     The library needs the driver's `libcuda.so.1` and `libcudart.so.13`, which a system has or a wheel
     (`nvidia-cuda-runtime`, which torch brings along).
     """
-    import tvm
-
-    path = Path(tvm.__file__).parent / "lib" / _RUNTIME
+    load_libraries()
+    path = runtime_folder() / CUDA
     _library("libcuda.so.1", "the NVIDIA driver (libcuda.so.1 cannot be loaded)")
     _cuda_runtime()
-    _library(str(path), f"TVM's CUDA runtime ({_RUNTIME} cannot be loaded)")
+    _library(str(path), f"TVM's CUDA runtime ({CUDA} cannot be loaded)")
 
 
 @lru_cache(maxsize=1)

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tvm
 import tvm_ffi
 
 from service import machine
 from service.config import settings
 from service.errors import ArtifactCorrupt, InvalidOption
 from service.request import TargetSpec
+from service.runtime.tvm_runtime import function, load_libraries
 
 __all__ = ["chosen", "first_line", "load_library"]
 
@@ -42,6 +42,7 @@ def chosen(targets: Sequence[TargetSpec]) -> int:
 
 def load_library(path: Path, extent: tuple[int, int] | None = None) -> Any:
     """Return the library at `path`, or that in it at this offset of this size, loaded. Raise ArtifactCorrupt."""
+    load_libraries()
     try:
         whole = path.resolve()
         if extent is not None:
@@ -53,7 +54,7 @@ def load_library(path: Path, extent: tuple[int, int] | None = None) -> Any:
 
 
 def _load_as_so(path: str) -> Any:
-    return tvm.get_global_func("ffi.Module.load_from_file.so")(path, "so")
+    return function("ffi.Module.load_from_file.so")(path, "so")
 
 
 def _inside(path: Path, offset: int, size_bytes: int) -> Any:

@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from statistics import median
 from typing import Any
 
@@ -14,6 +15,7 @@ from service.runtime.dims import evaluate
 from service.runtime.peak import Peak, peak
 from service.runtime.roofline import limit_of
 from service.runtime.session import Session
+from service.runtime.tvm_runtime import wait
 
 __all__ = ["FunctionRow", "ProfileReport", "profile"]
 
@@ -91,7 +93,7 @@ class _Recorder:
 
     def __init__(self, session: Session) -> None:
         # A kernel launch returns before the kernel ends.
-        self._wait = session.device.sync if session.manifest.target.kind == "cuda" else None
+        self._wait = partial(wait, session.device) if session.manifest.target.kind == "cuda" else None
         self.events: list[tuple[str, int, int]] = []
         self._start = 0
 

@@ -10,14 +10,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tvm
 import tvm_ffi
-from tvm.runtime.vm import VirtualMachine
 
 from service import machine
 from service.artifact.manifest import Manifest, check_code, code_extent, weights_extent
@@ -33,10 +30,22 @@ from service.request import TargetSpec
 from service.runtime.cuda import load_runtime, require_memory
 from service.runtime.dims import bind, names_in
 from service.runtime.library import chosen, first_line, load_library
-from service.runtime.tensors import ALIGN, Array, Copies, as_tensor, extent, owned_arrays, owned_tensors, wrap_numpy
+from service.runtime.tensors import (
+    ALIGN,
+    Array,
+    Copies,
+    aligned_copy,
+    as_tensor,
+    extent,
+    owned_arrays,
+    owned_tensors,
+    wrap_numpy,
+)
 from service.runtime.threads import default_threads, use_threads
+from service.runtime.tvm_runtime import CPU, VirtualMachine, copied_to
 from service.runtime.weights import DeviceWeights, map_weights, uploaded
 from service.signature import Signature
+from service.tvm_libraries import runtime_version
 
 __all__ = ["Session", "load"]
 
@@ -67,7 +76,7 @@ def load(
         if manifest.weights.sha256 is not None:
             _check_digest(weights_path, manifest.weights.sha256)
     mapped = map_weights(weights_path, section.offset, section.size_bytes, manifest.weights.tensors)
-    held: Sequence[tvm.runtime.Tensor] = mapped
+    held: Sequence[tvm_ffi.Tensor] = mapped
     if manifest.target.kind == "cuda":
         run_bytes = manifest.passes.get("memory", {}).get("planned_bytes", 0)
         check = partial(require_memory, run_bytes=run_bytes, device=where.index)
@@ -88,7 +97,7 @@ def _check_machine(manifest: Manifest, targets: Sequence[TargetSpec] = ()) -> No
     cpu = target.host or target
     cpu = replace(cpu, features=tuple({*cpu.features, *requires.features}))
     missing = machine.missing_features(replace(target, host=cpu) if target.host else cpu)
-    here = metadata.version("apache-tvm")
+    here = runtime_version()
     if requires.runtime != here:
         missing.append(f"TVM runtime {requires.runtime} (this is {here})")
     if missing:
@@ -98,7 +107,7 @@ def _check_machine(manifest: Manifest, targets: Sequence[TargetSpec] = ()) -> No
         )
 
 
-def _device(target: TargetSpec, asked: str | None) -> tvm.runtime.Device:
+def _device(target: TargetSpec, asked: str | None) -> tvm_ffi.Device:
     natural = "cuda" if target.kind == "cuda" else "cpu"
     kind, _, index = (asked or natural).partition(":")
     if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
@@ -107,7 +116,7 @@ def _device(target: TargetSpec, asked: str | None) -> tvm.runtime.Device:
         raise MachineMismatch(f"this artifact was compiled for {natural}, it does not run on {asked}")
     if kind == "cuda":
         load_runtime()
-    return tvm.runtime.device(kind, int(index or 0))
+    return tvm_ffi.device(kind, int(index or 0))
 
 
 class Session:
@@ -120,9 +129,9 @@ class Session:
     def __init__(
         self,
         library: Any,
-        weights: Sequence[tvm.runtime.Tensor],
+        weights: Sequence[tvm_ffi.Tensor],
         manifest: Manifest,
-        device: tvm.runtime.Device,
+        device: tvm_ffi.Device,
         threads: int | None,
     ) -> None:
         """`weights` are on `device`, in the order in which `main` takes them."""
@@ -158,7 +167,7 @@ class Session:
         them.
         """
         _check_machine(manifest)
-        tensors = [weight if isinstance(weight, tvm.runtime.Tensor) else _adopt(weight) for weight in weights.values()]
+        tensors = [weight if isinstance(weight, tvm_ffi.Tensor) else _adopt(weight) for weight in weights.values()]
         where = _device(manifest.target, device)  # before the library: it needs CUDA's loader
         held = tensors if manifest.target.kind != "cuda" else DeviceWeights(tensors, where)
         return Session(load_library(library), held, manifest, where, threads)
@@ -179,7 +188,7 @@ class Session:
         with self._lock:
             return self._run(self._arguments(args, named), None)
 
-    def on_device(self, inputs: Mapping[str, Any], *, stream: int = 0) -> dict[str, tvm.runtime.Tensor]:
+    def on_device(self, inputs: Mapping[str, Any], *, stream: int = 0) -> dict[str, tvm_ffi.Tensor]:
         """Return the outputs by name where they are computed, with no copy and no wait: for artifacts for a GPU.
 
         Inputs are tensors on the session's GPU that speak DLPack, and so are the outputs: `torch.from_dlpack(output)`.
@@ -208,18 +217,18 @@ class Session:
         """Return the size that these inputs, by name, give each symbolic dim. Raise InputShape."""
         return bind(self.signature, [tuple(inputs[spec.name].shape) for spec in self.signature.inputs])
 
-    def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm.runtime.Tensor]:
+    def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm_ffi.Tensor]:
         tensors = self._tensors(args, named)
-        return tensors if self._on_host else [tensor.copyto(self.device) for tensor in tensors]
+        return tensors if self._on_host else [copied_to(tensor, self.device) for tensor in tensors]
 
-    def _tensors(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm.runtime.Tensor]:
+    def _tensors(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm_ffi.Tensor]:
         by_dict = not named and len(args) == 1 and isinstance(args[0], Mapping)
         values = self._by_name((), args[0]) if by_dict else self._by_name(args, named)
         tensors = [as_tensor(spec.name, values[spec.name], spec.dtype, self._copies) for spec in self.signature.inputs]
         bind(self.signature, [tensor.shape for tensor in tensors])
         for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
             kind = tensor.device.dlpack_device_type()
-            if kind not in (tvm.cpu().dlpack_device_type(), self.device.dlpack_device_type()):
+            if kind not in (CPU.dlpack_device_type(), self.device.dlpack_device_type()):
                 raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on the CPU or {self.device}")
         return tensors
 
@@ -243,14 +252,14 @@ class Session:
             raise InputName(f"inputs are missing: {', '.join(missing)}", missing=missing)
         return values
 
-    def _run(self, tensors: list[tvm.runtime.Tensor], instrument: Instrument | None) -> dict[str, Array]:
+    def _run(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> dict[str, Array]:
         """The outputs; the lock is held, also while they are told apart from inputs, whose copies are used again."""
         results = self._results(tensors, instrument)
         shared = [*self._weight_extents, *(extent(tensor) for tensor in tensors)]
         arrays = owned_arrays(results, shared)
         return {spec.name: array for spec, array in zip(self.signature.outputs, arrays, strict=True)}
 
-    def _results(self, tensors: list[tvm.runtime.Tensor], instrument: Instrument | None) -> list[tvm.runtime.Tensor]:
+    def _results(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> list[tvm_ffi.Tensor]:
         use_threads(self.threads)
         if instrument is not None:
             self._vm.set_instrument(tvm_ffi.convert_func(instrument))
@@ -260,13 +269,13 @@ class Session:
             raise ArtifactError(f"the program failed: {first_line(error)}") from error
         finally:
             if instrument is not None:
-                self._vm.module["set_instrument"](None)
+                self._vm.set_instrument(None)
         if len(results) != len(self.signature.outputs):
             raise ArtifactCorrupt(f"it gave {len(results)} outputs; its manifest has {len(self.signature.outputs)}")
         return list(results)
 
 
-def _machine(library: Any, device: tvm.runtime.Device) -> tuple[VirtualMachine, Any, int]:
+def _machine(library: Any, device: tvm_ffi.Device) -> tuple[VirtualMachine, Any, int]:
     try:
         vm = VirtualMachine(library, device)
         return vm, vm["main"], int(vm.module["get_function_arity"]("main"))
@@ -274,10 +283,10 @@ def _machine(library: Any, device: tvm.runtime.Device) -> tuple[VirtualMachine, 
         raise ArtifactCorrupt(f"the library holds no program of ours: {first_line(error)}") from error
 
 
-def _adopt(weight: Any) -> tvm.runtime.Tensor:
+def _adopt(weight: Any) -> tvm_ffi.Tensor:
     array = np.ascontiguousarray(weight)
     aligned = array.__array_interface__["data"][0] % ALIGN == 0 and array.size
-    return wrap_numpy(array) if aligned else tvm.runtime.tensor(array)
+    return wrap_numpy(array) if aligned else aligned_copy(array, array.dtype.name, array.shape)
 
 
 def _check_constant(name: str, value: Any, wanted: Any) -> None:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
-import ml_dtypes
 import numpy as np
-import tvm
 import tvm_ffi
 
 from service.errors import InputType
+from service.runtime.tvm_runtime import CPU, copied_to, empty, viewed
 
 __all__ = [
     "ALIGN",
     "Array",
     "Copies",
     "Extent",
+    "aligned_copy",
     "as_tensor",
     "extent",
+    "item_bytes",
     "numpy_dtype",
     "numpy_view",
     "owned_arrays",
     "owned_tensors",
+    "shaped",
     "wrap_numpy",
 ]
 
@@ -33,7 +36,7 @@ Array = np.ndarray[Any, Any]
 Extent = tuple[int, int]
 """First address and the one after the last."""
 
-Copies = dict[str, tvm.runtime.Tensor]
+Copies = dict[str, tvm_ffi.Tensor]
 """Copies of inputs by name, which the next call with the same shapes overwrites."""
 
 _SMALL_ELEMENTS = 16 << 10
@@ -43,13 +46,32 @@ _ON_HOST = (1, 3)  # kDLCPU, kDLCUDAHost
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a dtype of a signature; bfloat16 is ml_dtypes'."""
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    return _bfloat16() if name == "bfloat16" else np.dtype(name)
+
+
+@lru_cache(maxsize=1)
+def _bfloat16() -> np.dtype[Any]:
+    """What numpy has no dtype for; the package is asked for where there are such inputs or outputs alone."""
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        remedy = "pip install ml_dtypes"
+        raise InputType(
+            "arrays of bfloat16 need the package ml_dtypes, which is not installed", remedy=remedy
+        ) from error
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
+def item_bytes(name: str) -> int:
+    """Return the size of an element of a dtype of a signature."""
+    return _raw_dtype(name).itemsize
 
 
 class _Memory:
     """A TVM tensor on the host as numpy's array interface describes it; it lives as long as the array does."""
 
-    def __init__(self, tensor: tvm.runtime.Tensor) -> None:
+    def __init__(self, tensor: tvm_ffi.Tensor) -> None:
         self.tensor = tensor
         raw = _raw_dtype(str(tensor.dtype))
         self.__array_interface__ = {
@@ -65,21 +87,37 @@ def _raw_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(np.uint16) if name == "bfloat16" else np.dtype(name)
 
 
-def numpy_view(tensor: tvm.runtime.Tensor) -> Array:
+def numpy_view(tensor: tvm_ffi.Tensor) -> Array:
     """Return a writable array of the same memory, which is the host's; strides are kept."""
     array = np.asarray(_Memory(tensor))
-    return array.view(ml_dtypes.bfloat16) if str(tensor.dtype) == "bfloat16" else array
+    return array.view(_bfloat16()) if str(tensor.dtype) == "bfloat16" else array
 
 
-def wrap_numpy(array: Array) -> tvm.runtime.Tensor:
-    """Return a row-major array aligned to 64 bytes as a TVM tensor of the same memory; it may be read-only."""
-    if array.dtype == ml_dtypes.bfloat16:  # DLPack through numpy has no bfloat16
-        raw: Any = tvm_ffi.from_dlpack(array.view(np.uint16).__dlpack__(max_version=_DLPACK))
-        return raw._create_view(array.shape, "bfloat16")
-    return tvm_ffi.from_dlpack(array.__dlpack__(max_version=_DLPACK))
+def wrap_numpy(array: Array, dtype: str | None = None) -> tvm_ffi.Tensor:
+    """Return a row-major array aligned to 64 bytes as a TVM tensor of the same memory; it may be read-only.
+
+    With a `dtype` the array holds elements of that size, whatever it calls them.
+    """
+    name = dtype or array.dtype.name
+    if name == "bfloat16":  # DLPack through numpy has no bfloat16
+        return viewed(tvm_ffi.from_dlpack(array.view(np.uint16).__dlpack__(max_version=_DLPACK)), name)
+    return tvm_ffi.from_dlpack(array.view(np.dtype(name)).__dlpack__(max_version=_DLPACK))
 
 
-def as_tensor(name: str, value: Any, dtype: str, copies: Copies) -> tvm.runtime.Tensor:
+def shaped(array: Array, dtype: str, shape: Sequence[int]) -> Array:
+    """Return the memory of a row-major array as elements of the size of `dtype`, in this shape."""
+    return array.reshape(-1).view(_raw_dtype(dtype)).reshape(shape)
+
+
+def aligned_copy(array: Array, dtype: str, shape: Sequence[int]) -> tvm_ffi.Tensor:
+    """Return a copy of a row-major array in aligned memory of TVM's; its elements are of the size of `dtype`."""
+    tensor = empty(shape, dtype)
+    if array.size:
+        np.asarray(_Memory(tensor))[...] = shaped(array, dtype, shape)
+    return tensor
+
+
+def as_tensor(name: str, value: Any, dtype: str, copies: Copies) -> tvm_ffi.Tensor:
     """Return the value as a row-major tensor aligned to 64 bytes: itself where it is so already and on the host, else a
     copy.
 
@@ -97,14 +135,14 @@ def as_tensor(name: str, value: Any, dtype: str, copies: Copies) -> tvm.runtime.
     return _from_dlpack(name, value, dtype, copies)
 
 
-def _from_dlpack(name: str, value: Any, dtype: str, copies: Copies) -> tvm.runtime.Tensor:
+def _from_dlpack(name: str, value: Any, dtype: str, copies: Copies) -> tvm_ffi.Tensor:
     if not hasattr(value, "__dlpack__") or not hasattr(value, "__dlpack_device__"):
         raise InputType(
             f"input {name!r} is a {type(value).__name__}; it takes numpy arrays and tensors that speak DLPack",
             name=name,
         )
     try:
-        tensor = value if isinstance(value, tvm.runtime.Tensor) else tvm_ffi.from_dlpack(value)
+        tensor = value if isinstance(value, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(value)
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputType(f"input {name!r} cannot be read through DLPack: {error}", name=name) from error
     if str(tensor.dtype) != dtype:
@@ -116,10 +154,10 @@ def _from_dlpack(name: str, value: Any, dtype: str, copies: Copies) -> tvm.runti
     return _copy(name, numpy_view(tensor), dtype, copies)
 
 
-def _copy(name: str, array: Array, dtype: str, copies: Copies) -> tvm.runtime.Tensor:
+def _copy(name: str, array: Array, dtype: str, copies: Copies) -> tvm_ffi.Tensor:
     tensor = copies.get(name)
     if tensor is None or tuple(tensor.shape) != array.shape:
-        tensor = copies[name] = tvm.runtime.empty(array.shape, dtype)
+        tensor = copies[name] = empty(array.shape, dtype)
     numpy_view(tensor)[...] = array
     return tensor
 
@@ -128,13 +166,13 @@ def _wrong_dtype(name: str, found: str, wanted: str) -> InputType:
     return InputType(f"input {name!r} is {found}, it takes {wanted}", name=name, dtype=found, wanted=wanted)
 
 
-def extent(tensor: tvm.runtime.Tensor) -> Extent:
+def extent(tensor: tvm_ffi.Tensor) -> Extent:
     """Return the addresses that a row-major tensor takes up."""
     start = tensor.data_ptr()
-    return start, start + tensor.numel() * numpy_dtype(str(tensor.dtype)).itemsize
+    return start, start + tensor.numel() * item_bytes(str(tensor.dtype))
 
 
-def owned_arrays(tensors: Iterable[tvm.runtime.Tensor], shared: Iterable[Extent]) -> list[Array]:
+def owned_arrays(tensors: Iterable[tvm_ffi.Tensor], shared: Iterable[Extent]) -> list[Array]:
     """Return the tensors as arrays that belong to the caller alone.
 
     The memory of a large one is handed over, unless it overlaps `shared` (inputs and weights, which a model may
@@ -143,7 +181,7 @@ def owned_arrays(tensors: Iterable[tvm.runtime.Tensor], shared: Iterable[Extent]
     taken, arrays = list(shared), []
     for tensor in tensors:
         if tensor.device.dlpack_device_type() not in _ON_HOST:
-            arrays.append(tensor.numpy())
+            arrays.append(numpy_view(copied_to(tensor, CPU)))
         elif tensor.numel() <= _SMALL_ELEMENTS:
             arrays.append(_small_copy(tensor))
         else:
@@ -152,25 +190,25 @@ def owned_arrays(tensors: Iterable[tvm.runtime.Tensor], shared: Iterable[Extent]
 
 
 def owned_tensors(
-    tensors: Iterable[tvm.runtime.Tensor], shared: Iterable[Extent], device: tvm.runtime.Device
-) -> list[tvm.runtime.Tensor]:
+    tensors: Iterable[tvm_ffi.Tensor], shared: Iterable[Extent], device: tvm_ffi.Device
+) -> list[tvm_ffi.Tensor]:
     """Return the tensors on `device`, with a copy of what overlaps `shared` or one before it, or is elsewhere."""
     taken, owned = list(shared), []
     for tensor in tensors:
         start, end = extent(tensor)
         apart = not any(start < other_end and other < end for other, other_end in taken)
-        owned.append(tensor if apart and tensor.device == device else tensor.copyto(device))
+        owned.append(tensor if apart and tensor.device == device else copied_to(tensor, device))
         taken.append((start, end))
     return owned
 
 
 def _small_copy(tensor: Any) -> Array:
-    if tensor.dtype == "bfloat16":
-        return np.from_dlpack(tensor._create_view(tensor.shape, "uint16")).copy().view(ml_dtypes.bfloat16)
+    if str(tensor.dtype) == "bfloat16":
+        return np.from_dlpack(viewed(tensor, "uint16")).copy().view(_bfloat16())
     return np.from_dlpack(tensor).copy()
 
 
-def _handed_over(tensor: tvm.runtime.Tensor, taken: list[Extent]) -> Array:
+def _handed_over(tensor: tvm_ffi.Tensor, taken: list[Extent]) -> Array:
     start, end = extent(tensor)
     array = numpy_view(tensor)
     if any(start < other_end and other < end for other, other_end in taken):

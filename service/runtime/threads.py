@@ -11,10 +11,9 @@ from __future__ import annotations
 import os
 import threading
 
-import tvm
-
 from service import machine
 from service.config import settings
+from service.runtime.tvm_runtime import function
 
 __all__ = ["default_threads", "use_threads"]
 
@@ -37,7 +36,7 @@ def use_threads(count: int) -> None:
     if not hasattr(_this_thread, "count"):
         _make_pool(max(count, machine.cpu().cores))
     if _this_thread.count != count:
-        tvm.get_global_func("runtime.config_threadpool")(_AFFINITY_BIG, count)
+        function("runtime.config_threadpool")(_AFFINITY_BIG, count)
         _this_thread.count = count
 
 
@@ -48,4 +47,4 @@ def _make_pool(workers: int) -> None:
         os.environ.setdefault("TVM_BIND_THREADS", "0")
         before = os.environ.get("TVM_NUM_THREADS", "")
         os.environ["TVM_NUM_THREADS"] = str(max(workers, int(before) if before.isdecimal() else 0))
-        _this_thread.count = tvm.get_global_func("runtime.NumThreads")()
+        _this_thread.count = function("runtime.NumThreads")()

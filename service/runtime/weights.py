@@ -12,10 +12,11 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import numpy as np
-import tvm
+import tvm_ffi
 
 from service.errors import ArtifactCorrupt
-from service.runtime.tensors import ALIGN, extent, numpy_dtype, wrap_numpy
+from service.runtime.tensors import ALIGN, aligned_copy, extent, item_bytes, shaped, wrap_numpy
+from service.runtime.tvm_runtime import copied_to
 from service.signature import TensorSpec
 
 __all__ = ["DeviceWeights", "map_weights", "uploaded"]
@@ -27,11 +28,11 @@ _TAGS = {
 }  # fmt: skip
 
 
-class DeviceWeights(list[tvm.runtime.Tensor]):
+class DeviceWeights(list[tvm_ffi.Tensor]):
     """Weights on a GPU, copied there once."""
 
-    def __init__(self, weights: Iterable[tvm.runtime.Tensor], device: tvm.runtime.Device) -> None:
-        super().__init__(weight.copyto(device) for weight in weights)
+    def __init__(self, weights: Iterable[tvm_ffi.Tensor], device: tvm_ffi.Device) -> None:
+        super().__init__(copied_to(weight, device) for weight in weights)
 
 
 _UPLOADED: WeakValueDictionary[tuple[Any, ...], DeviceWeights] = WeakValueDictionary()
@@ -39,10 +40,10 @@ _UPLOADING = threading.Lock()
 
 
 def uploaded(
-    weights: Sequence[tvm.runtime.Tensor],
+    weights: Sequence[tvm_ffi.Tensor],
     path: Path,
     offset: int,
-    device: tvm.runtime.Device,
+    device: tvm_ffi.Device,
     *,
     part: int = 0,
     check: Callable[[int], None] = lambda size_bytes: None,
@@ -62,7 +63,7 @@ def uploaded(
     return held
 
 
-def map_weights(path: Path, offset: int, size_bytes: int, table: Sequence[TensorSpec]) -> list[tvm.runtime.Tensor]:
+def map_weights(path: Path, offset: int, size_bytes: int, table: Sequence[TensorSpec]) -> list[tvm_ffi.Tensor]:
     """Return the tensors of `table`, in its order, from the safetensors image at `offset` of the file at `path`.
 
     They are views of read-only pages that the kernel reads on first use and shares between processes; one that is
@@ -94,9 +95,9 @@ def _header(path: Path, image: np.ndarray[Any, Any]) -> tuple[dict[str, Any], np
     return rows, image[8 + length :]
 
 
-def _tensor(path: Path, data: np.ndarray[Any, Any], spec: TensorSpec, row: Any) -> tvm.runtime.Tensor:
-    dtype, shape = numpy_dtype(spec.dtype), [int(size) for size in spec.shape]
-    size = math.prod(shape) * dtype.itemsize
+def _tensor(path: Path, data: np.ndarray[Any, Any], spec: TensorSpec, row: Any) -> tvm_ffi.Tensor:
+    shape = [int(size) for size in spec.shape]
+    size = math.prod(shape) * item_bytes(spec.dtype)
     match row:
         case {"dtype": str(tag), "shape": [*dims], "data_offsets": [int(start), int(end)]} if (
             tag == _TAGS[spec.dtype] and dims == shape and 0 <= start <= end <= data.size and end - start == size
@@ -105,5 +106,5 @@ def _tensor(path: Path, data: np.ndarray[Any, Any], spec: TensorSpec, row: Any) 
         case _:
             raise ArtifactCorrupt(f"the weights in {path} do not have {spec}")
     if block.__array_interface__["data"][0] % ALIGN or not size:
-        return tvm.runtime.tensor(np.frombuffer(block.tobytes(), dtype).reshape(shape))
-    return wrap_numpy(block.view(dtype).reshape(shape))
+        return aligned_copy(block, spec.dtype, shape)
+    return wrap_numpy(shaped(block, spec.dtype, shape), spec.dtype)

@@ -128,3 +128,13 @@ def test_one_part_is_the_file_that_it_was(tmp_path, linear):
     pack(linear.library, linear.weights, manifest, tmp_path / "a.so", embed_max_bytes=1 << 30)
     pack_parts([Built(linear.library, linear.weights, manifest)], tmp_path / "b.so", embed_max_bytes=1 << 30)
     assert (tmp_path / "a.so").read_bytes() == (tmp_path / "b.so").read_bytes()
+
+
+def test_what_sorts_is_there_without_tvm_itself() -> None:
+    code = """
+import sys
+from service.runtime.tvm_runtime import function
+function("tvm.contrib.sort.topk")
+sys.exit("tvm" in sys.modules)
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
