@@ -1,7 +1,7 @@
 """What a session needs of TVM, through tvm_ffi alone: its libraries, tensors on devices, the virtual machine.
 
-`import tvm` is not needed, which takes half a second; `relaxc-runtime` has the libraries alone. Where it is imported too,
-before or after, both use the same libraries.
+`import tvm` is not needed, which takes half a second; `relaxc-runtime` has the libraries alone. Where it is imported
+too, before or after, both use the same libraries.
 """
 
 from __future__ import annotations
