@@ -42,6 +42,7 @@ drill: $(STAMP)
 	$(BIN)/python -m tests.drills.disk --seconds 120
 	$(BIN)/python -m tests.drills.crash --rounds $(ROUNDS) --database sqlite --journal build/drill/crash.jsonl
 	$(BIN)/python -m tests.drills.crash --rounds $(ROUNDS) --database postgresql --journal build/drill/crash.jsonl
+	$(BIN)/python -m tests.drills.fleet --rounds 20
 
 # The image of docker/ built and run in an engine; as root it starts one where none runs (docs/docker.md).
 docker-test: $(STAMP)

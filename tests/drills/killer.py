@@ -15,7 +15,7 @@ from tests.drills.clients import Account
 from tests.drills.world import DATABASE, Clock, Server, below, until
 from tests.postgres import Postgres
 
-__all__ = ["Deaths", "kill_one"]
+__all__ = ["Deaths", "kill_child", "kill_one"]
 
 _WEIGHTS = {"server": 10, "relaxc-zygote": 3, "relaxc-guard": 4, "relaxc-job": 4}
 _DATABASE_WEIGHT = 4
@@ -58,7 +58,7 @@ def kill_one(
         return kind
     if kind == "server" and rng.random() < 0.5:
         _await(rng.choice(_SHORT_PHASES), rng, clock, account)
-    if kind != "server" and not _kill_child(kind, rng, clock, account):
+    if kind != "server" and not kill_child(kind, rng, clock, account):
         kind = "server"
     amid = Counter(list(account.phases.values()))
     if kind == "server":
@@ -77,7 +77,8 @@ def _await(phase: str, rng: random.Random, clock: Clock, account: Account) -> No
     time.sleep(rng.uniform(0.0, _AMID_S))
 
 
-def _kill_child(name: str, rng: random.Random, clock: Clock, account: Account) -> bool:
+def kill_child(name: str, rng: random.Random, clock: Clock, account: Account) -> bool:
+    """Kills a process of this name once there is one; False where the clients were done before."""
     found: list[psutil.Process] = []
 
     def one_is_there() -> bool:

@@ -75,6 +75,8 @@ def below(*, apart_from: Collection[int] = ()) -> list[psutil.Process]:
 class Server:
     """The server process, started again on the same port and folder after each death."""
 
+    module = "tests.drills.serve"
+
     def __init__(
         self, cache: Path, database_url: str, temporary: Path, *, log: Path | None = None, **settings: object
     ) -> None:
@@ -107,7 +109,7 @@ class Server:
         """Starts it, and returns when it listens."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.drills.serve", str(self.port)],
+                [sys.executable, "-m", self.module, *self._words()],
                 cwd=ROOT,
                 env=self._environment,
                 stdout=subprocess.PIPE,
@@ -115,10 +117,16 @@ class Server:
                 text=True,
             )
         assert self._process.stdout is not None
-        line = self._process.stdout.readline()
+        self._hear(self._process.stdout.readline())
+        self.starts += 1
+
+    def _words(self) -> list[str]:
+        return [str(self.port)]
+
+    def _hear(self, line: str) -> None:
+        """The first line, which says that it has started."""
         assert line.startswith("listening on http://127.0.0.1:"), f"the server does not start: {line!r}"
         self.port = int(line.rpartition(":")[2])
-        self.starts += 1
 
     def kill(self) -> None:
         """SIGKILL; nothing where it has ended."""

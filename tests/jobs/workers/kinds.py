@@ -8,7 +8,7 @@ from service.jobs.workers.machine import Machine
 from service.lowering.target import resolve
 from service.machine import Gpu
 
-__all__ = ["ARM", "HASWELL", "HOPPER", "ZEN"]
+__all__ = ["ARM", "BY_NAME", "HASWELL", "HOPPER", "ZEN"]
 
 _ZEN = resolve("znver4")
 _GIB = 1 << 30
@@ -31,3 +31,5 @@ HOPPER = replace(
     tools=("nvcc",),
 )
 ARM = Machine(title="An Arm", target=resolve("aarch64"), cores=4, memory_bytes=8 * _GIB)
+
+BY_NAME = {"zen": ZEN, "haswell": HASWELL, "hopper": HOPPER, "arm": ARM}
