@@ -38,6 +38,8 @@ from schedules.planned import Planned
 __all__ = [
     "Defaults",
     "computation",
+    "conv2d_dtypes",
+    "convolves_bytes",
     "default",
     "has_instruction",
     "has_layouts",
@@ -53,6 +55,7 @@ __all__ = [
     "planned",
     "refusal",
     "space",
+    "takes_channels",
     "takes_narrow",
     "template",
 ]
@@ -86,7 +89,8 @@ def plan_matmul(op: Matmul, cpu: Cpu) -> Plan:
 
 def plan_conv2d(op: Conv2d, cpu: Cpu) -> Plan:
     """Return the default plan of a convolution: Winograd's where the estimates say that it is faster than direct."""
-    faster = winograd_plan.default(op, cpu) if winograd_plan.is_winograd(op, cpu) else None
+    is_winograd = winograd_plan.is_winograd(op, cpu) and not WINOGRAD.wrong_dtypes(op)
+    faster = winograd_plan.default(op, cpu) if is_winograd else None
     if faster is not None:
         return planned(op, WINOGRAD.name, faster, cpu)
     return planned(op, DIRECT.name, blocked_plan.default(op, cpu), cpu)
@@ -206,14 +210,15 @@ def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     if isinstance(op, Matmul):
         width = parameters["vectors"] * parameters["block"]
         dot = steps_of(parameters)
-        return (-(-op.n // width), op.k // dot, width) + ((dot,) if dot > 1 else ())
+        return -(-op.n // width), op.k // dot, width, *([dot] if dot > 1 else [])
     lanes = parameters["block"]
     blocks, depth = -(-shape[0] // lanes), -(-shape[1] // lanes)
     if plan.template == WINOGRAD.name:
         points, vectors = parameters["size"] + 2, parameters["vectors"]
         return blocks // vectors, points, points, depth * lanes, vectors * lanes
     in_lanes = 1 if isinstance(op, Conv2d) and op.plain else lanes
-    return blocks, -(-shape[1] // in_lanes), *shape[2:], in_lanes, lanes
+    dot = steps_of(parameters)
+    return blocks, -(-shape[1] // in_lanes), *shape[2:], in_lanes // dot, lanes, *([dot] if dot > 1 else [])
 
 
 def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
@@ -221,7 +226,16 @@ def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
 
     Its result may be what is summed, or floats of the operands' type; bytes of a sum of bytes would have wrapped.
     """
-    accumulate = next((each[2] for each in MATMUL.dtypes if each[:2] == (left, right)), None)
+    return _dtypes(MATMUL, left, right, out)
+
+
+def conv2d_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
+    """Return the dtypes of a convolution as `matmul_dtypes` does those of a product."""
+    return _dtypes(DIRECT, left, right, out)
+
+
+def _dtypes(rule: Planned[Any], left: str, right: str, out: str) -> dict[str, Any] | None:
+    accumulate = next((each[2] for each in rule.dtypes if each[:2] == (left, right)), None)
     if accumulate is None or (out != accumulate and not (is_float(out) and out == left)):
         return None
     return {"operands": (left, right), "accumulate": accumulate, "out": out}
@@ -242,6 +256,18 @@ def multiplies_faster(cpu: Cpu, operands: tuple[str, str], depth: int, than: str
     return dot.rate > cpu.dot(than).rate
 
 
+def convolves_bytes(cpu: Cpu) -> bool:
+    """Return whether convolutions of bytes take fewer cycles than those of floats."""
+    (operands,) = (each[:2] for each in DIRECT.dtypes if not is_float(each[2]))
+    total, floats = cpu.reference(operands).accumulate, cpu.reference(DIRECT.dtypes[0][0])
+    return multiplies_faster(cpu, operands, cpu.lanes(total), floats.accumulate)
+
+
+def takes_channels(depth: int, filters: int, cpu: Cpu) -> bool:
+    """Return whether images of so many channels are convolved in blocks of them, and not as they come."""
+    return 2 * depth > cpu.lanes(DIRECT.dtypes[0][2])
+
+
 def pack(plan: Plan, weight: Array) -> Array:
     """Return the weights, `KN` or `OIHW`, as the plan has them laid out."""
     op, parameters, lanes = plan.operator, plan.parameters, plan.parameters["block"]
@@ -251,4 +277,6 @@ def pack(plan: Plan, weight: Array) -> Array:
         return depthwise_compute.pack_weight(weight, lanes)
     if plan.template == WINOGRAD.name:
         return winograd_compute.transform_weight(weight, parameters["size"], lanes, parameters["vectors"])
-    return blocked_compute.pack_weight(weight, 1 if isinstance(op, Conv2d) and op.plain else lanes, lanes)
+    return blocked_compute.pack_weight(
+        weight, 1 if isinstance(op, Conv2d) and op.plain else lanes, lanes, steps_of(parameters)
+    )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tvm import relax
 from tvm.relax import backend
 from tvm.target import Target
 
+from schedules.cpu import planning
 from schedules.cuda.attention.form import match
 from schedules.cuda.gemm.compute import takes_bytes
 from schedules.hardware import Cpu, cpu_of
@@ -45,6 +47,7 @@ from service.passes.simplify.evaluate_constants import EvaluateConstants
 from service.passes.simplify.fold_batch_norm import FoldBatchNorm
 from service.passes.simplify.fold_constants import FoldConstants
 from service.passes.simplify.fold_scale import FoldScale
+from service.passes.simplify.keep_bytes import KeepBytes
 from service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
 from service.passes.simplify.pointwise_first import PointwiseFirst
@@ -105,7 +108,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         Phase("widen", 0, _widen(job)),
         # Inference only: quantized products before their weights are dequantized, constants into weights, chains into
         # single calls
-        Phase("simplify", 1, [RecognizeIntegerProducts(cpu), *_simplify(), EvaluateConstants(), *_simplify()]),
+        Phase("simplify", 1, [*_cpu_bytes(job, cpu), *_simplify(), EvaluateConstants(), *_simplify()]),
         # The user's patterns, on the simplified model
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         # 16-bit operands of contractions, and values stored as their readers want them
@@ -215,6 +218,14 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         MergeEqualCalls(),
         PackMatmul(cpu, job.planner),
     ]
+
+
+def _cpu_bytes(job: Job, cpu: Cpu) -> list[Any]:
+    """Quantized products, while their weights are still quantized; convolutions where a layout for them is chosen."""
+    if job.opt_level < 2 or not planning.convolves_bytes(cpu):
+        return [RecognizeIntegerProducts(cpu)]
+    takes = partial(planning.takes_channels, cpu=cpu)
+    return [KeepBytes(), RecognizeIntegerProducts(cpu), RecognizeIntegerConvolutions(takes, cpu)]
 
 
 def _cuda_bytes(arch: str) -> list[Any]:

@@ -121,6 +121,12 @@ def _gated(x: Any) -> Any:
     return R.multiply(x, R.sigmoid(R.mean(x, [2, 3], keepdims=True)))
 
 
+def _bytes(x: Any) -> Any:
+    """A convolution of bytes with tails, summed in int32."""
+    weight = _constant(36, 33, 3, 2, dtype="int8")
+    return R.nn.relu(R.nn.conv2d(x, weight, padding=(1, 0, 1, 1), strides=(2, 1), out_dtype="int32"))
+
+
 def _strided(x: Any) -> Any:
     return _conv(_conv(x, 20, 3, strides=2), 36, 20, strides=(1, 2), groups=2)
 
@@ -182,6 +188,7 @@ CASES = [
     Case("1x70 by 257", "cpu.matmul_packed", _in_layouts(_dense(70, 257), (1, 70)), PACKED),
     Case("3x5x13 by 31", "cpu.matmul_packed", _in_layouts(_dense(13, 31), (3, 5, 13)), PACKED),
     Case("network", "cpu.conv2d_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
+    Case("bytes", "cpu.conv2d_blocked", _in_layouts(_bytes, (2, 33, 9, 14)), ("uint8",)),
     Case("two images", "cpu.conv2d_blocked", _in_layouts(_strided, (2, 3, 17, 14)), _ONE),
     Case("network", "cpu.depthwise_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
     Case("network", "cpu.pooling", _in_layouts(_network, (1, 3, 45, 37)), _ONE),

@@ -24,11 +24,14 @@ def fill(array: Array, axis: int, multiple: int) -> Array:
     return np.pad(array, widths) if missing else array
 
 
-def pack_weight(weight: Array, in_lanes: int, lanes: int) -> Array:
-    """Return `OIHW` as `OIHW[in_lanes]i[lanes]o`."""
+def pack_weight(weight: Array, in_lanes: int, lanes: int, dot: int = 1) -> Array:
+    """Return `OIHW` as `OIHW[in_lanes]i[lanes]o`, or `OIHW[in_lanes/dot]i[lanes]o[dot]i` for instructions."""
     filled = fill(fill(weight, 0, lanes), 1, in_lanes)
     o, i, h, w = filled.shape
     blocks = filled.reshape(o // lanes, lanes, i // in_lanes, in_lanes, h, w)
+    if dot > 1:
+        parts = blocks.reshape(*blocks.shape[:3], in_lanes // dot, dot, h, w)
+        return np.ascontiguousarray(parts.transpose(0, 2, 5, 6, 3, 1, 4))
     return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
 
 
@@ -56,8 +59,8 @@ def unpack_channels(data: te.Tensor, channels: int) -> te.Tensor:
     )
 
 
-def pad(data: te.Tensor, padding: tuple[int, int, int, int]) -> te.Tensor:
-    """Return it with zeros around `h` and `w` (axes 2 and 3) of a plain or blocked tensor."""
+def pad(data: te.Tensor, padding: tuple[int, int, int, int], value: float = 0) -> te.Tensor:
+    """Return it with zeros, or `value`, around `h` and `w` (axes 2 and 3) of a plain or blocked tensor."""
     top, left, bottom, right = padding
     if not any(padding):
         return data
@@ -66,7 +69,7 @@ def pad(data: te.Tensor, padding: tuple[int, int, int, int]) -> te.Tensor:
 
     def element(n: Expr, c: Expr, h: Expr, w: Expr, *v: Expr) -> Expr:
         inside = te.all(h >= top, h < height + top, w >= left, w < width + left)
-        return te.if_then_else(inside, data[(n, c, h - top, w - left, *v)], tvm.tirx.const(0, data.dtype))
+        return te.if_then_else(inside, data[(n, c, h - top, w - left, *v)], tvm.tirx.const(value, data.dtype))
 
     return te.compute(shape, element, name="pad")
 
@@ -78,12 +81,14 @@ def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *,
     accumulator is over the plan's padded columns: those past the last read the last one again and are cropped, so that
     no tile has a tail. Where the plan is flat, rows and columns are one axis, whose tiles go over the ends of rows.
 
+    Where an instruction takes several channels, the sum is over `iv` of these and `j` in them.
+
     `gate[n, c, 0, 0, v]` scales the channels of A: the weights are scaled where they are fewer than the elements of A.
     """
     op: Conv2d = plan.operator  # type: ignore[assignment]  # plans of this template are of convolutions
     groups, out_dtype, flat, padded = op.groups, op.accumulate, bool(plan.parameters["flat"]), plan.parameters["padded"]
     batch, _, height, width, *rest = data.shape
-    blocks, in_blocks, kernel_h, kernel_w, in_lanes, lanes = (int(extent) for extent in weight.shape)
+    blocks, in_blocks, kernel_h, kernel_w, steps, lanes, *interleaved = (int(extent) for extent in weight.shape)
     (stride_h, stride_w), (dilation_h, dilation_w), padding = op.strides, op.dilation, op.padding
     height, width = int(height), int(width)
     out_h, out_w = op.result
@@ -95,16 +100,18 @@ def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *,
     i = te.reduce_axis((0, in_blocks), name="i")
     r = te.reduce_axis((0, kernel_h), name="r")
     q = te.reduce_axis((0, kernel_w), name="q")
-    iv = te.reduce_axis((0, in_lanes), name="iv")
+    iv = te.reduce_axis((0, steps), name="iv")
+    within = [te.reduce_axis((0, extent), name="j") for extent in interleaved]
+    lane = iv * interleaved[0] + within[0] if within else iv
 
     def product(n: Expr, o: Expr, h: Expr, w: Expr, ov: Expr) -> Expr:
         w = w if columns == padded else te.min(w, columns - 1)
         y, x = (w // out_w, w % out_w) if flat else (h, w)
         y, x = y * stride_h + r * dilation_h, x * stride_w + q * dilation_w
         block = i if groups == 1 else (o // blocks_per_group) * in_blocks + i
-        position = (n, block, y, x, iv) if rest else (n, block, y, x)
-        tap = (o, i, r, q, iv, ov) if factor is weight else (n, o, i, r, q, iv, ov)
-        return te.sum(source[position].astype(out_dtype) * factor[tap].astype(out_dtype), axis=[i, r, q, iv])
+        position = (n, block, y, x, lane) if rest else (n, block, y, x)
+        tap = (o, i, r, q, iv, ov, *within) if factor is weight else (n, o, i, r, q, iv, ov)
+        return te.sum(source[position].astype(out_dtype) * factor[tap].astype(out_dtype), axis=[i, r, q, iv, *within])
 
     tiles = te.compute((batch, blocks, rows, padded, lanes), product, name="conv2d", attrs={PLAN: plan.to_json()})
 

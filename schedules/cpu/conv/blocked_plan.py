@@ -6,15 +6,18 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import add
 
+from schedules.cpu.common.dot_product import STEPS, instruction, steps_of
 from schedules.cpu.common.register_tile import UNROLLED_COLUMNS, divisors, fits, round_up, step_cycles
+from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.operators import Conv2d
 
-__all__ = ["PARAMETERS", "Layout", "default", "estimate", "is_blockable", "points", "refusal", "row_tile"]
+__all__ = ["PARAMETERS", "Layout", "default", "dot_of", "estimate", "is_blockable", "points", "refusal", "row_tile"]
 
 PARAMETERS = ("block", "flat", "padded", "rows", "vectors", "height", "chunks", "unroll", "prefetch")
 """The layout is `block` channels in the innermost axis, `flat` 1 where rows and columns of the image are one axis, and
-`padded` columns of the accumulator. The others are those of `cpu.conv2d_blocked`."""
+`padded` columns of the accumulator, and `dot` channels that an instruction takes at once, where there is one: a step
+of `unroll` is so many. The others are those of `cpu.conv2d_blocked`."""
 
 _AS_GOOD = 1.03
 """The part over the fewest cycles within which larger tasks, whose panels are used more often, are the better ones."""
@@ -37,6 +40,7 @@ class Layout:
     lanes: int
     flat: bool
     columns: int
+    dot: int = 1
 
     @property
     def batch(self) -> int:
@@ -52,6 +56,11 @@ class Layout:
     def in_lanes(self) -> int:
         """Input channels in the innermost axis of the weights."""
         return 1 if self.op.plain else self.lanes
+
+    @property
+    def steps(self) -> int:
+        """Steps of the sum over the input channels in the innermost axis of the weights."""
+        return self.in_lanes // self.dot
 
     @property
     def height(self) -> int:
@@ -95,7 +104,17 @@ class Layout:
     @staticmethod
     def of(op: Conv2d, parameters: Mapping[str, int]) -> Layout:
         """Return the layout that a plan's parameters describe."""
-        return Layout(op, parameters["block"], bool(parameters["flat"]), parameters["padded"])
+        return Layout(op, parameters["block"], bool(parameters["flat"]), parameters["padded"], steps_of(parameters))
+
+
+def dot_of(op: Conv2d, cpu: Cpu) -> Dot | None:
+    """Return the instruction that the convolution is made of; None if it is multiply-adds of widened operands."""
+    return None if op.plain else instruction(op.operands, op.accumulate, cpu.lanes(op.sum_bits), cpu)
+
+
+def _steps(op: Conv2d, cpu: Cpu) -> int:
+    dot = dot_of(op, cpu)
+    return 1 if dot is None else dot.k
 
 
 def is_blockable(op: Conv2d, lanes: int) -> bool:
@@ -133,7 +152,7 @@ def default(op: Conv2d, cpu: Cpu) -> dict[str, int]:
     lanes = cpu.lanes(op.sum_bits)
     tiles = _tiles(columns, -(-op.filters // lanes), cpu)
     padded, rows, vectors = min(tiles, key=lambda tile: _tile_cost(op, tile, cpu))
-    layout = Layout(op, lanes, flat, padded)
+    layout = Layout(op, lanes, flat, padded, _steps(op, cpu))
     return {**_of_layout(layout), **_blocking(layout, rows, vectors, cpu)}
 
 
@@ -151,19 +170,21 @@ def _tiles(columns: int, blocks: int, cpu: Cpu) -> Iterator[tuple[int, int, int]
 def _tile_cost(op: Conv2d, tile: tuple[int, int, int], cpu: Cpu) -> tuple[float, int, int]:
     """Cycles of a tile of all filters for each of its vectors and columns; on a tie more rows and more vectors win."""
     padded, rows, vectors = tile
-    steps = op.kernel[0] * op.kernel[1] * -(-op.channels // op.groups)
-    cycles = steps * step_cycles(rows, vectors, cpu) + cpu.costs.tile
+    dot = dot_of(op, cpu)
+    steps = op.kernel[0] * op.kernel[1] * -(-op.channels // op.groups) / (1 if dot is None else dot.k)
+    cycles = steps * step_cycles(rows, vectors, cpu, dot) + cpu.costs.tile
     return padded * cycles / (rows * vectors), -rows, -vectors
 
 
 def _of_layout(layout: Layout) -> dict[str, int]:
-    return {"block": layout.lanes, "flat": int(layout.flat), "padded": layout.columns}
+    dot = {STEPS: layout.dot} if layout.dot > 1 else {}
+    return {"block": layout.lanes, "flat": int(layout.flat), "padded": layout.columns, **dot}
 
 
 def _blocking(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> dict[str, int]:
     # LLVM loads the weights of all steps of the innermost loop first, a vector's.
     spare = cpu.vector_registers - rows * vectors - vectors - 1
-    unroll = divisors(layout.in_lanes, min(4, 1 + max(0, spare)))[-1]
+    unroll = divisors(layout.steps, min(4, 1 + max(0, spare)))[-1]
     part_bytes = layout.row_bytes * (rows if layout.folded else 1)
     heights = divisors(layout.parts(rows), max(1, cpu.l2_bytes // 4 // part_bytes))
     chunks = divisors(layout.blocks // vectors, cpu.cores)
@@ -181,8 +202,9 @@ def _fetches(layout: Layout, rows: int, height: int) -> bool:
 def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
     """Return the cycles of a point: `_cycles`, and what a register tile leaves of the multiply-adds."""
     layout, rows, vectors = Layout.of(op, parameters), parameters["rows"], parameters["vectors"]
-    full = rows * vectors / cpu.fma_per_cycle
-    waste = (step_cycles(rows, vectors, cpu) + 1 / parameters["unroll"]) / full
+    dot = dot_of(op, cpu) if layout.dot > 1 else None
+    full = rows * vectors / (cpu.fma_per_cycle if dot is None else dot.throughput)
+    waste = (step_cycles(rows, vectors, cpu, dot) + 1 / parameters["unroll"]) / full
     return waste * _cycles(layout, cpu, rows, parameters["height"], parameters["chunks"])
 
 
@@ -196,7 +218,8 @@ def _cycles(layout: Layout, cpu: Cpu, rows: int, height: int, chunks: int) -> fl
     tasks = layout.batch * (layout.parts(rows) // height) * chunks
     columns = height * (rows if layout.folded else layout.columns)
     weights = layout.panel * layout.blocks // chunks
-    compute = weights * columns / (cpu.lanes(layout.op.sum_bits) * cpu.fma_per_cycle)
+    dot = dot_of(layout.op, cpu) if layout.dot > 1 else None
+    compute = weights * columns / (cpu.lanes(layout.op.sum_bits) * cpu.fma_per_cycle if dot is None else dot.rate)
     read = size * weights / cpu.l3_bytes_per_cycle
     again = read if size * weights > cpu.l2_bytes // 2 else 0.0
     wait = height * layout.row_bytes * (rows if layout.folded else 1) / cpu.l3_bytes_per_cycle if chunks > 1 else 0.0
@@ -207,13 +230,14 @@ def _cycles(layout: Layout, cpu: Cpu, rows: int, height: int, chunks: int) -> fl
 
 def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
     """Return why these parameters are no point of the space, in one phrase; empty if they are one."""
-    if set(parameters) != set(PARAMETERS):
+    if set(parameters) - {STEPS} != set(PARAMETERS):
         return f"the template's parameters are {', '.join(PARAMETERS)}"
     if min(value for name, value in parameters.items() if name not in ("flat", "prefetch")) < 1:
         return "a parameter is less than 1"
     layout, rows, vectors = Layout.of(op, parameters), parameters["rows"], parameters["vectors"]
     columns = op.result[0] * op.result[1] if layout.flat else op.result[1]
     wrong = {
+        "no instruction takes so many channels": layout.dot not in (1, _steps(op, cpu)),
         "its groups do not fill blocks of channels": not is_blockable(op, layout.lanes),
         "the blocks of channels are not as wide as a vector": layout.lanes != cpu.lanes(op.sum_bits),
         "flat and prefetch are 0 or 1": {parameters["flat"], parameters["prefetch"]} - {0, 1} != set(),
@@ -223,7 +247,7 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "the register tile does not fit": not fits(rows, vectors, cpu) or vectors > _MOST_VECTORS,
         "vectors and chunks do not divide the channels": bool(layout.blocks % (vectors * parameters["chunks"])),
         "height does not divide the rows": bool(layout.parts(rows) % parameters["height"]),
-        "unroll does not divide the channels": bool(layout.in_lanes % parameters["unroll"]) or parameters["unroll"] > 4,
+        "unroll does not divide the channels": bool(layout.steps % parameters["unroll"]) or parameters["unroll"] > 4,
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
 
@@ -236,7 +260,7 @@ def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
         columns = op.result[0] * op.result[1] if flat else op.result[1]
         for vectors in divisors(blocks, _MOST_VECTORS):
             for rows in _useful_rows(columns, vectors, cpu):
-                layout = Layout(op, lanes, flat, round_up(columns, rows))
+                layout = Layout(op, lanes, flat, round_up(columns, rows), _steps(op, cpu))
                 for rest in _blockings(layout, rows, vectors, cpu):
                     point = {**_of_layout(layout), "rows": rows, "vectors": vectors, **rest}
                     if not refusal(op, point, cpu):
@@ -256,6 +280,6 @@ def _blockings(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> Iterator[di
     near = sorted(heights, key=lambda height: abs(height - first["height"]))[:3]
     for height in near:
         for chunks in divisors(layout.blocks // vectors, cpu.cores):
-            for unroll in divisors(layout.in_lanes, 4):
+            for unroll in divisors(layout.steps, 4):
                 for prefetch in (0, 1):
                     yield {"height": height, "chunks": chunks, "unroll": unroll, "prefetch": prefetch}

@@ -6,9 +6,11 @@ from collections.abc import Iterable, Mapping
 
 from tvm import s_tir
 
+from schedules.cpu.common.dot_product import STEPS, tensorize
 from schedules.cpu.common.register_tile import blocks_around
 from schedules.cpu.conv import blocked_plan
 from schedules.cpu.conv.blocked_plan import Layout
+from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
 from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
@@ -31,17 +33,18 @@ class Conv2dBlocked(Planned[Conv2d]):
                 for i, r, q, iv: acc[w, o] += broadcast(A[…, w*s + q, iv]) * W[o, i, r, q, iv]
                 C[tile] = epilogue(acc)
 
-    Parameters, beside those of the layout: `rows` (columns w of the register tile) and `vectors` (channel blocks of
-    it), `height` (rows h of a task, or tiles where h is folded into w), `chunks` (parts of o that are tasks of their
-    own), `unroll` steps of iv, `prefetch` (0 or 1).
+    With `dot`, bytes are multiplied by an instruction that takes so many channels, and the weights are
+    `W[o, i, r, q, iv // dot, ov, iv % dot]`. Parameters, beside those of the layout: `rows` (columns w of the register
+    tile) and `vectors` (channel blocks of it), `height` (rows h of a task, or tiles where h is folded into w), `chunks`
+    (parts of o that are tasks of their own), `unroll` steps of iv, `prefetch` (0 or 1).
     After Georganas et al., 'Anatomy of high-performance deep learning convolutions on SIMD architectures' (2018).
     """
 
     name = "cpu.conv2d_blocked"
     version = 5
-    layout = ("block", "flat", "padded")
+    layout = ("block", "flat", "padded", STEPS)
     computes = Conv2d
-    dtypes = (("float32", "float32", "float32"),)
+    dtypes = (("float32", "float32", "float32"), ("uint8", "int8", "int32"))
 
     def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
@@ -62,10 +65,14 @@ class Conv2dBlocked(Planned[Conv2d]):
             return found
         if len(found[2][-1].iter_vars) != 5:
             return Declined("its epilogue is not over the blocked result")
-        return _schedule(func, Layout.of(operator, parameters), parameters)
+        layout = Layout.of(operator, parameters)
+        dot = blocked_plan.dot_of(operator, cpu) if layout.dot > 1 else None
+        if layout.dot > 1 and dot is None:
+            return Declined("the target has no instruction for its plan")
+        return _schedule(func, layout, parameters, dot)
 
 
-def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters) -> PrimFunc:
+def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters, dot: Dot | None) -> PrimFunc:
     sch = s_tir.Schedule(func)
     before, _, after = blocks_around(func, BLOCK)  # type: ignore[misc]  # emit has seen them
     last = after[-1].name_hint
@@ -94,7 +101,7 @@ def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters) -> PrimFunc:
     sch.parallel(sch.fuse(batch, chunk, task))
     if shape.small:
         sch.unroll(column)
-    _accumulate(sch, chosen["unroll"])
+    _accumulate(sch, chosen["unroll"], dot)
     for loop in (channels, columns):
         sch.unroll(loop)
     sch.vectorize(lane)
@@ -112,11 +119,16 @@ def _prologue(sch: TirSchedule, names: list[str], task: LoopRV) -> None:
         sch.vectorize(sch.get_loops(name)[-1])
 
 
-def _accumulate(sch: TirSchedule, steps: int) -> None:
-    *_, channels, _, columns, lane, i, r, q, iv = sch.get_loops(BLOCK)
+def _accumulate(sch: TirSchedule, steps: int, dot: Dot | None) -> None:
+    *_, channels, _, columns, lane, i, r, q, iv = sch.get_loops(BLOCK)[: None if dot is None else -1]
     iv, unrolled = sch.split(iv, [None, steps])
     sch.reorder(i, r, q, iv, unrolled, columns, channels, lane)
     for loop in (unrolled, columns, channels):
         sch.unroll(loop)
-    sch.vectorize(lane)
-    sch.decompose_reduction(BLOCK, i)
+    if dot is None:
+        sch.vectorize(lane)
+        sch.decompose_reduction(BLOCK, i)
+        return
+    zeros = sch.decompose_reduction(BLOCK, i)
+    sch.vectorize(sch.get_loops(zeros)[-1])
+    tensorize(sch, lane, dot)

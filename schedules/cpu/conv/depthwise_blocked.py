@@ -38,7 +38,7 @@ class DepthwiseBlocked(Planned[Depthwise2d]):
     version = 3
     layout = ("block",)
     computes = Depthwise2d
-    dtypes = (("float32", "float32", "float32"),)
+    dtypes = (("float32", "float32", "float32"), ("uint8", "float32", "float32"), ("int8", "float32", "float32"))
 
     def refusal(self, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""

@@ -34,6 +34,9 @@ def depthwise_conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Te
     """
     op: Depthwise2d = plan.operator  # type: ignore[assignment]  # plans of this template are of these
     blocked = plan.parameters["block"] > 0
+    if data.dtype != op.accumulate:
+        narrow = data
+        data = te.compute(narrow.shape, lambda *at: narrow[at].astype(op.accumulate), name="widened")
     source = pad(data, op.padding) if blocked else _pad_last(data, op)
     (stride_h, stride_w), (dilation_h, dilation_w) = op.strides, op.dilation
     r, q = (te.reduce_axis((0, size), name=name) for size, name in zip(op.kernel, "rq", strict=True))

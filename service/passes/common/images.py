@@ -17,7 +17,7 @@ __all__ = [
     "count_reads",
     "elements_of_windows",
     "ints",
-    "is_float32_image",
+    "is_image",
     "is_pixel",
     "is_static_image",
     "pair",
@@ -35,17 +35,19 @@ ZERO_KEEPING_UNARY = frozenset(
 """Elementwise operators that are finite at zero, which is what lanes past the last channel hold, or a value made
 from it: those lanes meet zero weights later, and only NaN and infinities would survive that."""
 
+_IMAGES = frozenset(("float32", "int32", "uint8", "int8"))
+
 BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "multiply", "subtract"))
 
 
-def is_float32_image(expr: relax.Expr) -> bool:
-    """Return whether it is a float32 tensor of four dims."""
-    return isinstance(expr.ty, relax.TensorType) and expr.ty.ndim == 4 and str(expr.ty.dtype) == "float32"
+def is_image(expr: relax.Expr) -> bool:
+    """Return whether it is a tensor of four dims, of float32 or of what quantized images are of."""
+    return isinstance(expr.ty, relax.TensorType) and expr.ty.ndim == 4 and str(expr.ty.dtype) in _IMAGES
 
 
 def is_static_image(expr: relax.Expr) -> bool:
-    """Return whether everything but the batch is known, and it is a float32 image."""
-    if not is_float32_image(expr) or not isinstance(expr.ty.shape, relax.ShapeExpr):
+    """Return whether everything but the batch is known of an image."""
+    if not is_image(expr) or not isinstance(expr.ty.shape, relax.ShapeExpr):
         return False
     return all(hasattr(dim, "value") for dim in list(expr.ty.shape)[1:])
 

@@ -11,7 +11,7 @@ from tvm.relax.expr_functor import PyExprMutator, mutator
 from schedules.cpu import planning
 from schedules.hardware import Cpu
 from schedules.plan import Planner
-from service.passes.common.images import is_float32_image
+from service.passes.common.images import is_image
 from service.passes.common.rewrite import op_name
 from service.passes.layout import blocked_conv2d, blocked_elementwise, blocked_pooling
 from service.passes.layout.blocked_images import BlockedImages, Rule
@@ -24,13 +24,13 @@ _RULES: dict[str, Rule] = {**blocked_conv2d.RULES, **blocked_pooling.RULES, **bl
 
 @tvm.transform.module_pass(opt_level=0, name="BlockChannels")
 class BlockChannels:
-    """Float32 2-D convolutions with constant weights compute on tensors of `[N, C/v, H, W, v]`, v a vector's lanes.
+    """2-D convolutions with constant weights compute on tensors of `[N, C/v, H, W, v]`, v the sums in a vector.
 
         y = conv2d(x, W); z = relu(y + b)   →   p = pack(x); z' = relu(conv2d_blocked(p, W') + b'); z = unpack(z')
 
     The blocked form is kept through elementwise operators, concatenation of channels, pooling and means over H and W;
     `unpack` comes where something else reads the value. W' and b' are packed here. Channels are filled up with zeros to
-    whole vectors.
+    whole vectors. They are of float32, or of bytes summed in int32, and stay in bytes between quantized convolutions.
     """
 
     def __init__(self, report: OptimizeReport, cpu: Cpu, planner: Planner | None = None) -> None:
@@ -62,7 +62,7 @@ class _Blocker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
         call, self.images.bound = binding.value, binding.var
-        if isinstance(binding.var, relax.DataflowVar) and is_float32_image(call):
+        if isinstance(binding.var, relax.DataflowVar) and is_image(call):
             rule = _RULES.get(op_name(call))
             result = rule(self.images, call) if rule else None
             if result is not None:

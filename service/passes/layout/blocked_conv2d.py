@@ -25,13 +25,13 @@ def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
     attrs, shape = call.attrs, static_shape(weight)
     if not is_tensor_constant(weight) or shape is None or not is_static_image(data):
         return None
-    if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or str(weight.ty.dtype) != "float32":
+    dtypes = planning.conv2d_dtypes(str(data.ty.dtype), str(weight.ty.dtype), str(call.ty.dtype))
+    if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or dtypes is None:
         return None
-    op = _operator(images, data, shape, attrs)
+    op = _operator(images, data, shape, attrs, dtypes)
     array = weight.value.numpy()
     if op.groups == op.channels == op.filters and shape[1] == 1:
-        depthwise = Depthwise2d(channels=images.filled(op.channels), epilogue=op.epilogue, **_geometry(op))
-        return Blocked(_planned(images, depthwise, array, images.pack(data)), op.filters)
+        return _depthwise(images, op, array, data)
     if not planning.is_blockable(op, images.cpu):
         return None
     filters, op = op.filters, op.in_blocks(images.lanes)
@@ -45,7 +45,23 @@ def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
     return Blocked(_planned(images, op, array, *operands), filters)
 
 
-def _operator(images: BlockedImages, data: relax.Expr, weight: tuple[int, ...], attrs: Any) -> Conv2d:
+def _depthwise(images: BlockedImages, op: Conv2d, weight: Any, data: relax.Expr) -> Blocked | None:
+    """Of floats; those that were bytes before a cast are read as these."""
+    if op.accumulate != op.operands[0]:
+        return None
+    source, before = images.pack(data), images.before_cast(data)
+    operands = op.operands
+    if before is not None:
+        source, operands = before, (str(before.ty.dtype), operands[1])
+    depthwise = Depthwise2d(
+        channels=images.filled(op.channels), epilogue=op.epilogue, operands=operands, **_geometry(op)
+    )
+    return Blocked(_planned(images, depthwise, weight, source), op.filters)
+
+
+def _operator(
+    images: BlockedImages, data: relax.Expr, weight: tuple[int, ...], attrs: Any, dtypes: dict[str, Any]
+) -> Conv2d:
     """What a convolution of `data` with a weight of this shape is; its image stays plain if of few channels."""
     batch, channels, height, width = data.ty.shape
     return Conv2d(
@@ -61,6 +77,7 @@ def _operator(images: BlockedImages, data: relax.Expr, weight: tuple[int, ...], 
         groups=int(attrs.groups),
         plain=int(channels) * 2 <= images.lanes and data not in images.blocked,
         epilogue=images.epilogue,
+        **dtypes,
     )
 
 

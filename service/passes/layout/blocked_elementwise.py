@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from tvm import relax, topi
 
+from schedules.cpu.conv.blocked_compute import pad
 from service.passes.common.images import (
     BINARY,
     ZERO_KEEPING_UNARY,
@@ -31,6 +34,34 @@ def _unary(images: BlockedImages, call: relax.Call) -> Blocked | None:
         return None
     found = images.blocked[data]
     return Blocked(images.emit(relax.Call(call.op, [found.var, *rest], call.attrs)), found.channels)
+
+
+def _from_bytes(images: BlockedImages, call: relax.Call) -> Blocked | None:
+    """A cast of bytes, or of sums of them. Floats become integers by `quantize`."""
+    return _unary(images, call) if str(call.args[0].ty.dtype) != "float32" else None
+
+
+def _quantized(images: BlockedImages, call: relax.Call) -> Blocked | None:
+    """Quantization or dequantization with one scale and one zero point."""
+    data, *numbers = call.args
+    if data not in images.blocked or not all(
+        is_tensor_constant(each) and each.value.numpy().size == 1 for each in numbers
+    ):
+        return None
+    found = images.blocked[data]
+    scalars = [relax.const(each.value.numpy().reshape(())) for each in numbers]
+    return Blocked(images.emit(relax.Call(call.op, [found.var, *scalars], call.attrs)), found.channels)
+
+
+def _pad(images: BlockedImages, call: relax.Call) -> Blocked | None:
+    """Of rows and columns with one value, as images are whose zero point is not 0."""
+    data, attrs = call.args[0], call.attrs
+    widths = [int(width) for width in attrs.pad_width]
+    if data not in images.blocked or attrs.pad_mode != "constant" or any(widths[:4]):
+        return None
+    top, bottom, left, right = widths[4:]
+    padded = partial(pad, padding=(top, left, bottom, right), value=float(attrs.pad_value))
+    return Blocked(images.te(padded, images.blocked[data].var, name="pad"), images.blocked[data].channels)
 
 
 def _concat(images: BlockedImages, call: relax.Call) -> Blocked | None:
@@ -97,6 +128,10 @@ def _operand(images: BlockedImages, arg: relax.Expr, channels: int) -> relax.Exp
 
 
 RULES: dict[str, Rule] = {
+    "relax.astype": _from_bytes,
+    "relax.quantize": _quantized,
+    "relax.dequantize": _quantized,
+    "relax.nn.pad": _pad,
     "relax.concat": _concat,
     "relax.take": _take,
     "relax.image.resize2d": _resize,

@@ -14,6 +14,7 @@ from schedules.hardware import Cpu
 from schedules.plan import Planner
 from service.passes.common.epilogue import Readers, epilogue_of
 from service.passes.common.images import count_reads
+from service.passes.precision.dtypes import BYTES
 
 __all__ = ["ELEMENT_BITS", "Blocked", "BlockedImages", "Rule"]
 
@@ -95,6 +96,13 @@ class BlockedImages:
             self._packed[plain] = self.te(partial(compute.pack_channels, lanes=self.lanes), plain, name="pack_channels")
             self.packs += 1
         return self._packed[plain]
+
+    def before_cast(self, expr: relax.Expr) -> relax.Var | None:
+        """Return the blocked bytes that an image of floats is a cast of, None if it is none."""
+        value = self._walker.lookup_binding(self.blocked[expr].var) if expr in self.blocked else None
+        if not isinstance(value, relax.Call) or getattr(value.op, "name", "") != "relax.astype":
+            return None
+        return value.args[0] if str(value.args[0].ty.dtype) in BYTES else None
 
     def unpack(self, var: relax.Var) -> relax.Var:
         """Return the plain form of a value that has a blocked one; it is unpacked once."""

@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 def pack_broadcast(array: Array, channels: int, lanes: int) -> relax.Expr | None:
     """Return a constant that broadcasts to `NCHW` and varies over channels only, in blocked form; else None."""
     shape = (1,) * (4 - array.ndim) + array.shape
-    if shape != (1, channels, 1, 1) or array.dtype != np.float32:
+    if shape != (1, channels, 1, 1) or array.dtype not in (np.float32, np.int32):
         return None
     filled = np.pad(array.reshape(channels), (0, -channels % lanes))
     return relax.const(filled.reshape(1, -1, 1, 1, lanes))

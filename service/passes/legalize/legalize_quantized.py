@@ -52,11 +52,12 @@ def _quantize_by_fma(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     if dtype not in ("uint8", "int8") or scale is None or zero is None or not _LEAST < scale < _MOST:
         return _quantize(builder, call)
     low, high = (np.float32(int(bound.value) - zero) * np.float32(scale) for bound in _range(dtype))
-    numbers = constant(np.array([low, high, scale, np.float32(1) / np.float32(scale)], "float32"))
+    numbers = [np.float32(each) for each in (low, high, scale, np.float32(1) / np.float32(scale))]
 
-    def quantize(data: te.Tensor, numbers: te.Tensor, *zeros: te.Tensor) -> te.Tensor:
+    def quantize(data: te.Tensor, *given: te.Tensor) -> te.Tensor:
+        (low, high, by, reciprocal), zeros = (each() for each in given[:4]), given[4:]
+
         def element(*at: Any) -> Any:
-            low, high, by, reciprocal = (numbers[index] for index in range(4))
             within = te.min(te.max(data(*at).astype("float32"), low), high)
             near = within * reciprocal
             quotient = _fma(_fma(-near, by, within), reciprocal, near)
@@ -65,7 +66,8 @@ def _quantize_by_fma(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
         return te.compute(data.shape, element, name="quantize")
 
-    return builder.call_te(quantize, call.args[0], numbers, *_unless_zero(zero), primfunc_name_hint="quantize")
+    constants = [*map(constant, numbers), *_unless_zero(zero)]  # fused behind a contraction as scalars alone
+    return builder.call_te(quantize, call.args[0], *constants, primfunc_name_hint="quantize")
 
 
 def _dequantize_known(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

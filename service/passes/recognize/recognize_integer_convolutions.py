@@ -10,6 +10,7 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
+from schedules.hardware import Cpu
 from service.passes.common.constants import Array, constant
 from service.passes.common.images import sides
 from service.passes.common.rewrite import Scope, rewrite_calls, static_shape
@@ -19,6 +20,7 @@ from service.passes.recognize.recognize_integer_products import (
     dequantized,
     evaluated,
     quantized,
+    readable,
 )
 
 __all__ = ["RecognizeIntegerConvolutions"]
@@ -30,39 +32,67 @@ class RecognizeIntegerConvolutions:
 
         conv2d(dequantize(x, s, z), dequantize(w, t, 0))   →   float(conv2d(x, w) - z * sum of each filter) * (s * t)
 
-    The filters have zero points of 0. With a padding, which is 0 in floats and so `z` in bytes, z is 0 too: it is after
-    a ReLU. `takes` says of a convolution's channels and filters whether there is a template for bytes.
+    The filters have zero points of 0. A padding is 0 in floats and so `z` in bytes: where z is not 0, as it is after a
+    ReLU, the image is padded before (on a CPU, where z is known). `takes` says of a convolution's channels and filters
+    whether there is a template for bytes; of groups there is one on a CPU, where they fill vectors of sums. Depthwise
+    ones compute in floats there:
+
+        depthwise(dequantize(x, s, 0), W)   →   depthwise(float(x), W * s)
+
+    whose template reads the bytes.
     """
 
-    def __init__(self, takes: Callable[[int, int], bool]) -> None:
+    def __init__(self, takes: Callable[[int, int], bool], cpu: Cpu | None = None) -> None:
         self.takes = takes
+        self.cpu = cpu
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with convolutions of bytes; the same object if it has none."""
-        return rewrite_calls(module, {"nn.conv2d": partial(_convolution, takes=self.takes)})
+        return rewrite_calls(module, {"nn.conv2d": partial(_convolution, takes=self.takes, cpu=self.cpu)})
 
 
-def _convolution(call: relax.Call, scope: Scope, *, takes: Callable[[int, int], bool]) -> relax.Expr | None:
+def _convolution(
+    call: relax.Call, scope: Scope, *, takes: Callable[[int, int], bool], cpu: Cpu | None
+) -> relax.Expr | None:
     attrs = call.attrs
-    if str(call.ty.dtype) != "float32" or int(attrs.groups) != 1 or static_shape(call.args[0]) is None:
+    if str(call.ty.dtype) != "float32" or static_shape(call.args[0]) is None:
         return None
     if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout or "NCHW") != ("NCHW", "OIHW", "NCHW"):
         return None
-    image, filters = quantized(call.args[0], scope, "float32"), _filters(call.args[1], scope)
-    if image is None or filters is None or (image.zero is not None and any(sides(attrs.padding))):
+    image, groups = quantized(call.args[0], scope, "float32"), int(attrs.groups)
+    if image is None:
+        return None
+    if cpu is not None and groups == int(call.args[0].ty.shape[1]):
+        return _depthwise(call, scope, image)
+    filters = _filters(call.args[1], scope)
+    if filters is None:
         return None
     weights, scale = filters
     count, depth, *kernel = weights.shape
     if not takes(depth, count) or depth * int(np.prod(kernel)) > MOST_STEPS:
         return None
-    return _of_bytes(call, scope, image, weights, scale)
+    lanes = 0 if cpu is None else cpu.lanes("int32")
+    if groups > 1 and not (lanes and depth % lanes == 0 == count // groups % lanes):
+        return None
+    if cpu is not None:
+        image = readable(image, lanes, cpu, scope)
+    return _of_bytes(call, scope, image, weights, scale, may_pad=cpu is not None)
 
 
-def _of_bytes(call: relax.Call, scope: Scope, image: Quantized, weights: Array, scale: Array) -> relax.Expr:
-    attrs = call.attrs
+def _of_bytes(
+    call: relax.Call, scope: Scope, image: Quantized, weights: Array, scale: Array, *, may_pad: bool
+) -> relax.Expr | None:
+    attrs, data, padding = call.attrs, image.data, sides(call.attrs.padding)
+    if image.zero is not None and any(padding):
+        zero = evaluated(image.zero, scope) if may_pad else None
+        if zero is None:
+            return None
+        top, left, bottom, right = padding
+        data = scope.emit(relax.op.nn.pad(data, [0, 0, 0, 0, top, bottom, left, right], pad_value=float(zero)))
+        padding = (0, 0, 0, 0)
     total = scope.emit(
         relax.op.nn.conv2d(
-            image.data, constant(weights), attrs.strides, attrs.padding, attrs.dilation, out_dtype="int32"
+            data, constant(weights), attrs.strides, padding, attrs.dilation, int(attrs.groups), out_dtype="int32"
         )
     )
     if image.zero is not None:
@@ -70,6 +100,16 @@ def _of_bytes(call: relax.Call, scope: Scope, image: Quantized, weights: Array, 
         total = scope.emit(relax.op.subtract(total, scope.emit(relax.op.multiply(image.zero, sums))))
     factor = scope.emit(relax.op.multiply(relax.op.reshape(image.scale, ()), constant(scale.reshape(-1, 1, 1))))
     return relax.op.multiply(scope.emit(relax.op.astype(total, "float32")), factor)
+
+
+def _depthwise(call: relax.Call, scope: Scope, image: Quantized) -> relax.Expr | None:
+    """Integers in floats, whose sums are exact where the filters are integers times one scale."""
+    attrs, scale = call.attrs, evaluated(image.scale, scope)
+    if image.zero is not None or scale is None or str(image.data.ty.dtype) != "uint8":
+        return None
+    wide = scope.emit(relax.op.astype(image.data, "float32"))
+    filters = scope.emit(relax.op.multiply(call.args[1], constant(scale.astype(np.float32).reshape(()))))
+    return relax.op.nn.conv2d(wide, filters, attrs.strides, attrs.padding, attrs.dilation, int(attrs.groups))
 
 
 def _filters(expr: relax.Expr, scope: Scope) -> tuple[Array, Array] | None:

@@ -127,6 +127,48 @@ def test_pairs_around_a_product(tmp_path: Path, left: str, right: str, point: in
     assert "cpu.matmul_packed" in agree(path, {"x": x}, steps=1)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("point", [0, 1])
+def test_a_network_of_convolutions(tmp_path: Path, dtype: str, point: int) -> None:
+    """3x3 with padding, depthwise, strided, of groups, a residual, a pool; a padding is the zero point, in bytes.
+
+    All scales are powers of 2, so that no float is rounded.
+    """
+    weights: dict[str, Any] = {"s": np.float32(2**-4), "z": np.array(ZEROS[dtype][point], dtype)}
+    nodes: list[Any] = []
+
+    def quantized(x: str) -> str:
+        nodes.append(node("QuantizeLinear", [x, "s", "z"], [f"{x}_q"]))
+        nodes.append(node("DequantizeLinear", [f"{x}_q", "s", "z"], [f"{x}_d"]))
+        return f"{x}_d"
+
+    def convolved(x: str, name: str, *shape: int, **attrs: Any) -> str:
+        drawn = np.random.default_rng([len(weights), *shape]).integers(-128, 128, shape)
+        weights.update({f"{name}_w": drawn.astype("int8"), f"{name}_z": np.zeros(shape[0], "int8")})
+        weights[f"{name}_s"] = (2.0 ** -(7 + np.arange(shape[0]) % 3)).astype("float32") / np.float32(
+            np.prod(shape[1:3])
+        )
+        weights[f"{name}_s"] = np.exp2(np.floor(np.log2(weights[f"{name}_s"]))).astype("float32")
+        weights[f"{name}_b"] = (drawn.reshape(shape[0], -1)[:, 0] * 2.0**-6).astype("float32")
+        nodes.append(node("DequantizeLinear", [f"{name}_w", f"{name}_s", f"{name}_z"], [f"{name}_v"], axis=0))
+        nodes.append(node("Conv", [x, f"{name}_v", f"{name}_b"], [name], **attrs))
+        return quantized(name)
+
+    around = [1, 1, 1, 1]
+    first = convolved(quantized("x"), "a", 32, 24, 3, 3, pads=around)
+    deep = convolved(first, "b", 32, 1, 3, 3, pads=around, group=32)
+    grouped = convolved(deep, "c", 64, 16, 3, 3, pads=around, group=2, strides=[2, 1])
+    side = convolved(first, "d", 64, 32, 1, 1, strides=[2, 1])
+    nodes += [node("Add", [grouped, side], ["e"]), node("Relu", ["e"], ["f"])]
+    nodes.append(node("MaxPool", [quantized("f")], ["g"], kernel_shape=[3, 3], strides=[2, 2], pads=around))
+    convolved(quantized("g"), "y", 20, 64, 1, 1)
+    outputs = [value("y_q", [1, 20, 4, 7], ONNX_TYPE[dtype])]
+    path = write(tmp_path, model(nodes, [value("x", [1, 24, 15, 13])], outputs, **weights))
+    x = np.random.default_rng(5).standard_normal((1, 24, 15, 13)).astype("float32") * 4
+    rules = agree(path, {"x": x})
+    assert {"cpu.conv2d_blocked", "cpu.depthwise_blocked"} <= set(rules)
+
+
 @pytest.mark.parametrize("left", ["int8", "uint8"])
 @pytest.mark.parametrize("groups", [1, 2])
 def test_quantized_convolutions(tmp_path: Path, left: str, groups: int) -> None:

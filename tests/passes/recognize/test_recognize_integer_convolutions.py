@@ -10,13 +10,14 @@ from tvm import relax
 from tvm.relax import op
 
 from schedules.cuda.gemm.compute import takes_bytes
+from schedules.hardware import cpu_of
 from service.lowering import schedule
 from service.lowering.target import resolve, to_tvm
 from service.passes import optimize
 from service.passes.common.constants import constant
 from service.passes.recognize.recognize_integer_convolutions import RecognizeIntegerConvolutions
 from service.request import CompileOptions
-from tests.passes.graphs import assert_unchanged, compute, graph
+from tests.passes.graphs import assert_unchanged, compute, graph, operators
 
 PASS = RecognizeIntegerConvolutions(takes_bytes)
 FILTERS = np.random.default_rng(0).integers(-128, 128, (8, 16, 3, 2)).astype("int8")
@@ -73,6 +74,49 @@ def test_convolutions_of_bytes_have_equal_numbers(zero: int, attrs: dict[str, An
 )
 def test_what_stays(build: Any) -> None:
     assert_unchanged(graph(build, x=("uint8", IMAGE.shape)), PASS)
+
+
+def on_cpu() -> RecognizeIntegerConvolutions:
+    return RecognizeIntegerConvolutions(lambda depth, filters: True, cpu_of(to_tvm(resolve("znver4"))))
+
+
+@pytest.mark.parametrize("zero", [0, 9])
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_on_a_cpu_images_are_padded_with_their_zero_point(zero: int, dtype: str) -> None:
+    """And signed bytes are made unsigned, for whose products there is an instruction."""
+
+    def build(x: Any) -> Any:
+        image = op.dequantize(x, number(0.1, "float32"), number(zero, dtype), axis=1, out_dtype="float32")
+        scales, zeros = constant(np.linspace(0.01, 0.02, 8).astype("float32")), constant(np.zeros(8, "int8"))
+        return op.nn.conv2d(image, op.dequantize(constant(FILTERS), scales, zeros, 0, "float32"), padding=(1, 0, 1, 1))
+
+    module = graph(build, x=(dtype, IMAGE.shape))
+    recognized = on_cpu()(module)
+    assert dtypes(recognized) == {"int32"}
+    data = IMAGE if dtype == "uint8" else (IMAGE.astype("int16") - 128).astype("int8")
+    (got,), (want,) = compute(recognized, data), compute(module, data)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize(("zero", "changes"), [(0, True), (9, False)])
+def test_on_a_cpu_depthwise_ones_read_bytes_into_floats(zero: int, changes: bool) -> None:
+    filters = FILTERS.reshape(-1, 1, 3, 2)[:16]
+    module = graph(lambda x: convolution(x, zero=zero, filters=filters, groups=16), x=("uint8", IMAGE.shape))
+    if not changes:
+        assert_unchanged(module, on_cpu())
+        return
+    recognized = on_cpu()(module)
+    assert dtypes(recognized) == {"float32"} and "astype" in operators(recognized)
+    (got,), (want,) = compute(recognized, IMAGE), compute(module, IMAGE)
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-4)
+
+
+def test_on_a_cpu_groups_fill_vectors_of_sums() -> None:
+    filters = np.random.default_rng(3).integers(-128, 128, (32, 16, 3, 3)).astype("int8")
+    module = graph(lambda x: convolution(x, filters=filters, groups=2), x=("uint8", (1, 32, 7, 6)))
+    assert dtypes(on_cpu()(module)) == {"int32"}
+    few = graph(lambda x: convolution(x, filters=FILTERS[:, :8], groups=2), x=("uint8", IMAGE.shape))
+    assert_unchanged(few, on_cpu())
 
 
 def test_a_quantized_block_is_one_kernel_on_the_tensor_cores() -> None:
