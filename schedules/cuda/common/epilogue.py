@@ -94,13 +94,14 @@ def _written(
             raise Unsupported("its epilogue reads the sums at other places than it writes")
         return True
 
-    fast = str(out.dtype) in LOW
-    if not fast and str(out.dtype) not in ("float32", *integers):
+    low = str(out.dtype) in LOW
+    fast = low or str(out.dtype) in BYTES
+    if not low and str(out.dtype) not in ("float32", *integers):
         raise Unsupported(f"its result is {out.dtype}")
     places = [(place, axes.extents, _place_text(axes))]
     writer = Writer(texts, column, inner, is_sum, fast=fast, places=places, pairs=pairs)
     value = tirx.BufferLoad(sums, indices) if out.same_as(sums) else _value_at(stores[out], indices)
-    if isinstance(value, tirx.Cast) and str(value.ty.dtype) == str(out.dtype) and fast:
+    if isinstance(value, tirx.Cast) and str(value.ty.dtype) == str(out.dtype) and low:
         value = value.value if str(value.value.ty.dtype) == "float32" else value  # the store rounds
     pair = pair_type(str(out.dtype))
     parameters = f"{pair_type(str(sums.dtype))} sums, int b, int m, int n, const Operands& operands"

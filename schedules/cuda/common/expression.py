@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
 from schedules.cuda.common.gelu import tanh_gelu
+from schedules.cuda.common.quantization import BYTES, Quantization, is_within, quantization_of
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
 from schedules.ir.types import Buffer, Expr, Size, Var
@@ -17,7 +18,6 @@ from schedules.ir.types import Buffer, Expr, Size, Var
 __all__ = ["BYTES", "C_TYPES", "LOW", "Pair", "Unsupported", "Writer"]
 
 LOW = ("float16", "bfloat16")
-BYTES = ("int8", "uint8")
 C_TYPES = {
     "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool", "int8": "signed char",
     "uint8": "unsigned char", "int32": "int", "int64": "long long",
@@ -32,7 +32,7 @@ _EXACT = {
     "tirx.floor": "floorf", "tirx.ceil": "ceilf", "tirx.nearbyint": "rintf",
 }  # fmt: skip
 _CHEAP = ("tirx.fabs", "tirx.floor", "tirx.ceil", "tirx.nearbyint")
-# Off by less than 1e-6, which a result of 16 bits does not show.
+# Off by less than 1e-6, which a result of 16 bits does not show, nor one in steps of a quantization.
 _FAST = {"tirx.exp": "exp_fast", "tirx.tanh": "tanh_fast", "tirx.erf": "erf_fast", "tirx.sigmoid": "sigmoid_fast"}
 
 
@@ -161,39 +161,48 @@ class Writer:
 
     def _cast(self, expr: Expr, side: Callable[[Pair], str]) -> str:
         to, source = str(expr.ty.dtype), str(expr.value.ty.dtype)
-        value = self._text(expr.value, side)
         if to not in C_TYPES or source not in C_TYPES:
             raise Unsupported(f"its epilogue casts {source} to {to}")
+        is_float = to in ("float32", *LOW)
         if source in ("float32", *LOW):
-            if to in BYTES and _is_within(expr.value, to):
-                return self._quantized(expr.value, side) or f"((int)({value}))"
-            if to not in ("float32", *LOW):
+            if to in BYTES and is_within(expr.value, to):
+                made = self._quantization(expr.value, to)
+                return self._call_of("quantized", made, side) if made else f"((int)({self._text(expr.value, side)}))"
+            if not is_float:
                 raise Unsupported(f"its epilogue casts {source} to {to}")
+            value = self._text(expr.value, side)
             return _rounded(value, to) if to != source else value
-        if to in ("float32", *LOW):
-            return _rounded(f"(float)({value})", to)
-        return f"({C_TYPES[to]})({value})"
+        if is_float and (steps := self._steps(expr.value, side)):
+            return _rounded(steps, to)
+        value = self._text(expr.value, side)
+        return _rounded(f"(float)({value})", to) if is_float else f"({C_TYPES[to]})({value})"
 
-    def _quantized(self, clamped: Expr, side: Callable[[Pair], str]) -> str:
-        """Text for `min(max(nearbyint(x / scale) + zero, low), high)` as `legalize_quantized` has it; '' for others.
+    def _steps(self, expr: Expr, side: Callable[[Pair], str]) -> str:
+        """Text for a byte less a zero point, as a float: what a dequantization multiplies; '' for others."""
+        if not isinstance(expr, tirx.Sub) or not all(isinstance(each, tirx.Cast) for each in (expr.a, expr.b)):
+            return ""
+        byte, zero = expr.a.value, expr.b.value
+        if str(byte.ty.dtype) not in BYTES or str(zero.ty.dtype) != str(byte.ty.dtype):
+            return ""
+        if tir.uses(zero, [self._column]):
+            return ""
+        behind = self._inner(byte) if isinstance(byte, TensorLoad) and not self._is_sum(byte) else byte
+        made = self._quantization(behind.value, str(byte.ty.dtype)) if isinstance(behind, tirx.Cast) else None
+        if made is not None and tir.same(made.zero, zero):
+            return self._call_of("quantized_steps", made, side)
+        return f"byte_less({self._text(byte, side)}, {self._text(zero, side)})"
 
-        The scale and the zero point are those of all columns: what a divisor costs is paid once.
-        """
-        total, low, high = clamped.a.a, clamped.a.b, clamped.b
-        if not isinstance(total, tirx.Add) or not isinstance(total.b, tirx.Cast):
-            return ""
-        rounded, zero = total.a, total.b.value
-        if getattr(getattr(rounded, "op", None), "name", "") != "tirx.nearbyint" or str(zero.ty.dtype) not in BYTES:
-            return ""
-        quotient = rounded.args[0]
-        if not isinstance(quotient, tirx.Div) or str(quotient.ty.dtype) != "float32":
-            return ""
-        if any(tir.uses(each, [self._column]) for each in (quotient.b, zero)):
-            return ""
+    def _quantization(self, expr: Expr, dtype: str) -> Quantization | None:
+        """A quantization with one scale and zero point for all columns: what a divisor costs is paid once."""
+        made = quantization_of(expr, dtype)
+        if made is None or any(tir.uses(each, [self._column]) for each in (made.scale, made.zero)):
+            return None
+        return made
+
+    def _call_of(self, function: str, made: Quantization, side: Callable[[Pair], str]) -> str:
         self.expensive = True
-        numbers = ", ".join(str(int(limit.value)) for limit in (low, high))
-        parts = [self._text(part, side) for part in (quotient.a, quotient.b, zero)]
-        return f"quantized({', '.join(parts)}, {numbers})"
+        parts = [self._text(part, side) for part in (made.value, made.scale, made.zero)]
+        return f"{function}({', '.join(parts)}, {made.low}, {made.high})"
 
     def _load(self, load: TensorLoad) -> Pair:
         indices = [tir.simplify(index) for index in load.indices]
@@ -240,8 +249,9 @@ class Writer:
         if not tir.uses(at, [self._column]):
             self.statements.append(f"const {kind} {name} = {load_one}({pointer}, {left});")
             return Pair(name, name)
-        if kind == "float" and self._pairs and self._is_even(at):
-            self.statements.append(f"const float2 {name} = load_pair<{C_TYPES[dtype]}>({pointer}, {left});")
+        if self._pairs and self._is_even(at) and dtype not in ("bool", "int64"):
+            load = "load_pair" if kind == "float" else "load_two"
+            self.statements.append(f"const auto {name} = {load}<{C_TYPES[dtype]}>({pointer}, {left});")
             return Pair(f"{name}.x", f"{name}.y")
         self.statements.append(
             f"const {kind} {name}x = {load_one}({pointer}, {left}), {name}y = {load_one}({pointer}, {right});"
@@ -282,16 +292,6 @@ def _held(dtype: str) -> str:
 
 def _rounded(text: str, dtype: str) -> str:
     return f"rounded<{C_TYPES[dtype]}>({text})" if dtype in LOW else text
-
-
-def _is_within(expr: Expr, dtype: str) -> bool:
-    """Whether `min(max(x, low), high)` keeps a value within `dtype`."""
-    if not isinstance(expr, tirx.Min) or not isinstance(expr.a, tirx.Max):
-        return False
-    low, high = expr.a.b, expr.b
-    if not isinstance(low, tirx.FloatImm) or not isinstance(high, tirx.FloatImm):
-        return False
-    return bool(tirx.min_value(dtype).value <= low.value and high.value <= tirx.max_value(dtype).value)
 
 
 def _constant(expr: Expr) -> str:

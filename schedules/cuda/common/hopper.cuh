@@ -227,6 +227,12 @@ template <class T> DEV float2 load_pair(const void* base, long long at) {
   const T* both = (const T*)&raw;
   return make_float2(widen(both[0]), widen(both[1]));
 }
+// Two neighbouring integers; `at` is even.
+template <class T> struct Two { T x, y; };
+template <class T> DEV Two<T> load_two(const void* base, long long at) {
+  typename Raw<sizeof(T)>::pair raw = *(const typename Raw<sizeof(T)>::pair*)((const T*)base + at);
+  return *(const Two<T>*)&raw;
+}
 // The same of what no kernel writes while this one reads it, said where the compiler cannot know.
 namespace constant {
 template <class T> DEV float load(const void* base, long long at) {
@@ -237,6 +243,10 @@ template <class T> DEV float2 load_pair(const void* base, long long at) {
   typename Raw<sizeof(T)>::pair raw = __ldg((const typename Raw<sizeof(T)>::pair*)((const T*)base + at));
   const T* both = (const T*)&raw;
   return make_float2(widen(both[0]), widen(both[1]));
+}
+template <class T> DEV Two<T> load_two(const void* base, long long at) {
+  typename Raw<sizeof(T)>::pair raw = __ldg((const typename Raw<sizeof(T)>::pair*)((const T*)base + at));
+  return *(const Two<T>*)&raw;
 }
 }  // namespace constant
 
@@ -266,13 +276,24 @@ DEV float gelu_fast(float x) {
 // computed once for many x. The quotient is rounded as IEEE has it, by a correctly rounded reciprocal and a remainder that
 // is exact (Markstein, IA-64 and Elementary Functions, 2000, 8.3); a power of two keeps both within the range. The limits
 // are whole numbers, so that the quotient may be clamped first; a sum with 1.5 * 2^23 has it rounded in its last bits.
-DEV int quantized(float x, float scale, int zero, int low, int high) {
+DEV float rounded_quotient(float x, float scale, int low, int high) {  // 1.5 * 2^23 more
   const float size = fabsf(scale), power = size < 1e-30f ? 0x1p64f : size > 1e30f ? 0x1p-64f : 1.f;
   const float by = scale * power, reciprocal = __frcp_rn(by), top = x * power, quotient = top * reciprocal;
   const float better = fmaf(fmaf(-quotient, by, top), reciprocal, quotient);
   const float exact = fabsf(quotient) < (size < INFINITY ? 1e30f : 0.f) ? better : quotient;
-  const float within = fminf(fmaxf(exact, (float)(low - zero)), (float)(high - zero));
-  return __float_as_int(within + 12582912.f) - 0x4b400000 + zero;
+  return fminf(fmaxf(exact, (float)low), (float)high) + 12582912.f;
+}
+DEV int quantized(float x, float scale, int zero, int low, int high) {
+  return __float_as_int(rounded_quotient(x, scale, low - zero, high - zero)) - 0x4b400000 + zero;
+}
+// The same less the zero point, as a float: what is dequantized at once.
+DEV float quantized_steps(float x, float scale, int zero, int low, int high) {
+  return rounded_quotient(x, scale, low - zero, high - zero) - 12582912.f;
+}
+// A byte less a zero point, as a float: the byte is put into the last bits of 2^23, as converting it takes longer.
+DEV float byte_less(unsigned char q, int zero) { return __int_as_float(0x4b000000 | q) - (8388608.f + zero); }
+DEV float byte_less(signed char q, int zero) {
+  return __int_as_float(0x4b000000 | (unsigned char)(q ^ 0x80)) - (8388736.f + zero);
 }
 // Division and remainder of integers that round down.
 template <class T> DEV T floor_div(T a, T b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }

@@ -87,7 +87,8 @@ def source(gemm: Gemm, tile: WarpTile, numbers: Mapping[str, int], copies: str) 
     lines.append(f"constexpr bool N_MAJOR = {str(gemm.n_major).lower()};\n")
     lines.append(f"typedef {C_TYPES[gemm.dtype]} In;\ntypedef {C_TYPES[str(gemm.out.dtype)]} Out;\n")
     lines.append("using namespace hopper;\nusing namespace ampere;\n")
-    lines.append("using constant::load;\nusing constant::load_pair;\n")  # loads may go before the stores of others
+    # Loads may go before the stores of others.
+    lines += [f"using constant::{name};\n" for name in ("load", "load_pair", "load_two")]
     tiles, shape, algorithm = (text_of("schedules.cuda.gemm", f"{name}.cuh") for name in ("tiles", "mma_tile", "mma"))
     text = "".join((*lines, gemm.epilogue, tiles, shape, copies, algorithm))
     instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))

@@ -99,7 +99,7 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     lines += [f"typedef {of} {name};\n" for name, of in types.items()]
     lines.append("using namespace hopper;\n")
     if tile.ahead:  # the compiler takes a prefetch for something that may write
-        lines.append("using constant::load;\nusing constant::load_pair;\n")
+        lines += [f"using constant::{name};\n" for name in ("load", "load_pair", "load_two")]
     parts = [*lines, gemm.epilogue, multiply(tile.columns, (gemm.dtype, str(gemm.b.dtype)), gemm.n_major), rows]
     parts += [text_of("schedules.cuda.gemm", name) for name in ("tiles.cuh", "kernel.cuh")]
     instructions = text_of("schedules.cuda.common", "hopper.cuh")

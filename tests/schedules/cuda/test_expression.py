@@ -57,3 +57,40 @@ def test_integers_are_computed_as_tir_has_them(expr: object, text: str) -> None:
     column = tirx.Var("n", "int32")
     writer = Writer({column: Pair("n", "(n + 1)")}, column, lambda load: None, lambda load: True, fast=False)
     assert writer.write(expr).x == text
+
+
+def _quantized(value: object, scale: object, zero: object) -> object:
+    """As `legalize_quantized` writes it."""
+    moved = tirx.nearbyint(value / scale) + zero.astype("float32")
+    low, high = (tirx.const(float(limit), "float32") for limit in (0, 255))
+    return tirx.Min(tirx.Max(moved, low), high).astype("uint8")
+
+
+@pytest.mark.parametrize("same_zero", [True, False])
+def test_what_is_dequantized_at_once_stays_a_float(same_zero: bool) -> None:
+    """Without the byte between: where both have one zero point."""
+    column, none = tirx.Var("n", "int32"), tirx.const(0, "int32")
+    sums, scale = tirx.decl_buffer((8,), "float32"), tirx.decl_buffer((1,), "float32")
+    stored, zero, other = (tirx.decl_buffer((size,), "uint8") for size in (8, 1, 1))
+
+    def inner(load: object) -> object | None:
+        if not load.source.same_as(stored):
+            return None
+        return _quantized(sums[load.indices[0]], scale[none], zero[none])
+
+    less = (zero if same_zero else other)[none]
+    steps = (stored[column].astype("int32") - less.astype("int32")).astype("float32")
+    is_sum = lambda load: load.source.same_as(sums)  # noqa: E731
+    writer = Writer({column: Pair("n", "(n + 1)")}, column, inner, is_sum, fast=False)
+    text = writer.write(steps * scale[none]).x
+    assert ("quantized_steps(sums.x" in text) is same_zero
+    assert ("byte_less(" in text) is not same_zero
+
+
+def test_neighbouring_bytes_are_loaded_at_once() -> None:
+    column, operand, zero = tirx.Var("n", "int32"), tirx.decl_buffer((8,), "int8"), tirx.decl_buffer((1,), "int8")
+    writer = Writer({column: Pair("n", "(n + 1)")}, column, lambda load: None, lambda load: False, fast=False)
+    steps = operand[column].astype("int32") - zero[tirx.const(0, "int32")].astype("int32")
+    found = writer.write(steps.astype("float32"))
+    assert any("load_two<signed char>(operands.p0, n)" in line for line in writer.statements)
+    assert found.x.startswith("byte_less(") and ".y" in found.y

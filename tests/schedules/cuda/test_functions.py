@@ -86,10 +86,17 @@ _QUANTIZED = """
 #include <string.h>
 #define DEV static inline
 static int __float_as_int(float x) { int bits; memcpy(&bits, &x, 4); return bits; }
+static float __int_as_float(int bits) { float x; memcpy(&x, &bits, 4); return x; }
 static float __frcp_rn(float x) { return 1.f / x; }
 %s
-extern "C" void run(const float* x, const float* scale, long count, int zero, int low, int high, int* out) {
+extern "C" void run(
+    const float* x, const float* scale, long count, int zero, int low, int high, int* out, float* steps) {
   for (long i = 0; i < count; i++) out[i] = quantized(x[i], scale[i], zero, low, high);
+  for (long i = 0; i < count; i++) steps[i] = quantized_steps(x[i], scale[i], zero, low, high);
+}
+extern "C" void less(const void* q, bool is_signed, int zero, float* out) {
+  for (int i = 0; i < 256; i++)
+    out[i] = is_signed ? byte_less(((const signed char*)q)[i], zero) : byte_less(((const unsigned char*)q)[i], zero);
 }
 """
 
@@ -98,20 +105,20 @@ extern "C" void run(const float* x, const float* scale, long count, int zero, in
 def quantized(tmp_path_factory):
     """The function of `hopper.cuh`, on the CPU."""
     text = text_of("schedules.cuda.common", "hopper.cuh")
-    body = re.search(r"DEV int quantized\(.*?\n\}\n", text, re.S)[0]
+    body = re.search(r"DEV float rounded_quotient\(.*?\n(?=// Division)", text, re.S)[0]
     library = tmp_path_factory.mktemp("quantized") / "quantized.so"
     command = ["g++", "-x", "c++", "-std=c++17", "-O2", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
     subprocess.run([*command, "-o", library, "-"], input=_QUANTIZED % body, text=True, check=True)
-    run = ctypes.CDLL(str(library)).run
-    run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, *[ctypes.c_int] * 3, ctypes.c_void_p]
+    return ctypes.CDLL(str(library))
 
-    def call(x, scale, zero, low, high):
-        x, scale = (np.ascontiguousarray(each, FLOAT) for each in (x, scale))
-        out = np.zeros(x.shape, np.int32)
-        run(x.ctypes.data, scale.ctypes.data, x.size, zero, low, high, out.ctypes.data)
-        return out
 
-    return call
+def quantize(quantized, x, scale, zero, low, high):
+    """What `quantized` and `quantized_steps` give."""
+    quantized.run.argtypes = [*[ctypes.c_void_p] * 2, ctypes.c_long, *[ctypes.c_int] * 3, *[ctypes.c_void_p] * 2]
+    x, scale = (np.ascontiguousarray(each, FLOAT) for each in (x, scale))
+    out, steps = np.zeros(x.shape, np.int32), np.zeros(x.shape, FLOAT)
+    quantized.run(x.ctypes.data, scale.ctypes.data, x.size, zero, low, high, out.ctypes.data, steps.ctypes.data)
+    return out, steps
 
 
 def numbers_and_scales(kind):
@@ -136,4 +143,16 @@ def test_a_quotient_is_quantized_as_a_division_would_have_it(quantized, kind, ze
     with np.errstate(all="ignore"):
         steps = np.rint(x / scale).astype(FLOAT) + FLOAT(zero)
     wanted = np.where(np.isnan(steps), low, np.clip(steps, low, high)).astype(np.int32)
-    np.testing.assert_array_equal(quantized(x, scale, zero, low, high), wanted)
+    found, steps_less_zero = quantize(quantized, x, scale, zero, low, high)
+    np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(steps_less_zero, (wanted - zero).astype(FLOAT))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("zero", [0, 100, 127])
+def test_a_byte_less_a_zero_point_is_exact(quantized, dtype, zero):
+    bytes_of = np.arange(256).astype(np.uint8).view(dtype)
+    out = np.zeros(256, FLOAT)
+    quantized.less.argtypes = [ctypes.c_void_p, ctypes.c_bool, ctypes.c_int, ctypes.c_void_p]
+    quantized.less(bytes_of.ctypes.data, dtype == "int8", zero, out.ctypes.data)
+    np.testing.assert_array_equal(out, bytes_of.astype(FLOAT) - zero)
