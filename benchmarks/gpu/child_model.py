@@ -139,9 +139,13 @@ def _refusal(got: list[Any], want: list[Any]) -> str:
 
 
 def _peak_bytes() -> Callable[[], int]:
-    """What says how much torch had allocated at once since now, beside what it has now."""
+    """What says how much torch had allocated at once since now, beside what it has now.
+
+    What cuBLAS works in is not counted as held: torch frees it for a CUDA graph, and allocates it anew.
+    """
     import torch
 
+    torch._C._cuda_clearCublasWorkspaces()
     held = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     return lambda: int(torch.cuda.max_memory_allocated() - held)
