@@ -46,6 +46,7 @@ from service.passes.report import OptimizeReport
 from service.passes.simplify.evaluate_constants import EvaluateConstants
 from service.passes.simplify.fold_batch_norm import FoldBatchNorm
 from service.passes.simplify.fold_constants import FoldConstants
+from service.passes.simplify.fold_quantization import FoldQuantization
 from service.passes.simplify.fold_scale import FoldScale
 from service.passes.simplify.keep_bytes import KeepBytes
 from service.passes.simplify.merge_equal_calls import MergeEqualCalls
@@ -108,7 +109,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         Phase("widen", 0, _widen(job)),
         # Inference only: quantized products before their weights are dequantized, constants into weights, chains into
         # single calls
-        Phase("simplify", 1, [*_cpu_bytes(job, cpu), *_simplify(), EvaluateConstants(), *_simplify()]),
+        Phase("simplify", 1, _cpu_simplify(job, cpu)),
         # The user's patterns, on the simplified model
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         # 16-bit operands of contractions, and values stored as their readers want them
@@ -220,12 +221,13 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
     ]
 
 
-def _cpu_bytes(job: Job, cpu: Cpu) -> list[Any]:
-    """Quantized products, while their weights are still quantized; convolutions where a layout for them is chosen."""
+def _cpu_simplify(job: Job, cpu: Cpu) -> list[Any]:
+    """Quantized products while their weights are still quantized; convolutions where a layout for them is chosen."""
+    twice = [*_simplify(), EvaluateConstants(), *_simplify()]
     if job.opt_level < 2 or not planning.convolves_bytes(cpu):
-        return [RecognizeIntegerProducts(cpu)]
-    takes = partial(planning.takes_channels, cpu=cpu)
-    return [KeepBytes(), RecognizeIntegerProducts(cpu), RecognizeIntegerConvolutions(takes, cpu)]
+        return [RecognizeIntegerProducts(cpu), *twice]
+    convolutions = RecognizeIntegerConvolutions(partial(planning.takes_channels, cpu=cpu), cpu)
+    return [KeepBytes(), RecognizeIntegerProducts(cpu), convolutions, *twice, FoldQuantization()]
 
 
 def _cuda_bytes(arch: str) -> list[Any]:

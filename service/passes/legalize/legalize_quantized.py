@@ -53,14 +53,14 @@ def _quantize_by_fma(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
         return _quantize(builder, call)
     low, high = (np.float32(int(bound.value) - zero) * np.float32(scale) for bound in _range(dtype))
     numbers = [np.float32(each) for each in (low, high, scale, np.float32(1) / np.float32(scale))]
+    numbers = numbers[:2] if scale == 1 else numbers
 
     def quantize(data: te.Tensor, *given: te.Tensor) -> te.Tensor:
-        (low, high, by, reciprocal), zeros = (each() for each in given[:4]), given[4:]
+        (low, high, *scales), zeros = [each() for each in given[: len(numbers)]], given[len(numbers) :]
 
         def element(*at: Any) -> Any:
             within = te.min(te.max(data(*at).astype("float32"), low), high)
-            near = within * reciprocal
-            quotient = _fma(_fma(-near, by, within), reciprocal, near)
+            quotient = _quotient(within, *scales) if scales else within
             steps = tirx.reinterpret("int32", quotient + tirx.const(_ROUNDS, "float32"))
             return sum((zero() for zero in zeros), steps).astype(dtype)
 
@@ -95,6 +95,11 @@ def _unless_zero(zero: float) -> list[relax.Constant]:
 def _known(expr: relax.Expr) -> float | None:
     """The number that a constant of one element is."""
     return float(array_of(expr).reshape(())) if is_tensor_constant(expr) and array_of(expr).size == 1 else None
+
+
+def _quotient(within: Any, by: Any, reciprocal: Any) -> Any:
+    near = within * reciprocal
+    return _fma(_fma(-near, by, within), reciprocal, near)
 
 
 def _fma(left: Any, right: Any, addend: Any) -> Any:
