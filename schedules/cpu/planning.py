@@ -55,8 +55,7 @@ __all__ = [
     "planned",
     "refusal",
     "space",
-    "takes_channels",
-    "takes_narrow",
+    "taken_at_once",
     "template",
 ]
 
@@ -199,9 +198,9 @@ def layout_of(plan: Plan) -> Plan:
     return Plan(plan.operator, plan.template, kept)
 
 
-def takes_narrow(plan: Plan) -> bool:
-    """Return whether its kernel multiplies the operands in their own dtypes, and widens none."""
-    return steps_of(plan.parameters) > 1
+def taken_at_once(plan: Plan) -> int:
+    """Return how many steps of the depth an instruction of its kernel takes; 1 where the operands are widened."""
+    return steps_of(plan.parameters)
 
 
 def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
@@ -216,8 +215,7 @@ def packed_shape(plan: Plan, shape: Sequence[int]) -> tuple[int, ...]:
     if plan.template == WINOGRAD.name:
         points, vectors = parameters["size"] + 2, parameters["vectors"]
         return blocks // vectors, points, points, depth * lanes, vectors * lanes
-    in_lanes = 1 if isinstance(op, Conv2d) and op.plain else lanes
-    dot = steps_of(parameters)
+    in_lanes, dot = _in_lanes(plan), steps_of(parameters)
     return blocks, -(-shape[1] // in_lanes), *shape[2:], in_lanes // dot, lanes, *([dot] if dot > 1 else [])
 
 
@@ -256,16 +254,17 @@ def multiplies_faster(cpu: Cpu, operands: tuple[str, str], depth: int, than: str
     return dot.rate > cpu.dot(than).rate
 
 
+def _in_lanes(plan: Plan) -> int:
+    """Channels of the image in the innermost axis of its blocks: those that an instruction takes where it has few."""
+    is_plain = isinstance(plan.operator, Conv2d) and plan.operator.plain
+    return steps_of(plan.parameters) if is_plain else plan.parameters["block"]
+
+
 def convolves_bytes(cpu: Cpu) -> bool:
     """Return whether convolutions of bytes take fewer cycles than those of floats."""
     (operands,) = (each[:2] for each in DIRECT.dtypes if not is_float(each[2]))
     total, floats = cpu.reference(operands).accumulate, cpu.reference(DIRECT.dtypes[0][0])
     return multiplies_faster(cpu, operands, cpu.lanes(total), floats.accumulate)
-
-
-def takes_channels(depth: int, filters: int, cpu: Cpu) -> bool:
-    """Return whether images of so many channels are convolved in blocks of them, and not as they come."""
-    return 2 * depth > cpu.lanes(DIRECT.dtypes[0][2])
 
 
 def pack(plan: Plan, weight: Array) -> Array:
@@ -277,6 +276,4 @@ def pack(plan: Plan, weight: Array) -> Array:
         return depthwise_compute.pack_weight(weight, lanes)
     if plan.template == WINOGRAD.name:
         return winograd_compute.transform_weight(weight, parameters["size"], lanes, parameters["vectors"])
-    return blocked_compute.pack_weight(
-        weight, 1 if isinstance(op, Conv2d) and op.plain else lanes, lanes, steps_of(parameters)
-    )
+    return blocked_compute.pack_weight(weight, _in_lanes(plan), lanes, steps_of(parameters))

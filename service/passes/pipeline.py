@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -226,7 +225,7 @@ def _cpu_simplify(job: Job, cpu: Cpu) -> list[Any]:
     twice = [*_simplify(), EvaluateConstants(), *_simplify()]
     if job.opt_level < 2 or not planning.convolves_bytes(cpu):
         return [RecognizeIntegerProducts(cpu), *twice]
-    convolutions = RecognizeIntegerConvolutions(partial(planning.takes_channels, cpu=cpu), cpu)
+    convolutions = RecognizeIntegerConvolutions(lambda depth, filters: True, cpu)
     return [KeepBytes(), RecognizeIntegerProducts(cpu), convolutions, *twice, FoldQuantization()]
 
 

@@ -123,7 +123,7 @@ def _gated(x: Any) -> Any:
 
 def _bytes(x: Any) -> Any:
     """A convolution of bytes with tails, summed in int32."""
-    weight = _constant(36, 33, 3, 2, dtype="int8")
+    weight = _constant(36, int(x.ty.shape[1]), 3, 2, dtype="int8")
     return R.nn.relu(R.nn.conv2d(x, weight, padding=(1, 0, 1, 1), strides=(2, 1), out_dtype="int32"))
 
 
@@ -189,6 +189,7 @@ CASES = [
     Case("3x5x13 by 31", "cpu.matmul_packed", _in_layouts(_dense(13, 31), (3, 5, 13)), PACKED),
     Case("network", "cpu.conv2d_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
     Case("bytes", "cpu.conv2d_blocked", _in_layouts(_bytes, (2, 33, 9, 14)), ("uint8",)),
+    Case("bytes of few channels", "cpu.conv2d_blocked", _in_layouts(_bytes, (1, 6, 15, 14)), ("uint8",)),
     Case("two images", "cpu.conv2d_blocked", _in_layouts(_strided, (2, 3, 17, 14)), _ONE),
     Case("network", "cpu.depthwise_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
     Case("network", "cpu.pooling", _in_layouts(_network, (1, 3, 45, 37)), _ONE),

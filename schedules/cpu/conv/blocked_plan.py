@@ -55,7 +55,7 @@ class Layout:
     @property
     def in_lanes(self) -> int:
         """Input channels in the innermost axis of the weights."""
-        return 1 if self.op.plain else self.lanes
+        return self.dot if self.op.plain else self.lanes
 
     @property
     def steps(self) -> int:
@@ -109,7 +109,7 @@ class Layout:
 
 def dot_of(op: Conv2d, cpu: Cpu) -> Dot | None:
     """Return the instruction that the convolution is made of; None if it is multiply-adds of widened operands."""
-    return None if op.plain else instruction(op.operands, op.accumulate, cpu.lanes(op.sum_bits), cpu)
+    return instruction(op.operands, op.accumulate, cpu.lanes(op.sum_bits), cpu)
 
 
 def _steps(op: Conv2d, cpu: Cpu) -> int:
@@ -171,7 +171,7 @@ def _tile_cost(op: Conv2d, tile: tuple[int, int, int], cpu: Cpu) -> tuple[float,
     """Cycles of a tile of all filters for each of its vectors and columns; on a tie more rows and more vectors win."""
     padded, rows, vectors = tile
     dot = dot_of(op, cpu)
-    steps = op.kernel[0] * op.kernel[1] * -(-op.channels // op.groups) / (1 if dot is None else dot.k)
+    steps = op.kernel[0] * op.kernel[1] * -(-op.channels // op.groups // (1 if dot is None else dot.k))
     cycles = steps * step_cycles(rows, vectors, cpu, dot) + cpu.costs.tile
     return padded * cycles / (rows * vectors), -rows, -vectors
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tvm import relax
 
 from schedules.cpu import planning
+from schedules.cpu.conv.blocked_compute import pack_channels
 from schedules.operators import Conv2d, Depthwise2d
 from service.passes.common.images import channels_of, ints, is_static_image, pair, sides
 from service.passes.common.rewrite import is_tensor_constant, static_shape
@@ -35,7 +37,7 @@ def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
     if not planning.is_blockable(op, images.cpu):
         return None
     filters, op = op.filters, op.in_blocks(images.lanes)
-    source = images.plain(data) if op.plain else images.pack(data)
+    source = _few_channels(images, op, data) if op.plain else images.pack(data)
     operands = [source]
     if source in images.gated and images.reads[data] == 1 and op.groups == 1:
         image, gate = images.gated[source]
@@ -43,6 +45,12 @@ def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
         if images.planner.plan(op).template == images.planner.plan(gated).template:
             op, operands = gated, [image, gate]
     return Blocked(_planned(images, op, array, *operands), filters)
+
+
+def _few_channels(images: BlockedImages, op: Conv2d, data: relax.Expr) -> relax.Expr:
+    """A first layer's image: as it comes, or in blocks of as many channels as an instruction takes."""
+    plain, lanes = images.plain(data), planning.taken_at_once(images.planner.plan(op))
+    return plain if lanes == 1 else images.te(partial(pack_channels, lanes=lanes), plain, name="pack_channels")
 
 
 def _depthwise(images: BlockedImages, op: Conv2d, weight: Any, data: relax.Expr) -> Blocked | None:

@@ -130,7 +130,7 @@ def test_pairs_around_a_product(tmp_path: Path, left: str, right: str, point: in
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
 @pytest.mark.parametrize("point", [0, 1])
 def test_a_network_of_convolutions(tmp_path: Path, dtype: str, point: int) -> None:
-    """3x3 with padding, depthwise, strided, of groups, a residual, a pool; a padding is the zero point, in bytes.
+    """Few channels, padding, depthwise, strides, groups, a residual, a pool; a padding is the zero point, in bytes.
 
     All scales are powers of 2, so that no float is rounded.
     """
@@ -155,7 +155,8 @@ def test_a_network_of_convolutions(tmp_path: Path, dtype: str, point: int) -> No
         return quantized(name)
 
     around = [1, 1, 1, 1]
-    first = convolved(quantized("x"), "a", 32, 24, 3, 3, pads=around)
+    stem = convolved(quantized("x"), "few", 24, 3, 3, 5, pads=[1, 2, 1, 2])
+    first = convolved(stem, "a", 32, 24, 3, 3, pads=around)
     deep = convolved(first, "b", 32, 1, 3, 3, pads=around, group=32)
     grouped = convolved(deep, "c", 64, 16, 3, 3, pads=around, group=2, strides=[2, 1])
     side = convolved(first, "d", 64, 32, 1, 1, strides=[2, 1])
@@ -163,8 +164,8 @@ def test_a_network_of_convolutions(tmp_path: Path, dtype: str, point: int) -> No
     nodes.append(node("MaxPool", [quantized("f")], ["g"], kernel_shape=[3, 3], strides=[2, 2], pads=around))
     convolved(quantized("g"), "y", 20, 64, 1, 1)
     outputs = [value("y_q", [1, 20, 4, 7], ONNX_TYPE[dtype])]
-    path = write(tmp_path, model(nodes, [value("x", [1, 24, 15, 13])], outputs, **weights))
-    x = np.random.default_rng(5).standard_normal((1, 24, 15, 13)).astype("float32") * 4
+    path = write(tmp_path, model(nodes, [value("x", [1, 3, 15, 13])], outputs, **weights))
+    x = np.random.default_rng(5).standard_normal((1, 3, 15, 13)).astype("float32") * 4
     rules = agree(path, {"x": x})
     assert {"cpu.conv2d_blocked", "cpu.depthwise_blocked"} <= set(rules)
 
