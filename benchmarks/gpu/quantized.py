@@ -1,8 +1,8 @@
 """Models that ONNX Runtime quantized, beside ours in fp16: `python -m benchmarks.gpu.quantized bert_unmasked:32 …`.
 
 On a GPU machine, with all of TVM, torch, onnx and onnxruntime. Each model is quantized (QDQ, uint8 activations, int8
-weights by channel; calibrated on its own inputs), compiled in int8 with the rest in fp16, and in fp16. Both are verified
-there, and then timed in turns. The models are compiled at the same time, each in a process of its own.
+weights by channel; calibrated on its own inputs), compiled in int8 with the rest in fp16, and in fp16. Both are
+verified there, and then timed in turns. The models are compiled at the same time, each in a process of its own.
 """
 
 from __future__ import annotations
