@@ -10,18 +10,22 @@ from tests import zoo
 
 __all__ = ["STANDARD", "Case", "parse"]
 
+_INT8 = "int8"
+
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One model at one size of its inputs. `model` is a family of tests/zoo, or the path of an ONNX file.
 
-    `batch` and `tokens` None are what the family has by itself: batch 1, and 128 tokens at full size.
+    `batch` and `tokens` None are what the family has by itself: batch 1, and 128 tokens at full size. `quantized`: by
+    ONNX Runtime's quantizer, to int8 (`benchmarks.peers.quantize`).
     """
 
     model: str
     batch: int | None = None
     tokens: int | None = None
     size: zoo.Size = "full"
+    quantized: bool = False
 
     @property
     def is_file(self) -> bool:
@@ -33,7 +37,8 @@ class Case:
         """What a table calls it: `gpt2,tokens=64`."""
         name = Path(self.model).stem if self.is_file else self.model
         sizes = (("batch", self.batch), ("tokens", self.tokens))
-        return ",".join([name, *(f"{word}={size}" for word, size in sizes if size is not None)])
+        words = [f"{word}={size}" for word, size in sizes if size is not None]
+        return ",".join([name, *words, *([_INT8] if self.quantized else [])])
 
     @property
     def key(self) -> str:
@@ -62,7 +67,7 @@ STANDARD = (
 
 
 def parse(text: str, *, batch: int | None = None, tokens: int | None = None, size: zoo.Size = "full") -> Case:
-    """`NAME[,batch=N][,tokens=N]` or the path of an ONNX file; the arguments are for what the text does not say.
+    """`NAME[,batch=N][,tokens=N][,int8]` or the path of an ONNX file; the arguments are for what the text does not say.
 
     ValueError for a family that the zoo has not, a file that is not there, and words that mean nothing.
     """
@@ -77,9 +82,12 @@ def parse(text: str, *, batch: int | None = None, tokens: int | None = None, siz
     if name not in zoo.FAMILIES | zoo.OTHERS:
         raise ValueError(f"there is no model {name!r}; there are {', '.join(zoo.FAMILIES | zoo.OTHERS)}")
     for word in words:
+        if word == _INT8:
+            case = replace(case, quantized=True)
+            continue
         found = re.fullmatch(r"(batch|tokens)=([1-9]\d{0,5})", word)
         if not found:
-            raise ValueError(f"{text}: {word!r} is not batch=N or tokens=N")
+            raise ValueError(f"{text}: {word!r} is not batch=N, tokens=N or int8")
         count = int(found[2])
         case = replace(case, batch=count) if found[1] == "batch" else replace(case, tokens=count)
     return case

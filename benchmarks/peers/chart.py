@@ -14,6 +14,7 @@ COLOURS = {
     "relaxc": "#c0392b",
     "relaxc-untuned": "#8fb3e8",
     "relaxc-other": "#e8a08f",
+    "relaxc-fp32": "#b7c9e2",
     "onnxruntime": "#2c7fb8",
     "openvino": "#41b6c4",
     "openvino-bf16": "#c7e9b4",

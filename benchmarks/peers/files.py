@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.cases import Case
+from benchmarks.peers.quantize import quantize
 from tests import zoo
 
-__all__ = ["Array", "arguments", "build", "code_digest", "export", "onnx_path", "read_inputs"]
+__all__ = ["Array", "arguments", "build", "code_digest", "export", "onnx_path", "plain_path", "read_inputs"]
 
 Array = np.ndarray[Any, Any]
 
@@ -20,6 +21,11 @@ Array = np.ndarray[Any, Any]
 def onnx_path(case: Case, folder: Path) -> Path:
     """Where the case's model is, as ONNX."""
     return Path(case.model) if case.is_file else folder / "model.onnx"
+
+
+def plain_path(case: Case, folder: Path) -> Path:
+    """Where the case's model in fp32 is, as ONNX: what a quantized one was made of."""
+    return folder / "fp32.onnx" if case.quantized else onnx_path(case, folder)
 
 
 def code_digest(artifact: Path) -> str:
@@ -58,8 +64,10 @@ def export(case: Case, folder: Path) -> None:
     else:
         model = build(case)
         zoo.write_onnx(model, folder / "exported.onnx")
-        (folder / "exported.onnx").rename(onnx_path(case, folder))
         inputs = {name: value.numpy() for name, value in _named_tensors(model).items()}
+        (folder / "exported.onnx").rename(plain_path(case, folder))
+        if case.quantized:
+            quantize(plain_path(case, folder), onnx_path(case, folder), inputs)
     np.savez(folder / "unnamed.npz", **inputs)  # type: ignore[arg-type]  # its **kwds are arrays
     (folder / "unnamed.npz").rename(folder / "inputs.npz")
 

@@ -7,12 +7,14 @@ import math
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from benchmarks.peers import memory, table
 from benchmarks.peers.__main__ import main
 from benchmarks.peers.cases import STANDARD, Case, parse
 from benchmarks.peers.chart import COLOURS, bars
+from benchmarks.peers.files import onnx_path, plain_path
 from benchmarks.peers.report import CaseReport, Ratio, Row, geomean, ratio_to_best, summarize
 from benchmarks.peers.rounds import Plan, measure
 from benchmarks.peers.runtimes import RUNTIMES, runtime
@@ -40,6 +42,7 @@ def report(case: str, ours: float, theirs: float, batched: bool = False) -> Case
         ("resnet50,batch=8", Case("resnet50", 8)),
         ("gpt2,tokens=64", Case("gpt2", None, 64)),
         ("bert,tokens=31,batch=3", Case("bert", 3, 31)),
+        ("resnet50,batch=2,int8", Case("resnet50", 2, quantized=True)),
     ],
 )
 def test_a_case_is_read(text: str, case: Case) -> None:
@@ -123,6 +126,15 @@ def test_every_runtime_has_what_a_worker_calls(name: str, monkeypatch: pytest.Mo
     assert all(callable(getattr(module, part)) for part in ("version", "supports", "prepare", "load"))
     assert module.supports(Case("mlp"))
     assert module.supports(Case("file.onnx")) is (name not in ("aotinductor", "torch"))
+
+
+@pytest.mark.slow
+def test_a_quantized_case_is_beside_what_it_was_made_of(tmp_path: Path) -> None:
+    case = Case("cnn", size="small", quantized=True)
+    found = measure(case, tmp_path, Plan(["relaxc", "relaxc-fp32", "onnxruntime"], 1, 1, 0.01))
+    assert [row.runtime for row in found.rows] == ["relaxc", "relaxc-fp32", "onnxruntime"]
+    kinds = {node.op_type for node in onnx.load(onnx_path(case, tmp_path)).graph.node}
+    assert "DequantizeLinear" in kinds and plain_path(case, tmp_path) != onnx_path(case, tmp_path)
 
 
 @pytest.mark.slow

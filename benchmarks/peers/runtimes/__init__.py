@@ -19,6 +19,7 @@ RUNTIMES = {
     "relaxc": "relaxc",
     "relaxc-untuned": "relaxc_untuned",
     "relaxc-other": "relaxc_other",
+    "relaxc-fp32": "relaxc_fp32",
     "onnxruntime": "onnx_runtime",
     "openvino": "open_vino",
     "openvino-bf16": "open_vino_bf16",

@@ -25,7 +25,7 @@ def version() -> str:
 
 def supports(case: Case) -> bool:
     """See Runtime."""
-    return not case.is_file
+    return not (case.is_file or case.quantized)
 
 
 def _package(folder: Path, threads: int) -> Path:

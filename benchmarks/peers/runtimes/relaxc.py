@@ -33,11 +33,16 @@ def prepare(case: Case, folder: Path, threads: int) -> Prepared:
     return prepare_with(case, folder, "relaxc.json", default_records=True)
 
 
-def prepare_with(case: Case, folder: Path, note: str, *, default_records: bool) -> Prepared:
-    """Compiles with or without the records that come with relaxc; `note` tells `load_from` where the artifact is."""
+def prepare_with(case: Case, folder: Path, note: str, *, default_records: bool, model: Path | None = None) -> Prepared:
+    """Compiles with or without the records that come with relaxc; `note` tells `load_from` where the artifact is.
+
+    `model` is the case's own unless another is given.
+    """
     import service
 
-    made = service.compile(onnx_path(case, folder), options=service.CompileOptions(default_records=default_records))
+    made = service.compile(
+        model or onnx_path(case, folder), options=service.CompileOptions(default_records=default_records)
+    )
     (folder / note).write_text(json.dumps(str(made.path)))
     stages, rows = made.build_record["stages"], made.manifest.schedule
     facts = {

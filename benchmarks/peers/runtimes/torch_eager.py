@@ -20,7 +20,7 @@ def version() -> str:
 
 def supports(case: Case) -> bool:
     """See Runtime."""
-    return not case.is_file
+    return not (case.is_file or case.quantized)
 
 
 def prepare(case: Case, folder: Path, threads: int) -> Prepared:
