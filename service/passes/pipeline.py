@@ -131,7 +131,7 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
         Phase("prepare", 0, _prepare()),
         # What lies between kernels as the model rounds it: memory is what bounds most of them
         Phase("widen", 0, _widen(job, stored=True)),
-        Phase("simplify", 1, [*_cuda_bytes(arch), *_simplify(), EvaluateConstants(), *_simplify()]),
+        Phase("simplify", 1, _cuda_simplify(arch)),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job, stored=True)),
         # Attention in one kernel; NHWC where the templates read it, or where a model came with the transposes for it
@@ -229,11 +229,13 @@ def _cpu_simplify(job: Job, cpu: Cpu) -> list[Any]:
     return [KeepBytes(), RecognizeIntegerProducts(cpu), convolutions, *twice, FoldQuantization()]
 
 
-def _cuda_bytes(arch: str) -> list[Any]:
-    """Quantized products, while their weights are still quantized: where there is a template for them."""
+def _cuda_simplify(arch: str) -> list[Any]:
+    """Quantized products, while their weights are still quantized, where there is a template for them."""
+    twice = [*_simplify(), EvaluateConstants(), *_simplify()]
     if arch != _HOPPER:
-        return []
-    return [RecognizeIntegerProducts(takes=takes_bytes), RecognizeIntegerConvolutions(takes_bytes)]
+        return twice
+    recognized = RecognizeIntegerProducts(takes=takes_bytes), RecognizeIntegerConvolutions(takes_bytes)
+    return [KeepBytes(moves=False), *recognized, *twice, FoldQuantization()]
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:

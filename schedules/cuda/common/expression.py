@@ -195,13 +195,14 @@ class Writer:
     def _quantization(self, expr: Expr, dtype: str) -> Quantization | None:
         """A quantization with one scale and zero point for all columns: what a divisor costs is paid once."""
         made = quantization_of(expr, dtype)
-        if made is None or any(tir.uses(each, [self._column]) for each in (made.scale, made.zero)):
+        if made is None or any(tir.uses(each, [self._column]) for each in (made.scale, made.zero) if each is not None):
             return None
         return made
 
     def _call_of(self, function: str, made: Quantization, side: Callable[[Pair], str]) -> str:
         self.expensive = True
-        parts = [self._text(part, side) for part in (made.value, made.scale, made.zero)]
+        given = (made.value, made.scale, made.zero) if made.scale is not None else (made.value, made.zero)
+        parts = [self._text(part, side) for part in given]
         return f"{function}({', '.join(parts)}, {made.low}, {made.high})"
 
     def _load(self, load: TensorLoad) -> Pair:

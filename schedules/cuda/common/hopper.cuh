@@ -286,7 +286,14 @@ DEV float rounded_quotient(float x, float scale, int low, int high) {  // 1.5 * 
 DEV int quantized(float x, float scale, int zero, int low, int high) {
   return __float_as_int(rounded_quotient(x, scale, low - zero, high - zero)) - 0x4b400000 + zero;
 }
+DEV int quantized(float x, int zero, int low, int high) {  // by a scale of 1
+  const float within = fminf(fmaxf(x, (float)(low - zero)), (float)(high - zero));
+  return __float_as_int(within + 12582912.f) - 0x4b400000 + zero;
+}
 // The same less the zero point, as a float: what is dequantized at once.
+DEV float quantized_steps(float x, int zero, int low, int high) {
+  return fminf(fmaxf(x, (float)(low - zero)), (float)(high - zero)) + 12582912.f - 12582912.f;
+}
 DEV float quantized_steps(float x, float scale, int zero, int low, int high) {
   return rounded_quotient(x, scale, low - zero, high - zero) - 12582912.f;
 }

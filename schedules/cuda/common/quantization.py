@@ -15,10 +15,10 @@ BYTES = ("int8", "uint8")
 
 @dataclass(frozen=True)
 class Quantization:
-    """`clamp(round(value / scale) + zero, low, high)`, halves to even."""
+    """`clamp(round(value / scale) + zero, low, high)`, halves to even; without a scale it is 1."""
 
     value: Expr
-    scale: Expr
+    scale: Expr | None
     zero: Expr
     low: int
     high: int
@@ -34,10 +34,12 @@ def quantization_of(expr: Expr, dtype: str) -> Quantization | None:
     rounded, zero = total.a, total.b.value
     if getattr(getattr(rounded, "op", None), "name", "") != "tirx.nearbyint" or str(zero.ty.dtype) not in BYTES:
         return None
-    quotient = rounded.args[0]
-    if not isinstance(quotient, tirx.Div) or str(quotient.ty.dtype) != "float32":
+    quotient, limits = rounded.args[0], (int(low.value), int(high.value))
+    if str(quotient.ty.dtype) != "float32":
         return None
-    return Quantization(quotient.a, quotient.b, zero, int(low.value), int(high.value))
+    if not isinstance(quotient, tirx.Div):
+        return Quantization(quotient, None, zero, *limits)
+    return Quantization(quotient.a, quotient.b, zero, *limits)
 
 
 def is_within(expr: Expr, dtype: str) -> bool:

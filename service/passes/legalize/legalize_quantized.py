@@ -27,17 +27,22 @@ and its low bits are that number's."""
 def _quantize(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axis, dtype = int(call.attrs.axis), str(call.attrs.out_dtype)
 
-    def quantize(data: te.Tensor, scale: te.Tensor, zero: te.Tensor) -> te.Tensor:
+    def quantize(data: te.Tensor, *given: te.Tensor) -> te.Tensor:
+        *scales, zero = given
         low, high = (tirx.const(float(bound.value), "float32") for bound in _range(dtype))
 
         def element(*at: Any) -> Any:
-            scaled = data(*at).astype("float32") / _at(scale, at, axis).astype("float32")
+            scaled = data(*at).astype("float32")
+            for scale in scales:
+                scaled = scaled / _at(scale, at, axis).astype("float32")
             moved = tirx.nearbyint(scaled) + _at(zero, at, axis).astype("float32")
             return te.min(te.max(moved, low), high).astype(dtype)  # the lowest for NaN
 
         return te.compute(data.shape, element, name="quantize")
 
-    return builder.call_te(quantize, *call.args, primfunc_name_hint="quantize")
+    data, scale, zero = call.args
+    scales = [] if _known(scale) == 1 else [scale]
+    return builder.call_te(quantize, data, *scales, zero, primfunc_name_hint="quantize")
 
 
 def _quantize_by_fma(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

@@ -13,6 +13,8 @@ from service.passes.precision.dtypes import BYTES
 
 __all__ = ["KeepBytes"]
 
+_MOVES = ("nn.max_pool2d", "reshape", "permute_dims")
+
 
 @tvm.transform.module_pass(opt_level=0, name="KeepBytes")
 class KeepBytes:
@@ -23,13 +25,16 @@ class KeepBytes:
         quantize(dequantize(q, s, z), s, z)       →   q
         quantize(relu(x), s, z), z the lowest     →   quantize(x, s, z)
 
-    One scale and one zero point for all elements. The numbers stay the same, to the bit.
+    One scale and one zero point for all elements. The numbers stay the same, to the bit. Without `moves` the first of these
+    stays: where kernels that write bytes, or read windows of them, are not to be had for every move.
     """
+
+    def __init__(self, *, moves: bool = True) -> None:
+        self.rules = {"quantize": _quantize, **(dict.fromkeys(_MOVES, _moved) if moves else {})}
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with its bytes kept; the same object if there is nothing to keep."""
-        rules = {"quantize": _quantize, **dict.fromkeys(("nn.max_pool2d", "reshape", "permute_dims"), _moved)}
-        return rewrite_calls(module, rules)
+        return rewrite_calls(module, self.rules)
 
 
 def _moved(call: relax.Call, scope: Scope) -> relax.Expr | None:

@@ -52,6 +52,11 @@ def test_another_scale_behind_a_move() -> None:
     np.testing.assert_array_equal(compute(kept, IMAGE)[0], compute(module, IMAGE)[0])
 
 
+def test_without_moves_only_quantizations_change() -> None:
+    pool = lambda x: op.nn.max_pool2d(dequantized(x), (2, 2), strides=(2, 2))  # noqa: E731
+    assert_unchanged(graph(lambda x: quantized(pool(x), scale=0.3), x=("uint8", IMAGE.shape)), KeepBytes(moves=False))
+
+
 def test_a_relu_that_the_quantization_does() -> None:
     module = graph(lambda x: quantized(op.nn.relu(x), zero=0), x=(1, 8))
     kept = KeepBytes()(module)

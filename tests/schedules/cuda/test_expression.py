@@ -61,7 +61,7 @@ def test_integers_are_computed_as_tir_has_them(expr: object, text: str) -> None:
 
 def _quantized(value: object, scale: object, zero: object) -> object:
     """As `legalize_quantized` writes it."""
-    moved = tirx.nearbyint(value / scale) + zero.astype("float32")
+    moved = tirx.nearbyint(value if scale is None else value / scale) + zero.astype("float32")
     low, high = (tirx.const(float(limit), "float32") for limit in (0, 255))
     return tirx.Min(tirx.Max(moved, low), high).astype("uint8")
 
@@ -85,6 +85,14 @@ def test_what_is_dequantized_at_once_stays_a_float(same_zero: bool) -> None:
     text = writer.write(steps * scale[none]).x
     assert ("quantized_steps(sums.x" in text) is same_zero
     assert ("byte_less(" in text) is not same_zero
+
+
+def test_a_scale_of_one_is_no_quotient() -> None:
+    column, sums = tirx.Var("n", "int32"), tirx.decl_buffer((8,), "float32")
+    zero = tirx.decl_buffer((1,), "uint8")[tirx.const(0, "int32")]
+    is_sum = lambda load: load.source.same_as(sums)  # noqa: E731
+    writer = Writer({column: Pair("n", "(n + 1)")}, column, lambda load: None, is_sum, fast=False)
+    assert writer.write(_quantized(sums[column], None, zero)).x == "quantized(sums.x, v0, 0, 255)"
 
 
 def test_neighbouring_bytes_are_loaded_at_once() -> None:

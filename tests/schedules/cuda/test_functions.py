@@ -94,6 +94,10 @@ extern "C" void run(
   for (long i = 0; i < count; i++) out[i] = quantized(x[i], scale[i], zero, low, high);
   for (long i = 0; i < count; i++) steps[i] = quantized_steps(x[i], scale[i], zero, low, high);
 }
+extern "C" void whole(const float* x, long count, int zero, int low, int high, int* out, float* steps) {
+  for (long i = 0; i < count; i++) out[i] = quantized(x[i], zero, low, high);
+  for (long i = 0; i < count; i++) steps[i] = quantized_steps(x[i], zero, low, high);
+}
 extern "C" void less(const void* q, bool is_signed, int zero, float* out) {
   for (int i = 0; i < 256; i++)
     out[i] = is_signed ? byte_less(((const signed char*)q)[i], zero) : byte_less(((const unsigned char*)q)[i], zero);
@@ -146,6 +150,22 @@ def test_a_quotient_is_quantized_as_a_division_would_have_it(quantized, kind, ze
     found, steps_less_zero = quantize(quantized, x, scale, zero, low, high)
     np.testing.assert_array_equal(found, wanted)
     np.testing.assert_array_equal(steps_less_zero, (wanted - zero).astype(FLOAT))
+
+
+@pytest.mark.parametrize(("zero", "low", "high"), [(3, 0, 255), (0, -128, 127), (255, 0, 255)])
+def test_a_scale_of_one_needs_no_quotient(quantized, zero, low, high):
+    quantized.whole.argtypes = [ctypes.c_void_p, ctypes.c_long, *[ctypes.c_int] * 3, *[ctypes.c_void_p] * 2]
+    drawn = [numbers_and_scales(kind)[0] for kind in ("any numbers", "special")]
+    x = np.concatenate([*drawn, np.arange(-600, 600, dtype=FLOAT) * FLOAT(0.5)])
+    with np.errstate(all="ignore"):
+        x = x * FLOAT(1)  # quiet NaNs, as arithmetic gives them
+    out, steps = np.zeros(x.shape, np.int32), np.zeros(x.shape, FLOAT)
+    quantized.whole(x.ctypes.data, x.size, zero, low, high, out.ctypes.data, steps.ctypes.data)
+    with np.errstate(all="ignore"):
+        moved = np.rint(x) + FLOAT(zero)
+    wanted = np.clip(np.where(np.isnan(moved), low, moved), low, high).astype(np.int32)
+    np.testing.assert_array_equal(out, wanted)
+    np.testing.assert_array_equal(steps, (wanted - zero).astype(FLOAT))
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8"])
