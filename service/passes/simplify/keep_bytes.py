@@ -25,8 +25,8 @@ class KeepBytes:
         quantize(dequantize(q, s, z), s, z)       →   q
         quantize(relu(x), s, z), z the lowest     →   quantize(x, s, z)
 
-    One scale and one zero point for all elements. The numbers stay the same, to the bit. Without `moves` the first of these
-    stays: where kernels that write bytes, or read windows of them, are not to be had for every move.
+    One scale and one zero point for all elements. The numbers stay the same, to the bit. Without `moves` the first of
+    these stays: where kernels that write bytes, or read windows of them, are not to be had for every move.
     """
 
     def __init__(self, *, moves: bool = True) -> None:
