@@ -148,6 +148,13 @@ class Settings(BaseSettings):
         SecretStr(""),
         "Database of the service: sqlite:////FILE or postgresql://…; empty is service.sqlite3 in the cache folder.",
     )
+    database_connections: int = _setting(
+        0,
+        "Connections to PostgreSQL that one process has at most, beside one by which it hears of others; 0 is 16 for a "
+        "server, and for a worker 2 and one more for each four jobs that it runs at once.",
+        unit="connections",
+        ge=0,
+    )
     blobs_url: str = _setting(
         "",
         "Where models, records and logs are kept: a folder, or s3://BUCKET/PREFIX, which mirrors artifacts too; empty "

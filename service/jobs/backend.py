@@ -16,6 +16,7 @@ from service.jobs.blobs.mirrored import open_blobs
 from service.jobs.database import jobs, owners
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
+from service.jobs.database.signals import ENDED, EVENTS, QUEUE, Signals
 from service.jobs.disks import Disks
 from service.jobs.job import State
 from service.jobs.objects.allowance import Allowance
@@ -55,6 +56,8 @@ __all__ = ["Backend", "Counts", "slots_of"]
 
 _BEATS_A_LEASE = 4
 _SWEEP_S, _RELIEF_S, _PLACEMENT_S = 600.0, 5.0, 2.0
+_HEARD_POLL_S = 5.0
+_SERVER_CONNECTIONS, _WORKER_CONNECTIONS, _SLOTS_A_CONNECTION = 16, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +102,14 @@ class Backend:
             self.workspace = on_failure.enter_context(Workspace(root / "jobs"))
             self.pool, self.bound = Pool(), bound_of_settings()
             self.pool.groups = None if self.bound.groups is None else self.bound.groups.base
-            self.database = Database(database_url or url_of_settings(root))
+            slots = slots_of(role, workers, tune_workers)
+            connections = values.database_connections or _connections(role, sum(slots.values()))
+            self.database = Database(database_url or url_of_settings(root), connections)
             on_failure.callback(self.database.close)
             chosen = values.blobs_url if blobs_url is None else blobs_url
             self.blobs = open_blobs(chosen, root / "blobs", values.s3_endpoint_url or None)
             on_failure.callback(self.blobs.close)
             self.role, self.machine = role, machine or _machine()
-            slots = slots_of(role, workers, tune_workers)
             self.fleet = Fleet(self.database)
             about = {"role": role, "slots": slots[False], "tune_slots": slots[True]}
             described = None if self.machine is None else self.machine.to_dict()
@@ -148,7 +152,8 @@ class Backend:
 
     def _start(self, kinds: Kinds, slots: dict[bool, int], queue_max: int) -> None:
         """The threads: from here on jobs run."""
-        self._hub = Hub(self.database)
+        self._signals = Signals(self.database, self._heard)
+        self._hub = Hub(self.database, self._poll_s)
         is_server = self.role is Role.SERVER
         self._webhooks = Webhooks(self.database, self._webhook_secret, threads=WEBHOOK_THREADS if is_server else 0)
         self._executor = Executor(self.database, kinds, self._told_of_end)
@@ -162,6 +167,7 @@ class Backend:
             self.disks.short,
             anything if self.machine is None else Accepting(self.machine),
             tunes_alone=_tunes_alone(self.role),
+            poll_s=self._poll_s,
         )
         submission = Submission(
             self.database,
@@ -223,7 +229,7 @@ class Backend:
     def place(self) -> None:
         """Tell jobs that nobody can take what they wait for; it is done every two seconds anyway."""
         for id in self.placement():
-            self._hub.notify(id)
+            self._tell(id)
             self._webhooks.wake()
 
     def _relieve(self) -> None:
@@ -257,6 +263,7 @@ class Backend:
             periodic.close()
         self._periodic = []
         self._webhooks.close()
+        self._signals.close()
         try:
             self._keeper.close()
         except ServiceError:  # the database has gone: the next server sees that our folder is held by nobody
@@ -273,8 +280,8 @@ class Backend:
         self.close()
 
     def _begin(self, job: JobRow, memory_bytes: int) -> Running:
-        self._hub.notify(job.id)
-        return Running(job, memory_bytes, self.database, self.blobs, self._hub.notify, self._watch, self._is_shared)
+        self._tell(job.id)
+        return Running(job, memory_bytes, self.database, self.blobs, self._tell, self._watch, self._is_shared)
 
     def _is_shared(self) -> bool:
         return len(self.fleet.every()) > 1
@@ -283,15 +290,43 @@ class Backend:
         for watch in self.watchers:
             watch(job, data)
 
+    def _tell(self, job: str) -> None:
+        """It has told something."""
+        self._hub.notify(job)
+        self._signals.tell(EVENTS, job)
+
+    def _heard(self, topic: str, ids: tuple[str, ...]) -> None:
+        """Another process has changed something."""
+        if topic == QUEUE:
+            self._scheduler.wake()
+        if topic in (QUEUE, ENDED):
+            self._webhooks.wake()
+        for id in ids:
+            self._hub.notify(id)
+
+    def _poll_s(self) -> float | None:
+        """How often to look at what others may have changed; None is as often as where nobody tells of it."""
+        return _HEARD_POLL_S if self._signals.is_heard else None
+
     def _changed(self) -> None:
         self._scheduler.wake()
         self._webhooks.wake()
+        self._signals.tell(QUEUE)
 
     def _told_of_end(self, job: JobRow) -> None:
-        self._hub.notify(job.id)
+        self._tell(job.id)
         self._webhooks.wake()
+        self._signals.tell(QUEUE if self._something_waits() else ENDED)
         if job.kind is JobKind.TUNE:
             settle(self.database, self.records, job.id)
+
+    def _something_waits(self) -> bool:
+        """As for its owner's turn, for an equal request that runs, or as what has ended is queued again."""
+        try:
+            with self.database.read() as connection:
+                return bool(jobs.waiting_needs(connection))
+        except ServiceError:
+            return True
 
     def _recover(self) -> None:
         if self._keeper.recover():
@@ -327,3 +362,8 @@ def slots_of(role: Role, workers: int | None, tune_workers: int | None) -> dict[
 def _tunes_alone(role: Role) -> bool:
     asked = settings().tune_alone
     return role is Role.WORKER if asked is None else asked
+
+
+def _connections(role: Role, slots: int) -> int:
+    """A transaction takes milliseconds: a server has many callers at once, a worker few threads."""
+    return _SERVER_CONNECTIONS if role is Role.SERVER else _WORKER_CONNECTIONS + slots // _SLOTS_A_CONNECTION

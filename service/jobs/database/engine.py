@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy import event
@@ -20,6 +20,9 @@ from sqlalchemy.sql.functions import FunctionElement
 from service.config import settings
 from service.errors import InvalidOption, ServiceError
 from service.jobs.database.migrate import migrate
+
+if TYPE_CHECKING:
+    import psycopg
 
 __all__ = ["Database", "is_no_answer", "now", "url_of_settings"]
 
@@ -71,10 +74,10 @@ def _now(element: now, compiler: SQLCompiler, **_: Any) -> str:
 class Database:
     """Connections to one database. Every method may be called from any thread, and by several servers at once."""
 
-    def __init__(self, url: str | URL) -> None:
-        """Opens it and brings its tables up to date. Raise InvalidOption for a URL that it cannot use, ServiceError
-        when there is no answer."""
-        self.engine = _engine(url)
+    def __init__(self, url: str | URL, connections: int | None = None) -> None:
+        """Opens it, with so many connections at most, and brings its tables up to date. Raise InvalidOption for a URL
+        that it cannot use, ServiceError when there is no answer."""
+        self.engine = _engine(url, connections or 2 * _POOL)
         self.is_sqlite = self.engine.dialect.name == "sqlite"
         # Each SELECT of PostgreSQL's READ COMMITTED sees a moment of its own: a row, and then the files of no row.
         self._one_moment = {} if self.is_sqlite else {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
@@ -114,6 +117,20 @@ class Database:
                 yield connection
         except _FAILURES as error:
             raise unavailable(error) from error
+
+    @contextmanager
+    def listening(self) -> Iterator[psycopg.Connection[Any]]:
+        """Open a connection to PostgreSQL that is none of the pool's, for who listens. Raise psycopg.Error.
+
+        What it sends need not outlive a crash: nobody waits for the disk.
+        """
+        import psycopg
+
+        arguments, options = self.engine.dialect.create_connect_args(self.engine.url)
+        settled = {**options, **_postgres_arguments(self.engine.url)}
+        with psycopg.connect(*arguments, **settled, autocommit=True) as connection:
+            connection.execute("SET synchronous_commit = off")
+            yield connection
 
     def lock(self, connection: Connection, name: int) -> None:
         """Until this transaction ends, only one holds `name`: SQLite's `begin` already sees to that."""
@@ -205,7 +222,7 @@ def unavailable(error: Exception) -> ServiceError:
     )
 
 
-def _engine(url: str | URL) -> Engine:
+def _engine(url: str | URL, connections: int) -> Engine:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
@@ -213,23 +230,32 @@ def _engine(url: str | URL) -> Engine:
     if parsed.get_backend_name() == "sqlite":
         return _sqlite(parsed)
     if parsed.get_backend_name() == "postgresql":
-        return _postgres(parsed)
+        return _postgres(parsed, connections)
     found = parsed.get_backend_name()
     raise InvalidOption(f"RELAXC_DATABASE_URL names {found!r}; there are sqlite and postgresql", option="database_url")
 
 
-def _postgres(url: URL) -> Engine:
-    """What the URL itself says of timeouts holds over ours."""
-    options = " ".join([_POSTGRES_OPTIONS, *_texts(url.query.get("options"))])
-    defaults = {name: value for name, value in _POSTGRES.items() if name not in url.query}
+def _postgres(url: URL, connections: int) -> Engine:
     return sa.create_engine(
-        url.set(drivername="postgresql+psycopg"),
-        pool_size=_POOL,
-        max_overflow=_POOL,
+        url.set(drivername="postgresql+psycopg").difference_update_query(["prepare_threshold"]),
+        pool_size=connections,
+        max_overflow=0,
         pool_timeout=_POOL_WAIT_S,
         pool_pre_ping=True,
-        connect_args={**defaults, "options": options},
+        connect_args={**_postgres_arguments(url), **_prepared(url)},
     )
+
+
+def _prepared(url: URL) -> dict[str, int | None]:
+    """What the URL says of prepared statements: `none` is for a pooler that lends connections for a transaction."""
+    asked = "".join(_texts(url.query.get("prepare_threshold")))
+    return {"prepare_threshold": int(asked) if asked.isdigit() else None} if asked else {}
+
+
+def _postgres_arguments(url: URL) -> dict[str, str]:
+    """What the URL itself says of timeouts holds over ours."""
+    options = " ".join([_POSTGRES_OPTIONS, *_texts(url.query.get("options"))])
+    return {name: value for name, value in _POSTGRES.items() if name not in url.query} | {"options": options}
 
 
 def _texts(values: str | tuple[str, ...] | None) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Events as they come, for any number of listeners: the database is asked once for each job that somebody follows.
 
-What this server writes is told to the hub at once; what other servers of the same database write is seen by polling.
+What this server writes is told to the hub at once; what others of the same database write is told by PostgreSQL, or
+seen by polling.
 """
 
 from __future__ import annotations
@@ -66,8 +67,10 @@ class Subscription:
 class Hub:
     """A thread that reads the events of the jobs that are followed, and wakes who follows them."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, poll_s: Callable[[], float | None] = lambda: None) -> None:
+        """`poll_s` says how seldom it may poll, None where nobody tells it what others write."""
         self._database = database
+        self._asked_poll_s = poll_s
         self._stories: dict[str, _Story] = {}
         self._changed: set[str] = set()
         self._number = 0
@@ -124,13 +127,14 @@ class Hub:
     def _work(self) -> None:
         polled = 0.0
         while not self.stopped:
+            poll_s = self._asked_poll_s() or _POLL_S
             with self._condition:
                 if not self._changed:
-                    self._condition.wait(_POLL_S if self._stories else None)
+                    self._condition.wait(poll_s if self._stories else None)
                 changed, self._changed = self._changed, set()
                 known = {job: story.known for job, story in self._stories.items()}
             try:
-                if time.monotonic() - polled >= _POLL_S and known:
+                if time.monotonic() - polled >= poll_s and known:
                     polled = time.monotonic()
                     changed |= self._grown(known)
                 for job in changed & known.keys():

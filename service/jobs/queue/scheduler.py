@@ -65,9 +65,11 @@ class Scheduler:
         short: Callable[[], str] = lambda: "",
         accepts: Accepts = anything,
         tunes_alone: bool = False,
+        poll_s: Callable[[], float | None] = lambda: None,
     ) -> None:
         """Nothing is started while `short` gives a reason, and nothing but what this machine `accepts`.
 
+        `poll_s` says how seldom it may look at what others have changed, None where nobody tells it.
         Where it `tunes_alone`, nothing else runs beside a tuning, whose times it would change.
         """
         self._database = database
@@ -79,6 +81,7 @@ class Scheduler:
         self._short = short
         self._accepts = accepts
         self._tunes_alone = tunes_alone
+        self._asked_poll_s = poll_s
         self._tuned_last = False
         self._running: dict[Claim, tuple[Running, threading.Thread]] = {}
         self._condition = threading.Condition()
@@ -139,15 +142,16 @@ class Scheduler:
 
     def _work(self) -> None:
         while True:
+            poll_s = self._asked_poll_s() or _POLL_S
             with self._condition:
                 if not self._woken and not self._stopped:
-                    self._condition.wait(_FLUSH_S if self._running else _POLL_S)
+                    self._condition.wait(_FLUSH_S if self._running else poll_s)
                 if self._stopped:
                     return
                 woken, self._woken = self._woken, False
             try:
                 self._flush()
-                if woken or time.monotonic() - self._polled >= _POLL_S:
+                if woken or time.monotonic() - self._polled >= poll_s:
                     self._polled = time.monotonic()
                     self._end_unwanted()
                     self._start_waiting()
@@ -182,9 +186,12 @@ class Scheduler:
     def _start_waiting(self) -> None:
         if time.monotonic() < self._pausing_until:
             return
+        free = [lane for lane in self._slots if self._count(lane) < self._slots[lane]]
+        if not free:
+            return
         with self._database.read() as connection:
             accepted = self._accepts(connection)
-        if not any(accepted[lane] for lane in self._slots if self._count(lane) < self._slots[lane]):
+        if not any(accepted[lane] for lane in free):
             return
         if why := self._short():
             _LOG.warning("no job is started: %s", why)

@@ -115,3 +115,19 @@ def test_a_server_that_is_alone_refuses_what_it_cannot_run(open_backend: OpenBac
     assert "CPU feature avx512f" in refused.value.fields["missing"]
     job = alone.jobs.submit(ANN, JobRequest(JobKind.COMPILE, model=model, target="x86-64-v4")).job
     assert end_of(alone, ANN, job.id).state is State.SUCCEEDED
+
+
+def test_over_postgresql_nobody_needs_to_look_again_and_again(
+    apart: Open, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job is begun, followed and cancelled by processes that look by themselves once in an hour."""
+    if database_url.startswith("sqlite"):
+        pytest.skip("SQLite tells nobody anything")
+    monkeypatch.setattr("service.jobs.backend._HEARD_POLL_S", 3600.0)
+    server, worker = apart("server", workers=0), apart("worker", role=Role.WORKER)
+    wait_for(lambda: server._signals.is_heard and worker._signals.is_heard)
+    for _ in range(3):
+        id = server.jobs.submit(ANN, asks(server, "sleep")).job.id
+        until(State.RUNNING, server, id)
+        server.jobs.cancel(ANN, id)
+        assert end_of(server, ANN, id).state is State.CANCELLED
