@@ -44,6 +44,8 @@ class StageProgress:
             self._stage(event["stage"], event["state"], event.get("seconds", 0.0))
         elif kind == "progress" and self.task is not None:
             self.display.update(self.task, completed=event["done"], total=event["total"])
+        elif kind == "waits" and event["missing"]:
+            self._line(f"it waits for a worker with {', '.join(event['missing'])}")
         elif kind == "log" and event.get("level") in ("warning", "error"):
             self._line(f"{event['level']}: {event['message']}")
 

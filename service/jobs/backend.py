@@ -189,6 +189,7 @@ class Backend:
             Periodic("relief", _RELIEF_S, self._relieve),
             *([Periodic("placement", _PLACEMENT_S, self.place)] if is_server else []),
         ]
+        self._signals.start()
         self._scheduler.start()
 
     @property

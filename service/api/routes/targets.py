@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from service.api.owners import Reader
+from service.api.routes.backend import backend_of
 from service.api.schemas import Target, Targets
-from service.lowering.target import listed, missing_features
+from service.lowering.target import tags
 
 __all__ = ["router"]
 
@@ -14,7 +15,8 @@ router = APIRouter(prefix="/v1", tags=["targets"])
 
 
 @router.get("/targets", summary="Every named target")
-def targets(_: Reader) -> Targets:
-    """Return the server's own machine first: `auto` is its CPU, `auto-gpu` its GPU if it has one."""
-    rows = [Target(target=name, **spec.to_dict(), missing=missing_features(spec)) for name, spec in listed()]
-    return Targets(targets=rows)
+def targets(request: Request, _: Reader) -> Targets:
+    """Return first what `auto` and `auto-gpu` mean, where all workers mean the same by it; `missing` is of them."""
+    fleet = backend_of(request).fleet
+    found = fleet.own_targets() + [(tag.name, tag) for tag in tags()]
+    return Targets(targets=[Target(target=name, **spec.to_dict(), missing=fleet.lacks(spec)) for name, spec in found])

@@ -15,7 +15,19 @@ from service.jobs.database.engine import now
 from service.jobs.database.tables import instances, jobs
 from service.jobs.job import Claim
 
-__all__ = ["beat", "bury", "dead", "every", "forget", "heard", "ids", "is_registered", "register", "suspicious"]
+__all__ = [
+    "beat",
+    "bury",
+    "dead",
+    "every",
+    "forget",
+    "heard",
+    "ids",
+    "is_registered",
+    "register",
+    "suspicious",
+    "workers_of",
+]
 
 
 def register(connection: Connection, id: str, place: str, workspace: str, **about: Any) -> None:
@@ -83,6 +95,12 @@ def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandon
         for row in rows
         if row.id != me and (row.silent > lease_s or (row.place == place and is_abandoned(row.workspace)))
     ]
+
+
+def workers_of(connection: Connection, ids: Collection[str]) -> dict[str, str]:
+    """Return those of these that are workers, and the hosts that they run on."""
+    mine = sa.select(instances.c.id, instances.c.host).where(instances.c.id.in_(ids), instances.c.role == "worker")
+    return {row.id: row.host for row in connection.execute(mine)}
 
 
 def bury(connection: Connection, ids: Collection[str]) -> list[Claim]:

@@ -144,9 +144,8 @@ class Signals:
 
     def _send(self, connection: psycopg.Connection[Any], words: Iterable[dict[str, Any]]) -> None:
         for word in words:
-            connection.execute(
-                "SELECT pg_notify(%s, %s)", (_CHANNEL, json.dumps([self._name, next(iter(word.items()))]))
-            )
+            text = json.dumps([self._name, next(iter(word.items()))])
+            connection.execute("SELECT pg_notify(%s, %s)", (_CHANNEL, text))
 
     def _take(self, payload: str) -> None:
         try:

@@ -15,6 +15,7 @@ from typing import Any
 from service.errors import RelaxcError
 from service.jobs.database import instances, transitions
 from service.jobs.database.engine import Database
+from service.jobs.objects.noted import by_command
 from service.process.workspace import Workspace
 
 __all__ = ["RECOVERY_LOCK", "Keeper", "Periodic"]
@@ -74,6 +75,8 @@ class Keeper:
     def _register(self) -> None:
         with self._database.begin() as connection:
             instances.register(connection, self.id, self._place, self._workspace.name, **self._about)
+            if self._about.get("role") == "worker":  # whoever has the database's credentials may add one
+                by_command(connection, "worker", self.id, {})
 
     def beat(self) -> None:
         """Say that this server lives; one that others have given up comes back, without the jobs it had."""
@@ -92,6 +95,8 @@ class Keeper:
             self._database.lock(connection, RECOVERY_LOCK)
             gone = instances.dead(connection, self.id, self._place, self._lease_s, self._is_abandoned)
             heard = instances.heard(connection)
+            for id, host in instances.workers_of(connection, gone).items():
+                by_command(connection, "worker died", id, {"worker_host": host})
             claims = instances.bury(connection, gone)
             found = [job for claim in claims if (job := transitions.recover(connection, claim, heard)) is not None]
         for job in found:

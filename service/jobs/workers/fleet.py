@@ -143,6 +143,14 @@ class Fleet:
         meant = _each_once(each.target if word == "auto" else each.gpu_target for each in machines)
         return meant[0] if len(meant) == 1 else None
 
+    def own_targets(self) -> list[tuple[str, TargetSpec]]:
+        """Return what `auto` and `auto-gpu` mean where that is one thing, and then each of the workers' own by name."""
+        machines = [each.machine for each in self.takers(JobKind.COMPILE) if each.machine is not None]
+        lists = _each_once(each.target for each in machines), _each_once(each.gpu_target for each in machines)
+        alike = [(word, found[0]) for word, found in zip(("auto", "auto-gpu"), lists, strict=True) if len(found) == 1]
+        names = [(target.name, target) for found in lists if len(found) > 1 for target in found]
+        return [*alike, *names]
+
     def lacks(self, target: TargetSpec) -> list[str]:
         """Return what the machine lacks that will compile for this target, to verify it: nothing where one can."""
         machines = [each.machine for each in self.takers(JobKind.COMPILE) if each.machine is not None]

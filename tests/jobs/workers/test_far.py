@@ -11,12 +11,14 @@ import pytest
 from service.config import settings
 from service.errors import NoWorker
 from service.jobs.backend import Backend
-from service.jobs.database.rows import JobKind, JobRequest
+from service.jobs.database import instances
+from service.jobs.database.rows import AuditFilter, JobKind, JobRequest
 from service.jobs.job import State
 from service.jobs.workers.fleet import Role
 from service.request import CompileOptions
 from tests.jobs.conftest import OpenBackend
 from tests.jobs.queue.test_desk import ANN, asks, end_of, log_of, until, upload
+from tests.jobs.stepped import OpenStepped
 from tests.jobs.workers.kinds import HASWELL, HOPPER, ZEN
 from tests.s3 import BUCKET, CREDENTIALS, running_s3
 from tests.waiting import until as wait_for
@@ -131,3 +133,15 @@ def test_over_postgresql_nobody_needs_to_look_again_and_again(
         until(State.RUNNING, server, id)
         server.jobs.cancel(ANN, id)
         assert end_of(server, ANN, id).state is State.CANCELLED
+
+
+def test_that_a_worker_came_and_died_is_in_the_audit_log(servers: OpenStepped) -> None:
+    server, worker = servers("server"), servers("worker")
+    with server.database.begin() as connection:
+        instances.forget(connection, worker.id)
+    worker._keeper._about = {**worker._keeper._about, "role": Role.WORKER}
+    worker._keeper._register()
+    server.bury_others()
+    came, died = reversed(server.audit.page(AuditFilter()).rows)
+    assert (came.action, died.action) == ("relaxc worker", "relaxc worker died")
+    assert came.object == died.object == worker.id
