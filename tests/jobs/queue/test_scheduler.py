@@ -32,7 +32,16 @@ GIB = 1 << 30
 class Workers:
     """Runs jobs that end when `finish` names them, or when they are cancelled."""
 
-    def __init__(self, database: Database, blobs: Blobs, compiles: int, tunes: int, limit_bytes: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        blobs: Blobs,
+        compiles: int,
+        tunes: int,
+        limit_bytes: int,
+        *,
+        tunes_alone: bool = False,
+    ) -> None:
         self.database = database
         self._gone = Database(f"sqlite:///{blobs.local.root}/gone/service.sqlite3")
         self._gone.close()
@@ -47,7 +56,7 @@ class Workers:
         executor = Executor(database, self._work, lambda id: None)
         self.budget = Budget(limit_bytes)
         slots = {False: compiles, True: tunes}
-        self.scheduler = Scheduler(database, "me", slots, self.budget, self._begin, executor)
+        self.scheduler = Scheduler(database, "me", slots, self.budget, self._begin, executor, tunes_alone=tunes_alone)
         with database.begin() as connection:
             instances.register(connection, "me", "here", "folder")
         self.scheduler.start()
@@ -91,9 +100,9 @@ Open = Callable[..., Workers]
 def workers(database: Database, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
     opened: list[Workers] = []
 
-    def make(compiles: int = 1, tunes: int = 1, limit_bytes: int = 8 * GIB) -> Workers:
+    def make(compiles: int = 1, tunes: int = 1, limit_bytes: int = 8 * GIB, *, tunes_alone: bool = False) -> Workers:
         blobs = Blobs(LocalBlobs(tmp_path_factory.mktemp("blobs")))
-        opened.append(Workers(database, blobs, compiles, tunes, limit_bytes))
+        opened.append(Workers(database, blobs, compiles, tunes, limit_bytes, tunes_alone=tunes_alone))
         return opened[-1]
 
     yield make
@@ -120,6 +129,28 @@ def test_a_job_that_meets_a_database_that_is_gone_is_queued_again(workers: Open,
     pool.finish(job)
     row = pool.until(job, State.SUCCEEDED)
     assert (row.attempts, row.epoch, pool.cut_off) == (1, 2, 0)
+
+
+def test_a_tuning_that_runs_alone_has_its_turn_among_compiles_that_never_end(workers: Open, database: Database) -> None:
+    """Nothing is beside it: it waits for those that run, no other begins meanwhile, and they go on by turns."""
+    compiles = [put(database) for _ in range(4)]
+    tunings = [put(database, kind=JobKind.TUNE) for _ in range(2)]
+    pool = workers(compiles=2, tunes=2, tunes_alone=True)
+    for first, then in ((tunings[0], compiles[:2]), (tunings[1], compiles[2:])):
+        pool.until(first, State.RUNNING)
+        time.sleep(0.3)
+        assert all(find(database, job.id).state is State.QUEUED for job in then)
+        pool.finish(first)
+        for job in then:
+            pool.until(job, State.RUNNING)
+        if first is tunings[0]:
+            pool.finish(then[0])
+            pool.until(then[0], State.SUCCEEDED)
+            time.sleep(0.3)
+            assert find(database, tunings[1].id).state is State.QUEUED
+            assert find(database, compiles[2].id).state is State.QUEUED
+        for job in then:
+            pool.finish(job)
 
 
 def test_two_large_jobs_do_not_run_together(workers: Open, database: Database) -> None:
