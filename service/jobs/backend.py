@@ -13,7 +13,7 @@ from service.artifact.store import Store
 from service.config import settings
 from service.errors import InvalidTarget, ServiceError
 from service.jobs.blobs.mirrored import open_blobs
-from service.jobs.database import jobs, owners
+from service.jobs.database import instances, jobs, owners
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.signals import ENDED, EVENTS, QUEUE, Signals
@@ -285,7 +285,9 @@ class Backend:
         return Running(job, memory_bytes, self.database, self.blobs, self._tell, self._watch, self._is_shared)
 
     def _is_shared(self) -> bool:
-        return len(self.fleet.every()) > 1
+        """Whether another process may be asked for the log of a job that runs here."""
+        with self.database.read() as connection:
+            return instances.any_other(connection, self.id)
 
     def _watch(self, job: JobRow, data: dict[str, Any]) -> None:
         for watch in self.watchers:

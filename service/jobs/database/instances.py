@@ -16,6 +16,7 @@ from service.jobs.database.tables import instances, jobs
 from service.jobs.job import Claim
 
 __all__ = [
+    "any_other",
     "beat",
     "bury",
     "dead",
@@ -95,6 +96,11 @@ def dead(connection: Connection, me: str, place: str, lease_s: float, is_abandon
         for row in rows
         if row.id != me and (row.silent > lease_s or (row.place == place and is_abandoned(row.workspace)))
     ]
+
+
+def any_other(connection: Connection, me: str) -> bool:
+    """Return whether there is another than this one."""
+    return connection.scalar(sa.select(sa.literal(1)).where(instances.c.id != me).limit(1)) is not None
 
 
 def workers_of(connection: Connection, ids: Collection[str]) -> dict[str, str]:
