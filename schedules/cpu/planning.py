@@ -262,9 +262,8 @@ def _in_lanes(plan: Plan) -> int:
 
 def convolves_bytes(cpu: Cpu) -> bool:
     """Return whether convolutions of bytes take fewer cycles than those of floats."""
-    (operands,) = (each[:2] for each in DIRECT.dtypes if not is_float(each[2]))
-    total, floats = cpu.reference(operands).accumulate, cpu.reference(DIRECT.dtypes[0][0])
-    return multiplies_faster(cpu, operands, cpu.lanes(total), floats.accumulate)
+    (floats, *_), *others = DIRECT.dtypes
+    return any(multiplies_faster(cpu, (left, right), cpu.lanes(total), floats) for left, right, total in others)
 
 
 def pack(plan: Plan, weight: Array) -> Array:

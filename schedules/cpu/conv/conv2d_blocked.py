@@ -44,7 +44,7 @@ class Conv2dBlocked(Planned[Conv2d]):
     version = 5
     layout = ("block", "flat", "padded", STEPS)
     computes = Conv2d
-    dtypes = (("float32", "float32", "float32"), ("uint8", "int8", "int32"))
+    dtypes = (("float32", "float32", "float32"), ("uint8", "int8", "int32"), ("int8", "int8", "int32"))
 
     def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""

@@ -46,8 +46,9 @@ class RecognizeIntegerProducts:
     MatMulInteger. The integers are exact; the floats of the first were rounded once a product, and now once a sum.
     On `cpu` the first is done only where products of bytes are faster than those of floats, which have their weights
     dequantized at compile time; without one it is done. Where its instruction takes uint8 by int8 alone, an int8 A is
-    shifted to uint8, and its zero point too. `takes` says of a product's depth and columns whether there is
-    a template for it, which is for static sizes: others stay in floats. Without it there is one for all.
+    shifted to uint8, and its zero point too; the reverse where it takes int8 alone. `takes` says of a product's depth
+    and columns whether there is a template for it, which is for static sizes: others stay in floats. Without it there
+    is one for all.
     """
 
     def __init__(self, cpu: Cpu | None = None, takes: Callable[[int, int], bool] | None = None) -> None:
@@ -97,33 +98,35 @@ def _product(
 
 def multiplied_faster(cpu: Cpu, depth: int) -> bool:
     """Return whether products of bytes with sums of `depth` are faster on a CPU than those of floats."""
-    return planning.multiplies_faster(cpu, ("uint8", "int8"), depth, "float32")
+    return any(planning.multiplies_faster(cpu, (dtype, "int8"), depth, "float32") for dtype in BYTES)
 
 
 def readable(left: Quantized, depth: int, cpu: Cpu, scope: Scope) -> Quantized:
-    """Return the operand in bytes that an instruction of the CPU takes: unsigned where it has none for signed ones."""
-    is_signed = str(left.data.ty.dtype) == "int8"
-    if not is_signed or planning.has_instruction(cpu, ("int8", "int8"), depth):
+    """Return the operand in bytes that an instruction of the CPU takes: unsigned for signed ones, or the reverse."""
+    dtype = str(left.data.ty.dtype)
+    other = next(each for each in BYTES if each != dtype)
+    taken = {each: planning.has_instruction(cpu, (each, "int8"), depth) for each in BYTES}
+    if taken[dtype] or not taken[other]:
         return left
-    if not planning.has_instruction(cpu, ("uint8", "int8"), depth):
-        return left
-    zero = constant(np.int32(128))
-    if left.zero is not None:
-        known = evaluated(left.zero, scope)
-        moved = relax.op.add(left.zero, zero) if known is None else constant(known + np.int32(128))
-        zero = moved if known is not None else scope.emit(moved)
-    return Quantized(_unsigned(left.data, scope), zero, left.scale)
+    by = 128 if other == "uint8" else -128
+    known = np.int32(0) if left.zero is None else evaluated(left.zero, scope)
+    if known is not None:
+        total = known + np.int32(by)
+        zero = constant(total) if total.any() else None
+    else:
+        zero = scope.emit(relax.op.add(left.zero, constant(np.int32(by))))
+    return Quantized(_shifted(left.data, by, other, scope), zero, left.scale)
 
 
-def _unsigned(data: relax.Expr, scope: Scope) -> relax.Expr:
-    """The int8 bytes and 128, in uint8: quantized so, where they are quantized to one known zero point."""
+def _shifted(data: relax.Expr, by: int, dtype: str, scope: Scope) -> relax.Expr:
+    """The bytes and `by`, in the other dtype: quantized so, where they are quantized to one known zero point."""
     call = scope.call(data, "relax.quantize")
     zero = evaluated(call.args[2], scope) if call is not None else None
     if call is not None and zero is not None and zero.dtype.kind in "iu":
-        moved = constant((zero.astype(np.int32) + 128).astype(np.uint8))
-        return scope.emit(relax.op.quantize(call.args[0], call.args[1], moved, int(call.attrs.axis), "uint8"))
-    wide = scope.emit(relax.op.add(scope.emit(relax.op.astype(data, "int16")), constant(np.int16(128))))
-    return scope.emit(relax.op.astype(wide, "uint8"))
+        moved = constant((zero.astype(np.int32) + by).astype(dtype))
+        return scope.emit(relax.op.quantize(call.args[0], call.args[1], moved, int(call.attrs.axis), dtype))
+    wide = scope.emit(relax.op.add(scope.emit(relax.op.astype(data, "int16")), constant(np.int16(by))))
+    return scope.emit(relax.op.astype(wide, dtype))
 
 
 def _sum(left: Quantized, weights: Array, scope: Scope) -> relax.Expr:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tvm
 from tvm import relax
 from tvm.relax import op
 
@@ -161,3 +162,17 @@ def test_signed_bytes_become_unsigned_where_the_instruction_takes_those(zero: in
     want = ((data - zero) @ weights.astype(int)) * (np.float32(0.1) * np.float32(0.1))
     given = ((data - zero) * 0.1).astype("float32") if is_quantized else data.astype("int8")
     np.testing.assert_allclose(compute(recognized, given)[0], want, rtol=1e-6)
+
+
+def test_unsigned_bytes_become_signed_where_the_instruction_takes_those() -> None:
+    """Arm's SDOT, before USDOT."""
+    target = tvm.target.Target(
+        {"kind": "llvm", "mtriple": "aarch64-linux-gnu", "mcpu": "neoverse-n1", "mattr": ["+neon", "+dotprod"]}
+    )
+    weights = (WEIGHTS - 128).astype("int8")
+    module = graph(lambda x: pairs(x, weights), x=("uint8", (4, 24)))
+    recognized = RecognizeIntegerProducts(cpu_of(target))(module)
+    assert "dequantize" not in operators(recognized) and 'dtype="int8"' in recognized.script()
+    data = np.random.default_rng(1).integers(0, 256, (4, 24)).astype("uint8")
+    want = ((data.astype(int) - 7) @ weights.astype(int)) * 0.05
+    np.testing.assert_allclose(compute(recognized, data)[0], want, rtol=1e-6)

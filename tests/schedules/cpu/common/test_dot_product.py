@@ -18,7 +18,6 @@ from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 
 pipeline.register()
-BYTES = {"operands": ("uint8", "int8"), "accumulate": "int32", "out": "int32"}
 NARROW = json.dumps({"kind": "llvm", "mcpu": "znver4", "vector_bits": 256})
 
 
@@ -60,16 +59,39 @@ def test_the_code_is_made_of_instructions(target: str, register: str) -> None:
     assert op.k == tile["depth"] * tile[STEPS]
 
 
+@pytest.mark.parametrize(
+    ("mcpu", "features", "operands", "name"),
+    [
+        ("alderlake", ["+avx2", "+fma", "+avxvnni"], ("uint8", "int8"), "vpdpbusd"),
+        ("neoverse-n1", ["+neon", "+dotprod"], ("int8", "int8"), "sdot"),
+        ("neoverse-v1", ["+neon", "+dotprod", "+i8mm"], ("uint8", "int8"), "usdot"),
+    ],
+)
+def test_code_for_cpus_that_none_of_us_has(
+    mcpu: str, features: list[str], operands: tuple[str, str], name: str
+) -> None:
+    described = {"kind": "llvm", "mcpu": mcpu, "mattr": features, "num-cores": 4}
+    arm = {"mtriple": "aarch64-linux-gnu"} if "neoverse" in mcpu else {}
+    target = tvm.target.Target({**described, **arm})
+    func, _ = product(m=24, n=96, k=64, cpu=cpu_of(target), operands=operands)
+    made = MatmulPacked().apply(func, target)
+    assert isinstance(made, Schedule)
+    code = tvm.compile(made.func, target, tir_pipeline=pipeline.NAME).mod.inspect_source("asm")
+    assert code.count(name) >= made.parameters["rows"] * made.parameters["vectors"]
+
+
 def test_a_cpu_without_the_instruction_declines_its_plan() -> None:
     func, _ = product(m=24, n=96, k=64, cpu=row("znver4"))
     found = MatmulPacked().apply(func, to_tvm(resolve("x86-64-v4")))
     assert isinstance(found, Declined) and "no instruction" in found.reason
 
 
-def product(*, cpu: Cpu, **sizes: int) -> tuple[tvm.tirx.PrimFunc, Matmul]:
+def product(
+    *, cpu: Cpu, operands: tuple[str, str] = ("uint8", "int8"), **sizes: int
+) -> tuple[tvm.tirx.PrimFunc, Matmul]:
     """The PrimFunc of a product of bytes by its default plan."""
-    op = Matmul(**sizes, **BYTES)
+    op = Matmul(**sizes, operands=operands, accumulate="int32", out="int32")
     plan = planning.plan_matmul(op, cpu)
-    a = te.placeholder((op.m, op.k), "uint8", "a")
-    b = te.placeholder(planning.packed_shape(plan, (op.k, op.n)), "int8", "b")
+    a = te.placeholder((op.m, op.k), operands[0], "a")
+    b = te.placeholder(planning.packed_shape(plan, (op.k, op.n)), operands[1], "b")
     return te.create_prim_func([a, b, planning.computation(plan)(a, b)]), op
