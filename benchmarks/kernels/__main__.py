@@ -15,6 +15,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,9 @@ from rich.table import Table
 from benchmarks.kernels.cases import FAMILIES, Case, cases
 from benchmarks.kernels.compiled import Compiled, compile_op
 from benchmarks.kernels.timing import Row, measure
+from schedules.hardware import cpu_of
 from service.dump import Dump, DumpFolder, no_dump
+from service.lowering.target import resolve, to_tvm
 from service.runtime.peak import Peak, peak
 from service.runtime.threads import default_threads
 
@@ -54,11 +57,25 @@ def run(case: Case, peaks: list[Peak], seconds: float, dump: Dump = no_dump) -> 
     """The case compiled, compared with torch, and timed. AssertionError where its numbers are wrong."""
     rng = np.random.default_rng(0)
     inputs, weights = (
-        [rng.standard_normal(shape, dtype=np.float32) for shape in shapes] for shapes in (case.inputs, case.weights)
+        [_drawn(rng, shape, dtype) for shape in shapes]
+        for shapes, dtype in zip((case.inputs, case.weights), case.operands, strict=True)
     )
     compiled = compile_op(case.relax, inputs, weights, dump=dump)
     _check(case, compiled, [*inputs, *weights])
-    return [row for one in peaks for row in measure(case, compiled, one, seconds=seconds)]
+    return [row for one in peaks for row in measure(case, compiled, _peak_of(case, one), seconds=seconds)]
+
+
+def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    if dtype == "float32":
+        return rng.standard_normal(shape, dtype=np.float32)
+    limits = np.iinfo(dtype)
+    return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
+
+
+def _peak_of(case: Case, found: Peak) -> Peak:
+    """The measured peak of float32, times how much more the operands' instruction does in a cycle."""
+    cpu = cpu_of(to_tvm(resolve("auto")))
+    return replace(found, gflops=found.gflops * cpu.dot(case.operands).rate / cpu.dot("float32").rate)
 
 
 def _check(case: Case, compiled: Compiled, arrays: list[np.ndarray]) -> None:

@@ -12,7 +12,7 @@ __all__ = ["FAMILIES", "Case", "cases"]
 
 @dataclass(frozen=True)
 class Case:
-    """One operator at one size, in fp32.
+    """One operator at one size, in fp32 unless `operands` says of what its inputs and its weights are.
 
     `inputs` and `weights` are shapes; `relax` and `torch` make the result of both. `flops` counts a multiply-add as
     two, and convolutions as direct ones; None where bytes bound in any case. Kernels with `before` in their names make
@@ -27,6 +27,7 @@ class Case:
     torch: Callable[..., Any]
     flops: int | None = None
     before: str = ""
+    operands: tuple[str, str] = ("float32", "float32")
 
 
 def cases(families: Sequence[str] = ()) -> list[Case]:
@@ -68,6 +69,24 @@ def _gemm(family: str, m: int, k: int, n: int) -> Case:
         lambda x, w, b: x @ w + b,
         2 * m * k * n,
     )
+
+
+def _gemms_of_bytes() -> list[Case]:
+    """`x @ w` of uint8 and int8, summed in int32."""
+
+    def case(m: int, k: int, n: int) -> Case:
+        return Case(
+            "gemm_int8",
+            f"{m}x{k}x{n}",
+            ((m, k),),
+            ((k, n),),
+            lambda x, w: _op().matmul(x, w, out_dtype="int32"),
+            lambda x, w: (x.double() @ w.double()).int(),
+            2 * m * k * n,
+            operands=("uint8", "int8"),
+        )
+
+    return [case(*size) for size in ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (1024, 1024, 1024))]
 
 
 # (input channels, output channels, kernel, stride, height of the input): every distinct one of ResNet-50.
@@ -267,6 +286,7 @@ FAMILIES: dict[str, Callable[[], list[Case]]] = {
     "gemm": _gemms,
     "conv": _convs,
     "depthwise": _depthwise,
+    "gemm_int8": _gemms_of_bytes,
     "gemv": _gemvs,
     "attention": _attention,
     "softmax": _softmax,
