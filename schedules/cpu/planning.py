@@ -53,6 +53,7 @@ __all__ = [
     "plan_conv2d",
     "plan_matmul",
     "planned",
+    "pool2d_dtypes",
     "refusal",
     "space",
     "taken_at_once",
@@ -230,6 +231,14 @@ def matmul_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
 def conv2d_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
     """Return the dtypes of a convolution as `matmul_dtypes` does those of a product."""
     return _dtypes(DIRECT, left, right, out)
+
+
+def pool2d_dtypes(dtype: str, reduce: str) -> dict[str, Any] | None:
+    """Return the dtypes of a pool as `Pool2d` names them: floats, and bytes of which the maximum is taken."""
+    accumulate = next((each[1] for each in WINDOWS.dtypes if each[0] == dtype), None)
+    if accumulate is None or not (is_float(dtype) or reduce == "max"):
+        return None
+    return {"operands": (dtype,), "accumulate": accumulate, "out": dtype}
 
 
 def _dtypes(rule: Planned[Any], left: str, right: str, out: str) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ from functools import partial
 from tvm import relax, topi
 
 from schedules.cpu.conv.blocked_compute import pad
+from schedules.ir.dtypes import is_float
 from service.passes.common.images import (
     BINARY,
     ZERO_KEEPING_UNARY,
@@ -88,7 +89,7 @@ def _take(images: BlockedImages, call: relax.Call) -> Blocked | None:
 
 def _resize(images: BlockedImages, call: relax.Call) -> Blocked | None:
     data = call.args[0]
-    if data not in images.blocked or not is_static_image(call):
+    if data not in images.blocked or not is_static_image(call) or not is_float(str(data.ty.dtype)):
         return None
     function = bilinear(call.attrs, ints(list(call.ty.shape)[2:], 2), images.lanes)
     found = images.blocked[data]

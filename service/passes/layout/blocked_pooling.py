@@ -8,6 +8,7 @@ from typing import Any
 from tvm import relax
 
 from schedules.cpu import planning
+from schedules.ir.dtypes import is_float
 from schedules.operators import Pool2d
 from service.passes.common.images import ints, pair, sides
 from service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
@@ -55,13 +56,16 @@ def _over_pixels(images: BlockedImages, call: relax.Call, *, reduce: str) -> Blo
 
 
 def _windows(images: BlockedImages, data: relax.Expr, **geometry: Any) -> Blocked | None:
-    if data not in images.blocked:
+    dtypes = planning.pool2d_dtypes(str(data.ty.dtype), geometry["reduce"])
+    if data not in images.blocked or dtypes is None:
         return None
-    op = Pool2d(epilogue=images.epilogue, **images.sizes(data), **geometry)
+    op = Pool2d(epilogue=images.epilogue, **images.sizes(data), **geometry, **dtypes)
     return _planned(images, op, data, _OUT_FUSABLE)
 
 
-def _image(images: BlockedImages, data: relax.Expr, reduce: str) -> Blocked:
+def _image(images: BlockedImages, data: relax.Expr, reduce: str) -> Blocked | None:
+    if not is_float(str(data.ty.dtype)):
+        return None
     op = Pool2d(reduce=reduce, whole=True, kernel=pair(list(data.ty.shape)[2:]), **images.sizes(data))
     return _planned(images, op, data, _OPAQUE)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from tvm import relax
 
@@ -47,3 +50,25 @@ def test_the_maximum_of_an_image() -> None:
     changed, _ = blocked(module)
     assert operators(changed)[-2:] == ["max_image", "unpack_channels"]
     same(module, changed, *inputs((3, 12, 6, 7)))
+
+
+@pytest.mark.parametrize(
+    ("build", "stays"),
+    [
+        (lambda q: R.nn.max_pool2d(q, (3, 3), strides=(2, 2), padding=(1, 1, 1, 1)), True),
+        (lambda q: R.max(q, [2, 3], keepdims=True), False),
+    ],
+    ids=["windows", "an image"],
+)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+def test_maxima_of_bytes(build: Any, stays: bool, dtype: str) -> None:
+    """Windows of a blocked image stay blocked; what has no kernel for bytes is given the plain image."""
+
+    def net(x: relax.Expr) -> relax.Expr:
+        y = R.nn.conv2d(x, weight(20, 12, 1, 1))
+        return build(R.quantize(y, relax.const(np.float32(0.1)), relax.const(np.asarray(3, dtype)), 1, dtype))
+
+    module = graph(net, x=(1, 12, 15, 14))
+    changed, _ = blocked(module)
+    assert ("max_pool2d" in operators(changed)) == stays
+    same(module, changed, *inputs((1, 12, 15, 14)))
