@@ -15,15 +15,15 @@ from service import tvm_libraries
 from service.artifact.entry import sha256_of
 from service.artifact.manifest import Manifest, check_code, weights_extent
 from service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
-from service.lowering.tools import linker_of, run_tool
+from service.lowering.tools import linker_of
 from service.packaging.needed import machine_of, needed_libraries
+from service.packaging.runtime import files_in, write_runtime
 
 __all__ = ["SUMS", "Package", "make_package"]
 
 SUMS = "SHA256SUMS"
 """The file with the digest of every other, as sha256sum(1) checks it."""
 
-_NATIVE = Path(__file__).parent / "native"
 _LIBRARY = "model.so"
 
 
@@ -57,11 +57,10 @@ def make_package(artifact: Path, folder: Path, *, runtime: Path | None = None, a
         )
     with _beside(folder) as made:
         weights = _copy_artifact(artifact, manifest, made)
-        _copy_sources(made, libraries, manifest.requires.runtime)
-        run_tool(["sh", "build.sh", linker_of(manifest.target)], made)
+        write_runtime(made, libraries, manifest.requires.runtime, linker_of(manifest.target))
         _write_sums(made)
         _replace(made, folder)
-    names = tuple(sorted(path.relative_to(folder).as_posix() for path in _files(folder)))
+    names = tuple(sorted(path.relative_to(folder).as_posix() for path in files_in(folder)))
     size = sum((folder / name).stat().st_size for name in names) - weights
     packed = _write_archive(folder) if archive else None
     return Package(folder, names, size, weights, tuple(path.name for path in libraries), packed)
@@ -125,34 +124,9 @@ def _copy_artifact(artifact: Path, manifest: Manifest, made: Path) -> int:
     return section.size_bytes
 
 
-def _copy_sources(made: Path, libraries: list[Path], version: str) -> None:
-    for source in _files(_NATIVE):
-        copy = made / source.relative_to(_NATIVE)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, copy)
-        copy.chmod(0o755 if source.suffix == ".sh" else 0o644)
-    (made / "src/version.h").write_text(
-        f'// The version of TVM whose runtime this belongs to.\n#pragma once\n#define RELAXC_TVM_VERSION "{version}"\n'
-    )
-    for library in libraries:
-        shutil.copyfile(library, made / "lib" / library.name)
-        (made / "lib" / library.name).chmod(0o755)
-    headers = tvm_libraries.ffi_folder() / "include"
-    for name in ("tvm", "dlpack"):
-        shutil.copytree(headers / name, made / "third_party" / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for distribution, licenses in tvm_libraries.licenses().items():
-        (made / "licenses").mkdir(exist_ok=True)
-        for path in licenses:
-            shutil.copyfile(path, made / "licenses" / f"{distribution}-{path.name}")
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (path for path in sorted(folder.rglob("*")) if path.is_file() and "__pycache__" not in path.parts)
-
-
 def _write_sums(made: Path) -> None:
     lines = []
-    for path in _files(made):
+    for path in files_in(made):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         lines.append(f"{digest}  {path.relative_to(made).as_posix()}\n")
@@ -163,7 +137,7 @@ def _write_archive(folder: Path) -> Path:
     """A tar without anything of this machine or moment; weights do not compress, so it is not compressed."""
     out = folder.with_name(f"{folder.name}.tar")
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as archive:
-        for path in _files(folder):
+        for path in files_in(folder):
             entry = tarfile.TarInfo(f"{folder.name}/{path.relative_to(folder).as_posix()}")
             entry.size = path.stat().st_size
             entry.mode = path.stat().st_mode & 0o755
