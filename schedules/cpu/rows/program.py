@@ -8,7 +8,7 @@ from math import prod
 from tvm import s_tir, tirx
 
 from schedules.cpu.rows.stages import RowFunction, Stage
-from schedules.cpu.rows.vectors import Vector, filled, folded, in_lanes, loop, vectors
+from schedules.cpu.rows.vectors import Vector, filled, folded, in_lanes, is_whole_sum, loop, summed, vectors
 from schedules.ir import tir
 from schedules.ir.statements import prefetch
 from schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt, TensorLoad, Var
@@ -206,13 +206,16 @@ class _Builder:
         """Accumulators onto the first, then its halves onto each other, and the last into the stage's result."""
         op = stage.operator[0]  # type: ignore[index]  # called for reductions
         steps = [folded(sums, op, width, slot * width) for slot in range(1, slots)]
+        total = sums[0]
+        if op is tirx.Add and is_whole_sum(sums, width):
+            total, width = summed(sums, width), 1
         while width > 1:
             rest = width - width // 2
             steps.append(folded(sums, op, width // 2, rest))
             width = rest
         values = self._values(stage, [], [])
         buffer, indices = self._target(stage, values)
-        return tirx.stmt_seq(*steps, tirx.BufferStore(buffer, sums[0], indices))
+        return tirx.stmt_seq(*steps, tirx.BufferStore(buffer, total, indices))
 
     def _values(self, stage: Stage, outer: list[Var], flat: list[Expr]) -> dict[Var, Expr]:
         values = dict(zip(stage.rows, self.row, strict=True)) | {var: tir.zero(var) for var in stage.ones}

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from schedules.ir import tir
+from schedules.ir.dtypes import is_float
 from schedules.ir.types import Buffer, Expr, Stmt, Var
 
-__all__ = ["Vector", "filled", "folded", "in_lanes", "loop", "vectors"]
+__all__ = ["Vector", "filled", "folded", "in_lanes", "is_whole_sum", "loop", "summed", "vectors"]
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,22 @@ def filled(buffer: Buffer, value: Expr, first: int, count: int) -> Stmt:
 def folded(buffer: Buffer, op: type, count: int, by: int) -> Stmt:
     """Return the statement `b[i] = op(b[i], b[i + by])` for i in `count`, as one vector."""
     return in_lanes(count, lambda lane: tirx.BufferStore(buffer, op(buffer[lane], buffer[lane + by]), [lane]))
+
+
+def is_whole_sum(buffer: Buffer, count: int) -> bool:
+    """Return whether `summed` takes it: `count` integers that fill a vector."""
+    return not is_float(str(buffer.dtype)) and count > 1 and count & (count - 1) == 0
+
+
+def summed(buffer: Buffer, count: int) -> Expr:
+    """Return the sum of the first `count` elements as one operation.
+
+    Halves onto halves (`folded`) LLVM 22 takes for too short a sum: of 8 or 16 products of bytes it makes a `vpdpbusd`,
+    whose four sums it does not add.
+    """
+    dtype = str(buffer.dtype)
+    lanes = buffer.vload([tir.index_const(0)], dtype=f"{dtype}x{count}")
+    return tirx.call_llvm_pure_intrin(dtype, "llvm.vector.reduce.add", lanes)
 
 
 def in_lanes(count: int, body: Callable[[Expr], Stmt]) -> Stmt:

@@ -137,3 +137,13 @@ def test_rows_beyond_the_cache_are_fetched_ahead():
     assert_close(run(lambda a: R.max(a, [-1]), [x]).outputs[0], x.max(-1))
     small = run(lambda a: R.nn.softmax(a, -1), [x[:8].copy()])
     assert "llvm.prefetch" not in small.module.script()
+
+
+@pytest.mark.parametrize("depth", [8, 12, 16, 32])
+def test_a_sum_of_few_products_of_bytes(depth):
+    """LLVM has an instruction for four of them."""
+    draw = np.random.default_rng(0)
+    a, b = draw.integers(0, 256, (5, depth), "uint8"), draw.integers(-128, 128, (depth, 1), "int8")
+    ran = run(lambda a, b: R.matmul(a, b, out_dtype="int32"), [a, b])
+    assert ran.rules == ["cpu.rows"], ran.report
+    np.testing.assert_array_equal(ran.outputs[0], a.astype("int32") @ b.astype("int32"))
