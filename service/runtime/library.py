@@ -20,6 +20,10 @@ __all__ = ["chosen", "first_line", "load_library"]
 
 _BLOCK = 1 << 20
 _LOADED: dict[tuple[Any, ...], Any] = {}
+_NAMED: dict[Path, tuple[int, int]] = {}
+"""The file, by device and inode, that the dynamic loader knows by this path."""
+
+_OPENED: dict[tuple[int, int], int] = {}
 _LOADING = threading.Lock()
 
 
@@ -47,14 +51,31 @@ def load_library(path: Path, extent: tuple[int, int] | None = None) -> Any:
         whole = path.resolve()
         if extent is not None:
             return _inside(whole, *extent)
+        name = _name_of(whole)
         # TVM's loader goes by the suffix, so it is given one that it knows.
-        return tvm_ffi.load_module(whole) if path.suffix == ".so" else _load_as_so(str(whole))
+        return tvm_ffi.load_module(name) if name.endswith(".so") else _load_as_so(name)
     except (RuntimeError, OSError) as error:
         raise ArtifactCorrupt(f"{path} cannot be loaded: {first_line(error)}", path=str(path)) from error
 
 
 def _load_as_so(path: str) -> Any:
     return function("ffi.Module.load_from_file.so")(path, "so")
+
+
+def _name_of(path: Path) -> str:
+    """What to call the file at `path` before the dynamic loader.
+
+    It knows libraries by name: of a file that was put in the place of one that is loaded it would give that one's code.
+    Such a file gets the name of a descriptor, which is no other file's as it is open until the process ends.
+    """
+    seen = path.stat()
+    file = seen.st_dev, seen.st_ino
+    with _LOADING:
+        if _NAMED.setdefault(path, file) == file:
+            return str(path)
+        if file not in _OPENED:
+            _OPENED[file] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{_OPENED[file]}"
 
 
 def _inside(path: Path, offset: int, size_bytes: int) -> Any:

@@ -12,9 +12,9 @@ from filelock import FileLock
 
 from service.packaging.package import make_package
 from tests.packaging.native import Library
-from tests.runtime.conftest import artifact, linear
+from tests.runtime.conftest import artifact, linear, twice
 
-__all__ = ["artifact", "library", "linear", "package"]
+__all__ = ["artifact", "library", "linear", "package", "twice"]
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -220,6 +221,19 @@ def test_calls_from_many_threads_are_right(session: Session, package: Path) -> N
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_a_file_in_the_place_of_one_that_is_open_has_its_own_code(
+    library: Library, artifact: Make, twice: Path, tmp_path: Path
+) -> None:
+    path, sessions, once = tmp_path / "model.so", [], artifact()
+    for source in (once, twice, once, twice):
+        shutil.copy(source, tmp_path / "new")
+        (tmp_path / "new").replace(path)
+        sessions.append(library.open(path, threads=1))
+    found = [session(some())["y"] for session in sessions]
+    np.testing.assert_array_equal(found[1], 2 * found[0])
+    np.testing.assert_array_equal(found[2:], found[:2])
 
 
 def test_features_have_the_names_that_python_knows() -> None:

@@ -43,6 +43,27 @@ class Linear:
         return out
 
 
+@tvm.script.ir_module
+class Twice:
+    """Linear, of which y is twice what it is there."""
+
+    @R.function
+    def main(
+        x: R.Tensor(("batch", 64), "float32"),
+        ids: R.Tensor(("batch",), "int64"),
+        weights: R.Tuple(R.Tensor((64, 64), "float32"), R.Tensor((64,), "bfloat16"), R.Tensor((3,), "float32")),
+    ):
+        with R.dataflow():
+            product = R.matmul(x, weights[0])
+            once = R.add(product, R.astype(weights[1], "float32"))
+            y = R.add(once, once)
+            half = R.astype(y, "bfloat16")
+            doubled = R.add(ids, ids)
+            out = (y, half, doubled, x, weights[2])
+            R.output(out)
+        return out
+
+
 def linear_signature() -> Signature:
     """The signature of Linear, batch in 1..1024, with one input that the export fixed."""
     return Signature(
@@ -98,6 +119,17 @@ def linear(tmp_path_factory: pytest.TempPathFactory) -> Linears:
         "odd": np.array([1, 2, 3], np.float32),
     }
     return Linears(build(Linear, tmp_path_factory.mktemp("linear") / "library.so"), weights, linear_signature())
+
+
+@pytest.fixture(scope="session")
+def twice(linear: Linears, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact of Twice, with the weights of Linear."""
+    folder = tmp_path_factory.mktemp("twice")
+    out = folder / "twice.so"
+    pack(
+        build(Twice, folder / "library.so"), linear.weights, manifest_of(linear.signature), out, embed_max_bytes=1 << 30
+    )
+    return out
 
 
 @pytest.fixture(scope="session")

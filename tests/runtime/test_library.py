@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -138,3 +139,17 @@ function("tvm.contrib.sort.topk")
 sys.exit("tvm" in sys.modules)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_file_in_the_place_of_one_that_is_loaded_has_its_own_code(
+    artifact: Callable[..., Path], twice: Path, tmp_path: Path
+) -> None:
+    given = {"x": np.ones((2, 64), np.float32), "ids": np.arange(2)}
+    path, found = tmp_path / "model.so", []
+    once = artifact()
+    for source in (once, twice, once, twice):
+        shutil.copy(source, tmp_path / "new")
+        (tmp_path / "new").replace(path)
+        found.append(load(path, threads=1)(given)["y"])
+    np.testing.assert_array_equal(found[1], 2 * found[0])
+    np.testing.assert_array_equal(found[2:], found[:2])

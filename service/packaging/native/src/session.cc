@@ -1,12 +1,15 @@
 #include "session.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <tvm/ffi/error.h>
 #include <tvm/ffi/string.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
 #include <cstring>
 
@@ -67,6 +70,28 @@ std::string resolved(const std::string& path) {
   return found.get();
 }
 
+/// What to call the file before the dynamic loader, which knows libraries by name: of a file that was put in the place of one that
+/// is loaded it would give that one's code. Such a file gets the name of a descriptor, open until the process ends.
+std::string name_of(const std::string& path, const File& file) {
+  using Id = std::pair<dev_t, ino_t>;
+  static std::mutex naming;
+  static std::map<std::string, Id> named;
+  static std::map<Id, int> opened;
+  std::string whole = resolved(path);
+  struct stat own {}, there {};
+  if (fstat(file.descriptor(), &own) || stat(whole.c_str(), &there)) corrupt("cannot read " + path + ": " + std::strerror(errno));
+  Id id{own.st_dev, own.st_ino};
+  std::lock_guard<std::mutex> lock(naming);
+  if (id == Id(there.st_dev, there.st_ino) && named.try_emplace(whole, id).first->second == id) return whole;
+  auto [known, is_new] = opened.try_emplace(id, -1);
+  if (is_new) known->second = fcntl(file.descriptor(), F_DUPFD_CLOEXEC, 0);
+  if (known->second < 0) {
+    opened.erase(known);
+    throw std::bad_alloc();
+  }
+  return "/proc/self/fd/" + std::to_string(known->second);
+}
+
 ffi::Function function_of(const ffi::Any& module, const char* name, bool with_imports = true) {
   static const ffi::Function getter = ffi::Function::GetGlobalRequired("ffi.ModuleGetFunction");
   ffi::Any found = getter(module, ffi::String(name), with_imports);
@@ -124,7 +149,7 @@ void Session::choose_device(const char* asked) {
 void Session::load_program(const std::string& path, const std::map<std::string, Section>& sections, const File& file) {
   load_extra();
   const Part& part = manifest_.parts[place_];
-  std::string library = part.section ? copied(file, section_of(part, sections, file)) : resolved(path);
+  std::string library = part.section ? copied(file, section_of(part, sections, file)) : name_of(path, file);
   try {
     library_ = ffi::Function::GetGlobalRequired("ffi.Module.load_from_file.so")(ffi::String(library), ffi::String("so"));
   } catch (const ffi::Error& error) {
