@@ -13,6 +13,7 @@ from service.request import TargetSpec, canonical_json
 
 __all__ = ["ANYTHING", "Needs", "needs_of"]
 
+_NVCC = ("nvcc",)
 _FAMILIES = frozenset(name for _, name, _ in FAMILIES)
 
 
@@ -71,19 +72,21 @@ ANYTHING = Needs()
 def needs_of(kind: JobKind, target: TargetSpec | None, asked: str, *, can_be_run: bool) -> Needs:
     """Return what a job of this kind needs; `target` is None where `asked` is resolved by the machine that takes it.
 
-    A compile needs a machine that runs its code for the verification alone, so only where some machine can.
+    A compile needs a machine that runs its code for the verification alone, so only where some machine can. Raise
+    InvalidTarget for a tuning of several targets.
     """
     if target is None:
-        return Needs(device=asked.strip() in ("auto-gpu", "cuda"))
+        device = asked.strip() in ("auto-gpu", "cuda")
+        return Needs(device=device, tools=_NVCC if device else ())
     if kind is JobKind.TUNE:
-        return Needs(target, measures=True, tools=_tools(target))
+        return Needs(target.single("a tuning"), measures=True, tools=_tools(target))
     if kind is JobKind.COMPILE:
         return Needs(target if can_be_run else None, tools=_tools(target))
     return Needs(target)
 
 
 def _tools(target: TargetSpec) -> tuple[str, ...]:
-    return ("nvcc",) if target.kind == "cuda" else ()
+    return _NVCC if target.kind == "cuda" else ()
 
 
 def _other_kind(spec: TargetSpec, machine: Machine) -> list[str]:

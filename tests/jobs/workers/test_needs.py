@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -65,7 +66,10 @@ def test_a_compile_that_nobody_can_verify_needs_a_compiler_only() -> None:
 
 def test_what_is_resolved_where_it_runs_needs_a_gpu_if_it_says_so() -> None:
     assert needs_of(JobKind.COMPILE, None, "auto", can_be_run=True) == ANYTHING
-    assert can(needs_of(JobKind.TUNE, None, "auto-gpu", can_be_run=True)) == {"hopper"}
+    for kind in (JobKind.TUNE, JobKind.COMPILE):
+        needs = needs_of(kind, None, "auto-gpu", can_be_run=True)
+        assert can(needs) == {"hopper"}
+        assert needs.missing(replace(HOPPER, tools=())) == ["the program nvcc"]
 
 
 def test_what_is_missing_is_said() -> None:
