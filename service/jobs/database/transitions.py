@@ -50,6 +50,7 @@ __all__ = [
     "join",
     "recover",
     "stop",
+    "waits",
 ]
 
 _PLACED = {"missing": None, "missing_since": None}
@@ -135,6 +136,11 @@ def claim(
         return None
     shares.start(connection, chosen.owner, chosen.weight, chosen.tag)
     return get(connection, chosen.id), chosen.memory_bytes
+
+
+def waits(connection: Connection, lane: Lane, *, without: Collection[str], accepts: Collection[str]) -> bool:
+    """Return whether there is a job that `claim` would start, if it fits."""
+    return _next(connection, lane, without, accepts) is not None
 
 
 def _next(connection: Connection, lane: Lane, without: Collection[str], accepts: Collection[str]) -> Candidate | None:
@@ -301,7 +307,7 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
     told = {name: value for name, value in columns.items() if value is not None and name != "result"}
     last = {"event": "state", "state": outcome.state.value, **told}
     finished = time.time()
-    columns = {**columns, "state": outcome.state, "finished": finished, "instance": None}
+    columns = {**columns, "state": outcome.state, "finished": finished, "instance": None, **_PLACED}
     if not events.append(connection, id, [(finished, last)], *where, **columns):
         return False
     _forget_log(connection, id)

@@ -55,10 +55,14 @@ _MAX_TIME_S = 7 * 24 * 3600.0
 
 @dataclass(frozen=True, slots=True)
 class _Checked:
-    """A request that can be done: the columns of its job, and the artifact that is in the store already."""
+    """A request that can be done: the columns of its job, and the artifact that is in the store already.
+
+    With `refused` nobody can take it, and nobody will be waited for.
+    """
 
     columns: dict[str, Any]
     artifact: Entry | None = None
+    refused: bool = False
 
 
 class _Again(Exception):
@@ -144,7 +148,7 @@ class Submission:
             more = artifacts.growth(connection, owner, made.digest, made.size_bytes)
             quotas.admit_bytes(connection, owner, allowed, more)
             return
-        if columns["missing"] and (not settings().placement_wait_s or self._fleet.is_alone):
+        if checked.refused:
             raise no_worker(columns["missing"])
         waiting, mine = jobs.waiting(connection, owner)
         quotas.admit_job(mine, allowed)
@@ -184,9 +188,15 @@ class Submission:
         if asked.kind is JobKind.COMPILE and model is not None and target is not None:
             key = self._key(asked, model, target)
             found = self._artifacts.lookup(key) or self._made_before(owner, asked, model, target)
-            return _Checked({**columns, "request_key": key.digest}, found)
-        same = {name: columns[name] for name in ("kind", "model", "target", "options")} | {"extras": extras}
-        return _Checked({**columns, "request_key": hashlib.sha256(canonical_json(same).encode()).hexdigest()})
+            return _Checked({**columns, "request_key": key.digest}, found, self._is_refused(columns))
+        late = {"asked": asked.target.strip()} if target is None and not needs_artifact else {}
+        same = {name: columns[name] for name in ("kind", "model", "target", "options")} | {"extras": extras} | late
+        digest = hashlib.sha256(canonical_json(same).encode()).hexdigest()
+        return _Checked({**columns, "request_key": digest}, refused=self._is_refused(columns))
+
+    def _is_refused(self, columns: dict[str, Any]) -> bool:
+        """Whether nobody can take the job, and nobody else is to come who could."""
+        return bool(columns["missing"]) and (not settings().placement_wait_s or self._fleet.is_alone)
 
     def _placed(self, asked: JobRequest, target: TargetSpec | None) -> dict[str, Any]:
         """The columns that say where the job may run, and what of that there is not now."""

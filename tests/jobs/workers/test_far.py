@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.config import settings
-from service.errors import NoWorker
+from service.errors import InvalidTarget, NoWorker
 from service.jobs.backend import Backend
 from service.jobs.database import instances
 from service.jobs.database.rows import AuditFilter, JobKind, JobRequest
@@ -145,3 +145,36 @@ def test_that_a_worker_came_and_died_is_in_the_audit_log(servers: OpenStepped) -
     came, died = reversed(server.audit.page(AuditFilter()).rows)
     assert (came.action, died.action) == ("relaxc worker", "relaxc worker died")
     assert came.object == died.object == worker.id
+
+
+def test_before_there_is_a_worker_each_word_for_its_machine_is_a_job_of_its_own(open_backend: OpenBackend) -> None:
+    server = open_backend(workers=0)
+    model = upload(server, ANN)
+    for kind in (JobKind.COMPILE, JobKind.TUNE):
+        asked = [JobRequest(kind, model=model, target=target) for target in ("auto", "auto-gpu", " auto ")]
+        first, second, third = (server.jobs.submit(ANN, request).job.id for request in asked)
+        assert first == third != second
+
+
+def test_a_tuning_for_several_devices_is_refused_when_it_is_asked_for(open_backend: OpenBackend) -> None:
+    server = open_backend(workers=0)
+    request = JobRequest(JobKind.TUNE, model=upload(server, ANN), target="cuda-sm80,cuda-sm90")
+    with pytest.raises(InvalidTarget, match="a tuning is for one target"):
+        server.jobs.submit(ANN, request)
+
+
+def test_what_is_in_the_store_waits_for_nobody(open_backend: OpenBackend) -> None:
+    made = open_backend()
+    request = asks(made)
+    end_of(made, ANN, made.jobs.submit(ANN, request).job.id)
+    made.close()
+    job = open_backend(workers=0).jobs.submit(ANN, request).job
+    assert (job.state, job.missing) == (State.SUCCEEDED, None)
+
+
+def test_what_is_cancelled_waits_for_nobody(open_backend: OpenBackend) -> None:
+    server = open_backend(workers=0)
+    job = server.jobs.submit(ANN, asks(server)).job
+    assert job.missing
+    server.jobs.cancel(ANN, job.id)
+    assert server.jobs.get(ANN, job.id).missing is None
