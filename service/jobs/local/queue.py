@@ -46,7 +46,7 @@ class CompileQueue:
         self.store = store
         self._compile = CompileOnce(store, pool, workspace, limits or Limits.of_settings(), entry)
         self._queue_max = settings().queue_max if queue_max is None else queue_max
-        self._threads = ThreadPoolExecutor(workers or settings().workers, thread_name_prefix="compile")
+        self._threads = ThreadPoolExecutor(workers or max(1, settings().workers), thread_name_prefix="compile")
         self._jobs: dict[str, Job] = {}
         self._lock = threading.Lock()
         self._closed = False

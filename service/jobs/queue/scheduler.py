@@ -218,7 +218,7 @@ class Scheduler:
         held = self._held()
         if any(running.tunes for running, _ in held):
             return
-        tuning_waits = bool(accepted[True]) and self._slots[True] > 0
+        tuning_waits = self._slots[True] > 0 and self._waits(True, accepted[True])
         if tuning_waits and not self._tuned_last:
             if held:
                 return
@@ -229,6 +229,13 @@ class Scheduler:
             self._tuned_last = False
         elif tuning_waits and not held:
             self._tuned_last = self._start_one(True, accepted[True])
+
+    def _waits(self, lane: Lane, accepts: Collection[str]) -> bool:
+        """Whether a job could be claimed: one of an owner who is disabled waits too, and holds up nobody."""
+        if not accepts:
+            return False
+        with self._database.read() as connection:
+            return transitions.waits(connection, lane, without=self._ids(), accepts=accepts)
 
     def _count(self, lane: Lane) -> int:
         return sum(running.tunes is lane for running, _ in self._held())

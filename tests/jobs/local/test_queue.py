@@ -11,6 +11,7 @@ import pytest
 
 from service.artifact.key import key_for
 from service.artifact.store import Store
+from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed, CompilerCrashed, ServiceError, UnsupportedModel
 from service.jobs.job import Origin, State
 from service.jobs.local.queue import CompileQueue
@@ -246,3 +247,15 @@ def test_submitting_from_many_threads(open_queue: Open, asks: Asks, compiles: Co
     assert len(results) == 12
     assert len(set(results)) == 3
     assert compiles() == 3
+
+
+def test_one_compiles_here_though_the_server_beside_it_runs_none(
+    open_queue: Open, asks: Asks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAXC_WORKERS", "0")
+    settings.cache_clear()
+    try:
+        open_queue(workers=None).submit(asks()).job.result(PATIENCE_S)
+    finally:
+        monkeypatch.undo()
+        settings.cache_clear()

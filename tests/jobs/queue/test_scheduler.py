@@ -16,6 +16,7 @@ from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import events, instances, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
+from service.jobs.database.tables import owners
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.queue import scheduler
@@ -27,6 +28,7 @@ from tests.jobs.rows import find, put
 from tests.waiting import PATIENCE_S, until
 
 GIB = 1 << 30
+OFF = {"id": "k_off", "name": "off", "weight": 1.0, "quotas": {}, "webhook_secret": "", "created": 0.0, "disabled": 1.0}
 
 
 class Workers:
@@ -188,6 +190,34 @@ def test_tuning_has_its_own_slot_and_leaves_the_compiles_theirs(workers: Open, d
     compiling = put(database)
     pool.until(compiling, State.RUNNING)
     assert [find(database, job.id).state for job in tuning[1:]] == [State.QUEUED] * 2
+
+
+def test_a_tuning_that_runs_alone_takes_turns_with_the_others(workers: Open, database: Database) -> None:
+    pool = workers(compiles=2, tunes_alone=True)
+    compiling = put(database)
+    pool.until(compiling, State.RUNNING)
+    first, second = (put(database, kind=JobKind.TUNE) for _ in range(2))
+    late = put(database)
+    time.sleep(0.3)
+    assert [find(database, job.id).state for job in (first, late)] == [State.QUEUED] * 2
+    pool.finish(compiling)
+    pool.until(first, State.RUNNING)
+    time.sleep(0.3)
+    assert find(database, late.id).state is State.QUEUED
+    pool.finish(first)
+    pool.until(late, State.RUNNING)
+    assert find(database, second.id).state is State.QUEUED
+    pool.finish(late)
+    pool.until(second, State.RUNNING)
+
+
+def test_a_tuning_that_nobody_may_begin_holds_up_no_slot(workers: Open, database: Database) -> None:
+    with database.begin() as connection:
+        connection.execute(sa.insert(owners).values(OFF))
+    put(database, kind=JobKind.TUNE, owner="k_off")
+    pool = workers(compiles=2, tunes_alone=True)
+    for _ in range(2):
+        pool.until(put(database), State.RUNNING)
 
 
 def test_tuning_gives_its_memory_to_a_compile_and_comes_back(workers: Open, database: Database) -> None:
