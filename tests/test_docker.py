@@ -24,7 +24,7 @@ SANDBOX = {"mount", "mount_setattr", "unshare", "setns", "umount2", "chroot"}
 
 def test_nothing_is_copied_but_what_the_build_gathers() -> None:
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.M)
-    assert copied == ["wheels"]
+    assert copied == ["wheels", "imported.py"]
     assert "index-url" not in DOCKERFILE + BUILD, "wheels come from where pip finds them on the host"
     assert "--constraint requirements.lock" in BUILD
 

@@ -1,0 +1,46 @@
+"""Imports what the service's processes do, so that the image has the byte code of it. Run as the image is built."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+
+LIBRARIES = (
+    "alembic.command",
+    "boto3",
+    "fontTools",
+    "matplotlib.backends.backend_agg",
+    "matplotlib.figure",
+    "onnx.reference",
+    "onnxruntime",
+    "psycopg",
+    "torch.export",
+    "tvm.relax.frontend.onnx",
+    "tvm.rpc.server",
+    "tvm.rpc.tracker",
+    "tvm.s_tir.meta_schedule",
+    "uvicorn.loops.asyncio",
+    "uvicorn.protocols.http.h11_impl",
+    "xgboost",
+)
+"""What a module of ours imports in a function, and what a library does."""
+
+
+def ours() -> list[str]:
+    """The names of all modules of the service, but for those that run when they are imported."""
+    found = []
+    for top in ("service", "schedules"):
+        package = importlib.import_module(top)
+        found += [each.name for each in pkgutil.walk_packages(package.__path__, f"{top}.")]
+    runs = ("__main__", "env", "script", "_worker")
+    return [name for name in found if not name.endswith(runs)]
+
+
+if __name__ == "__main__":
+    for name in (*LIBRARIES, *ours()):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:  # a library of an extra that the image has not
+            print(f"{name}: {error}")
+    os._exit(0)  # nothing is to be ended in order: LLVM of two libraries is in this process
