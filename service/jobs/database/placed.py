@@ -10,6 +10,7 @@ from sqlalchemy.engine import Connection
 
 from service.errors import RelaxcError
 from service.jobs.database import events, transitions
+from service.jobs.database.engine import now
 from service.jobs.database.rows import JobKind
 from service.jobs.database.tables import jobs
 from service.jobs.job import State
@@ -31,9 +32,9 @@ def marked(connection: Connection, id: str | None = None) -> dict[str, list[str]
     return {row.id: row.missing or [] for row in rows}
 
 
-def waiting_since(connection: Connection, before: float) -> list[str]:
-    """Return the jobs of which it was noted before this time."""
-    return list(connection.scalars(sa.select(jobs.c.id).where(_QUEUED, jobs.c.missing_since < before)))
+def waiting_since(connection: Connection, wait_s: float) -> list[str]:
+    """Return the jobs of which it was noted that long ago, by the database's clock: servers' own may differ."""
+    return list(connection.scalars(sa.select(jobs.c.id).where(_QUEUED, now() - jobs.c.missing_since > wait_s)))
 
 
 def counts(connection: Connection) -> list[tuple[str, int, int]]:
@@ -45,7 +46,7 @@ def counts(connection: Connection) -> list[tuple[str, int, int]]:
 
 def note(connection: Connection, id: str, missing: list[str]) -> bool:
     """Note what the job lacks, nothing where somebody can take it again; False where it does not wait any more."""
-    since = sa.func.coalesce(jobs.c.missing_since, time.time()) if missing else None
+    since = sa.func.coalesce(jobs.c.missing_since, now()) if missing else None
     columns: dict[str, Any] = {"missing": missing or None, "missing_since": since}
     return events.append(connection, id, [(time.time(), told(missing))], _QUEUED, **columns)
 

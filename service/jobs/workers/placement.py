@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -44,7 +43,7 @@ class Placement:
                 needs = Needs.from_dict(jobs.needs_of(connection, key))
                 waiting[key, kind] = missing_of_all([each for each in everybody if each.takes(kind)], kind, needs)
             changed = self._changed(connection, waiting)
-            late = placed.waiting_since(connection, time.time() - settings().placement_wait_s)
+            late = placed.waiting_since(connection, settings().placement_wait_s)
         told = [id for id, missing in changed.items() if self._note(id, missing)]
         return told + [id for id in late if id not in changed and self._give_up(id)]
 

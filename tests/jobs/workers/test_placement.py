@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from service.config import settings
 from service.jobs.database import events, instances, jobs, tables, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
+from service.jobs.job import State
 from service.jobs.workers.accepting import Accepting
 from service.jobs.workers.fleet import Fleet
 from service.jobs.workers.needs import Needs
@@ -115,6 +117,18 @@ def test_what_waits_too_long_fails_by_name(
     assert job.error is not None
     assert (job.state, job.error["code"], job.error["retryable"]) == ("failed", "no-worker", True)
     assert "a CPU of architecture x86_64 (this one is aarch64)" in job.error["message"]
+
+
+def test_how_long_one_waits_is_no_matter_of_a_servers_clock(
+    database: Database, place: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    join(database, "arm")
+    stuck = needing(database, Needs(resolve("x86-64-v2")))
+    assert place() == [stuck]
+    ahead = time.time() + 86400
+    monkeypatch.setattr(time, "time", lambda: ahead)
+    assert place() == []
+    assert find(database, stuck).state is State.QUEUED
 
 
 @pytest.fixture
