@@ -19,12 +19,14 @@ import pytest
 
 from service import machine, processor, tvm_libraries
 from service.artifact.manifest import Manifest
+from service.config import settings
 from service.errors import RelaxcError
 from service.request import TargetSpec
 from service.runtime import load
 from service.signature import DimBounds, Signature, TensorSpec
 from tests.packaging.native import Library, NativeError, Session
-from tests.runtime.conftest import aligned, linear_signature
+from tests.runtime.conftest import Linears, aligned, linear_signature
+from tests.runtime.test_library import two_parts
 
 Make = Callable[..., Path]
 NATIVE = Path(__file__).parents[2] / "service/packaging/native"
@@ -234,6 +236,22 @@ def test_a_file_in_the_place_of_one_that_is_open_has_its_own_code(
     found = [session(some())["y"] for session in sessions]
     np.testing.assert_array_equal(found[1], 2 * found[0])
     np.testing.assert_array_equal(found[2:], found[:2])
+
+
+def test_a_part_that_is_opened_again_takes_no_more_of_the_process(
+    library: Library, linear: Linears, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RELAXC_CUDA_PART", "second")
+    settings.cache_clear()
+    two_parts(linear, tmp_path / "two.so")
+    want = load(tmp_path / "two.so", threads=1)(some())["y"]
+    files = []
+    for _ in range(4):
+        np.testing.assert_array_equal(library.open(tmp_path / "two.so", threads=1)(some())["y"], want)
+        files.append(len(list(Path("/proc/self/fd").iterdir())))
+    assert files[0] == files[-1]
+    monkeypatch.undo()
+    settings.cache_clear()
 
 
 def test_features_have_the_names_that_python_knows() -> None:

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <tuple>
 
 #include "checks.h"
 #include "cuda.h"
@@ -50,18 +51,38 @@ void load_extra() {
   (void)loaded;
 }
 
-/// A library within a file: the loader takes whole files only, so it is given a copy in memory, open until the process ends.
-std::string copied(const File& file, Section code) {
+/// A file in memory with these bytes of another.
+int copied(const File& file, Section code) {
   int descriptor = memfd_create("relaxc", MFD_CLOEXEC);
   if (descriptor < 0) throw std::bad_alloc();
-  std::vector<char> block(1 << 20);
-  for (uint64_t done = 0; done < code.size;) {
-    size_t part = static_cast<size_t>(std::min<uint64_t>(block.size(), code.size - done));
-    file.read(code.offset + done, block.data(), part);
-    if (write(descriptor, block.data(), part) != static_cast<ssize_t>(part)) throw std::bad_alloc();
-    done += part;
+  try {
+    std::vector<char> block(1 << 20);
+    for (uint64_t done = 0; done < code.size;) {
+      size_t part = static_cast<size_t>(std::min<uint64_t>(block.size(), code.size - done));
+      file.read(code.offset + done, block.data(), part);
+      if (write(descriptor, block.data(), part) != static_cast<ssize_t>(part)) throw std::bad_alloc();
+      done += part;
+    }
+  } catch (...) {
+    close(descriptor);
+    throw;
   }
-  return "/proc/self/fd/" + std::to_string(descriptor);
+  return descriptor;
+}
+
+/// What to call a library within a file: the loader takes whole files only, so it is given a copy in memory. There is one for all
+/// sessions of this process, open until it ends.
+std::string name_inside(const File& file, Section code) {
+  using Key = std::tuple<dev_t, ino_t, int64_t, int64_t, uint64_t, uint64_t>;
+  static std::mutex copying;
+  static std::map<Key, int> copies;
+  struct stat seen {};
+  if (fstat(file.descriptor(), &seen)) corrupt("cannot read " + file.path() + ": " + std::strerror(errno));
+  Key key{seen.st_dev, seen.st_ino, seen.st_mtim.tv_sec, seen.st_mtim.tv_nsec, file.size(), code.offset};
+  std::lock_guard<std::mutex> lock(copying);
+  auto known = copies.find(key);
+  if (known == copies.end()) known = copies.emplace(key, copied(file, code)).first;
+  return "/proc/self/fd/" + std::to_string(known->second);
 }
 
 std::string resolved(const std::string& path) {
@@ -149,7 +170,7 @@ void Session::choose_device(const char* asked) {
 void Session::load_program(const std::string& path, const std::map<std::string, Section>& sections, const File& file) {
   load_extra();
   const Part& part = manifest_.parts[place_];
-  std::string library = part.section ? copied(file, section_of(part, sections, file)) : name_of(path, file);
+  std::string library = part.section ? name_inside(file, section_of(part, sections, file)) : name_of(path, file);
   try {
     library_ = ffi::Function::GetGlobalRequired("ffi.Module.load_from_file.so")(ffi::String(library), ffi::String("so"));
   } catch (const ffi::Error& error) {
