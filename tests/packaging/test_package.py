@@ -74,6 +74,7 @@ def test_the_program_fills_inputs_and_explains_itself(package: Path) -> None:
     ("words", "status", "said"),
     [
         (["--dim", "batch=2000"], 7, "input-shape: dim 'batch' of input 'x' is 2000, outside its bounds 1..1024"),
+        (["--dim", "bacth=3"], 7, "input-name: there is no symbolic dim 'bacth'"),
         (["--input", "z=z.npy"], 7, "input-name: there is no input 'z'"),
         (["--input", "x=/dev/null"], 7, "input-type: /dev/null is no .npy file"),
         (["--runs", "-1"], 2, "invalid-option: --runs takes a number, got '-1'"),

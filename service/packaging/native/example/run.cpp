@@ -159,6 +159,10 @@ void run(const Arguments& arguments) {
   Clock::time_point start = Clock::now();
   relaxc::Session session(arguments.artifact, arguments.options);
   double load_s = seconds_since(start);
+  for (const auto& [dim, size] : arguments.dims) {
+    int64_t least, most;
+    if (relaxc_status status = relaxc_dim_bounds(session.get(), dim.c_str(), &least, &most)) throw relaxc::Error(status, relaxc_error_message());
+  }
   std::mt19937_64 random(arguments.seed);
   std::vector<Array> arrays;
   std::vector<relaxc::Spec> specs = session.inputs();
