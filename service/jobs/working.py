@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
-import threading
 from collections.abc import Callable
 from types import FrameType
 
@@ -36,24 +36,23 @@ class Stopping:
     """SIGTERM and SIGINT of this process from now on."""
 
     def __init__(self) -> None:
-        self._told = threading.Event()
+        self._told: queue.SimpleQueue[float] = queue.SimpleQueue()  # a handler may put into it whatever it interrupts
+        self._is_told = False
         self._hurry: Callable[[], None] = lambda: None
-        self._drain_s = 0.0
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take)
 
     def wait(self, hurry: Callable[[], None]) -> float:
         """Return how long running jobs have, once one came; `hurry` is called at the next, and makes that no time."""
         self._hurry = hurry
-        self._told.wait()
-        return self._drain_s
+        return self._told.get()
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._told.is_set():
+        if self._is_told:
             self._hurry()
             return
-        self._drain_s = settings().drain_s if number == signal.SIGTERM else 0.0
-        self._told.set()
+        self._is_told = True
+        self._told.put(settings().drain_s if number == signal.SIGTERM else 0.0)
 
 
 def require_sandbox() -> None:

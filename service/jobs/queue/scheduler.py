@@ -9,6 +9,7 @@ only for memory that tuning holds has the youngest tuning queued again, and no m
 from __future__ import annotations
 
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -87,7 +88,7 @@ class Scheduler:
         self._condition = threading.Condition()
         self._woken = True
         self._stopped = False
-        self._hurried = threading.Event()
+        self._hurried: queue.SimpleQueue[None] = queue.SimpleQueue()  # a signal's handler puts into it
         self._polled = 0.0
         self._making_way = False
         self._pausing_until = 0.0
@@ -116,14 +117,22 @@ class Scheduler:
         if self._thread.is_alive():
             self._thread.join()
         deadline = time.monotonic() + drain_s
-        while self._flush() and time.monotonic() < deadline and not self._hurried.wait(_FLUSH_S):
+        while self._flush() and time.monotonic() < deadline and not self._is_hurried(_FLUSH_S):
             pass
         for running, _ in self._held():
             running.cancel(ServiceError(_STOPPING), give_back=True)
 
     def hurry(self) -> None:
         """Give running jobs no more time in a `stop` that is under way."""
-        self._hurried.set()
+        self._hurried.put(None)
+
+    def _is_hurried(self, wait_s: float) -> bool:
+        """Whether `hurry` was called, at the latest in `wait_s`."""
+        try:
+            self._hurried.get(timeout=wait_s)
+        except queue.Empty:
+            return False
+        return True
 
     def join(self) -> None:
         """After `stop`: returns when no job is left."""
