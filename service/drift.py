@@ -1,10 +1,15 @@
-"""Measure again what records say: whether their times hold here, and whether they still beat untuned."""
+"""Measure again what records say: whether they gain here what they gained, and whether they still beat untuned.
+
+Machines of one kind of CPU differ in speed by a factor of two, by their clock, their neighbours and their memory. A
+record chooses parameters, and that choice holds where it gains as much over the untuned kernel as it did.
+"""
 
 from __future__ import annotations
 
 import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from service.compiler import Stages
@@ -19,7 +24,7 @@ from service.tuning.task import Task
 __all__ = ["DRIFT", "Drift", "run"]
 
 DRIFT = 0.2
-"""The part of a record's time by which another one counts as drift: more than this between days is no noise."""
+"""The part of a record's gain by which another one counts as drift: more than this between days is no noise."""
 
 _ROUNDS = 9
 
@@ -28,8 +33,9 @@ _ROUNDS = 9
 class Drift:
     """One record measured again, in turn with the untuned kernel.
 
-    `verdict`: `holds`; `drifted` (it takes over 20 % more or less than the record says, and still beats untuned);
-    `slower` (than untuned, by more than the spread of both); or why there is no time: `crashed`, `wrong`, ….
+    `gain` is the untuned kernel's time over its own. `verdict`: `holds`; `drifted` (it gains over 20 % more or less
+    than the record says; of a record without a gain, its time counts); `slower` (than untuned, by more than the spread
+    of both); or why there is no time: `crashed`, `wrong`, ….
     """
 
     record: str
@@ -39,7 +45,10 @@ class Drift:
     shapes: str
     recorded_s: float
     seconds: float | None
+    recorded_untuned_s: float | None
     untuned_s: float | None
+    recorded_gain: float | None
+    gain: float | None
     spread: float
     verdict: str
     detail: str = ""
@@ -48,8 +57,9 @@ class Drift:
 def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed: int) -> None:
     """Measure up to `sample` records that a compile of `request` uses, drawn by `seed`.
 
-    The `result` event has a Drift row each under `measured`, how many records there are under `records`, and whether
-    the machine was too loud to be believed under `loud`. Raise MachineMismatch where this machine is not the target's.
+    The `result` event has a Drift row each under `measured`, how many records there are under `records`, whether the
+    machine was too loud to be believed under `loud`, and under `machine` how many times as long as there the untuned
+    kernels take here, in the median. Raise MachineMismatch where this machine is not the target's.
     """
     from service.lowering.target import missing_features
     from service.records.sources import records_for
@@ -70,7 +80,17 @@ def run(request: CompileRequest, workdir: Path, emit: Emit, *, sample: int, seed
     with stage("measure"):
         rows, loud = _measure(request, chosen, workdir, emit)
     measured = [asdict(row) for row in rows]
-    emit({"event": "result", "records": len(pairs), "measured": measured, "loud": loud, "stages": stage.seconds})
+    result = {"records": len(pairs), "measured": measured, "loud": loud, "machine": _machine(rows)}
+    emit({"event": "result", **result, "stages": stage.seconds})
+
+
+def _machine(rows: list[Drift]) -> float | None:
+    times = [
+        row.untuned_s / row.recorded_untuned_s
+        for row in rows
+        if row.untuned_s is not None and row.recorded_untuned_s is not None
+    ]
+    return median(times) if times else None
 
 
 def _measure(
@@ -90,9 +110,10 @@ def _measure(
 def _row(task: Task, record: Record, measurer: Any) -> Drift:
     task, point = recorded(task, record)
     again, untuned = measurer.compare(task, [point], rounds=_ROUNDS)
-    verdict = again.kind
+    verdict, gain = again.kind, None
     if again.seconds is not None:
-        verdict = _verdict(record.seconds, again.seconds, untuned.seconds, again.spread + untuned.spread)
+        gain = None if untuned.seconds is None else untuned.seconds / again.seconds
+        verdict = _verdict(record, again.seconds, gain, again.spread + untuned.spread)
     return Drift(
         record=record.digest,
         workload=record.workload,
@@ -101,14 +122,18 @@ def _row(task: Task, record: Record, measurer: Any) -> Drift:
         shapes=record.shapes,
         recorded_s=record.seconds,
         seconds=again.seconds,
+        recorded_untuned_s=record.untuned_s,
         untuned_s=untuned.seconds,
+        recorded_gain=record.gain,
+        gain=gain,
         spread=again.spread,
         verdict=verdict,
         detail=again.detail or "the machine was loud" * again.loud,
     )
 
 
-def _verdict(recorded_s: float, seconds: float, untuned_s: float | None, spread: float) -> str:
-    if untuned_s is not None and seconds > untuned_s * (1 + spread):
+def _verdict(record: Record, seconds: float, gain: float | None, spread: float) -> str:
+    if gain is not None and gain * (1 + spread) < 1:
         return "slower"
-    return "drifted" if abs(seconds / recorded_s - 1) > DRIFT else "holds"
+    drift = record.seconds / seconds if gain is None or record.gain is None else gain / record.gain
+    return "holds" if abs(drift - 1) <= DRIFT else "drifted"

@@ -84,7 +84,7 @@ def verify(
     """Measure some of the records that a model uses again, and say whether they hold on this machine.
 
     A record has no kernel in it, so they are taken from a model. Each is run in turn with the untuned kernel:
-    `slower` means that it loses to it, `drifted` that it takes over 20 % more or less than the record says.
+    `slower` means that it loses to it, `drifted` that it gains over 20 % more or less than the record says.
     """
     from service.jobs.local.records import verify_local
 
@@ -92,12 +92,14 @@ def verify(
     with StageProgress() as progress:
         found = verify_local(request, sample=sample, seed=seed, on_event=progress)
     if json:
-        print_json({name: found[name] for name in ("records", "loud", "measured")})
+        print_json({name: found[name] for name in ("records", "loud", "machine", "measured")})
         return
     console().print(_drift_table(found["measured"]))
     loud = "; the machine was too loud to be believed" if found["loud"] else ""
     holding = sum(row["verdict"] == "holds" for row in found["measured"])
     print(f"{holding} of {len(found['measured'])} records hold, of {found['records']} that this model uses{loud}")
+    if found["machine"] is not None:
+        print(f"untuned kernels take {found['machine']:.2f} times as long here as where the records were made")
 
 
 def _request(
