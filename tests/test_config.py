@@ -42,7 +42,7 @@ def test_settings_are_read_once_and_frozen(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("WORKERS", "0"),
+        ("WORKERS", "-1"),
         ("WORKERS", "many"),
         ("PORT", "70000"),
         ("COMPILE_TIMEOUT_S", "-1"),

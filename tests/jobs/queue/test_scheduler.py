@@ -197,6 +197,7 @@ def test_a_tuning_that_runs_alone_takes_turns_with_the_others(workers: Open, dat
     compiling = put(database)
     pool.until(compiling, State.RUNNING)
     first, second = (put(database, kind=JobKind.TUNE) for _ in range(2))
+    time.sleep(1.0)  # what was looking at the queue meanwhile has not seen them, and would start what is put in next
     late = put(database)
     time.sleep(0.3)
     assert [find(database, job.id).state for job in (first, late)] == [State.QUEUED] * 2

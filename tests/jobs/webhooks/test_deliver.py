@@ -198,13 +198,10 @@ def test_one_key_does_not_hold_up_anothers_calls(database: Database, receive: Ca
 
 
 @pytest.mark.usefixtures("private")
-def test_owners_take_turns(
-    database: Database, receive: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(webhooks, "_THREADS", 1)
+def test_owners_take_turns(database: Database, receive: Callable[..., Receiver]) -> None:
     receiver = receive(200)
     ids = {end_a_job(database, receiver.url, owner): owner for owner in ("k_a",) * 3 + ("k_b",) * 3}
-    hooks = Webhooks(database, lambda owner: None)
+    hooks = Webhooks(database, lambda owner: None, threads=1)
     settled(database, 6)
     hooks.close()
     assert [ids[headers["Relaxc-Job"]] for headers, _ in receiver.calls] == ["k_a", "k_b"] * 3
