@@ -150,6 +150,8 @@ def reader(folder: Path, compiler: RunningServer) -> Iterator[Reader]:
 def test_a_block_does_what_it_shows(reader: Reader, index: int) -> None:
     block = BLOCKS[index]
     printed, failed = reader.read(index)
+    while "/healthz" in block.commands and '"running":null' in printed:  # a second in which the database did not answer
+        printed, failed = reader.read(index)
     assert failed == 0, printed
     if block.kind == "json":
         _check_json(json.loads(block.output), json.loads(printed), "")
