@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 from benchmarks.gpu.child import over, turn
 from benchmarks.gpu.manifest import Entry
 from benchmarks.gpu.models import fingerprint, model_of, other_inputs
-from benchmarks.gpu.timing import milliseconds_in_turns
+from benchmarks.gpu.timing import kernels_of, milliseconds_in_turns
 from benchmarks.gpu.weights import follow
 from service.runtime.compare import compare
 
@@ -44,7 +43,7 @@ def measure_model(folder: Path, entry: Entry) -> dict[str, Any]:
         if first_mode:
             turn(entry, **found)
             found["alone"] = milliseconds_in_turns({"ours": lambda: ours(*inputs)})["ms"]["ours"]
-            found["kernels"] = _kernels(lambda: ours(*inputs))
+            found["kernels"] = kernels_of(lambda: ours(*inputs))
             over(entry)
         start = time.perf_counter()
         if case["model"] in ("resnet50", "mobilenet_v2", "unet_block"):
@@ -61,7 +60,7 @@ def measure_model(folder: Path, entry: Entry) -> dict[str, Any]:
         calls |= {"eager": lambda: module(*inputs)} if first_mode else {}
         turn(entry, **found)
         found |= milliseconds_in_turns(calls)
-        found["theirs"] = _kernels(calls[case["mode"]])
+        found["theirs"] = kernels_of(calls[case["mode"]])
         over(entry)
     return {**found, "ratio": round(found["ms"]["ours"] / found["ms"][case["mode"]], 3)}
 
@@ -158,22 +157,3 @@ def _tensors(value: Any) -> list[Any]:
 def _relative(got: list[Any], want: list[Any]) -> float:
     pairs = zip(got, want, strict=True)
     return max(float((g - w).norm() / w.norm().clamp_min(1e-20)) for g, w in pairs)
-
-
-def _kernels(call: Callable[[], Any], calls: int = 5) -> list[tuple[str, float, float]]:
-    """Each kernel's name, launches a call and microseconds a call, the longest first."""
-    import torch
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
-        for _ in range(calls):
-            call()
-        torch.cuda.synchronize()
-    launches: Counter[str] = Counter()
-    microseconds: Counter[str] = Counter()
-    for event in profiler.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            launches[event.name] += 1
-            microseconds[event.name] += event.device_time
-    longest = microseconds.most_common(24)
-    return [(name[:80], round(launches[name] / calls, 1), round(us / calls, 2)) for name, us in longest]

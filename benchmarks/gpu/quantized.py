@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
-import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-_ROUNDS, _WARM = 60, 5
+from benchmarks.gpu.timing import kernels_of, milliseconds_in_turns
 
 
 def main() -> int:
@@ -39,45 +39,25 @@ def main() -> int:
 
 
 def _timed(folder: Path, name: str, batch: int, is_profiled: bool) -> dict[str, Any]:
-    import torch
-
     from benchmarks.gpu.models import model_of
-    from service.runtime import load
 
     _, inputs = model_of(name, batch)
-    stream = torch.cuda.current_stream().cuda_stream
-    calls = {}
-    for kind in ("int8", "fp16"):
-        session = load(folder / f"{name}_{batch}_{kind}.so")
-        of = zip(session.signature.inputs, inputs, strict=True)
-        calls[kind] = session, {spec.name: x.to(getattr(torch, spec.dtype)).cuda() for spec, x in of}
-
-    def call(kind: str) -> float:
-        session, given = calls[kind]
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        session.on_device(given, stream=stream)
-        torch.cuda.synchronize()
-        return time.perf_counter() - start
-
-    times = [{kind: call(kind) for kind in calls} for _ in range(_WARM + _ROUNDS)][_WARM:]
-    ms = {kind: round(statistics.median(each[kind] for each in times) * 1e3, 4) for kind in calls}
-    found = {"model": name, "batch": batch, "ms": ms, "ratio": round(ms["int8"] / ms["fp16"], 3)}
-    return found | ({"kernels": _kernels(*calls["int8"], stream)} if is_profiled else {})
+    calls = {kind: _call_of(folder / f"{name}_{batch}_{kind}.so", inputs) for kind in ("int8", "fp16")}
+    found = milliseconds_in_turns(calls)
+    ratio = round(found["ms"]["int8"] / found["ms"]["fp16"], 3)
+    kernels = {"kernels": kernels_of(calls["int8"])} if is_profiled else {}
+    return {"model": name, "batch": batch, **found, "ratio": ratio, **kernels}
 
 
-def _kernels(session: Any, given: dict[str, Any], stream: int) -> dict[str, float]:
-    """Microseconds of each kernel in a call, as torch's profiler sees them."""
+def _call_of(library: Path, inputs: tuple[Any, ...]) -> Callable[[], Any]:
     import torch
 
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        for _ in range(_WARM):
-            session.on_device(given, stream=stream)
-        torch.cuda.synchronize()
-    total: dict[str, float] = {}
-    for event in profile.events():
-        total[event.name] = total.get(event.name, 0.0) + event.device_time / _WARM
-    return {name: round(us, 2) for name, us in sorted(total.items(), key=lambda one: -one[1])}
+    from service.runtime import load
+
+    session = load(library)
+    of = zip(session.signature.inputs, inputs, strict=True)
+    given = {spec.name: x.to(getattr(torch, spec.dtype)).cuda() for spec, x in of}
+    return partial(session.on_device, given, stream=torch.cuda.current_stream().cuda_stream)
 
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-__all__ = ["in_turns", "milliseconds_in_turns"]
+__all__ = ["in_turns", "kernels_of", "milliseconds_in_turns"]
 
 _ROTATED_BYTES = 120 << 20
 """Inputs rotate over more than twice the L2 cache."""
@@ -93,3 +94,22 @@ def milliseconds_in_turns(calls: Mapping[str, Callable[[], Any]], rounds: int = 
         name: [round(sorted(each)[int(q * (len(each) - 1))], 4) for q in (0.1, 0.9)] for name, each in times.items()
     }
     return {"ms": median, "spread": spread}
+
+
+def kernels_of(call: Callable[[], Any], calls: int = 5) -> list[tuple[str, float, float]]:
+    """Return each kernel's name, launches a call and microseconds a call, the longest first."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        for _ in range(calls):
+            call()
+        torch.cuda.synchronize()
+    launches: Counter[str] = Counter()
+    microseconds: Counter[str] = Counter()
+    for event in profiler.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            launches[event.name] += 1
+            microseconds[event.name] += event.device_time
+    longest = microseconds.most_common(24)
+    return [(name[:80], round(launches[name] / calls, 1), round(us / calls, 2)) for name, us in longest]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import psutil
 import sqlalchemy as sa
+from sqlalchemy.engine import Connection
 
 from service.jobs.database import events, instances, jobs, transitions, trials
 from service.jobs.database.engine import Database
@@ -18,6 +19,7 @@ from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.transitions import Outcome, held
 from service.jobs.queue.scheduler import CLAIM_LOCK, anything
 from service.tuning.told import Told
+from tests.jobs.rows import values_of
 
 __all__ = ["Measured", "Stand"]
 
@@ -178,17 +180,6 @@ def _cpu_s(postmaster: psutil.Process) -> float:
     return total
 
 
-def _put(connection: object, kind: JobKind) -> None:
-    values = {
-        "kind": kind,
-        "owner": f"k_{secrets.randbelow(4)}",
-        "name": "m.onnx",
-        "target": {},
-        "options": {},
-        "extras": {},
-        "priority": 0,
-        "weight": 1.0,
-        "memory_bytes": 1,
-        "request_key": secrets.token_hex(32),
-    }
-    jobs.insert(connection, **values)  # type: ignore[arg-type]  # a Connection
+def _put(connection: Connection, kind: JobKind) -> None:
+    owner, key = f"k_{secrets.randbelow(4)}", secrets.token_hex(32)
+    jobs.insert(connection, **values_of(kind=kind, owner=owner, request_key=key))

@@ -155,7 +155,7 @@ def test_a_model_is_checked_and_timed(mode, tmp_path, monkeypatch):
 
     monkeypatch.setattr(child_model, "load_model", load)
     monkeypatch.setattr(child_model, "milliseconds_in_turns", partial(milliseconds_in_turns, rounds=1))
-    monkeypatch.setattr(child_model, "_kernels", lambda call: [])
+    monkeypatch.setattr(child_model, "kernels_of", lambda call: [])
     monkeypatch.setattr(child_model, "_peak_bytes", lambda: lambda: 2048)
     monkeypatch.setattr(child_model, "turn", lambda entry, **found: None)
     monkeypatch.setattr(torch, "compile", lambda module, mode: module)

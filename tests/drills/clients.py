@@ -6,7 +6,7 @@ import hashlib
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,14 +21,16 @@ from service.client.retry import Patience
 from service.errors import CompileError
 from tests.api.conftest import make_onnx
 from tests.drills.entries import TRIALS, Act
+from tests.drills.world import Clock
 
-__all__ = ["SCRIPTS", "Accepted", "Account", "Visitor"]
+__all__ = ["SCRIPTS", "Accepted", "Account", "Visitor", "stuck"]
 
 PART_BYTES = 1 << 17
 """Of an upload: small, so that a kill finds one under way."""
 
 _PATIENCE = Patience(unreachable_s=300.0, refused_s=300.0)
 _SILENCE_S = 240.0
+_STUCK_S = 240.0
 _SLOW_READ_S = 0.006
 
 
@@ -151,6 +153,15 @@ class Visitor:
             self.account.wrong.append(f"{job.artifact} came with other bytes")
         output.unlink()
         self.account.downloads += 1
+
+
+def stuck(visitors: Iterable[Visitor], account: Account, clock: Clock) -> list[str]:
+    """Waits for the clients of a round; who did not come to an end, and where."""
+    deadline = clock.now_s + _STUCK_S
+    for visitor in visitors:
+        while visitor.thread.is_alive() and clock.now_s < deadline:
+            visitor.thread.join(0.1)
+    return [f"{name} is stuck in {phase}" for name, phase in sorted(account.phases.items())]
 
 
 def _job_of(event: Event) -> Job | None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from service.process.limits import become_subreaper
-from tests.drills.clients import SCRIPTS, Accepted, Account, Visitor
+from tests.drills.clients import SCRIPTS, Accepted, Account, Visitor, stuck
 from tests.drills.invariants import Truth
 from tests.drills.killer import Deaths, kill_one
 from tests.drills.world import Clock, Server
@@ -35,7 +35,6 @@ from tests.postgres import Postgres, PostgresMissing
 
 __all__ = ["Drill", "main"]
 
-_STUCK_S = 240.0
 _KILLS = (1, 1, 2, 3)
 _SERVERS = 2
 _LEG = 25
@@ -65,13 +64,9 @@ class Drill:
         ]
         for _ in range(self._rng.choice(_KILLS)):
             killed[kill_one(self.servers, self._postgres, account, self.deaths, self._rng, self._clock)] += 1
-        deadline = self._clock.now_s + _STUCK_S
-        for visitor in visitors:
-            while visitor.thread.is_alive() and self._clock.now_s < deadline:
-                visitor.thread.join(0.1)
-        stuck = [f"{name} is stuck in {phase}" for name, phase in sorted(account.phases.items())]
+        late = stuck(visitors, account, self._clock)
         self._accepted += account.accepted
-        wrong = [*stuck, *account.wrong, *_unexplained(account, killed), *self._holds(account)]
+        wrong = [*late, *account.wrong, *_unexplained(account, killed), *self._holds(account)]
         self._count(account, killed)
         return wrong
 

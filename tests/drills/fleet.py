@@ -28,7 +28,7 @@ import sqlalchemy as sa
 from service.jobs.database.engine import Database
 from service.jobs.database.tables import instances, job_events, job_logs, jobs
 from service.process.limits import become_subreaper
-from tests.drills.clients import Accepted, Account, Visitor
+from tests.drills.clients import Accepted, Account, Visitor, stuck
 from tests.drills.fleet_clients import MAY_RUN_ON, SCRIPTS, UNVERIFIED, Wishes
 from tests.drills.invariants import Truth
 from tests.drills.killer import kill_child
@@ -39,7 +39,6 @@ from tests.s3 import BUCKET, CREDENTIALS, running_s3
 __all__ = ["Fleet", "Worker", "main"]
 
 _KINDS = ("zen", "haswell", "hopper")
-_STUCK_S = 240.0
 _LATEST_S = 6.0
 _WEIGHTS = {"server": 4, "worker": 8, "relaxc-zygote": 2, "relaxc-guard": 2, "relaxc-job": 2, DATABASE: 2}
 
@@ -112,11 +111,7 @@ class Fleet:
             for (name, make), server in zip(SCRIPTS.items(), itertools.cycle(self.servers))
         ]
         killed = self._kill(account)
-        deadline = self._clock.now_s + _STUCK_S
-        for visitor in visitors:
-            while visitor.thread.is_alive() and self._clock.now_s < deadline:
-                visitor.thread.join(0.1)
-        stuck = [f"{name} is stuck in {phase}" for name, phase in sorted(account.phases.items())]
+        late = stuck(visitors, account, self._clock)
         self._accepted += account.accepted
         surprises = [job for job in account.accepted if job.done is not None and job.done.state != job.wants]
         told = [f"{job.id}: {job.done.error.code if job.done and job.done.error else ''}" for job in surprises]
@@ -125,7 +120,7 @@ class Fleet:
         self.last = f"killed {killed:<14} jobs {len(account.accepted):2} surprises {[*account.surprises, *told]}"
         self.totals += Counter(jobs=len(account.accepted), uploads=account.uploads, downloads=account.downloads)
         self.totals += Counter({f"surprise {each.partition(': ')[2]}": 1 for each in told})
-        return [*stuck, *account.wrong, *unexplained, *self._truth.of_processes(), *self._of_jobs()]
+        return [*late, *account.wrong, *unexplained, *self._truth.of_processes(), *self._of_jobs()]
 
     def _of_jobs(self) -> Iterator[str]:
         yield from self._truth.of_jobs(self._accepted)

@@ -10,14 +10,14 @@ from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.transitions import Candidate
 
-__all__ = ["claim", "find", "insert", "put", "put_id", "put_row"]
+__all__ = ["claim", "find", "insert", "put", "put_id", "put_row", "values_of"]
 
 _NUMBERS = itertools.count()
 
 
-def insert(database: Database, **columns: Any) -> str | None:
-    """The id of a queued job, of a request of its own unless `request_key` is given. None where an equal one lives."""
-    values = {
+def values_of(**columns: Any) -> dict[str, Any]:
+    """The columns of a job of a request of its own, but for those that are given."""
+    return {
         "kind": JobKind.COMPILE,
         "owner": "k_a",
         "name": "m.onnx",
@@ -30,8 +30,12 @@ def insert(database: Database, **columns: Any) -> str | None:
         "request_key": f"{next(_NUMBERS):064x}",
         **columns,
     }
+
+
+def insert(database: Database, **columns: Any) -> str | None:
+    """The id of a queued job, of a request of its own unless `request_key` is given. None where an equal one lives."""
     with database.begin() as connection:
-        return jobs.insert(connection, **values)
+        return jobs.insert(connection, **values_of(**columns))
 
 
 def put_id(database: Database, **columns: Any) -> str:

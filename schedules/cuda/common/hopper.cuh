@@ -276,23 +276,25 @@ DEV float gelu_fast(float x) {
 // computed once for many x. The quotient is rounded as IEEE has it, by a correctly rounded reciprocal and a remainder that
 // is exact (Markstein, IA-64 and Elementary Functions, 2000, 8.3); a power of two keeps both within the range. The limits
 // are whole numbers, so that the quotient may be clamped first; a sum with 1.5 * 2^23 has it rounded in its last bits.
+DEV float rounded_within(float x, int low, int high) {  // 1.5 * 2^23 more
+  return fminf(fmaxf(x, (float)low), (float)high) + 12582912.f;
+}
 DEV float rounded_quotient(float x, float scale, int low, int high) {  // 1.5 * 2^23 more
   const float size = fabsf(scale), power = size < 1e-30f ? 0x1p64f : size > 1e30f ? 0x1p-64f : 1.f;
   const float by = scale * power, reciprocal = __frcp_rn(by), top = x * power, quotient = top * reciprocal;
   const float better = fmaf(fmaf(-quotient, by, top), reciprocal, quotient);
   const float exact = fabsf(quotient) < (size < INFINITY ? 1e30f : 0.f) ? better : quotient;
-  return fminf(fmaxf(exact, (float)low), (float)high) + 12582912.f;
+  return rounded_within(exact, low, high);
 }
 DEV int quantized(float x, float scale, int zero, int low, int high) {
   return __float_as_int(rounded_quotient(x, scale, low - zero, high - zero)) - 0x4b400000 + zero;
 }
 DEV int quantized(float x, int zero, int low, int high) {  // by a scale of 1
-  const float within = fminf(fmaxf(x, (float)(low - zero)), (float)(high - zero));
-  return __float_as_int(within + 12582912.f) - 0x4b400000 + zero;
+  return __float_as_int(rounded_within(x, low - zero, high - zero)) - 0x4b400000 + zero;
 }
 // The same less the zero point, as a float: what is dequantized at once.
 DEV float quantized_steps(float x, int zero, int low, int high) {
-  return fminf(fmaxf(x, (float)(low - zero)), (float)(high - zero)) + 12582912.f - 12582912.f;
+  return rounded_within(x, low - zero, high - zero) - 12582912.f;
 }
 DEV float quantized_steps(float x, float scale, int zero, int low, int high) {
   return rounded_quotient(x, scale, low - zero, high - zero) - 12582912.f;

@@ -8,14 +8,13 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.errors import RelaxcError
-from service.jobs.database import events, transitions
+from service.jobs.database import events
 from service.jobs.database.engine import now
 from service.jobs.database.rows import JobKind
 from service.jobs.database.tables import jobs
 from service.jobs.job import State
 
-__all__ = ["counts", "fail", "ids", "marked", "note", "waiting_since"]
+__all__ = ["counts", "ids", "marked", "note", "waiting_since"]
 
 _QUEUED = jobs.c.state == State.QUEUED
 
@@ -54,8 +53,3 @@ def note(connection: Connection, id: str, missing: list[str]) -> bool:
 def told(missing: list[str]) -> dict[str, Any]:
     """Return the event that says so."""
     return {"event": "waits", "missing": missing}
-
-
-def fail(connection: Connection, id: str, error: RelaxcError) -> bool:
-    """End the job with this error, if it waits for a worker still."""
-    return transitions.fail_waiting(connection, id, error)

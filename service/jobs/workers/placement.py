@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from service.config import settings
 from service.errors import NoWorker
-from service.jobs.database import jobs, placed
+from service.jobs.database import jobs, placed, transitions
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind
 from service.jobs.workers.fleet import Fleet, missing_of_all
@@ -71,7 +71,7 @@ class Placement:
     def _give_up(self, id: str) -> bool:
         with self._database.begin() as connection:
             missing = placed.marked(connection, id).get(id)
-            ended = missing is not None and placed.fail(connection, id, no_worker(missing))
+            ended = missing is not None and transitions.fail_waiting(connection, id, no_worker(missing))
         if ended:
             _LOG.warning("job %s has failed: nobody had %s", id, missing)
         return ended

@@ -109,7 +109,7 @@ extern "C" void less(const void* q, bool is_signed, int zero, float* out) {
 def quantized(tmp_path_factory):
     """The function of `hopper.cuh`, on the CPU."""
     text = text_of("schedules.cuda.common", "hopper.cuh")
-    body = re.search(r"DEV float rounded_quotient\(.*?\n(?=// Division)", text, re.S)[0]
+    body = re.search(r"DEV float rounded_within\(.*?\n(?=// Division)", text, re.S)[0]
     library = tmp_path_factory.mktemp("quantized") / "quantized.so"
     command = ["g++", "-x", "c++", "-std=c++17", "-O2", "-w", "-ffp-contract=off", "-shared", "-fPIC"]
     subprocess.run([*command, "-o", library, "-"], input=_QUANTIZED % body, text=True, check=True)
