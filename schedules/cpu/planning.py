@@ -43,6 +43,7 @@ __all__ = [
     "default",
     "has_instruction",
     "has_layouts",
+    "has_pairs",
     "is_blockable",
     "kernel_name",
     "layout_of",
@@ -251,6 +252,11 @@ def _dtypes(rule: Planned[Any], left: str, right: str, out: str) -> dict[str, An
 def has_instruction(cpu: Cpu, operands: tuple[str, str], depth: int) -> bool:
     """Return whether an instruction adds several products of these operands to a sum of `depth`."""
     return instruction(operands, cpu.reference(operands).accumulate, depth, cpu) is not None
+
+
+def has_pairs(cpu: Cpu, operands: tuple[str, str]) -> bool:
+    """Return whether an instruction adds products of pairs of these floats, and so takes no odd depth."""
+    return is_float(operands[0]) and has_instruction(cpu, operands, 2)
 
 
 def multiplies_faster(cpu: Cpu, operands: tuple[str, str], depth: int, than: str) -> bool:

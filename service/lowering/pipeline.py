@@ -8,7 +8,9 @@ import tvm
 from tvm import s_tir, tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 
+from service.lowering import brain_floats
 from service.lowering.accumulate import AccumulateLocally
+from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
 from service.lowering.text_kernels import lower_text_kernels, split_text_kernels
@@ -25,6 +27,7 @@ NAME = "relaxc"
 def register() -> None:
     """Make the pipeline known to `tvm.tirx.build`; to do so again changes nothing."""
     register_operators()
+    brain_floats.register_operators()
     tirx.register_tir_pipeline(NAME, lambda: (_passes, finalize_host_passes, finalize_device_passes))
 
 
@@ -60,6 +63,7 @@ def _list() -> list[Any]:
         tirx.transform.FlattenBuffer(),
         AccumulateLocally(),  # ours
         InsertPrefetches(),  # ours
+        KeepBrainFloats(),  # ours
         tirx.transform.BF16ComputeLegalize(),
         tirx.transform.NarrowDataType(32),
         s_tir.transform.LoopPartition(),
@@ -68,6 +72,7 @@ def _list() -> list[Any]:
         MarkVectorFunctions(),  # ours
         tirx.transform.VectorizeLoop(True),
         CallVectorFunctions(),  # ours
+        CallBrainFloats(),  # ours
         s_tir.transform.InjectVirtualThread(),
         s_tir.transform.InjectDoubleBuffer(),
         tirx.transform.StorageRewrite(),

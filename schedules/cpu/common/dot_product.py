@@ -9,19 +9,23 @@ from schedules.hardware import Cpu
 from schedules.ir.dtypes import is_float
 from schedules.ir.types import LoopRV, TirSchedule
 
-__all__ = ["STEPS", "instruction", "steps_of", "tensorize"]
+__all__ = ["PAIRED", "STEPS", "instruction", "steps_of", "tensorize"]
 
 STEPS = "dot"
 """The parameter of a plan that says how many steps of the depth an instruction takes. Plans without it widen."""
 
+PAIRED = "relaxc_pairs_"
+"""What the name of a function of vectors begins with that adds products of pairs of bfloat16; LLVM's name follows.
+
+Its operands are pairs as int32: TVM makes float32 of bfloat16 wherever it computes. The lowering brings it along.
+"""
+
 
 def instruction(operands: tuple[str, ...], accumulate: str, depth: int, cpu: Cpu) -> Dot | None:
-    """Return the fastest instruction that adds several products of integers to each sum of a vector; None without one.
+    """Return the fastest instruction that adds several products to each sum of a vector; None without one.
 
     Its `k` divides `depth`, that of the whole sum.
     """
-    if is_float(accumulate):
-        return None
     wanted = (operands, accumulate, 1, cpu.lanes(accumulate))
     fitting = (dot for dot in cpu.dots if (dot.operands, dot.accumulate, dot.m, dot.n) == wanted and dot.intrinsic)
     return max((dot for dot in fitting if dot.k > 1 and depth % dot.k == 0), key=lambda dot: dot.rate, default=None)
@@ -54,7 +58,9 @@ def _intrinsic(dot: Dot) -> str:
         values = {"left": left, "right": right, "total": dot.accumulate, "intrinsic": dot.intrinsic, "n": n, "k": k}
         lanes = {"few": f"{left}x{k}", "all": f"{left}x{n * k}", "row": f"{right}x{n * k}"}
         namespace = {"T": tirx, **values, **lanes, "sums": f"{dot.accumulate}x{n}"}
-        described, called = (script.from_source(f"{_HEAD}{body}", namespace) for body in (_DESCRIBED, _CALLED))
+        body = _CALLED_ON_PAIRS if is_float(left) else _CALLED
+        namespace |= {"function": f"{PAIRED}{dot.intrinsic}", "words": f"int32x{n}"}
+        described, called = (script.from_source(f"{_HEAD}{each}", namespace) for each in (_DESCRIBED, body))
         TensorIntrin.register(name, described, called)
     return name
 
@@ -83,6 +89,15 @@ _CALLED = """
             C.vload([0], dtype=sums),
             T.reinterpret(T.broadcast(T.reinterpret(A.vload([0], few), dtype=total), n), dtype=all),
             B.vload([0, 0], dtype=row),
+            dtype=sums,
+        )
+"""
+_CALLED_ON_PAIRS = """
+        C[T.ramp(T.int32(0), 1, n)] = T.call_pure_extern(
+            function,
+            C.vload([0], dtype=sums),
+            T.broadcast(T.reinterpret(A.vload([0], few), dtype="int32"), n),
+            T.reinterpret(B.vload([0, 0], dtype=row), dtype=words),
             dtype=sums,
         )
 """

@@ -101,6 +101,10 @@ class Layout:
         """Return what a task has a number of: tiles where it is folded, else rows."""
         return self.columns // rows if self.folded else self.height
 
+    def instruction(self, cpu: Cpu) -> Dot | None:
+        """Return the instruction that a step is; None where that is a multiply-add, or `cpu` does not have it."""
+        return dot_of(self.op, cpu) if self.dot > 1 else None
+
     @staticmethod
     def of(op: Conv2d, parameters: Mapping[str, int]) -> Layout:
         """Return the layout that a plan's parameters describe."""
@@ -202,7 +206,7 @@ def _fetches(layout: Layout, rows: int, height: int) -> bool:
 def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
     """Return the cycles of a point: `_cycles`, and what a register tile leaves of the multiply-adds."""
     layout, rows, vectors = Layout.of(op, parameters), parameters["rows"], parameters["vectors"]
-    dot = dot_of(op, cpu) if layout.dot > 1 else None
+    dot = layout.instruction(cpu)
     full = rows * vectors / (cpu.fma_per_cycle if dot is None else dot.throughput)
     waste = (step_cycles(rows, vectors, cpu, dot) + 1 / parameters["unroll"]) / full
     return waste * _cycles(layout, cpu, rows, parameters["height"], parameters["chunks"])
@@ -218,7 +222,7 @@ def _cycles(layout: Layout, cpu: Cpu, rows: int, height: int, chunks: int) -> fl
     tasks = layout.batch * (layout.parts(rows) // height) * chunks
     columns = height * (rows if layout.folded else layout.columns)
     weights = layout.panel * layout.blocks // chunks
-    dot = dot_of(layout.op, cpu) if layout.dot > 1 else None
+    dot = layout.instruction(cpu)
     compute = weights * columns / (cpu.lanes(layout.op.sum_bits) * cpu.fma_per_cycle if dot is None else dot.rate)
     read = size * weights / cpu.l3_bytes_per_cycle
     again = read if size * weights > cpu.l2_bytes // 2 else 0.0

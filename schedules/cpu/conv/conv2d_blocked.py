@@ -66,7 +66,7 @@ class Conv2dBlocked(Planned[Conv2d]):
         if len(found[2][-1].iter_vars) != 5:
             return Declined("its epilogue is not over the blocked result")
         layout = Layout.of(operator, parameters)
-        dot = blocked_plan.dot_of(operator, cpu) if layout.dot > 1 else None
+        dot = layout.instruction(cpu)
         if layout.dot > 1 and dot is None:
             return Declined("the target has no instruction for its plan")
         return _schedule(func, layout, parameters, dot)

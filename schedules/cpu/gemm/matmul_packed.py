@@ -85,7 +85,7 @@ class MatmulPacked(Planned[Matmul]):
         if len(after[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
         layout = Layout.of(operator, parameters)
-        if layout.dot > 1 and packed_plan.dot_of(operator, cpu) is None:
+        if layout.dot > 1 and layout.instruction(cpu) is None:
             return Declined("the target has no instruction for its plan")
         return _schedule(func, layout, cpu, parameters)
 
@@ -121,7 +121,7 @@ def _one_pass(sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Para
     blocks = shape.rows // (chosen["rows"] * chosen["tiles"])
     if chosen["tiles"] > 1 and shape.panels * shape.panel_bytes > cpu.l2_bytes // (2 if blocks > 1 else 8):
         moves.prefetch_ahead(sch, row, shape.op.k * shape.width, shape.op.k * shape.width)
-    dot = packed_plan.dot_of(shape.op, cpu) if shape.dot > 1 else None
+    dot = shape.instruction(cpu)
     *_, row, column, k = sch.get_loops(BLOCK)[: -1 if dot else None]
     vector_k, lane_k = sch.split(column, [None, shape.lanes])
     k, unrolled = sch.split(k, [None, chosen["unroll"]])

@@ -70,6 +70,10 @@ class Layout:
         """Of a panel of B."""
         return self.op.element_bytes * self.op.k * self.width
 
+    def instruction(self, cpu: Cpu) -> Dot | None:
+        """Return the instruction that a step is; None where that is a multiply-add, or `cpu` does not have it."""
+        return dot_of(self.op, cpu) if self.dot > 1 else None
+
     @staticmethod
     def of(op: Matmul, parameters: Mapping[str, int]) -> Layout:
         """Return the layout that a plan's parameters describe."""
@@ -231,7 +235,7 @@ def estimate(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
     blocks = 1 if split else tiles // parameters["tiles"]
     rounds = -(-blocks * -(-layout.panels // panels) // cpu.cores)
     in_task = panels * (tiles if split else parameters["tiles"])
-    step = step_cycles(rows, vectors, cpu, dot_of(op, cpu) if layout.dot > 1 else None) + 0.5 / parameters["unroll"]
+    step = step_cycles(rows, vectors, cpu, layout.instruction(cpu)) + 0.5 / parameters["unroll"]
     overhead = (2 * rows * vectors + 20) * (layout.steps // parameters["depth"])
     compute = rounds * in_task * (layout.steps * step + overhead)
     arriving = layout.panels * layout.panel_bytes / cpu.cores / cpu.memory_bytes_per_cycle

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import tvm
 from tvm import IRModule, relax
 
@@ -28,18 +29,19 @@ class PackMatmul:
 
     The element types are those that the template multiplies: floats summed in float32, bytes summed in int32. A panel
     is read from start to end for each tile of rows, with no other stride than one. The planner chooses t and the tiles.
-    Symbolic rows stay as they are, as TVM cannot prove their tiles apart.
+    Symbolic rows stay as they are, as TVM cannot prove their tiles apart. An odd depth is filled up with zeros where an
+    instruction takes pairs.
     """
 
     def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
-        self.planner = planner or planning.Defaults(cpu)
+        self.cpu, self.planner = cpu, planner or planning.Defaults(cpu)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with packed products; the same object if it has none."""
-        return rewrite_calls(module, {"matmul": partial(_packed, self.planner)})
+        return rewrite_calls(module, {"matmul": partial(_packed, self.cpu, self.planner)})
 
 
-def _packed(planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | None:
+def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | None:
     data, weight = call.args
     weight = scope.value(weight)
     if not is_tensor_constant(weight) or weight.ty.ndim != 2 or data.ty.ndim < 2 or data.ty.shape is None:
@@ -49,6 +51,9 @@ def _packed(planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | No
     array = array_of(weight)
     if dtypes is None or not rows or not array.size:
         return None
+    if rows >= _MANY_ROWS and array.shape[0] % 2 and planning.has_pairs(cpu, dtypes["operands"]):
+        data = scope.emit(relax.op.nn.pad(data, [0] * (2 * data.ty.ndim - 1) + [1]))
+        array = np.pad(array, ((0, 1), (0, 0)))
     depth, columns = array.shape
     epilogue = epilogue_of(scope.readers, scope.bound)
     plan = planner.plan(Matmul(m=rows, n=columns, k=depth, epilogue=epilogue, **dtypes))

@@ -12,6 +12,7 @@ from schedules.cpu import planning
 from schedules.cpu.common.dot_product import STEPS, instruction
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.hardware import Cpu, cpu_of
+from schedules.ir.dtypes import is_float
 from schedules.operators import Matmul
 from schedules.template import Declined, Schedule
 from service.lowering import pipeline
@@ -34,24 +35,30 @@ def row(name: str) -> Cpu:
         ("znver4", ("int8", "int8"), 768, ""),
         ("znver4", ("float32", "float32"), 768, ""),
         ("x86-64-v4", ("uint8", "int8"), 768, ""),
+        ("znver4", ("bfloat16", "bfloat16"), 768, "llvm.x86.avx512bf16.dpbf16ps.512"),
+        (NARROW, ("bfloat16", "bfloat16"), 768, "llvm.x86.avx512bf16.dpbf16ps.256"),
+        ("znver4", ("bfloat16", "bfloat16"), 767, ""),
+        ("znver4", ("float16", "float16"), 768, ""),
+        ("x86-64-v4", ("bfloat16", "bfloat16"), 768, ""),
     ],
 )
 def test_what_takes_a_sum(target: str, operands: tuple[str, str], depth: int, expected: str) -> None:
-    total = "float32" if operands[0] == "float32" else "int32"
+    total = "float32" if is_float(operands[0]) else "int32"
     found = instruction(operands, total, depth, row(target))
     assert (found.intrinsic if found else "") == expected
 
 
+@pytest.mark.parametrize(("operands", "name"), [(("uint8", "int8"), "vpdpbusd"), (("bfloat16",) * 2, "vdpbf16ps")])
 @pytest.mark.parametrize(("target", "register"), [("znver4", "%zmm"), (NARROW, "%ymm")])
-def test_the_code_is_made_of_instructions(target: str, register: str) -> None:
+def test_the_code_is_made_of_instructions(target: str, register: str, operands: tuple[str, str], name: str) -> None:
     """Each takes a whole vector of sums, and none of the sums goes to memory within the loop."""
     spec = resolve(target)
-    func, op = product(m=24, n=96, k=64, cpu=row(target))
+    func, op = product(m=24, n=96, k=64, cpu=row(target), operands=operands)
     made = MatmulPacked().apply(func, to_tvm(spec))
     assert isinstance(made, Schedule)
     tile = made.parameters
     code = tvm.compile(made.func, to_tvm(spec), tir_pipeline=pipeline.NAME).mod.inspect_source("asm")
-    lines = [line for line in code.splitlines() if "vpdpbusd" in line]
+    lines = [line for line in code.splitlines() if name in line]
     assert len(lines) >= tile["rows"] * tile["vectors"] * tile["unroll"]
     assert all(register in line for line in lines)
     first, last = (code.index(lines[0]), code.rindex(lines[-1]))
@@ -65,6 +72,7 @@ def test_the_code_is_made_of_instructions(target: str, register: str) -> None:
         ("alderlake", ["+avx2", "+fma", "+avxvnni"], ("uint8", "int8"), "vpdpbusd"),
         ("neoverse-n1", ["+neon", "+dotprod"], ("int8", "int8"), "sdot"),
         ("neoverse-v1", ["+neon", "+dotprod", "+i8mm"], ("uint8", "int8"), "usdot"),
+        ("neoverse-v1", ["+neon", "+bf16"], ("bfloat16", "bfloat16"), "bfdot"),
     ],
 )
 def test_code_for_cpus_that_none_of_us_has(
@@ -89,8 +97,9 @@ def test_a_cpu_without_the_instruction_declines_its_plan() -> None:
 def product(
     *, cpu: Cpu, operands: tuple[str, str] = ("uint8", "int8"), **sizes: int
 ) -> tuple[tvm.tirx.PrimFunc, Matmul]:
-    """The PrimFunc of a product of bytes by its default plan."""
-    op = Matmul(**sizes, operands=operands, accumulate="int32", out="int32")
+    """The PrimFunc of a product by its default plan."""
+    total = "float32" if is_float(operands[0]) else "int32"
+    op = Matmul(**sizes, operands=operands, accumulate=total, out=total)
     plan = planning.plan_matmul(op, cpu)
     a = te.placeholder((op.m, op.k), operands[0], "a")
     b = te.placeholder(planning.packed_shape(plan, (op.k, op.n)), operands[1], "b")
