@@ -23,7 +23,7 @@ def built(result: te.Tensor, data: te.Tensor, target: str, *, lanes: int = 16, l
     """The kernel with its blocks in vectors, where their sizes allow for that."""
     sch = s_tir.Schedule(te.create_prim_func([data, result]))
     for name in loops:
-        outer, inner = sch.split(sch.get_loops(name)[-1], [None, lanes])
+        _outer, inner = sch.split(sch.get_loops(name)[-1], [None, lanes])
         sch.vectorize(inner)
     func = sch.mod["main"].with_attr("tirx.is_scheduled", True)
     return tirx.build(tvm.IRModule({"main": func}), to_tvm(resolve(target)), pipeline=pipeline.NAME)
