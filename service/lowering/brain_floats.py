@@ -77,7 +77,7 @@ class _Keeper:
         self._kept: dict[Any, Any] = {}
 
     def body(self, body: Any) -> Any:
-        """The statement with all its stores of bfloat16 rewritten."""
+        """Return the statement with all its stores of bfloat16 rewritten."""
         for allocation in tir.collect(body, tirx.AllocBuffer):
             old = allocation.buffer
             if _is_brain(old):
