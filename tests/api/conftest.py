@@ -23,12 +23,17 @@ COMPILE = "service.jobs.entries:compile_model"
 class RunningServer:
     """A server process, and a client of it."""
 
-    def __init__(self, cache: Path, entry: str, *, no_auth: bool = False, **settings: object) -> None:
+    def __init__(
+        self, cache: Path, entry: str, *, no_auth: bool = False, root: Path = ROOT, **settings: object
+    ) -> None:
+        """Start one of the source tree `root`."""
         environment = {f"RELAXC_{name.upper()}": str(value) for name, value in settings.items()}
+        if root != ROOT:
+            environment["PYTHONPATH"] = str(root)
         self.cache = cache
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.api.serve", entry, *(["--no-auth"] if no_auth else [])],
-            cwd=ROOT,
+            cwd=root,
             env={**os.environ, "RELAXC_CACHE_DIR": str(cache), "RELAXC_DRAIN_S": "0.5", **environment},
             stdout=subprocess.PIPE,
             text=True,
