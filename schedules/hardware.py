@@ -199,9 +199,13 @@ class Gpu:
 
     def least_seconds(self, flops: float, size_bytes: float, dtype: str) -> float:
         """Return what a kernel takes at least that reads and writes so many bytes, with operands of `dtype`."""
-        dot = self.dot(dtype) if "float" in dtype or "int" in dtype else None
-        compute = 0.0 if dot is None else flops / (2 * dot.rate * self.sms * self.clock_hz)
-        return max(compute, size_bytes / self.memory_bytes_per_second)
+        peak = self.gflops(dtype) if "float" in dtype or "int" in dtype else 0.0
+        return max(flops / peak / 1e9 if peak else 0.0, size_bytes / self.memory_bytes_per_second)
+
+    def gflops(self, dtype: str) -> float:
+        """Return 10^9 operations a second with operands of `dtype`, two for a multiply-add; 0 if none takes them."""
+        dot = self.dot(dtype)
+        return 0.0 if dot is None else round(2 * dot.rate * self.sms * self.clock_hz / 1e9, 1)
 
     def dot(self, operands: str, accumulate: str | None = None) -> Dot | None:
         """Return the instruction that multiplies these operands fastest, None where there is none: no dtype is widened.

@@ -124,6 +124,8 @@ def _build(request: CompileRequest, made: Front, command: str, library: Path, st
         module, memory = passes.finalize(made.scheduled.module, target, bounds=signature.bounds)
         lowering.build(module, request.target, library, dump=dump)
         report = {**made.optimized.report.to_dict(), "memory": memory.to_dict()}
+        if (peak := lowering.peak_of(request.target)) is not None:
+            report["peak"] = peak
     manifest = replace(_manifest(request, made, command), passes=report)
     return Built(library, made.optimized.weights, manifest.with_weights(table_of(made.optimized.weights)))
 

@@ -13,6 +13,7 @@ from service.cli.output import console, print_json, table
 from service.cli.session import Dims, Inputs, choose_inputs, open_session
 
 if TYPE_CHECKING:
+    from service.runtime.gpu_peak import GpuPeak
     from service.runtime.peak import Peak
     from service.runtime.profile import FunctionRow, ProfileReport
 
@@ -39,6 +40,9 @@ def profile(
     That limit is its arithmetic at this machine's peak, or its bytes from the cache that holds them, whichever takes
     longer (`bound by`). FLOPs and bytes are of one call, times and limits of all. The peaks are those of
     `relaxc targets`: measured once, and kept in the cache folder.
+
+    On a GPU each kernel is timed by events on the device, in the CUDA graph that a run launches, and the peaks are its
+    data sheet's.
     """
     import json as text
 
@@ -63,8 +67,9 @@ def _show(report: ProfileReport) -> None:
     lost = sum(row.lost_ms or 0.0 for row in report.functions)
     print(f"a run takes {report.total_ms:.3f} ms, {report.other_ms:.3f} ms of it outside PrimFuncs")
     if report.peak:
-        top = report.peak
-        print(f"PrimFuncs lose {lost:.3f} ms to their limits: {_limits(top)}")
+        print(f"PrimFuncs lose {lost:.3f} ms to their limits: {_limits(report.peak)}")
+    if report.tensor_share:
+        print(f"{report.tensor_share:.0%} of their time is in kernels of tensor cores or dot-product instructions")
 
 
 def _cells(row: FunctionRow) -> list[str]:
@@ -85,7 +90,12 @@ def _scaled(value: float | None, unit: float) -> str:
     return "" if value is None else f"{value / unit:.1f}"
 
 
-def _limits(top: Peak) -> str:
+def _limits(top: Peak | GpuPeak) -> str:
+    from service.runtime.peak import Peak
+
     caches = ", ".join(f"{level.name} {level.read_gbps:.0f} GB/s" for level in top.levels)
+    if not isinstance(top, Peak):
+        reached = ", ".join(f"{dtype} {gflops / 1e3:.0f}" for dtype, gflops in top.by_dtype.items())
+        return f"{top.machine} by its {top.source}: TFLOP/s of {reached}; {caches}"
     busy = "" if top.alone else " (measured while other processes were running)"
     return f"{top.threads} threads reach {top.gflops:.0f} GFLOP/s in fp32; {caches}{busy}"

@@ -6,7 +6,8 @@ Importing this package imports no tvm: the command line asks it for targets only
 from __future__ import annotations
 
 from service.lowering.build import build
+from service.lowering.peak import peak_of
 from service.lowering.planner import RecordPlanner, planner_for
 from service.lowering.schedule import Scheduled, schedule
 
-__all__ = ["RecordPlanner", "Scheduled", "build", "planner_for", "schedule"]
+__all__ = ["RecordPlanner", "Scheduled", "build", "peak_of", "planner_for", "schedule"]

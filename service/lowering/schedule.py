@@ -121,6 +121,7 @@ class _Scheduler:
         """Return the scheduled PrimFunc and its row, those of an equal one where there was one."""
         import tvm_ffi
 
+        from schedules.ir.instructions import instruction_of
         from schedules.ir.work import work_of
         from service.records.workload import describe
 
@@ -132,7 +133,7 @@ class _Scheduler:
         try:
             result, row = self._choose(workload, func, plan)
             row = {"workload": workload.digest, "dtype": workload.dtype, "shapes": workload.shapes, **row}
-            row |= work_of(func).to_dict()
+            row |= {"instruction": instruction_of(result), **work_of(func).to_dict()}
         except Exception as error:
             raise CompileFailed(f"PrimFunc {name} cannot be scheduled: {in_one_line(error)}", function=name) from error
         self._done[workload.digest].append((func, result, row))

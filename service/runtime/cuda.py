@@ -11,7 +11,7 @@ from service.errors import MachineMismatch
 from service.runtime.tvm_runtime import load_libraries
 from service.tvm_libraries import CUDA, runtime_folder
 
-__all__ = ["load_runtime", "require_memory"]
+__all__ = ["cuda_runtime", "load_runtime", "require_memory"]
 
 
 def require_memory(weights_bytes: int, run_bytes: int, device: int) -> None:
@@ -33,7 +33,7 @@ def _mib(count: int) -> str:
 
 def _free_bytes(device: int) -> int | None:
     """The free memory of a GPU; None where the runtime does not say."""
-    runtime, free, total = _cuda_runtime(), ctypes.c_size_t(), ctypes.c_size_t()
+    runtime, free, total = cuda_runtime(), ctypes.c_size_t(), ctypes.c_size_t()
     if runtime.cudaSetDevice(device) or runtime.cudaMemGetInfo(ctypes.byref(free), ctypes.byref(total)):
         return None
     return free.value
@@ -49,12 +49,13 @@ def load_runtime() -> None:
     load_libraries()
     path = runtime_folder() / CUDA
     _library("libcuda.so.1", "the NVIDIA driver (libcuda.so.1 cannot be loaded)")
-    _cuda_runtime()
+    cuda_runtime()
     _library(str(path), f"TVM's CUDA runtime ({CUDA} cannot be loaded)")
 
 
 @lru_cache(maxsize=1)
-def _cuda_runtime() -> ctypes.CDLL:
+def cuda_runtime() -> ctypes.CDLL:
+    """Return the CUDA runtime library of this process. Raise MachineMismatch where there is none."""
     spec = importlib.util.find_spec("nvidia")
     folders = [Path(folder) for folder in (spec.submodule_search_locations or [])] if spec else []
     found = [str(path) for folder in folders for path in sorted(folder.glob("*/lib/libcudart.so.13"))]

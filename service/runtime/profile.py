@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from statistics import median
 from typing import Any
 
 from service.errors import ArtifactCorrupt
+from service.runtime.clocks import Clock, DeviceClock, Event, HostClock
 from service.runtime.dims import evaluate
+from service.runtime.gpu_peak import GpuPeak
 from service.runtime.peak import Peak, peak
 from service.runtime.roofline import limit_of
 from service.runtime.session import Session
-from service.runtime.tvm_runtime import wait
 
 __all__ = ["FunctionRow", "ProfileReport", "profile"]
 
@@ -26,7 +26,8 @@ class FunctionRow:
 
     `flops` and `bytes` are of one call, None where the manifest does not say. `limit_ms` is the least time that this
     machine could take for all calls, `bound` what sets it (`compute`, or the cache level that holds the bytes),
-    `of_limit` is limit over time, and `lost_ms` the rest of the time.
+    `of_limit` is limit over time, and `lost_ms` the rest of the time. `instruction` is the one that multiplies many
+    operands at once, a GPU's tensor core's or a CPU's dot product's; None where the kernel has none.
     """
 
     function: str
@@ -44,20 +45,24 @@ class FunctionRow:
     rule: str | None
     source: str | None
     parameters: Mapping[str, int] = field(default_factory=dict)
+    instruction: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileReport:
     """A run's time by function, what loses most first. `other_ms` is the virtual machine's own, and that of profiling.
 
-    `events` are those of the last run: (function, start in us, duration in us).
+    On a GPU times are of the device, `total_ms` of a run without events between its kernels: where these overlap it is
+    less than their sum. `tensor_share` is the share of the sum in kernels with an `instruction`. `events` are those of
+    the last run: (function, start in us, duration in us).
     """
 
     runs: int
     total_ms: float
     other_ms: float
     functions: tuple[FunctionRow, ...]
-    peak: Peak | None
+    peak: Peak | GpuPeak | None
+    tensor_share: float
     events: tuple[tuple[str, float, float], ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,28 +93,6 @@ class ProfileReport:
         return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-class _Recorder:
-    """Notes when each call of a PrimFunc starts and ends; calls of the virtual machine's own are left out."""
-
-    def __init__(self, session: Session) -> None:
-        # A kernel launch returns before the kernel ends.
-        self._wait = partial(wait, session.device) if session.manifest.target.kind == "cuda" else None
-        self.events: list[tuple[str, int, int]] = []
-        self._start = 0
-
-    def __call__(self, _function: Any, name: str, before: bool, _result: Any, *_arguments: Any) -> int:
-        if name.startswith("vm."):
-            return 0
-        if self._wait is not None:
-            self._wait()
-        now = time.perf_counter_ns()
-        if before:
-            self._start = time.perf_counter_ns()
-        else:
-            self.events.append((name, self._start, now))
-        return 0
-
-
 def profile(
     session: Session,
     inputs: Mapping[str, Any],
@@ -120,40 +103,54 @@ def profile(
 ) -> ProfileReport:
     """Run the session `runs` times on these inputs, after warming up, with every PrimFunc timed.
 
-    `machine_peak` None measures this CPU's, or takes it from the cache; a GPU's is not known. Raise what a call does.
+    `machine_peak` None measures this CPU's, or takes it from the cache; a GPU's is in the manifest. Raise what a call
+    does.
     """
-    if machine_peak is None and session.manifest.target.kind != "cuda":
-        machine_peak = peak(session.threads)
+    clock: Clock = HostClock(session)
+    top: Peak | GpuPeak | None = machine_peak
+    if session.manifest.target.kind == "cuda":
+        clock, top = DeviceClock(session), _sheet(session)
+    elif machine_peak is None:
+        top = peak(session.threads)
     end = time.perf_counter() + warmup_s
-    session(inputs)
+    clock.run(inputs)
     while time.perf_counter() < end:
-        session(inputs)
+        clock.run(inputs)
+    found = [clock.run(inputs) for _ in range(max(1, runs))]
+    total, last = median(total for total, _ in found), found[-1][1]
+    rows = _rows(session, inputs, _times([events for _, events in found]), Counter(name for name, _, _ in last), top)
+    spent = sum(row.time_ms for row in rows)
+    tensor = sum(row.time_ms for row in rows if row.instruction) / (spent or 1.0)
+    events = tuple((name, start * 1e3, took * 1e3) for name, start, took in last)
+    return ProfileReport(len(found), round(total, 6), round(max(0.0, total - spent), 6), rows, top, tensor, events)
+
+
+def _sheet(session: Session) -> GpuPeak | None:
+    """What the manifest says of the GPU that it is for; None where it says nothing, as those of older versions."""
+    try:
+        return GpuPeak.from_dict(session.manifest.passes["peak"])
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _times(runs: Sequence[Sequence[Event]]) -> dict[str, float]:
+    """The milliseconds of each function in one run, all its calls together: the median over the runs."""
     times: dict[str, list[float]] = defaultdict(list)
-    totals, recorder, base = [], _Recorder(session), 0
-    for _ in range(max(1, runs)):
-        recorder.events.clear()
-        base = time.perf_counter_ns()
-        session.run_instrumented(inputs, recorder)
-        totals.append((time.perf_counter_ns() - base) / 1e6)
-        _add(times, recorder)
-    calls = {name: sum(event[0] == name for event in recorder.events) for name in times}
-    total = median(totals)
-    rows = _rows(session, inputs, {name: median(values) for name, values in times.items()}, calls, machine_peak)
-    other = max(0.0, total - sum(row.time_ms for row in rows))
-    events = tuple((name, (start - base) / 1e3, (stop - start) / 1e3) for name, start, stop in recorder.events)
-    return ProfileReport(len(totals), round(total, 6), round(other, 6), rows, machine_peak, events)
-
-
-def _add(times: dict[str, list[float]], recorder: _Recorder) -> None:
-    sums: dict[str, float] = defaultdict(float)
-    for name, start, stop in recorder.events:
-        sums[name] += (stop - start) / 1e6
-    for name, value in sums.items():
-        times[name].append(value)
+    for events in runs:
+        sums: dict[str, float] = defaultdict(float)
+        for name, _, took in events:
+            sums[name] += took
+        for name, value in sums.items():
+            times[name].append(value)
+    return {name: median(values) for name, values in times.items()}
 
 
 def _rows(
-    session: Session, inputs: Mapping[str, Any], times: Mapping[str, float], calls: Mapping[str, int], top: Peak | None
+    session: Session,
+    inputs: Mapping[str, Any],
+    times: Mapping[str, float],
+    calls: Mapping[str, int],
+    top: Peak | GpuPeak | None,
 ) -> tuple[FunctionRow, ...]:
     report = {row.get("function"): row for row in session.manifest.schedule}
     sizes = session.sizes(inputs)
@@ -171,12 +168,13 @@ def _row(
     share: float,
     scheduled: Mapping[str, Any],
     sizes: Mapping[str, int],
-    top: Peak | None,
+    top: Peak | GpuPeak | None,
 ) -> FunctionRow:
     flops, moved = _number(scheduled.get("flops"), sizes), _number(scheduled.get("bytes"), sizes)
     seconds = time_ms / 1e3 / max(1, calls)
     gflops = flops / seconds / 1e9 if flops is not None and seconds else None
     gbps = moved / seconds / 1e9 if moved is not None and seconds else None
+    top = top.of(scheduled.get("dtype") or "") if isinstance(top, GpuPeak) else top
     limit_ms, bound = _limit(flops, moved, _number(scheduled.get("written_bytes"), sizes), calls, top)
     return FunctionRow(
         name,
@@ -194,6 +192,7 @@ def _row(
         scheduled.get("rule"),
         scheduled.get("source"),
         scheduled.get("parameters") or {},
+        scheduled.get("instruction"),
     )
 
 

@@ -137,6 +137,7 @@ class Session:
         """`weights` are on `device`, in the order in which `main` takes them."""
         self.manifest = manifest
         self.device = device
+        self._library = library
         self.threads = default_threads() if threads is None else threads
         if self.threads < 1:
             raise InvalidOption(f"threads must be at least 1, not {self.threads}", option="threads")
@@ -187,6 +188,20 @@ class Session:
         """
         with self._lock:
             return self._run(self._arguments(args, named), None)
+
+    def to_device(self, inputs: Mapping[str, Any]) -> dict[str, tvm_ffi.Tensor]:
+        """Return copies of the inputs where the program runs: what `on_device` takes. Raise what a call does."""
+        with self._lock:
+            tensors = self._tensors((), inputs)
+            copies = [copied_to(tensor, self.device) for tensor in tensors]
+        return {spec.name: copied for spec, copied in zip(self.signature.inputs, copies, strict=True)}
+
+    def twin(self) -> Session:
+        """Return a session of the same artifact with a program of its own; the weights are shared.
+
+        Calls of the two may run at the same time, and what one has captured for a GPU the other has not.
+        """
+        return Session(self._library, self._weights, self.manifest, self.device, self.threads)
 
     def on_device(self, inputs: Mapping[str, Any], *, stream: int = 0) -> dict[str, tvm_ffi.Tensor]:
         """Return the outputs by name where they are computed, with no copy and no wait: for artifacts for a GPU.

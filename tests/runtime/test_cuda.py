@@ -35,19 +35,19 @@ class Runtime:
 
 
 def test_too_little_memory_is_refused_before_weights_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "_cuda_runtime", Runtime)
+    monkeypatch.setattr(cuda, "cuda_runtime", Runtime)
     cuda.require_memory(90 << 20, 10 << 20, 0)
     with pytest.raises(MachineMismatch, match=r"101 MiB of the GPU's memory \(90 MiB of weights, 11 MiB for a run\)"):
         cuda.require_memory(90 << 20, 11 << 20, 0)
-    monkeypatch.setattr(cuda, "_cuda_runtime", lambda: Runtime(1))
+    monkeypatch.setattr(cuda, "cuda_runtime", lambda: Runtime(1))
     cuda.require_memory(1 << 40, 0, 0)
 
 
-def test_a_missing_cuda_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missingcuda_runtime_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def driver_alone(name: str, mode: int = 0) -> None:
         if "libcuda.so" not in name:
             raise OSError(f"{name}: cannot open shared object file")
 
     monkeypatch.setattr(ctypes, "CDLL", driver_alone)
     with pytest.raises(MachineMismatch, match=r"libcudart\.so\.13"):
-        cuda._cuda_runtime.__wrapped__()
+        cuda.cuda_runtime.__wrapped__()

@@ -22,10 +22,10 @@ export function timesPanel({ rows, peak, measured, total }) {
       : note(`Nothing was measured: these are the least times that the roofline allows. ${peakText(peak)} `,
         "“Measure it” times each kernel."),
     known && families(rows, time, total),
-    table("Time by kernel", columns(time, measured), rows));
+    table("Time by kernel", columns(rows, time, measured), rows));
 }
 
-function columns(time, measured) {
+function columns(rows, time, measured) {
   const numbers = (title, cell) => ({ title, number: true, cell });
   const text = (title, cell) => ({ title, cell });
   return [
@@ -38,8 +38,17 @@ function columns(time, measured) {
     text("Bound by", (row) => row.bound || "–"),
     numbers("FLOPs", (row) => count(row.flops)),
     numbers("Bytes", (row) => bytes(row.moved)),
+    rows.some((row) => row.instruction) && text("Multiplies by", (row) => instruction(row.instruction)),
     text("Scheduled by", (row) => [row.rule || "–", row.source && row.source !== "rule" && ` (${row.source})`]),
   ].filter(Boolean);
+}
+
+/** `llvm.x86.avx512.vpdpbusd.512` is vpdpbusd, `wgmma.mma_async.sync.aligned.m64n64k16.f32…` wgmma m64n64k16. */
+function instruction(name) {
+  if (!name) return "–";
+  const [, kind, shape] = name.match(/^(wgmma|mma)\..*?\.(m\d+n\d+k\d+)/) || [];
+  const short = kind ? `${kind} ${shape}` : name.split(".").find((part) => /dp|mmla|dot|pmadd/.test(part)) || name;
+  return el("span", { class: "mono", title: name }, short);
 }
 
 function dot(family) {

@@ -1,6 +1,6 @@
 // The kernels of an artifact as rows: what each computes, how often, its work, its time if measured, and its limit.
 
-import { limitOf, nominalPeak } from "./peak.js";
+import { limitOf, peakOf } from "./peak.js";
 
 const KINDS = [
   ["attention", /attention/],
@@ -19,7 +19,7 @@ export function familyOf(computes) {
 
 /** `{rows, peak, measured, total}`: rows by PrimFunc, the longest first; times are of all calls in one run, in ms. */
 export function rowsOf(manifest, profile) {
-  const peak = profile?.peak ? { ...profile.peak, nominal: false } : nominalPeak(manifest.target);
+  const peak = profile?.peak ? { ...profile.peak, nominal: false } : peakOf(manifest);
   const calls = new Map();
   for (const [name] of manifest.passes.graph?.calls || []) calls.set(name, (calls.get(name) || 0) + 1);
   const measured = new Map((profile?.functions || []).map((row) => [row.function, row]));
@@ -36,7 +36,7 @@ function rowOf(row, passes, planned, timed, peak) {
   const computes = passes.computes?.[row.function] || row.function.replace(/\d+$/, "");
   const calls = timed?.calls ?? planned;
   const [flops, moved] = [timed?.flops ?? row.flops, timed?.bytes ?? row.bytes];
-  const limit = limitOf(peak, flops, moved);
+  const limit = limitOf(peak, flops, moved, row.dtype);
   const ms = timed?.time_ms ?? null;
   const limitMs = timed?.limit_ms ?? (limit && limit.ms * calls);
   return {

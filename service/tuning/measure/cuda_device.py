@@ -14,8 +14,8 @@ import tvm_ffi
 
 from service.lowering.build import KERNEL
 from service.runtime.cuda import load_runtime
+from service.runtime.cuda_graph import CudaRuntime, Graph
 from service.runtime.tensors import Array
-from service.tuning.measure.cuda_graph import CudaRuntime, Graph
 from service.tuning.measure.gpu_worker import Alone
 from service.tuning.measure.messages import Heard
 from service.tuning.measure.timing import summary

@@ -10,6 +10,8 @@ __all__ = ["CudaRuntime", "Graph"]
 
 _LIBRARY = "libcudart.so.13"
 _THREAD_LOCAL = 1  # cudaStreamCaptureModeThreadLocal
+_CAPTURING = 1  # cudaStreamCaptureStatusActive
+_EXTERNAL = 1  # cudaEventRecordExternal: a captured event is recorded again with each launch of the graph
 _ON_DEVICE = 3  # cudaMemcpyDeviceToDevice
 
 
@@ -36,6 +38,32 @@ class CudaRuntime:
         if error:
             said = self._library.cudaGetErrorString(error)
             raise RuntimeError(f"{name}: {(said or b'').decode()} ({error})")
+
+    def event(self) -> ctypes.c_void_p:
+        """Return a new event, for `record`; `drop` ends it."""
+        made = ctypes.c_void_p()
+        self.call("cudaEventCreate", ctypes.byref(made))
+        return made
+
+    def drop(self, event: ctypes.c_void_p) -> None:
+        """Give an event back, if the device still takes it."""
+        self._library.cudaEventDestroy(event)
+
+    def is_capturing(self, stream: int) -> bool:
+        """Return whether what is put on the stream becomes a part of a graph."""
+        status = ctypes.c_int()
+        self.call("cudaStreamIsCapturing", ctypes.c_void_p(stream), ctypes.byref(status))
+        return status.value == _CAPTURING
+
+    def record(self, event: ctypes.c_void_p, stream: int, *, captured: bool = False) -> None:
+        """Note the time at which the stream comes here; `captured`: at each launch of the graph that is captured."""
+        self.call("cudaEventRecordWithFlags", event, ctypes.c_void_p(stream), _EXTERNAL if captured else 0)
+
+    def milliseconds(self, start: ctypes.c_void_p, end: ctypes.c_void_p) -> float:
+        """Return the time between two events that have come, to half a microsecond."""
+        passed = ctypes.c_float()
+        self.call("cudaEventElapsedTime", ctypes.byref(passed), start, end)
+        return passed.value
 
     def wait(self) -> None:
         """Wait until the stream is empty."""
@@ -67,13 +95,11 @@ class CudaRuntime:
 
     def timed(self, launch: Callable[[], None]) -> float:
         """Return the seconds that the device takes for what `launch` puts on the stream."""
-        milliseconds = ctypes.c_float()
         self.call("cudaEventRecord", self._start, self._stream)
         launch()
         self.call("cudaEventRecord", self._end, self._stream)
         self.call("cudaEventSynchronize", self._end)
-        self.call("cudaEventElapsedTime", ctypes.byref(milliseconds), self._start, self._end)
-        return milliseconds.value / 1e3
+        return self.milliseconds(self._start, self._end) / 1e3
 
 
 class Graph:

@@ -1,0 +1,38 @@
+"""Which instruction a scheduled PrimFunc multiplies with: a tensor core's, or a CPU's dot product's."""
+
+from __future__ import annotations
+
+import re
+
+from tvm.ir import Call, StringImm
+from tvm.target.codegen import llvm_get_intrinsic_name
+
+from schedules.ir.tir import collect
+from schedules.ir.types import PrimFunc
+
+__all__ = ["instruction_of"]
+
+_PTX = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync)\.[\w.]*\w")
+_LLVM = re.compile(r"^llvm\.(?:x86|aarch64)\..*(?:dp|mmla|dot|pmadd)")
+_INTRINSICS = frozenset({"tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin"})
+_TIR_MMA = frozenset({"tirx.ptx_mma", "tirx.ptx_mma_sp", "tirx.tvm_mma_sync"})
+
+
+def instruction_of(func: PrimFunc) -> str | None:
+    """Return its PTX or LLVM name as it stands in the code; None where there is none: operands are widened then.
+
+    The longest, where there are several: kernels that multiply with one shape have edges in a smaller one.
+    """
+    names = [name for call in collect(func.body, Call) for name in _named(call)]
+    texts = [name for text in collect(func.body, StringImm) for name in _PTX.findall(str(text.value))]
+    return max(names + texts, key=lambda name: (len(name), name), default=None)
+
+
+def _named(call: Call) -> list[str]:
+    name = str(getattr(call.op, "name", ""))
+    if name in _TIR_MMA:
+        return [name.removeprefix("tirx.")]
+    if name in _INTRINSICS:
+        intrinsic = str(llvm_get_intrinsic_name(int(call.args[0])))
+        return [intrinsic] if _LLVM.match(intrinsic) else []
+    return []
