@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -398,6 +399,19 @@ def test_what_is_measured_replaces_the_estimate(tab: Tab) -> None:
     tab.see(".job dd", "verify")
     tab.state("succeeded")
     tab.see("h2 .badge[data-state=passed]")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+def test_what_is_for_a_gpu_has_the_roofline_of_its_data_sheet(tab: Tab) -> None:
+    tab.open()
+    tab.page.get_by_label("Target").select_option("cuda-sm90")
+    tab.submit("gpu.onnx", net())
+    tab.state("succeeded")
+    assert tab.page.locator(".points circle").count() >= 2
+    tab.see("figcaption", "Peak of H100 by its data sheet")
+    assert "memory 3350 GB/s" in tab.page.locator(".roof-name").all_text_contents()
+    tab.screenshot("gpu")
 
 
 @pytest.mark.slow

@@ -68,7 +68,7 @@ function tiles({ passes, weights, verification, target }, { rows }) {
     tile("FLOPs a run", flopsOf(rows), passes.precision),
     tile("Weights", bytes(weights.size_bytes), `${weights.tensors.length} tensors`),
     tile("Working memory", bytes(memory.planned_bytes), unbounded ? "and more by shape" : "planned ahead"),
-    tile("Target", target.name, `${target.cores} cores, ${target.vector_bits} bits`));
+    tile("Target", target.name, target.arch || `${target.cores} cores, ${target.vector_bits} bits`));
 }
 
 function flopsOf(rows) {
