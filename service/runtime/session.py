@@ -5,10 +5,8 @@ Loading runs code of the file: load only artifacts that you trust. Their manifes
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ from typing import Any
 import numpy as np
 import tvm_ffi
 
-from service import machine
 from service.artifact.manifest import Manifest, check_code, code_extent, weights_extent
 from service.errors import (
     ArtifactCorrupt,
@@ -24,10 +21,9 @@ from service.errors import (
     InputName,
     InputType,
     InvalidOption,
-    MachineMismatch,
 )
-from service.request import TargetSpec
-from service.runtime.cuda import load_runtime, require_memory
+from service.runtime.admission import check_digest, check_machine, device_of
+from service.runtime.cuda import require_memory
 from service.runtime.dims import bind, names_in
 from service.runtime.library import chosen, first_line, load_library
 from service.runtime.tensors import (
@@ -45,7 +41,6 @@ from service.runtime.threads import default_threads, use_threads
 from service.runtime.tvm_runtime import CPU, VirtualMachine, copied_to
 from service.runtime.weights import DeviceWeights, map_weights, uploaded
 from service.signature import Signature
-from service.tvm_libraries import runtime_version
 
 __all__ = ["Session", "load"]
 
@@ -67,14 +62,14 @@ def load(
     whole = Manifest.read(path)
     place = chosen(whole.targets)
     manifest = whole.parts[place]
-    _check_machine(manifest, whole.targets)
+    check_machine(manifest.target, manifest.requires, whole.targets)
     check_code(path, whole, place)
-    where = _device(manifest.target, device)
+    where = device_of(manifest.target, device)
     weights_path, section = weights_extent(path, manifest)
     if digest is not None:
-        _check_digest(path, digest)
+        check_digest(path, digest)
         if manifest.weights.sha256 is not None:
-            _check_digest(weights_path, manifest.weights.sha256)
+            check_digest(weights_path, manifest.weights.sha256)
     mapped = map_weights(weights_path, section.offset, section.size_bytes, manifest.weights.tensors)
     held: Sequence[tvm_ffi.Tensor] = mapped
     if manifest.target.kind == "cuda":
@@ -82,41 +77,6 @@ def load(
         check = partial(require_memory, run_bytes=run_bytes, device=where.index)
         held = uploaded(mapped, weights_path, section.offset, where, part=place, check=check)
     return Session(load_library(path, code_extent(path, whole, place)), held, manifest, where, threads)
-
-
-def _check_digest(path: Path, wanted: str) -> None:
-    with path.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != wanted:
-        raise ArtifactCorrupt(f"{path} has the digest {found}, not {wanted}", path=str(path))
-
-
-def _check_machine(manifest: Manifest, targets: Sequence[TargetSpec] = ()) -> None:
-    """Raise MachineMismatch; `requires` counts as well as `target`. `targets` are those that there is code for."""
-    target, requires = manifest.target, manifest.requires
-    cpu = target.host or target
-    cpu = replace(cpu, features=tuple({*cpu.features, *requires.features}))
-    missing = machine.missing_features(replace(target, host=cpu) if target.host else cpu)
-    here = runtime_version()
-    if requires.runtime != here:
-        missing.append(f"TVM runtime {requires.runtime} (this is {here})")
-    if missing:
-        names = ", ".join(each.name for each in targets or [target])
-        raise MachineMismatch(
-            f"this artifact was compiled for {names}; this machine lacks {', '.join(missing)}", missing=missing
-        )
-
-
-def _device(target: TargetSpec, asked: str | None) -> tvm_ffi.Device:
-    natural = "cuda" if target.kind == "cuda" else "cpu"
-    kind, _, index = (asked or natural).partition(":")
-    if kind not in ("cpu", "cuda") or not (index or "0").isdecimal():
-        raise InvalidOption(f"device {asked!r} is not cpu, cuda or cuda:N", option="device")
-    if kind != natural:
-        raise MachineMismatch(f"this artifact was compiled for {natural}, it does not run on {asked}")
-    if kind == "cuda":
-        load_runtime()
-    return tvm_ffi.device(kind, int(index or 0))
 
 
 class Session:
@@ -167,9 +127,9 @@ class Session:
         """Return a session over a library that is not packed yet, its weights in the order in which `main` takes
         them.
         """
-        _check_machine(manifest)
+        check_machine(manifest.target, manifest.requires)
         tensors = [weight if isinstance(weight, tvm_ffi.Tensor) else _adopt(weight) for weight in weights.values()]
-        where = _device(manifest.target, device)  # before the library: it needs CUDA's loader
+        where = device_of(manifest.target, device)  # before the library: it needs CUDA's loader
         held = tensors if manifest.target.kind != "cuda" else DeviceWeights(tensors, where)
         return Session(load_library(library), held, manifest, where, threads)
 
