@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Self
 
-__all__ = ["Attention", "Conv2d", "Depthwise2d", "Matmul", "Operator", "Pool2d", "operator_from"]
+__all__ = ["Attention", "BlockMatmul", "Conv2d", "Depthwise2d", "Matmul", "Operator", "Pool2d", "operator_from"]
 
 Pair = tuple[int, int]
 Sides = tuple[int, int, int, int]
@@ -82,6 +82,36 @@ class Matmul(_Described):
     def shapes(self) -> str:
         """Return the operands for people: `128x768 768x3072`."""
         return f"{self.m}x{self.k} {self.k}x{self.n}{_behind(self.epilogue)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockMatmul(_Described):
+    """`C[m, n] = epilogue(sum over k of A[m, k] * (code[n, k] - zero[n, k // block]) * scale[n, k // block])`.
+
+    The codes have `bits` each and are constant, in words of the second dtype of `operands`. `zeros`: blocks have zero
+    points of their own; else all have the middle of the codes, `1 << bits - 1`.
+    """
+
+    kind: ClassVar[str] = "block_matmul"
+
+    operands: tuple[str, ...] = ("float32", "int32")
+    m: int
+    n: int
+    k: int
+    block: int
+    bits: int
+    zeros: bool = False
+
+    @property
+    def codes_in_word(self) -> int:
+        """Return how many codes a word holds."""
+        return _bits(self.operands[1]) // self.bits
+
+    @property
+    def shapes(self) -> str:
+        """Return the operands for people: `1x768 768x3072 int4/64`."""
+        zeros = " zeros" if self.zeros else ""
+        return f"{self.m}x{self.k} {self.k}x{self.n} int{self.bits}/{self.block}{zeros}{_behind(self.epilogue)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,9 +248,10 @@ class Attention(_Described):
         return f"{left} {self.keys}x{self.width}{steps}{_behind(self.epilogue)}"
 
 
-Operator = Matmul | Conv2d | Depthwise2d | Pool2d | Attention
+Operator = Matmul | BlockMatmul | Conv2d | Depthwise2d | Pool2d | Attention
 
-_KINDS: dict[str, type[Operator]] = {each.kind: each for each in (Matmul, Conv2d, Depthwise2d, Pool2d, Attention)}
+_ALL: tuple[type[Operator], ...] = (Matmul, BlockMatmul, Conv2d, Depthwise2d, Pool2d, Attention)
+_KINDS = {each.kind: each for each in _ALL}
 
 
 def operator_from(key: Mapping[str, Any]) -> Operator:

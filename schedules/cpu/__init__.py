@@ -11,6 +11,7 @@ from schedules.cpu.conv.winograd import Winograd
 from schedules.cpu.elementwise.fallback import Fallback
 from schedules.cpu.elementwise.injective import Injective
 from schedules.cpu.gemm.matmul import Matmul
+from schedules.cpu.gemm.matmul_blocks import MatmulBlocks
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.cpu.pooling.pooling import Pooling
 from schedules.cpu.pooling.pooling_image import PoolingImage
@@ -23,6 +24,7 @@ __all__ = ["RULES"]
 RULES: tuple[Rule, ...] = (
     # Sums of products in layouts that the graph passes chose
     MatmulPacked(),
+    MatmulBlocks(),
     Conv2dBlocked(),
     DepthwiseBlocked(),
     Pooling(),

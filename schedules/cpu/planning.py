@@ -24,14 +24,15 @@ from schedules.cpu.conv import (
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
 from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
 from schedules.cpu.conv.winograd import Winograd
-from schedules.cpu.gemm import packed_compute, packed_plan
+from schedules.cpu.gemm import blocks_compute, matmul_blocks, packed_compute, packed_plan
+from schedules.cpu.gemm.matmul_blocks import MatmulBlocks
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.cpu.pooling import pool_compute, pooling, pooling_image
 from schedules.cpu.pooling.pooling import Pooling
 from schedules.cpu.pooling.pooling_image import PoolingImage
 from schedules.hardware import Cpu
 from schedules.ir.dtypes import is_float
-from schedules.operators import Attention, Conv2d, Depthwise2d, Matmul, Operator, Pool2d
+from schedules.operators import Attention, BlockMatmul, Conv2d, Depthwise2d, Matmul, Operator, Pool2d
 from schedules.plan import DEFAULT, Plan
 from schedules.planned import Planned
 
@@ -50,6 +51,7 @@ __all__ = [
     "matmul_dtypes",
     "multiplies_faster",
     "pack",
+    "pack_blocks",
     "packed_shape",
     "plan_conv2d",
     "plan_matmul",
@@ -58,14 +60,15 @@ __all__ = [
     "refusal",
     "space",
     "taken_at_once",
+    "takes_blocks",
     "template",
 ]
 
 Array = np.ndarray[Any, Any]
 
-MATMUL, DIRECT, WINOGRAD = MatmulPacked(), Conv2dBlocked(), Winograd()
+MATMUL, BLOCKS, DIRECT, WINOGRAD = MatmulPacked(), MatmulBlocks(), Conv2dBlocked(), Winograd()
 DEPTHWISE, WINDOWS, IMAGE, ATTENTION = DepthwiseBlocked(), Pooling(), PoolingImage(), TiledAttention()
-_ALL: tuple[Planned[Any], ...] = (MATMUL, DIRECT, WINOGRAD, DEPTHWISE, WINDOWS, IMAGE, ATTENTION)
+_ALL: tuple[Planned[Any], ...] = (MATMUL, BLOCKS, DIRECT, WINOGRAD, DEPTHWISE, WINDOWS, IMAGE, ATTENTION)
 TEMPLATES = {rule.name: rule for rule in _ALL}
 
 MOST_POINTS, MOST_OF_LAYOUT = 128, 8
@@ -102,6 +105,8 @@ def default(op: Operator, cpu: Cpu) -> Plan:
     bare = op.bare()
     if isinstance(bare, Matmul):
         return plan_matmul(bare, cpu)
+    if isinstance(bare, BlockMatmul):
+        return planned(bare, BLOCKS.name, matmul_blocks.default(bare, cpu), cpu)
     if isinstance(bare, Conv2d):
         return plan_conv2d(bare, cpu)
     if isinstance(bare, Depthwise2d):
@@ -157,6 +162,8 @@ def computation(plan: Plan) -> Callable[..., Any]:
     """
     if plan.template == MATMUL.name:
         return packed_compute.computation(plan)
+    if plan.template == BLOCKS.name:
+        return blocks_compute.computation(plan)
     computations: dict[str, Callable[..., Any]] = {
         DIRECT.name: blocked_compute.conv2d,
         WINOGRAD.name: winograd_compute.conv2d,
@@ -176,6 +183,7 @@ def kernel_name(plan: Plan) -> str:
         return "depthwise_conv2d_nhwc" if op.channels_last else "depthwise_conv2d"
     names = {
         MATMUL.name: "matmul",
+        BLOCKS.name: "block_matmul",
         DIRECT.name: "conv2d",
         WINOGRAD.name: "winograd_conv2d",
         ATTENTION.name: "attention",
@@ -279,6 +287,16 @@ def convolves_bytes(cpu: Cpu) -> bool:
     """Return whether convolutions of bytes take fewer cycles than those of floats."""
     (floats, *_), *others = DIRECT.dtypes
     return any(multiplies_faster(cpu, (left, right), cpu.lanes(total), floats) for left, right, total in others)
+
+
+def takes_blocks(op: BlockMatmul, cpu: Cpu) -> bool:
+    """Return whether there is a template for a product with weights in blocks: one of few rows and whole words."""
+    return not BLOCKS.refusal(op, matmul_blocks.default(op, cpu), cpu)
+
+
+def pack_blocks(plan: Plan, codes: Array, scales: Array, zeros: Array | None) -> tuple[Array, ...]:
+    """Return the codes `NK`, scales and zero points of a `BlockMatmul` as the plan has them laid out."""
+    return blocks_compute.pack(plan, codes, scales, zeros)
 
 
 def pack(plan: Plan, weight: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tvm import relax
@@ -22,6 +23,7 @@ from service.passes.layout.bytes_by_columns import BytesByColumns
 from service.passes.layout.channels_last import ChannelsLast
 from service.passes.layout.choose_layout import ChooseLayout
 from service.passes.layout.images_last import ImagesLast
+from service.passes.layout.pack_block_weights import PackBlockWeights, takes
 from service.passes.layout.pack_matmul import PackMatmul
 from service.passes.legalize.legalize import Legalize
 from service.passes.legalize.name_blocks import NameBlocks
@@ -36,6 +38,7 @@ from service.passes.precision.store_products_low import StoreProductsLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
+from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
 from service.passes.recognize.recognize_integer_convolutions import RecognizeIntegerConvolutions
 from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from service.passes.recognize.recognize_low_attention import RecognizeLowAttention
@@ -216,6 +219,7 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         RecognizeAttention(cpu, job.planner),
         FoldConstants(),
         MergeEqualCalls(),
+        PackBlockWeights(cpu, job.planner),
         PackMatmul(cpu, job.planner),
     ]
 
@@ -223,10 +227,13 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
 def _cpu_simplify(job: Job, cpu: Cpu) -> list[Any]:
     """Quantized products while their weights are still quantized; convolutions where a layout for them is chosen."""
     twice = [*_simplify(), EvaluateConstants(), *_simplify()]
-    if job.opt_level < 2 or not planning.convolves_bytes(cpu):
+    if job.opt_level < 2:
         return [RecognizeIntegerProducts(cpu), *twice]
+    blocks = RecognizeBlockWeights(partial(takes, cpu))
+    if not planning.convolves_bytes(cpu):
+        return [RecognizeIntegerProducts(cpu), blocks, *twice]
     convolutions = RecognizeIntegerConvolutions(lambda depth, filters: True, cpu)
-    return [KeepBytes(), RecognizeIntegerProducts(cpu), convolutions, *twice, FoldQuantization()]
+    return [KeepBytes(), RecognizeIntegerProducts(cpu), blocks, convolutions, *twice, FoldQuantization()]
 
 
 def _cuda_simplify(arch: str) -> list[Any]:

@@ -34,6 +34,10 @@ _BINARY: dict[type, Callable[[Any, Any], Any]] = {
     tirx.GE: np.greater_equal,
     tirx.And: np.logical_and,
     tirx.Or: np.logical_or,
+    tirx.LShift: np.left_shift,
+    tirx.RShift: np.right_shift,
+    tirx.BitwiseAnd: np.bitwise_and,
+    tirx.BitwiseOr: np.bitwise_or,
 }
 _CALLS: dict[str, Callable[..., Any]] = {
     "exp": np.exp,
@@ -154,4 +158,7 @@ def _value(expr: Any, values: Mapping[Any, Any], buffers: Mapping[Any, Array]) -
         condition, taken, other = map(of, expr.args)
         return np.where(condition, taken, other)
     assert isinstance(expr, Call), expr
+    if str(expr.op.name) == "tirx.reinterpret":
+        given, wanted = (numpy_dtype(str(each.ty.dtype)) for each in (expr.args[0], expr))
+        return _wide(np.asarray(of(expr.args[0])).astype(given).view(wanted))
     return _CALLS[str(expr.op.name).rpartition(".")[2]](*map(of, expr.args))

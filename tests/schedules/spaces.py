@@ -177,6 +177,22 @@ def _dense(depth: int, columns: int) -> Callable[[Any], Any]:
     return build
 
 
+def _quantized(depth: int, columns: int, *, few: bool, zeros: bool) -> Callable[[Any], Any]:
+    """A product with weights of 4 bits (`few`) or 8 in blocks of 32, bias and relu."""
+
+    def build(a: Any) -> Any:
+        count = depth * columns // 32
+        rng = np.random.default_rng(depth)
+        codes = rng.integers(0, 16 if few else 256, (count, 32)).astype("uint8")
+        scales = rng.uniform(0.01, 0.02, count).astype("float32")
+        zero = rng.integers(0, 16, count).astype("uint8") if zeros else np.uint8(8 if few else 128)
+        weight = R.dequantize(*(relax.const(part) for part in (codes, scales, zero)), axis=0)
+        product = R.matmul(a, R.permute_dims(R.reshape(weight, (columns, depth)), [1, 0]))
+        return R.nn.relu(R.add(product, _constant(columns)))
+
+    return build
+
+
 def _conv2d(**geometry: Any) -> Callable[[Any, Any], Any]:
     return lambda a, b: R.nn.relu(R.nn.conv2d(a, b, **geometry))
 
@@ -187,6 +203,9 @@ CASES = [
     Case("39x256 by 330", "cpu.matmul_packed", _in_layouts(_dense(256, 330), (39, 256)), PACKED),
     Case("1x70 by 257", "cpu.matmul_packed", _in_layouts(_dense(70, 257), (1, 70)), PACKED),
     Case("3x5x13 by 31", "cpu.matmul_packed", _in_layouts(_dense(13, 31), (3, 5, 13)), PACKED),
+    Case("1x96 by 330", "cpu.matmul_blocks", _in_layouts(_quantized(96, 330, few=True, zeros=False), (1, 96)), _ONE),
+    Case("7x64 by 40", "cpu.matmul_blocks", _in_layouts(_quantized(64, 40, few=True, zeros=True), (7, 64)), _ONE),
+    Case("2x64 of bytes", "cpu.matmul_blocks", _in_layouts(_quantized(64, 70, few=False, zeros=True), (2, 64)), _ONE),
     Case("network", "cpu.conv2d_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
     Case("bytes", "cpu.conv2d_blocked", _in_layouts(_bytes, (2, 33, 9, 14)), ("uint8",)),
     Case("bytes of few channels", "cpu.conv2d_blocked", _in_layouts(_bytes, (1, 6, 15, 14)), ("uint8",)),

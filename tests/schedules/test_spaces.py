@@ -10,7 +10,7 @@ import pytest
 from schedules import cpu
 from schedules.cpu import planning
 from schedules.hardware import cpu_of
-from schedules.operators import Conv2d, Depthwise2d, Matmul, Pool2d
+from schedules.operators import BlockMatmul, Conv2d, Depthwise2d, Matmul, Pool2d
 from schedules.plan import plan_of
 from schedules.planned import Planned, space_of
 from schedules.template import Declined, Schedule
@@ -61,6 +61,7 @@ IMAGE: dict[str, Any] = {"batch": 1, "channels": 64, "height": 14, "width": 14}
 PADDED = IMAGE | {"kernel": (3, 3), "padding": (1, 1, 1, 1)}
 OPERATORS = [
     Matmul(m=39, n=330, k=256),
+    BlockMatmul(m=1, n=330, k=256, block=32, bits=4),
     Conv2d(**PADDED, filters=64),
     Conv2d(**PADDED, filters=64, strides=(2, 2)),
     Depthwise2d(**PADDED),

@@ -7,11 +7,13 @@ epilogue reads it from there.
 
 from __future__ import annotations
 
+from tvm import tirx
+
 from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.ir import analysis
 from schedules.ir.blocks import block_realizes
-from schedules.ir.types import PrimFunc, SBlock
+from schedules.ir.types import Expr, PrimFunc, SBlock, TirSchedule, Var
 from schedules.template import Declined
 
 __all__ = [
@@ -19,6 +21,7 @@ __all__ = [
     "blocks_around",
     "divisors",
     "fits",
+    "flatten_rows",
     "round_up",
     "step_cycles",
     "unrolled_steps",
@@ -73,3 +76,18 @@ def blocks_around(func: PrimFunc, name: str) -> tuple[list[SBlock], SBlock, list
     if not all(analysis.is_injective(block) for block in before):
         return Declined("its prologue is not elementwise")
     return before, blocks[at[0]], after
+
+
+def flatten_rows(sch: TirSchedule, name: str, block: SBlock) -> None:
+    """Make the axes of the epilogue's rows one."""
+    sizes = [iv.dom.extent for iv in block.iter_vars]
+    if len(sizes) == 2:
+        return
+
+    def flat(*axes: Var) -> tuple[Expr, Expr]:
+        row = axes[0]
+        for axis, size in zip(axes[1:-1], sizes[1:-1], strict=True):
+            row = row * size + axis
+        return row, axes[-1]
+
+    sch.transform_block_layout(name, tirx.IndexMap.from_func(flat, ndim=len(sizes)))

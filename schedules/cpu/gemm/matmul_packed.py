@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from math import gcd
 
-from tvm import s_tir, tirx
+from tvm import s_tir
 
 from schedules.cpu.common.dot_product import STEPS, tensorize
-from schedules.cpu.common.register_tile import blocks_around
+from schedules.cpu.common.register_tile import blocks_around, flatten_rows
 from schedules.cpu.gemm import packed_plan
 from schedules.cpu.gemm.packed_plan import Layout
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
-from schedules.ir.types import Expr, LoopRV, PrimFunc, SBlock, TirSchedule, Var
+from schedules.ir.types import LoopRV, PrimFunc, TirSchedule
 from schedules.ir.work import work_of, worth_parallel
 from schedules.operators import Matmul
 from schedules.planned import Planned
@@ -96,7 +96,7 @@ def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> Pr
     last = after[-1].name_hint
     for block in (*before, *after[:-1]):  # what stands before is of the epilogue too
         sch.compute_inline(block.name_hint)
-    _flatten_rows(sch, last, after[-1])
+    flatten_rows(sch, last, after[-1])
     parallel = worth_parallel(work_of(func).known_flops)
     if chosen["depth"] == shape.steps:
         _one_pass(sch, last, shape, cpu, chosen, parallel)
@@ -160,18 +160,3 @@ def _unroll(sch: TirSchedule, loops: Sequence[LoopRV], lanes: Sequence[LoopRV]) 
         sch.unroll(loop)
     for loop in lanes:
         sch.vectorize(loop)
-
-
-def _flatten_rows(sch: TirSchedule, name: str, block: SBlock) -> None:
-    """The axes of the epilogue's rows as one."""
-    sizes = [iv.dom.extent for iv in block.iter_vars]
-    if len(sizes) == 2:
-        return
-
-    def flat(*axes: Var) -> tuple[Expr, Expr]:
-        row = axes[0]
-        for axis, size in zip(axes[1:-1], sizes[1:-1], strict=True):
-            row = row * size + axis
-        return row, axes[-1]
-
-    sch.transform_block_layout(name, tirx.IndexMap.from_func(flat, ndim=len(sizes)))

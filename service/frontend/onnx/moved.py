@@ -8,7 +8,7 @@ from typing import Any
 from service.frontend.model import Move
 from service.frontend.onnx.file import tensors
 
-__all__ = ["moved"]
+__all__ = ["graphs", "moved"]
 
 _RESULT_SCALE = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6}
 """Operator → which input is the scale that it quantizes with."""
@@ -44,7 +44,7 @@ def _quantizations_moved(model: Any, seed: int, by: float) -> Any | None:
 
     rng = np.random.default_rng(seed)
     count = 0
-    for holder in [*_graphs(model.graph), *model.functions]:
+    for holder in [*graphs(model.graph), *model.functions]:
         nodes: list[Any] = []
         for node in list(holder.node):
             made = _moved(node, f"relaxc_moved_{count}", 1 + by * float(rng.choice((-1, 1))))
@@ -83,10 +83,11 @@ def _times(scale: str, name: str, factor: float) -> list[Any]:
     return [made, helper.make_node("Mul", [scale, f"{name}_by"], [name])]
 
 
-def _graphs(graph: Any) -> Iterator[Any]:
+def graphs(graph: Any) -> Iterator[Any]:
+    """Return a graph and those within its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs):
                 if inner.node:
-                    yield from _graphs(inner)
+                    yield from graphs(inner)

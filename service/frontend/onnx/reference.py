@@ -9,10 +9,12 @@ from typing import Any
 from service.errors import ModelMalformed
 from service.frontend.model import Move, Reference
 from service.frontend.onnx.file import array, check_tensors, one_line, parse, tensors
-from service.frontend.onnx.moved import moved
+from service.frontend.onnx.moved import graphs, moved
 from service.frontend.onnx.widen import uses_bfloat16, widened
 
 __all__ = ["moved_reference", "reference"]
+
+_ACCURACY = "accuracy_level"
 
 _MOST_BYTES = 1 << 31
 """Of a message of protobuf."""
@@ -27,9 +29,12 @@ def reference(path: Path, threads: int, *, fastest: bool = False) -> Reference:
     rounded. What it still does not take runs in onnx.reference, which is slow.
     Raise ModelMalformed when none of them takes the model.
     """
-    check_tensors(parse(path), path.parent)
+    model = parse(path)
+    check_tensors(model, path.parent)
     try:
-        return _runtime(_session(str(path), threads, fastest))
+        given = _with_data(path) if _rounds_activations(model) else None
+        exact = None if given is None else _without_rounding(given).SerializeToString()
+        return _runtime(_session(exact or str(path), threads, fastest))
     except _errors() as error:
         cause = error
     model = _with_data(path)
@@ -46,7 +51,7 @@ def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) 
 
     None where it has none, or where ONNX Runtime does not take it so: scales in 16 bits, 2 GB of weights.
     """
-    model = moved(_with_data(path), move, seed, by)
+    model = moved(_without_rounding(_with_data(path)), move, seed, by)
     if model is None or model.ByteSize() >= _MOST_BYTES:
         return None
     try:
@@ -55,6 +60,24 @@ def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) 
         return _runtime(_session(model.SerializeToString(), threads))
     except _errors():
         return None
+
+
+def _rounds_activations(model: Any) -> bool:
+    """Whether a MatMulNBits lets ONNX Runtime quantize what it multiplies with the weights, which we do not."""
+    return any(_ACCURACY in (each.name for each in node.attribute) for node in _n_bits(model))
+
+
+def _without_rounding(model: Any) -> Any:
+    for node in _n_bits(model):
+        kept = [each for each in node.attribute if each.name != _ACCURACY]
+        del node.attribute[:]
+        node.attribute.extend(kept)
+    return model
+
+
+def _n_bits(model: Any) -> list[Any]:
+    holders = [*graphs(model.graph), *model.functions]
+    return [node for holder in holders for node in holder.node if node.op_type == "MatMulNBits"]
 
 
 def _errors() -> tuple[type[Exception], ...]:

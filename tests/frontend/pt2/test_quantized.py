@@ -13,6 +13,8 @@ from torch import nn
 
 from service.frontend import Move
 from service.frontend.pt2 import frontend
+from service.passes.common.block_weights import BlockWeights
+from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
 from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from tests.frontend.pt2.support import arrays_of, compiled, export
 from tests.passes.graphs import ops
@@ -118,3 +120,45 @@ def test_the_reference_with_its_weights_moved(tmp_path: Path) -> None:
     assert 2**-7 < apart.max() <= 2**-5 + 2**-8 and len(np.unique(apart)) > 3
     plain = next(iter(frontend.reference(path, threads=1, shapes={})(given).values())).astype("float64")
     assert plain.tolist() == [[1.0] * 50] * 3
+
+
+class Grouped(nn.Module):
+    """Weights alone are quantized: int8 codes of 4 bits in groups, and torch's own product with int8 weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rng = np.random.default_rng(3)
+        self.codes: Any
+        self.register_buffer("codes", torch.from_numpy(rng.integers(-8, 8, (40, 64)).astype("int8")))
+        self.scales: Any
+        self.register_buffer("scales", torch.from_numpy(rng.uniform(0.01, 0.02, (40, 4)).astype("float32")))
+        self.zeros: Any
+        self.register_buffer("zeros", torch.from_numpy(rng.integers(-8, 8, (40, 4)).astype("int32")))
+        self.rows: Any
+        self.register_buffer("rows", torch.linspace(0.001, 0.02, 24))
+        self.bytes: Any
+        self.register_buffer("bytes", torch.from_numpy(rng.integers(-127, 128, (24, 40)).astype("int8")))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = self.codes, self.scales, self.zeros
+        weight = Q.dequantize_per_channel_group(*parts, -8, 7, torch.int8, 16, torch.float32)
+        hidden = torch.nn.functional.linear(x, weight)
+        return torch.ops.aten._weight_int8pack_mm(hidden, self.bytes, self.rows)
+
+
+def test_weights_alone_stay_quantized(tmp_path: Path) -> None:
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(1))
+    path = export(tmp_path / "m.pt2", Grouped(), x)
+    model, reference = frontend.load(path, shapes={}), frontend.reference(path, threads=1, shapes={})
+    seen: list[tuple[int, int]] = []
+
+    def takes(rows: int, weights: BlockWeights) -> bool:
+        seen.append((weights.bits, weights.block))
+        return True
+
+    kept = RecognizeBlockWeights(takes)(model.module)
+    assert seen == [(4, 16), (8, 40)] and "dequantize" not in ops(kept)
+    (name,) = [spec.name for spec in model.signature.inputs]
+    (want,) = reference({name: x.numpy()}).values()
+    (got,) = compiled(replace(model, module=kept))([x.numpy()])
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5 * np.abs(want).max())

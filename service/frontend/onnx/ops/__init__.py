@@ -16,6 +16,7 @@ FAMILIES = (
     "elementwise",
     "indexing",
     "matmul",
+    "matmul_nbits",
     "microsoft",
     "normalization",
     "pool",

@@ -7,11 +7,14 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import aligned, cast, reshaped, scalar
+from service.frontend.onnx.ops.common import aligned, cast, permuted, reshaped, scalar
 from service.frontend.onnx.ops.conv import add_bias, convolution, shifted, spatial_padding
 from service.frontend.onnx.ops.registry import op
+from service.frontend.onnx.values import Known
 
-__all__ = ["saturated"]
+__all__ = ["blocked", "saturated"]
+
+_WIDE = {"int4": "int8", "uint4": "uint8"}
 
 _RANGE = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
 
@@ -47,6 +50,19 @@ def _axis(node: Node) -> int:
     rank = node.rank(0)
     axis = node.attr("axis", 1)
     return int(axis % rank) if rank > 1 or (axis < 0 and rank) else 0
+
+
+def blocked(node: Node, codes: Any, scales: Any, zeros: Any, block: int, *, turned: bool) -> Any:
+    """Return `W[n, k] = (codes[n, k] - zeros[n, k / block]) * scales[n, k / block]`, as `W[k, n]` if `turned`.
+
+    Zero points are as many as scales, or one for all.
+    """
+    rows, depth = node.shape_of(codes)
+    parts = [reshaped(node, codes, [rows * depth // block, block]), reshaped(node, scales, [rows * depth // block])]
+    zeros = reshaped(node, zeros, [rows * depth // block] if node.shape_of(zeros) else [])
+    steps = node.emit(relax.op.dequantize(*parts, zeros, 0, "float32"))
+    whole = reshaped(node, steps, [rows, depth])
+    return permuted(node, whole, [1, 0]) if turned else whole
 
 
 def _round(node: Node, x: Any) -> Any:
@@ -90,10 +106,13 @@ def _quantize(node: Node) -> Any:
 @op("DequantizeLinear")
 def _dequantize(node: Node) -> Any:
     """`(x - zero) · scale`."""
+    _widen_codes(node)
     axis = _axis(node)
     if node.dtype(0) not in (*_RANGE, "int32"):
         raise Refused(f"dequantization of {node.dtype(0)}")
     dtype = node.attr_dtype("output_dtype") if node.attr("output_dtype", 0) else node.dtype(1)
+    if (blocks := _in_blocks(node, axis)) is not None:
+        return cast(blocks, dtype)
     if (parameters := _parameters(node, axis, node.dtype(0))) is not None:
         return cast(node.emit(relax.op.dequantize(node.tensor(0), *parameters, axis, "float32")), dtype)
     x = node.emit(cast(node.tensor(0), "int32"))
@@ -101,6 +120,31 @@ def _dequantize(node: Node) -> Any:
         x = node.emit(relax.op.subtract(*aligned(node, x, node.emit(cast(_spread(node, 2, axis), "int32")))))
     scale = node.emit(cast(_spread(node, 1, axis), "float32"))
     return cast(node.emit(relax.op.multiply(*aligned(node, node.emit(cast(x, "float32")), scale))), dtype)
+
+
+def _widen_codes(node: Node) -> None:
+    """Have constants of 4 bits as bytes, one each."""
+    for index in (0, 2):
+        if node.is_known(index) and (wide := _WIDE.get(node.known_dtype(index))) is not None:
+            node.inputs[index] = Known(node.inputs[index].array.astype(wide), wide)
+
+
+def _in_blocks(node: Node, axis: int) -> Any | None:
+    """A matrix of bytes in whole blocks of an axis: a row of a block is dequantized by a scale of its own.
+
+    None for what is not one: it is computed step by step.
+    """
+    shape, scales = node.shape(0), node.shape(1)
+    block = node.attr("block_size", 0)
+    if not block or len(shape) != 2 or len(scales) != 2 or node.dtype(0) not in ("int8", "uint8"):
+        return None
+    if not all(isinstance(size, int) for size in (*shape, *scales)) or shape[axis] != scales[axis] * block:
+        return None
+    zero = node.tensor(2) if node.has(2) else relax.const(0, node.dtype(0))
+    given = [node.tensor(0), node.emit(cast(node.tensor(1), "float32")), zero]
+    if axis == 0:
+        given = [permuted(node, part, [1, 0]) if node.shape_of(part) else part for part in given]
+    return blocked(node, given[0], given[1], given[2], block, turned=axis == 0)
 
 
 @op("DynamicQuantizeLinear")

@@ -75,3 +75,36 @@ def _dequantized(em: Emitter, x: Any, scale: Any, zero: Any, axis: int) -> Any:
         raise em.refuse(f"dequantization to {em.out_dtype()}")
     wide = em.const(np.float32(scale), "float32") if isinstance(scale, float) else em.cast(scale, "float32")
     return em(op.dequantize(x, wide, _point(em, zero), axis, "float32"))
+
+
+@converts("quantized_decomposed.dequantize_per_channel_group.default")
+def _dequantize_groups(
+    em: Emitter,
+    x: Any,
+    scales: Any,
+    zeros: Any,
+    low: int,
+    high: int,
+    dtype: Any,
+    group: int,
+    out_dtype: Any = None,
+) -> Any:
+    """Groups of the columns of a matrix, each with a scale and a zero point: `[rows, columns / group]`."""
+    del low, high, dtype, out_dtype
+    rows, columns = em.static_shape(x, "a dequantization in groups")
+    if zeros is not None and not em.dtype(zeros).startswith("int"):
+        raise em.refuse(f"zero points in {em.dtype(zeros)}")
+    if group < 1 or columns % group:
+        raise em.refuse(f"groups of {group} of {columns} columns")
+    count = rows * columns // group
+    points = None if zeros is None else em(op.reshape(zeros, (count,)))
+    parts = em(op.reshape(x, (count, group))), em(op.reshape(scales, (count,)))
+    return em(op.reshape(_dequantized(em, *parts, points, 0), (rows, columns)))
+
+
+@converts("aten._weight_int8pack_mm.default")
+def _int8_weights(em: Emitter, x: Any, weight: Any, scales: Any) -> Any:
+    """`y[m, n] = sum over k of x[m, k] * weight[n, k] * scales[n]`."""
+    wide = em(op.dequantize(weight, em.cast(scales, "float32"), em.const(0, "int32"), 0, "float32"))
+    product = em(op.matmul(em.cast(x, "float32"), em(op.permute_dims(wide, [1, 0]))))
+    return em.cast(product, em.out_dtype())

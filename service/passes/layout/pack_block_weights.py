@@ -1,0 +1,79 @@
+"""Products of a few rows with quantized weights: codes packed into panels at compile time, as the plan says."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import IRModule, relax
+
+from schedules.cpu import planning
+from schedules.hardware import Cpu
+from schedules.operators import BlockMatmul
+from schedules.plan import Planner
+from service.passes.common.block_weights import BlockWeights, block_weights
+from service.passes.common.constants import constant
+from service.passes.common.epilogue import epilogue_of
+from service.passes.common.rewrite import Scope, rewrite_calls, static_shape
+
+__all__ = ["PackBlockWeights", "takes"]
+
+_MOST_BLOCK = 256
+"""Steps of the depth that are summed before they are scaled: longer sums lose digits, and scales are few by then."""
+
+
+@tvm.transform.module_pass(opt_level=0, name="PackBlockWeights")
+class PackBlockWeights:
+    """`A @ dequantize_blocks(codes, scales, zeros)` computes from packed codes, by the template for them.
+
+    Where the rows of A are too many for it by now, or are not known, the weights are dequantized here, for the packed
+    product of floats.
+    """
+
+    def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
+        self.cpu = cpu
+        self.planner = planner or planning.Defaults(cpu)
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """Return the module with packed codes; the same object if it has none."""
+        module = rewrite_calls(module, {"matmul": partial(_packed, self.cpu, self.planner)})
+        return rewrite_calls(module, {"call_tir": _dequantized})
+
+
+def takes(cpu: Cpu, rows: int, weights: BlockWeights) -> bool:
+    """Return whether the template computes a product of so many rows from the codes."""
+    return planning.takes_blocks(_operator(rows, weights.in_blocks(_MOST_BLOCK)), cpu)
+
+
+def _operator(rows: int, weights: BlockWeights) -> BlockMatmul:
+    return BlockMatmul(
+        m=rows,
+        n=weights.columns,
+        k=weights.depth,
+        block=weights.block,
+        bits=weights.bits,
+        zeros=weights.own_zeros is not None,
+    )
+
+
+def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax.Expr | None:
+    data, right = call.args
+    weights, shape = block_weights(right, scope), static_shape(data)
+    if weights is None or shape is None:
+        return None
+    rows = int(np.prod(shape[:-1]))
+    if not takes(cpu, rows, weights):
+        return None
+    weights = weights.in_blocks(_MOST_BLOCK)
+    op = replace(_operator(rows, weights), epilogue=epilogue_of(scope.readers, scope.bound))
+    plan = planner.plan(op)
+    parts = planning.pack_blocks(plan, weights.codes, weights.scales, weights.own_zeros)
+    return scope.emit_te(planning.computation(plan), data, *map(constant, parts), name="block_matmul", attrs={})
+
+
+def _dequantized(call: relax.Call, scope: Scope) -> relax.Expr | None:
+    weights = block_weights(call, scope)
+    return None if weights is None else constant(weights.dequantized())
