@@ -34,8 +34,10 @@ ROOMS = (
 _FOLDERS = {"service/api/page": "The page at `/`: plain JavaScript, one view or helper a file"}
 _BESIDE = {
     "docs/  tests/  benchmarks/": "These pages; the tree again, with `zoo/` of models; `peers/`, `kernels/`, `gpu/`",
-    "tuning_logs/  examples/  docker/": "Records that come with relaxc; the demo, plugins, a CI job; the image",
+    "tuning_logs/  examples/  docker/": "Records of tunings; the demo, plugins, a CI job; images, and their base",
 }
+_OTHERS = ("service/packaging/native/src", "docker", "runtime_wheel", ".ci")
+"""Folders that are no packages, all of whose files are named."""
 _PHRASE_AT, _WIDTH = 34, 124
 
 
@@ -53,15 +55,22 @@ def tree() -> str:
 
 
 def files() -> str:
-    """The names of all modules, a paragraph a package."""
+    """The names of all modules, a paragraph a package; what is not Python or JavaScript has its suffix."""
     lines = []
     for top in ("service", "schedules", "benchmarks"):
         for folder in _packages(_ROOT / top):
             names = [path.stem for path in _modules(folder)] or [path.stem for path in sorted(folder.glob("*.js"))]
-            if names:
-                lines.append(f"{folder.relative_to(_ROOT).as_posix()}/")
-                lines += textwrap.wrap("  ".join(names), _WIDTH, initial_indent="    ", subsequent_indent="    ")
+            names += sorted(path.name for path in folder.glob("*.cuh"))
+            lines += _paragraph(folder, names)
+    for name in _OTHERS:
+        folder = _ROOT / name
+        lines += _paragraph(folder, sorted(path.name for path in folder.iterdir() if path.is_file()))
     return "\n".join(lines)
+
+
+def _paragraph(folder: Path, names: list[str]) -> list[str]:
+    wrapped = textwrap.wrap("  ".join(names), _WIDTH, initial_indent="    ", subsequent_indent="    ")
+    return [f"{folder.relative_to(_ROOT).as_posix()}/", *wrapped] if names else []
 
 
 def layout_page() -> str:

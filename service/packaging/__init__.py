@@ -1,3 +1,3 @@
-"""Packages: an artifact with all that runs it where there is neither Python nor a compiler."""
+"""Packages: an artifact with all that runs it without Python and a compiler; `native/` is what does, in C++."""
 
 from __future__ import annotations
