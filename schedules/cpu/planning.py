@@ -243,9 +243,9 @@ def conv2d_dtypes(left: str, right: str, out: str) -> dict[str, Any] | None:
 
 
 def pool2d_dtypes(dtype: str, reduce: str) -> dict[str, Any] | None:
-    """Return the dtypes of a pool as `Pool2d` names them: floats, and bytes of which the maximum is taken."""
+    """Return the dtypes of a pool as `Pool2d` names them: float32, and narrow ones of which the maximum is taken."""
     accumulate = next((each[1] for each in WINDOWS.dtypes if each[0] == dtype), None)
-    if accumulate is None or not (is_float(dtype) or reduce == "max"):
+    if accumulate is None or not (accumulate == dtype or reduce == "max"):
         return None
     return {"operands": (dtype,), "accumulate": accumulate, "out": dtype}
 
@@ -257,9 +257,9 @@ def _dtypes(rule: Planned[Any], left: str, right: str, out: str) -> dict[str, An
     return {"operands": (left, right), "accumulate": accumulate, "out": out}
 
 
-def has_instruction(cpu: Cpu, operands: tuple[str, str], depth: int) -> bool:
+def has_instruction(cpu: Cpu, operands: tuple[str, ...], depth: int) -> bool:
     """Return whether an instruction adds several products of these operands to a sum of `depth`."""
-    return instruction(operands, cpu.reference(operands).accumulate, depth, cpu) is not None
+    return instruction(operands, cpu.reference((operands[0], operands[1])).accumulate, depth, cpu) is not None
 
 
 def has_pairs(cpu: Cpu, operands: tuple[str, str]) -> bool:
@@ -286,7 +286,8 @@ def _in_lanes(plan: Plan) -> int:
 def convolves_bytes(cpu: Cpu) -> bool:
     """Return whether convolutions of bytes take fewer cycles than those of floats."""
     (floats, *_), *others = DIRECT.dtypes
-    return any(multiplies_faster(cpu, (left, right), cpu.lanes(total), floats) for left, right, total in others)
+    of_bytes = [each for each in others if not is_float(each[2])]
+    return any(multiplies_faster(cpu, (left, right), cpu.lanes(total), floats) for left, right, total in of_bytes)
 
 
 def takes_blocks(op: BlockMatmul, cpu: Cpu) -> bool:

@@ -92,7 +92,7 @@ class _Keeper:
 
     def _load(self, load: Any) -> Any:
         kept = self._kept.get(load.source)
-        return load if kept is None else tirx.reinterpret(_BRAIN, tirx.BufferLoad(kept, load.indices))
+        return load if kept is None else tirx.reinterpret(_dtype(load), tirx.BufferLoad(kept, load.indices))
 
     def _store(self, store: Any) -> Any:
         if not _is_brain(store.buffer):

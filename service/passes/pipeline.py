@@ -31,11 +31,11 @@ from service.passes.phase import Phase
 from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.fast_math import FastMath
-from service.passes.precision.narrow_contractions import NarrowContractions
+from service.passes.precision.narrow_contractions import NarrowContractions, has_weight
 from service.passes.precision.read_low import ReadLow
 from service.passes.precision.store_low import StoreLow
 from service.passes.precision.store_products_low import StoreProductsLow
-from service.passes.precision.widen_arithmetic import WidenArithmetic
+from service.passes.precision.widen_arithmetic import WidenArithmetic, WidenProducts
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
 from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
@@ -115,7 +115,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # The user's patterns, on the simplified model
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         # 16-bit operands of contractions, and values stored as their readers want them
-        Phase("precision", 0, _precision(job)),
+        Phase("precision", 0, _cpu_precision(job)),
         # Layouts that the templates of this CPU want, weights packed here
         Phase("layout", 2, _layout(job, cpu)),
         # Cheaper arithmetic within the verification tolerance
@@ -136,7 +136,7 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
         Phase("widen", 0, _widen(job, stored=True)),
         Phase("simplify", 1, _cuda_simplify(arch)),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
-        Phase("precision", 0, _precision(job, stored=True)),
+        Phase("precision", 0, _precision(job)),
         # Attention in one kernel; NHWC where the templates read it, or where a model came with the transposes for it
         Phase("layout", 2, _cuda_layout(job, arch)),
         Phase("fast_math", 3, [FastMath()]),
@@ -188,14 +188,34 @@ def _widen(job: Job, *, stored: bool = False) -> list[Any]:
     ]
 
 
-def _precision(job: Job, *, stored: bool = False) -> list[Any]:
-    narrow = job.precision if job.precision in (Precision.FP16, Precision.BF16) else None
-    if narrow is None and not job.low_dtypes:
-        return []
+def _narrowed(job: Job) -> Precision | None:
+    return job.precision if job.precision in (Precision.FP16, Precision.BF16) else None
+
+
+def _cpu_precision(job: Job) -> list[Any]:
+    """16 bits where a kernel multiplies by packed weights; products of two computed values are for attention."""
+    narrow = _narrowed(job)
+    return [
+        *([NarrowContractions(narrow.dtype, has_weight)] if narrow else []),
+        *([WidenProducts(has_weight)] if job.low_dtypes else []),
+        *_stored_low(job),
+    ]
+
+
+def _precision(job: Job) -> list[Any]:
+    narrow = _narrowed(job)
     return [
         *([NarrowContractions(narrow.dtype)] if narrow else []),
         # What was several calls that read one value may be one by now
-        *([CancelCasts(stored=True)] if stored and job.low_dtypes else []),
+        *([CancelCasts(stored=True)] if job.low_dtypes else []),
+        *_stored_low(job),
+    ]
+
+
+def _stored_low(job: Job) -> list[Any]:
+    if _narrowed(job) is None and not job.low_dtypes:
+        return []
+    return [
         SimplifyAlgebra(),
         MergeEqualCalls(),
         StoreLow(),

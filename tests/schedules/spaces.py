@@ -30,7 +30,10 @@ from tests.guarded import guarded_tensor
 from tests.schedules.harness import assert_close, legalized
 from tests.schedules.numpy_tir import computed, numpy_dtype, random_inputs
 
-__all__ = ["CASES", "FLOATS", "WIDTHS", "Case", "agree", "first_rule", "functions", "network_of", "points", "rule"]
+__all__ = [
+    *("CASES", "FLOATS", "WIDTHS", "Case", "agree", "constant", "first_rule", "functions", "in_layouts", "network_of"),
+    *("points", "rule"),
+]
 
 pipeline.register()
 R = relax.op
@@ -68,8 +71,11 @@ def _plain(build: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[str
     return make
 
 
-def _in_layouts(build: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[str, str], list[Any]]:
-    """The kernels of a network whose other operands are constants, in the layouts that the graph passes choose."""
+def in_layouts(build: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[str, str], list[Any]]:
+    """Return what gives the kernels of a network in the layouts that the graph passes choose.
+
+    What it reads beside inputs of these shapes are constants.
+    """
 
     def make(dtype: str, target: str) -> list[Any]:
         inputs = [relax.Var(f"x{i}", relax.TensorType(shape, dtype)) for i, shape in enumerate(shapes)]
@@ -88,8 +94,8 @@ def _primfuncs(module: Any) -> list[Any]:
     return [func.with_attr("global_symbol", "main") for func in found]
 
 
-def _constant(*shape: int, dtype: str = "float32", seed: int = 0) -> relax.Constant:
-    """Random weights: floats about 0, integers over all of a byte."""
+def constant(*shape: int, dtype: str = "float32", seed: int = 0) -> relax.Constant:
+    """Return random weights: floats about 0, integers over all of a byte."""
     values = np.random.default_rng(seed).standard_normal(shape)
     if not is_float(dtype):
         values = np.clip(values * 50, -128, 127)
@@ -97,7 +103,7 @@ def _constant(*shape: int, dtype: str = "float32", seed: int = 0) -> relax.Const
 
 
 def _conv(x: Any, out: int, channels: int, kernel: int = 3, dtype: str = "float32", **geometry: Any) -> Any:
-    weight = _constant(out, channels // geometry.get("groups", 1), kernel, kernel, dtype=dtype)
+    weight = constant(out, channels // geometry.get("groups", 1), kernel, kernel, dtype=dtype)
     return R.nn.relu(R.nn.conv2d(x, weight, padding=kernel // 2, **geometry))
 
 
@@ -112,7 +118,7 @@ def _network(x: Any, dtype: str = "float32") -> Any:
 
 def network_of(dtype: str, target: str) -> list[Any]:
     """Return the kernels of a network of convolutions and pools, as the graph passes leave them in this dtype."""
-    return _in_layouts(partial(_network, dtype=dtype), (1, 3, 29, 23))(dtype, target)
+    return in_layouts(partial(_network, dtype=dtype), (1, 3, 29, 23))(dtype, target)
 
 
 def _gated(x: Any) -> Any:
@@ -123,7 +129,7 @@ def _gated(x: Any) -> Any:
 
 def _bytes(x: Any) -> Any:
     """A convolution of bytes with tails, summed in int32."""
-    weight = _constant(36, int(x.ty.shape[1]), 3, 2, dtype="int8")
+    weight = constant(36, int(x.ty.shape[1]), 3, 2, dtype="int8")
     return R.nn.relu(R.nn.conv2d(x, weight, padding=(1, 0, 1, 1), strides=(2, 1), out_dtype="int32"))
 
 
@@ -171,8 +177,8 @@ def _dense(depth: int, columns: int) -> Callable[[Any], Any]:
     def build(a: Any) -> Any:
         dtype = str(a.ty.dtype)
         summed = "float32" if is_float(dtype) else "int32"
-        weight = _constant(depth, columns, dtype="int8" if dtype == "uint8" else dtype)
-        return R.nn.relu(R.add(R.matmul(a, weight, out_dtype=summed), _constant(columns, dtype=summed)))
+        weight = constant(depth, columns, dtype="int8" if dtype == "uint8" else dtype)
+        return R.nn.relu(R.add(R.matmul(a, weight, out_dtype=summed), constant(columns, dtype=summed)))
 
     return build
 
@@ -188,7 +194,7 @@ def _quantized(depth: int, columns: int, *, few: bool, zeros: bool) -> Callable[
         zero = rng.integers(0, 16, count).astype("uint8") if zeros else np.uint8(8 if few else 128)
         weight = R.dequantize(*(relax.const(part) for part in (codes, scales, zero)), axis=0)
         product = R.matmul(a, R.permute_dims(R.reshape(weight, (columns, depth)), [1, 0]))
-        return R.nn.relu(R.add(product, _constant(columns)))
+        return R.nn.relu(R.add(product, constant(columns)))
 
     return build
 
@@ -200,22 +206,22 @@ def _conv2d(**geometry: Any) -> Callable[[Any, Any], Any]:
 _ONE, _SOME = ("float32",), ("float16", "float32", "float64")
 
 CASES = [
-    Case("39x256 by 330", "cpu.matmul_packed", _in_layouts(_dense(256, 330), (39, 256)), PACKED),
-    Case("1x70 by 257", "cpu.matmul_packed", _in_layouts(_dense(70, 257), (1, 70)), PACKED),
-    Case("3x5x13 by 31", "cpu.matmul_packed", _in_layouts(_dense(13, 31), (3, 5, 13)), PACKED),
-    Case("1x96 by 330", "cpu.matmul_blocks", _in_layouts(_quantized(96, 330, few=True, zeros=False), (1, 96)), _ONE),
-    Case("7x64 by 40", "cpu.matmul_blocks", _in_layouts(_quantized(64, 40, few=True, zeros=True), (7, 64)), _ONE),
-    Case("2x64 of bytes", "cpu.matmul_blocks", _in_layouts(_quantized(64, 70, few=False, zeros=True), (2, 64)), _ONE),
-    Case("network", "cpu.conv2d_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
-    Case("bytes", "cpu.conv2d_blocked", _in_layouts(_bytes, (2, 33, 9, 14)), ("uint8",)),
-    Case("bytes of few channels", "cpu.conv2d_blocked", _in_layouts(_bytes, (1, 6, 15, 14)), ("uint8",)),
-    Case("two images", "cpu.conv2d_blocked", _in_layouts(_strided, (2, 3, 17, 14)), _ONE),
-    Case("network", "cpu.depthwise_blocked", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
-    Case("network", "cpu.pooling", _in_layouts(_network, (1, 3, 45, 37)), _ONE),
-    Case("deep", "cpu.pooling", _in_layouts(_deep, (1, 64, 14, 15)), _ONE),
-    Case("mean", "cpu.pooling_image", _in_layouts(_gated, (1, 20, 12, 7)), _ONE),
-    Case("mean of two", "cpu.pooling_image", _in_layouts(_gated, (2, 33, 9, 13)), _ONE),
-    Case("deep", "cpu.winograd", _in_layouts(_deep, (1, 64, 27, 29)), _ONE),
+    Case("39x256 by 330", "cpu.matmul_packed", in_layouts(_dense(256, 330), (39, 256)), PACKED),
+    Case("1x70 by 257", "cpu.matmul_packed", in_layouts(_dense(70, 257), (1, 70)), PACKED),
+    Case("3x5x13 by 31", "cpu.matmul_packed", in_layouts(_dense(13, 31), (3, 5, 13)), PACKED),
+    Case("1x96 by 330", "cpu.matmul_blocks", in_layouts(_quantized(96, 330, few=True, zeros=False), (1, 96)), _ONE),
+    Case("7x64 by 40", "cpu.matmul_blocks", in_layouts(_quantized(64, 40, few=True, zeros=True), (7, 64)), _ONE),
+    Case("2x64 of bytes", "cpu.matmul_blocks", in_layouts(_quantized(64, 70, few=False, zeros=True), (2, 64)), _ONE),
+    Case("network", "cpu.conv2d_blocked", in_layouts(_network, (1, 3, 45, 37)), _ONE),
+    Case("bytes", "cpu.conv2d_blocked", in_layouts(_bytes, (2, 33, 9, 14)), ("uint8",)),
+    Case("bytes of few channels", "cpu.conv2d_blocked", in_layouts(_bytes, (1, 6, 15, 14)), ("uint8",)),
+    Case("two images", "cpu.conv2d_blocked", in_layouts(_strided, (2, 3, 17, 14)), _ONE),
+    Case("network", "cpu.depthwise_blocked", in_layouts(_network, (1, 3, 45, 37)), _ONE),
+    Case("network", "cpu.pooling", in_layouts(_network, (1, 3, 45, 37)), _ONE),
+    Case("deep", "cpu.pooling", in_layouts(_deep, (1, 64, 14, 15)), _ONE),
+    Case("mean", "cpu.pooling_image", in_layouts(_gated, (1, 20, 12, 7)), _ONE),
+    Case("mean of two", "cpu.pooling_image", in_layouts(_gated, (2, 33, 9, 13)), _ONE),
+    Case("deep", "cpu.winograd", in_layouts(_deep, (1, 64, 27, 29)), _ONE),
     Case("17x50", "cpu.attention", _attention(17, 50, 20, 24), FLOATS),
     Case("1x7", "cpu.attention", _attention(1, 7, 16, 16), FLOATS),
     Case("37x40 by 50", "cpu.matmul", _plain(_linear, (37, 40), (40, 50), (50,)), NUMBERS),

@@ -116,7 +116,7 @@ def conv2d(data: te.Tensor, weight: te.Tensor, gate: te.Tensor | None = None, *,
     tiles = te.compute((batch, blocks, rows, padded, lanes), product, name="conv2d", attrs={PLAN: plan.to_json()})
 
     def crop(n: Expr, o: Expr, h: Expr, w: Expr, ov: Expr) -> Expr:
-        return tiles[n, o, 0, h * out_w + w, ov] if flat else tiles[n, o, h, w, ov]
+        return (tiles[n, o, 0, h * out_w + w, ov] if flat else tiles[n, o, h, w, ov]).astype(op.out)
 
     return te.compute((batch, blocks, out_h, out_w, lanes), crop, name="crop")
 

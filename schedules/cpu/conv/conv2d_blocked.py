@@ -33,7 +33,7 @@ class Conv2dBlocked(Planned[Conv2d]):
                 for i, r, q, iv: acc[w, o] += broadcast(A[…, w*s + q, iv]) * W[o, i, r, q, iv]
                 C[tile] = epilogue(acc)
 
-    With `dot`, bytes are multiplied by an instruction that takes so many channels, and the weights are
+    With `dot`, the operands are multiplied by an instruction that takes so many channels, and the weights are
     `W[o, i, r, q, iv // dot, ov, iv % dot]`. Parameters, beside those of the layout: `rows` (columns w of the register
     tile) and `vectors` (channel blocks of it), `height` (rows h of a task, or tiles where h is folded into w), `chunks`
     (parts of o that are tasks of their own), `unroll` steps of iv, `prefetch` (0 or 1).
@@ -44,7 +44,12 @@ class Conv2dBlocked(Planned[Conv2d]):
     version = 5
     layout = ("block", "flat", "padded", STEPS)
     computes = Conv2d
-    dtypes = (("float32", "float32", "float32"), ("uint8", "int8", "int32"), ("int8", "int8", "int32"))
+    dtypes = (
+        ("float32", "float32", "float32"),
+        ("bfloat16", "bfloat16", "float32"),
+        ("uint8", "int8", "int32"),
+        ("int8", "int8", "int32"),
+    )
 
     def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""

@@ -38,7 +38,7 @@ class DepthwiseBlocked(Planned[Depthwise2d]):
     version = 3
     layout = ("block",)
     computes = Depthwise2d
-    dtypes = (("float32", "float32", "float32"), ("uint8", "float32", "float32"), ("int8", "float32", "float32"))
+    dtypes = tuple((data, "float32", "float32") for data in ("float32", "bfloat16", "uint8", "int8"))
 
     def refusal(self, operator: Depthwise2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""

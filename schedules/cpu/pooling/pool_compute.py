@@ -7,6 +7,7 @@ from typing import Any
 
 from tvm import te, topi
 
+from schedules.ir.dtypes import is_float
 from schedules.ir.types import Expr
 from schedules.operators import Pool2d
 from schedules.plan import PLAN, Plan
@@ -22,6 +23,9 @@ def pool_windows(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     op: Pool2d = plan.operator  # type: ignore[assignment]  # plans of this template are of pools
     kind, kernel, strides, dilation, padding = op.reduce, op.kernel, op.strides, op.dilation, op.padding
     batch, blocks, height, width, lanes = data.shape
+    if is_float(str(data.dtype)) and str(data.dtype) != op.accumulate:
+        narrow = data
+        data = te.compute(narrow.shape, lambda *at: narrow[at].astype(op.accumulate), name="widened")
     lowest = te.min_value(data.dtype)
     source = _padded(data, padding, lowest if kind == "max" else 0.0)
     taps = [te.reduce_axis((0, size), name=name) for size, name in zip(kernel, "rq", strict=True)]
@@ -34,7 +38,7 @@ def pool_windows(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     shape = (batch, blocks, *op.result, lanes)
     found = te.compute(shape, element, name="pool2d", attrs={PLAN: plan.to_json()})
     if kind == "max":
-        return te.compute(shape, lambda *index: found[index], name="written")
+        return te.compute(shape, lambda *index: found[index].astype(op.out), name="written")
 
     def mean(n: Expr, c: Expr, h: Expr, w: Expr, v: Expr) -> Expr:
         sides = [(h, 0, int(height)), (w, 1, int(width))]

@@ -20,14 +20,15 @@ BLOCK = "pool2d"
 class Pooling(Planned[Pool2d]):
     """`C[n, c, h, w, v] = epilogue(reduce over r, q of A[n, c, h*s + r*d, w*s + q*d, v])`.
 
-    As `DepthwiseBlocked`, with its parameters. Bytes are in blocks as wide as a vector of sums, and compared as bytes.
+    As `DepthwiseBlocked`, with its parameters. Bytes are in blocks as wide as a vector of sums, and compared as bytes;
+    maxima of bfloat16 are those of the same numbers in float32.
     """
 
     name = "cpu.pooling"
     version = 2
     layout = ("block",)
     computes = Pool2d
-    dtypes = (("float32", "float32"), ("uint8", "int32"), ("int8", "int32"))
+    dtypes = (("float32", "float32"), ("bfloat16", "float32"), ("uint8", "int32"), ("int8", "int32"))
 
     def refusal(self, operator: Pool2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""

@@ -35,13 +35,13 @@ ZERO_KEEPING_UNARY = frozenset(
 """Elementwise operators that are finite at zero, which is what lanes past the last channel hold, or a value made
 from it: those lanes meet zero weights later, and only NaN and infinities would survive that."""
 
-_IMAGES = frozenset(("float32", "int32", "uint8", "int8"))
+_IMAGES = frozenset(("float32", "bfloat16", "int32", "uint8", "int8"))
 
 BINARY = frozenset(f"relax.{name}" for name in ("add", "maximum", "minimum", "multiply", "subtract"))
 
 
 def is_image(expr: relax.Expr) -> bool:
-    """Return whether it is a tensor of four dims, of float32 or of what quantized images are of."""
+    """Return whether it is a tensor of four dims, of float32 or of what narrow images are of."""
     return isinstance(expr.ty, relax.TensorType) and expr.ty.ndim == 4 and str(expr.ty.dtype) in _IMAGES
 
 

@@ -10,11 +10,14 @@ from tvm import relax
 
 from schedules.cpu import planning
 from schedules.cpu.conv.blocked_compute import pack_channels
+from schedules.ir.dtypes import is_float
 from schedules.operators import Conv2d, Depthwise2d
+from service.passes.common.constants import array_of, constant
 from service.passes.common.images import channels_of, ints, is_static_image, pair, sides
 from service.passes.common.rewrite import is_tensor_constant, static_shape
 from service.passes.kernels.blocked_transposed import Phases
 from service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
+from service.passes.precision.dtypes import is_low
 
 __all__ = ["RULES"]
 
@@ -31,13 +34,17 @@ def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
     if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW") or dtypes is None:
         return None
     op = _operator(images, data, shape, attrs, dtypes)
-    array = weight.value.numpy()
+    array = array_of(weight)
     if op.groups == op.channels == op.filters and shape[1] == 1:
         return _depthwise(images, op, array, data)
     if not planning.is_blockable(op, images.cpu):
         return None
     filters, op = op.filters, op.in_blocks(images.lanes)
+    if is_low(data) and not planning.has_instruction(images.cpu, op.operands, images.lanes):
+        op, array = replace(op, operands=(op.accumulate, op.accumulate)), array.astype(op.accumulate)
     source = _few_channels(images, op, data) if op.plain else images.pack(data)
+    if op.operands[0] != str(data.ty.dtype):
+        source = images.emit(relax.op.astype(source, op.operands[0]))
     operands = [source]
     if source in images.gated and images.reads[data] == 1 and op.groups == 1:
         image, gate = images.gated[source]
@@ -54,11 +61,11 @@ def _few_channels(images: BlockedImages, op: Conv2d, data: relax.Expr) -> relax.
 
 
 def _depthwise(images: BlockedImages, op: Conv2d, weight: Any, data: relax.Expr) -> Blocked | None:
-    """Of floats; those that were bytes before a cast are read as these."""
-    if op.accumulate != op.operands[0]:
+    """Of floats; those that were bytes before a cast are read as these. Sums and weights are of fp32."""
+    if not is_float(op.operands[0]):
         return None
     source, before = images.pack(data), images.before_cast(data)
-    operands = op.operands
+    operands, weight = (op.operands[0], op.accumulate), weight.astype(op.accumulate)
     if before is not None:
         source, operands = before, (str(before.ty.dtype), operands[1])
     depthwise = Depthwise2d(
@@ -100,7 +107,7 @@ def _planned(
     """The convolution as its plan says, with the weight packed for it."""
     plan = images.planner.plan(op)
     images.convolutions += 1
-    packed = relax.const(planning.pack(plan, weight))
+    packed = constant(planning.pack(plan, weight))
     return images.te(planning.computation(plan), image, packed, *gates, name=planning.kernel_name(plan))
 
 

@@ -37,9 +37,10 @@ def _unary(images: BlockedImages, call: relax.Call) -> Blocked | None:
     return Blocked(images.emit(relax.Call(call.op, [found.var, *rest], call.attrs)), found.channels)
 
 
-def _from_bytes(images: BlockedImages, call: relax.Call) -> Blocked | None:
-    """A cast of bytes, or of sums of them. Floats become integers by `quantize`."""
-    return _unary(images, call) if str(call.args[0].ty.dtype) != "float32" else None
+def _cast(images: BlockedImages, call: relax.Call) -> Blocked | None:
+    """A cast of bytes, or of sums of them, or from floats to floats. These become integers by `quantize`."""
+    source, result = str(call.args[0].ty.dtype), str(call.ty.dtype)
+    return None if is_float(source) and not is_float(result) else _unary(images, call)
 
 
 def _quantized(images: BlockedImages, call: relax.Call) -> Blocked | None:
@@ -129,7 +130,7 @@ def _operand(images: BlockedImages, arg: relax.Expr, channels: int) -> relax.Exp
 
 
 RULES: dict[str, Rule] = {
-    "relax.astype": _from_bytes,
+    "relax.astype": _cast,
     "relax.quantize": _quantized,
     "relax.dequantize": _quantized,
     "relax.nn.pad": _pad,

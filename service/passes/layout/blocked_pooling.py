@@ -8,7 +8,6 @@ from typing import Any
 from tvm import relax
 
 from schedules.cpu import planning
-from schedules.ir.dtypes import is_float
 from schedules.operators import Pool2d
 from service.passes.common.images import ints, pair, sides
 from service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
@@ -64,7 +63,7 @@ def _windows(images: BlockedImages, data: relax.Expr, **geometry: Any) -> Blocke
 
 
 def _image(images: BlockedImages, data: relax.Expr, reduce: str) -> Blocked | None:
-    if not is_float(str(data.ty.dtype)):
+    if planning.pool2d_dtypes(str(data.ty.dtype), "avg") is None:
         return None
     op = Pool2d(reduce=reduce, whole=True, kernel=pair(list(data.ty.shape)[2:]), **images.sizes(data))
     return _planned(images, op, data, _OPAQUE)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, rewrite_calls
+from service.passes.common.rewrite import Scope, op_name, rewrite_calls
 from service.passes.precision.dtypes import CONTRACTIONS, with_dtype
 
-__all__ = ["NarrowContractions"]
+__all__ = ["NarrowContractions", "has_weight"]
+
+
+def has_weight(call: relax.Call, scope: Scope) -> bool:
+    """Return whether it is a product or a 2-D convolution by a constant: what a CPU's templates pack the weights of.
+
+    The constant may still have to be cast or transposed.
+    """
+    weight, rank = call.args[1], {"relax.matmul": 2, "relax.nn.conv2d": 4}.get(op_name(call))
+    while (moved := scope.call(weight, "relax.astype", "relax.permute_dims")) is not None:
+        weight = moved.args[0]
+    return rank == weight.ty.ndim and scope.constant(weight) is not None
 
 
 @tvm.transform.module_pass(opt_level=0, name="NarrowContractions")
@@ -18,18 +30,19 @@ class NarrowContractions:
     """`matmul(a₃₂, b₃₂) → matmul(cast₁₆(a₃₂), cast₁₆(b₃₂), out_dtype=float32)`, and so for every convolution.
 
     Upstream's ToMixedPrecision knows float16 only, and casts each result back to it at once, so that bias,
-    activation and residual are computed and rounded in 16 bits; here the whole epilogue stays in fp32.
+    activation and residual are computed and rounded in 16 bits; here the whole epilogue stays in fp32. `takes` says
+    which contractions it is for: by default all.
     """
 
-    def __init__(self, dtype: str) -> None:
-        self.dtype = dtype
+    def __init__(self, dtype: str, takes: Callable[[relax.Call, Scope], bool] = lambda call, scope: True) -> None:
+        self.dtype, self.takes = dtype, takes
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with 16-bit operands of every contraction that was in fp32."""
         return rewrite_calls(module, dict.fromkeys(CONTRACTIONS, self._narrow), rounds=1)
 
     def _narrow(self, call: relax.Call, scope: Scope) -> relax.Expr | None:
-        if any(str(expr.ty.dtype) != "float32" for expr in (call, *call.args)):
+        if any(str(expr.ty.dtype) != "float32" for expr in (call, *call.args)) or not self.takes(call, scope):
             return None
         args = [scope.emit(relax.op.astype(arg, self.dtype)) for arg in call.args]
         return with_dtype(call, args, "float32")

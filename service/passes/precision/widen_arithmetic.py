@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import tvm
@@ -10,7 +11,7 @@ from tvm import IRModule, relax
 from service.passes.common.rewrite import Scope, rewrite_calls
 from service.passes.precision.dtypes import CONTRACTIONS, WIDENED, is_low, with_dtype
 
-__all__ = ["WidenArithmetic"]
+__all__ = ["WidenArithmetic", "WidenProducts"]
 
 
 @tvm.transform.module_pass(opt_level=0, name="WidenArithmetic")
@@ -30,6 +31,21 @@ class WidenArithmetic:
         contraction = _in_fp32 if self.contractions else _accumulate_in_fp32
         rules = {**dict.fromkeys(WIDENED, _in_fp32), **dict.fromkeys(CONTRACTIONS, contraction)}
         return rewrite_calls(module, rules, rounds=1)
+
+
+@tvm.transform.module_pass(opt_level=0, name="WidenProducts")
+class WidenProducts:
+    """`matmul(a₁₆, b₁₆) → matmul(cast₃₂(a₁₆), cast₃₂(b₁₆))`, of contractions that `narrow` does not say may stay."""
+
+    def __init__(self, narrow: Callable[[relax.Call, Scope], bool]) -> None:
+        self.narrow = narrow
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """Return the module with fp32 operands of such contractions."""
+        return rewrite_calls(module, dict.fromkeys(CONTRACTIONS, self._widen), rounds=1)
+
+    def _widen(self, call: relax.Call, scope: Scope) -> relax.Expr | None:
+        return None if self.narrow(call, scope) else _in_fp32(call, scope)
 
 
 def _in_fp32(call: relax.Call, scope: Scope) -> relax.Expr | None:
