@@ -161,11 +161,18 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
     plugins = [passes.load_plugin(Path(path)) for path in options.plugins]
     with stage("import"):
         imported = frontend.load(request.model.path, request.model.format, shapes=dict(options.shapes))
+        known = _weights_of(request) if options.weights else frozenset()
         dump("relax_imported", lambda: imported.module.script(show_meta=False))
     planner = lowering.planner_for(request.target, records if options.opt_level else None)
     with stage("optimize"):
         optimized = passes.optimize(
-            imported.module, to_tvm(request.target), options, plugins=plugins, planner=planner, dump=dump
+            imported.module,
+            to_tvm(request.target),
+            options,
+            plugins=plugins,
+            planner=planner,
+            known_weights=known,
+            dump=dump,
         )
     with stage("schedule") as progress:
         scheduled = lowering.schedule(
@@ -180,6 +187,14 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
         if options.require_tuned is not None:
             require_records(request, coverage_of(request, imported.signature, optimized, scheduled))
     return Front(imported, optimized, scheduled, records.digest, planner)
+
+
+def _weights_of(request: CompileRequest) -> frozenset[str]:
+    """The digests of the matrices in the model's file."""
+    from service import frontend
+    from service.rounding import digests
+
+    return frozenset(digests(frontend.tensors(request.model.path, request.model.format)))
 
 
 def cover(request: CompileRequest, emit: Emit) -> None:
@@ -239,10 +254,12 @@ def verify(
 ) -> Verification | str:
     """Compare with the reference, over several sizes of symbolic dims; return the result, or why there is none.
 
+    Rounded weights are the reference's too, and how far the outputs are from those of the model's own is reported.
     Raise VerificationFailed unless the request says that it is not to be verified: then the failure is only recorded.
     """
     from service import frontend
     from service.lowering.target import missing_features
+    from service.rounding import Rounding
     from service.runtime.compare import compare, judging_dtypes
     from service.runtime.inputs import choose_sizes, random_inputs
     from service.runtime.moved import moved_outputs, rounds_by
@@ -254,7 +271,11 @@ def verify(
     options = request.options
     session = load()
     model = request.model
-    reference = frontend.reference(model.path, model.format, threads=1, shapes=dict(options.shapes))
+    passes = session.manifest.passes
+    rounding = Rounding.from_dict(passes["rounding"]) if "rounding" in passes else None
+    build = partial(frontend.reference, model.path, model.format, threads=1, shapes=dict(options.shapes))
+    reference = build(rounding=rounding)
+    unrounded = build() if rounding is not None else None
     dtypes = judging_dtypes(signature, precision=options.precision, weights=session.manifest.weights.tensors)
     results, cases = [], choose_sizes(signature)
     for done, sizes in enumerate(cases):
@@ -268,9 +289,11 @@ def verify(
         if not compared.passed:
             ties = ties_of(reference, inputs, wanted, seed=options.seed)
             compared = compare(got, wanted, dtypes, ties)
-        if not compared.passed:
+        if not compared.passed and rounding is None:
             moved = moved_outputs(_moved_references(request, rounds_by(dtypes.values())), inputs, wanted)
             compared = compare(got, wanted, dtypes, ties, moved) if moved else compared
+        if unrounded is not None:
+            compared = compared.apart(got, unrounded(inputs))
         results.append(compared)
         progress(done + 1, len(cases))
     found = Verification.worst(results)

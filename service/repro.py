@@ -62,6 +62,8 @@ def _what_is_compiled(options: CompileOptions) -> list[str]:
         words += ["-O", str(options.opt_level)]
     if options.precision is not None:
         words += ["--precision", options.precision.value]
+    if options.weights is not None:
+        words += ["--weights", options.weights]
     for name, shape in options.shapes:
         words += ["--shape", f"{name}={','.join(map(str, shape))}"]
     for plugin in options.plugins:

@@ -132,13 +132,13 @@ class TargetSpec:
 class CompileOptions:
     """How to compile: everything here is part of the cache key.
 
-    `precision` None keeps the model's own dtypes. `shapes` fixes or renames symbolic dims, an input
-    at a time. `opt_level` 0 builds without graph optimization, 1 adds folding and fusion, 2 layout
-    and schedules (the default), 3 allows fast math within the verification tolerance. `records` are files and folders
-    of tuning records, which go before the default ones (relaxc's own, and those of RELAXC_RECORDS) unless
-    `default_records` is False; what they say is part of the key, where they are is not. `require_tuned` refuses a
-    compile where a PrimFunc whose template has parameters (`all`), or one of those that take most of the time (`hot`),
-    has no record.
+    `precision` None keeps the model's own dtypes. `weights` rounds the constant matrices of products. `shapes` fixes or
+    renames symbolic dims, an input at a time. `opt_level` 0 builds without graph optimization, 1 adds folding and
+    fusion, 2 layout and schedules (the default), 3 allows fast math within the verification tolerance. `records` are
+    files and folders of tuning records, which go before the default ones (relaxc's own, and those of RELAXC_RECORDS)
+    unless `default_records` is False; what they say is part of the key, where they are is not. `require_tuned` refuses
+    a compile where a PrimFunc whose template has parameters (`all`), or one of those that take most of the time
+    (`hot`), has no record.
     """
 
     precision: Precision | None = None
@@ -150,10 +150,13 @@ class CompileOptions:
     records: tuple[str, ...] = field(default=())
     default_records: bool = True
     require_tuned: Literal["hot", "all"] | None = None
+    weights: Literal["int8", "int4"] | None = None
 
     def __post_init__(self) -> None:
         if self.require_tuned not in (None, "hot", "all"):
             raise InvalidOption(f"require_tuned takes hot or all, not {self.require_tuned!r}", option="require_tuned")
+        if self.weights not in (None, "int8", "int4"):
+            raise InvalidOption(f"weights takes int8 or int4, not {self.weights!r:.80}", option="weights")
         if self.opt_level not in (0, 1, 2, 3):
             raise InvalidOption(f"-O takes 0, 1, 2 or 3, not {self.opt_level}", option="opt_level")
         if self.precision is not None and not isinstance(self.precision, Precision):
@@ -172,7 +175,7 @@ class CompileOptions:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the options as JSON values, in the form the HTTP API takes; `from_dict` is its inverse."""
-        return {
+        data = {
             "precision": self.precision.value if self.precision else None,
             "opt_level": self.opt_level,
             "shapes": {name: list(shape) for name, shape in self.shapes},
@@ -183,6 +186,9 @@ class CompileOptions:
             "default_records": self.default_records,
             "require_tuned": self.require_tuned,
         }
+        if self.weights is not None:  # without it, the dictionary that it was before there was one
+            data["weights"] = self.weights
+        return data
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> CompileOptions:
@@ -212,6 +218,7 @@ class CompileOptions:
             records=tuple(map(str, data.get("records", []))),
             default_records=data.get("default_records", True),
             require_tuned=data.get("require_tuned"),
+            weights=data.get("weights"),
         )
 
 

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     ("errors", "processor", "cgroups"),
     ("config", "environment", "signature", "tvm_libraries"),
-    ("request", "dump", "plugin_files"),
+    ("request", "dump", "plugin_files", "rounding"),
     ("machine", "schedules", "process"),
     ("records",),
     ("frontend", "passes", "lowering", "artifact", "runtime"),

@@ -22,7 +22,7 @@ _MODEL = {
 _COMPILE = {
     "options": {
         "type": "string",
-        "description": "JSON with any of precision, opt_level, shapes, verify, seed.",
+        "description": "JSON with any of precision, weights, opt_level, shapes, verify, seed.",
         "example": _OPTIONS_EXAMPLE,
     },
     "target": {

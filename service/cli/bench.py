@@ -83,6 +83,7 @@ def _reference(session: Session, against: Against, model: Path | None) -> Refere
     """The model in its framework. Raise InvalidOption if that, or the model, is not what the artifact came from."""
     from service import frontend
     from service.request import CompileOptions
+    from service.rounding import Rounding
 
     if model is None:
         raise InvalidOption(f"--against {against} needs --model", option="model")
@@ -94,7 +95,11 @@ def _reference(session: Session, against: Against, model: Path | None) -> Refere
     if made_from not in (frontend.digest(model, format).digest, frontend.former_digest(model, format)):
         raise InvalidOption(f"the artifact was not compiled from {model}: their digests differ", option="model")
     shapes = CompileOptions.from_dict({"shapes": session.manifest.options["shapes"]}).shapes
-    return frontend.reference(model, format, threads=session.threads, shapes=dict(shapes), fastest=True)
+    passes = session.manifest.passes
+    rounding = Rounding.from_dict(passes["rounding"]) if "rounding" in passes else None
+    return frontend.reference(
+        model, format, threads=session.threads, shapes=dict(shapes), fastest=True, rounding=rounding
+    )
 
 
 def _agreement(session: Session, values: Mapping[str, Any], reference: Reference) -> Verification:

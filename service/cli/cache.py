@@ -21,6 +21,7 @@ from service.cli.options import (
     Shapes,
     Target,
     Verbose,
+    Weights,
     options_for,
 )
 from service.cli.output import console, print_json, size, table
@@ -58,6 +59,7 @@ def explain(
     target: Target = "auto",
     shape: Shapes = None,
     precision: PrecisionName = None,
+    weights: Weights = None,
     opt_level: OptLevel = 2,
     plugin: Plugins = None,
     records: Records = None,
@@ -79,7 +81,9 @@ def explain(
     from service.artifact.key import key_for
     from service.compiler import prepare
 
-    options = options_for(shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned)
+    options = options_for(
+        shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights
+    )
     request = prepare(model, target=target, options=options)
     key = key_for(request)
     if key_only:

@@ -23,6 +23,7 @@ from service.cli.options import (
     Shapes,
     Target,
     Verbose,
+    Weights,
     options_for,
 )
 from service.cli.output import console, facts, print_json, seconds, size
@@ -48,6 +49,7 @@ def compile(
     target: Target = "auto",
     shape: Shapes = None,
     precision: PrecisionName = None,
+    weights: Weights = None,
     opt_level: OptLevel = 2,
     dump: Annotated[
         Path | None,
@@ -75,7 +77,9 @@ def compile(
     `relaxc tune` and `relaxc records`.
     """
     _check_writable(output)
-    options = options_for(shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned)
+    options = options_for(
+        shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights
+    )
     remote: Remote = context.obj
     if remote.url is None:
         made = _here(model, output, target, options, dump, force)

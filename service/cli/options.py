@@ -29,6 +29,7 @@ __all__ = [
     "Target",
     "Threads",
     "Verbose",
+    "Weights",
     "options_for",
     "parse_shapes",
 ]
@@ -69,6 +70,14 @@ PrecisionName = Annotated[
         "--precision",
         metavar="fp32|fp16|bf16",
         help="Dtype of matmul and convolution operands; the model's if not given.",
+    ),
+]
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        metavar="int8|int4",
+        help="Round the constant matrices of products, in blocks of 64; the manifest says what and by how much.",
     ),
 ]
 OptLevel = Annotated[
@@ -128,6 +137,7 @@ def options_for(
     records: list[Path] | None = None,
     no_records: bool = False,
     require_tuned: str | None = None,
+    weights: str | None = None,
 ) -> CompileOptions:
     """Return what these options mean, the same that the API and the library take. Raise InvalidOption, InvalidShape."""
     from service.request import CompileOptions
@@ -143,6 +153,7 @@ def options_for(
             "records": [str(path.resolve()) for path in records or []],
             "default_records": not no_records,
             "require_tuned": require_tuned,
+            "weights": weights,
         }
     )
 

@@ -48,6 +48,11 @@ def verification(manifest: Manifest) -> list[str]:
         line += (
             f": {len(outputs)} output{plural}, largest error {_number(worst['max_abs_error']):.2g} in {worst['name']}"
         )
+    far = [row for row in outputs if row.get("unrounded")]
+    if far:
+        most = max(far, key=lambda row: float(row["unrounded"]["error"]))
+        given = most["unrounded"]
+        line += f"; {given['error']:.2g} (rms) from the model with its own weights, cosine {given['cosine']}"
     return [line, *(f"FAILED {_failure(row)}" for row in outputs if not row["passed"])]
 
 

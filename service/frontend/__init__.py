@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.model_file import digest, external_files, former_digest, identify
 from service.request import ModelFormat
+from service.rounding import Rounding
 
 __all__ = [
     "ImportedModel",
@@ -25,6 +27,7 @@ __all__ = [
     "load",
     "moved_reference",
     "reference",
+    "tensors",
 ]
 
 _MODULES = {ModelFormat.ONNX: "service.frontend.onnx.frontend", ModelFormat.PT2: "service.frontend.pt2.frontend"}
@@ -49,14 +52,29 @@ def inspect(path: Path, format: ModelFormat) -> ModelInfo:
     return info
 
 
+def tensors(path: Path, format: ModelFormat) -> Iterator[Any]:
+    """Return the tensors that the file holds, as arrays."""
+    found: Iterator[Any] = _frontend(format).tensors(path)
+    return found
+
+
 def reference(
-    path: Path, format: ModelFormat, *, threads: int = 1, shapes: Shapes | None = None, fastest: bool = False
+    path: Path,
+    format: ModelFormat,
+    *,
+    threads: int = 1,
+    shapes: Shapes | None = None,
+    fastest: bool = False,
+    rounding: Rounding | None = None,
 ) -> Reference:
     """Return the model in ONNX Runtime or torch, on the CPU; one thread makes its results repeatable.
 
-    With `fastest` it is what a user would run: a peer to be timed against, whose rewrites may cost digits.
+    With `fastest` it is what a user would run: a peer to be timed against, whose rewrites may cost digits. With
+    `rounding` its products have the weights that this rounded; lookups in the same tensors have not.
     """
-    run: Reference = _frontend(format).reference(path, threads=threads, shapes=dict(shapes or {}), fastest=fastest)
+    run: Reference = _frontend(format).reference(
+        path, threads=threads, shapes=dict(shapes or {}), fastest=fastest, rounding=rounding
+    )
     return run
 
 

@@ -32,6 +32,7 @@ from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.fast_math import FastMath
 from service.passes.precision.narrow_contractions import NarrowContractions, has_weight
+from service.passes.precision.quantize_weights import QuantizeWeights
 from service.passes.precision.read_low import ReadLow
 from service.passes.precision.store_low import StoreLow
 from service.passes.precision.store_products_low import StoreProductsLow
@@ -62,6 +63,7 @@ from service.passes.vm.lift_weights import LiftWeights
 from service.passes.vm.order_shape_stores import OrderShapeStores
 from service.passes.vm.share_storage import ShareStorage, ZeroOffsets
 from service.request import Precision
+from service.rounding import BITS
 
 __all__ = ["Job", "lowering_passes", "phases"]
 
@@ -77,6 +79,10 @@ class Job:
     precision: Precision | None = None
     low_dtypes: frozenset[str] = frozenset()
     """The 16-bit dtypes that the model computes in."""
+    weights_dtype: str | None = None
+    """What weights are rounded to: `int8` or `int4`."""
+    known_weights: frozenset[str] = frozenset()
+    """The digests of those that the model's file has."""
     plugins: tuple[Plugin, ...] = ()
     report: OptimizeReport = field(default_factory=OptimizeReport)
     weights: dict[str, Any] = field(default_factory=dict)
@@ -106,7 +112,7 @@ def _from_plugins(phase: str, plugins: tuple[Plugin, ...]) -> list[Any]:
 def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
     return [
         # One dataflow block of flat bindings
-        Phase("prepare", 0, _prepare()),
+        Phase("prepare", 0, _prepare(job)),
         # 16-bit models: the arithmetic between contractions in fp32
         Phase("widen", 0, _widen(job)),
         # Inference only: quantized products before their weights are dequantized, constants into weights, chains into
@@ -131,7 +137,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
 
 def _cuda_phases(job: Job, arch: str) -> list[Phase]:
     return [
-        Phase("prepare", 0, _prepare()),
+        Phase("prepare", 0, _prepare(job)),
         # What lies between kernels as the model rounds it: memory is what bounds most of them
         Phase("widen", 0, _widen(job, stored=True)),
         Phase("simplify", 1, _cuda_simplify(arch)),
@@ -146,11 +152,13 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
     ]
 
 
-def _prepare() -> list[Any]:
+def _prepare(job: Job) -> list[Any]:
+    bits = BITS[job.weights_dtype] if job.weights_dtype else None
     return [
         relax.transform.ConvertToDataflow(),
         SimplifySizes(),
         relax.transform.CanonicalizeBindings(),
+        *([QuantizeWeights(bits, job.known_weights, job.report)] if bits else []),
         relax.transform.DeadCodeElimination(),
     ]
 

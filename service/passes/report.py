@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from service.rounding import Rounding
+
 __all__ = ["LayoutDecision", "MemoryReport", "OptimizeReport"]
 
 
@@ -56,6 +58,8 @@ class OptimizeReport:
     weights: int = 0
     weight_bytes: int = 0
     layout: LayoutDecision = field(default_factory=lambda: LayoutDecision("NCHW", "not tried at this -O"))
+    rounding: Rounding | None = None
+    """What `--weights` rounded; None without it."""
     plugins: tuple[str, ...] = ()
     triton_declined: dict[str, str] = field(default_factory=dict)
     """Why a Triton kernel of a plugin is not what computes some match on a CUDA device, by its name."""
@@ -63,6 +67,9 @@ class OptimizeReport:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values."""
         data = {**asdict(self), "plugins": list(self.plugins)}
+        del data["rounding"]
+        if self.rounding is not None:
+            data["rounding"] = self.rounding.to_dict()
         if not self.triton_declined:
             del data["triton_declined"]
         return data

@@ -49,19 +49,30 @@ def optimize(
     *,
     plugins: Sequence[Plugin] = (),
     planner: Planner | None = None,
+    known_weights: frozenset[str] = frozenset(),
     dump: Dump = no_dump,
     progress: Progress | None = None,
 ) -> Optimized:
     """Return the module after every graph pass, as docs/stages.md describes it.
 
     The layout passes ask `planner` how to compute the heavy operators; without one they take the defaults.
+    `known_weights` are the digests of tensors that the options' `weights` may round (`service.rounding`).
 
     Raise UnsupportedModel for operators without a kernel, PluginError where a plugin raises or breaks the
     module, CompileFailed where one of our own passes does; both name the phase.
     """
     report = OptimizeReport(plugins=tuple(plugin.path.name for plugin in plugins))
     low = has_low_arithmetic(module)
-    job = Job(options.opt_level, options.precision, low, tuple(plugins), report, planner=planner)
+    job = Job(
+        options.opt_level,
+        options.precision,
+        low,
+        options.weights,
+        known_weights,
+        tuple(plugins),
+        report,
+        planner=planner,
+    )
     report.precision = _describe(options, low)
     boundary = Boundary(module)
     todo = phases(target, job)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
+
+import numpy as np
 
 __all__ = ["OutputReport", "Verification"]
 
@@ -39,6 +41,9 @@ class OutputReport:
     ties: int = 0
     moved: bool = False
     """Whether it passed by what the reference itself moves, as quantized models do, and not by its dtype."""
+    unrounded: dict[str, float] | None = None
+    """How far it is from the model with its weights as they were: `error`, the root mean square of the difference over
+    that of the values, and the `cosine`; None where no weights were rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +57,19 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, the same on every run; `from_dict` is its inverse."""
         rows = [asdict(row) for row in self.outputs]
-        rows = [row if row["moved"] else {k: v for k, v in row.items() if k != "moved"} for row in rows]
+        rare = ("moved", "unrounded")
+        rows = [{name: value for name, value in row.items() if value or name not in rare} for row in rows]
         return {"passed": self.passed, "reason": self.reason, "outputs": rows}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Verification:
         """Return the report that `to_dict` described."""
         return Verification(data["passed"], data["reason"], tuple(OutputReport(**row) for row in data["outputs"]))
+
+    def apart(self, got: Mapping[str, Any], others: Mapping[str, Any]) -> Verification:
+        """Return the report with how far the outputs are from others, which are not to pass or fail by."""
+        rows = (replace(row, unrounded=_distance(got[row.name], others[row.name])) for row in self.outputs)
+        return replace(self, outputs=tuple(rows))
 
     @staticmethod
     def worst(several: Iterable[Verification]) -> Verification:
@@ -75,3 +86,16 @@ class Verification:
 
 def _badness(row: OutputReport) -> tuple[bool, float]:
     return not row.passed, math.inf if row.scaled_error is None and row.compared else row.scaled_error or 0.0
+
+
+def _distance(got: Any, other: Any) -> dict[str, float] | None:
+    """How far two arrays of floats are from each other, where both are finite; None of others."""
+    if got.shape != other.shape or not got.size or got.dtype.kind not in "fV":
+        return None
+    a, b = got.astype("float64").reshape(-1), other.astype("float64").reshape(-1)
+    finite = np.isfinite(a) & np.isfinite(b)
+    a, b = a[finite], b[finite]
+    left, right, apart = (float(np.sqrt(np.sum(np.square(each)))) for each in (a, b, a - b))
+    if not left or not right:
+        return None
+    return {"error": float(f"{apart / right:.3g}"), "cosine": round(float(a @ b) / left / right, 6)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ from service.frontend.onnx import dims as onnx_dims
 from service.frontend.onnx.graph import Graph, check, read
 from service.frontend.signature import signature_of
 from service.request import ModelFormat
+from service.rounding import Rounding
 from service.signature import Dim, DimBounds, Signature, TensorSpec
 
-__all__ = ["inspect", "load", "moved_reference", "reference"]
+__all__ = ["inspect", "load", "moved_reference", "reference", "tensors"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -60,13 +61,24 @@ def inspect(path: Path) -> ModelInfo:
     return ModelInfo(ModelFormat.ONNX, signature, graph.op_counts, missing, graph.details)
 
 
-def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False) -> Reference:
+def tensors(path: Path) -> Iterator[Any]:
+    """Return the arrays of the file's tensors."""
+    from service.frontend.onnx import file
+
+    model = file.parse(path)
+    file.check_tensors(model, path.parent)
+    return (file.array(tensor, path.parent) for tensor in file.tensors(model))
+
+
+def reference(
+    path: Path, *, threads: int, shapes: Shapes, fastest: bool = False, rounding: Rounding | None = None
+) -> Reference:
     """Return the model in ONNX Runtime on the CPU; `shapes` needs nothing, as the session takes the shapes it is
     given.
     """
     from service.frontend.onnx.reference import reference as build
 
-    return build(path, threads, fastest=fastest)
+    return build(path, threads, fastest=fastest, rounding=rounding)
 
 
 def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from service.errors import ModelMalformed
+from service.errors import ModelMalformed, ModelTooLarge
 from service.frontend.model import Move, Reference
 from service.frontend.onnx.file import array, check_tensors, one_line, parse, tensors
 from service.frontend.onnx.moved import graphs, moved
+from service.frontend.onnx.rounded import round_weights
 from service.frontend.onnx.widen import uses_bfloat16, widened
+from service.rounding import Rounding
 
 __all__ = ["moved_reference", "reference"]
 
@@ -20,24 +22,24 @@ _MOST_BYTES = 1 << 31
 """Of a message of protobuf."""
 
 
-def reference(path: Path, threads: int, *, fastest: bool = False) -> Reference:
+def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Rounding | None = None) -> Reference:
     """Run the model at `path` on arrays by name; one thread makes it repeatable.
 
     Only basic graph optimizations are on, since the extended ones trade digits for speed, and `fastest` turns them
     on: ONNX Runtime's own default. ONNX Runtime has no CPU
     kernels for most of bfloat16: such a model runs with every bfloat16 as a float32, and its outputs are
-    rounded. What it still does not take runs in onnx.reference, which is slow.
+    rounded. What it still does not take runs in onnx.reference, which is slow. With `rounding` products have the
+    weights that this rounded.
     Raise ModelMalformed when none of them takes the model.
     """
     model = parse(path)
     check_tensors(model, path.parent)
+    given = _as_we_compute(path, rounding) if rounding is not None or _rounds_activations(model) else None
     try:
-        given = _with_data(path) if _rounds_activations(model) else None
-        exact = None if given is None else _without_rounding(given).SerializeToString()
-        return _runtime(_session(exact or str(path), threads, fastest))
+        return _runtime(_session(str(path) if given is None else given.SerializeToString(), threads, fastest))
     except _errors() as error:
         cause = error
-    model = _with_data(path)
+    model = given or _with_data(path)
     if uses_bfloat16(model):
         try:
             return _rounded(model, threads)
@@ -60,6 +62,18 @@ def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) 
         return _runtime(_session(model.SerializeToString(), threads))
     except _errors():
         return None
+
+
+def _as_we_compute(path: Path, rounding: Rounding | None) -> Any:
+    """The model with its data inside, with our weights and without quantized activations. Raise ModelTooLarge."""
+    model = _without_rounding(_with_data(path))
+    if rounding is not None:
+        round_weights(model, rounding)
+    if (size := model.ByteSize()) >= _MOST_BYTES:
+        raise ModelTooLarge(
+            f"{path.name} has {size} bytes; a reference with other weights is of less than {_MOST_BYTES}"
+        )
+    return model
 
 
 def _rounds_activations(model: Any) -> bool:

@@ -6,7 +6,7 @@ program (`graph`), and each node goes through its converter (`importer`, `ops`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ from service.frontend.pt2.program import Document, Program, deserialize, parse
 from service.frontend.pt2.signature import signature
 from service.frontend.pt2.torch_calls import quiet
 from service.request import ModelFormat
+from service.rounding import Rounding
 
-__all__ = ["inspect", "load", "moved_reference", "reference"]
+__all__ = ["inspect", "load", "moved_reference", "reference", "tensors"]
 
 _QUANTIZE = "quantized_decomposed.quantize_"
 """Operators whose second argument is the scale, or the scales, that they quantize with."""
@@ -55,15 +56,26 @@ def _decomposed(document: Document) -> tuple[Any, dict[str, Unsupported]]:
     return program, unsupported_nodes(program)
 
 
-def reference(path: Path, *, threads: int, shapes: Shapes, fastest: bool = False) -> Reference:
+def tensors(path: Path) -> Iterator[Any]:
+    """Return the arrays of the program's parameters, buffers and constants."""
+    import torch
+
+    exported = deserialize(parse(path)).exported
+    held = (value for part in (exported.state_dict, exported.constants) for value in part.values())
+    return (_numpy(value, None) for value in held if isinstance(value, torch.Tensor))
+
+
+def reference(
+    path: Path, *, threads: int, shapes: Shapes, fastest: bool = False, rounding: Rounding | None = None
+) -> Reference:
     """Return the program as it was exported, run by torch in its own dtypes with `threads` threads; torch has no faster
-    way that does not compile, so `fastest` changes nothing.
+    way that does not compile, so `fastest` changes nothing. With `rounding` all but lookups read rounded weights.
     """
     del fastest
     document = parse(path, writable=True)
     refuse(document.unknown)
     signature(document.interface, shapes)
-    return _TorchReference(document, deserialize(document), threads)
+    return _TorchReference(document, deserialize(document), threads, rounding=rounding)
 
 
 def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
@@ -96,11 +108,20 @@ def _move_weights(program: Program, seed: int, by: float) -> None:
 class _TorchReference:
     """Interprets the exported graph; torch's generated code for the module is not used.
 
-    `moved` is a seed and by how much of itself the scale of each quantization is moved, up or down.
+    `moved` is a seed and by how much of itself the scale of each quantization is moved, up or down; `rounding` is what
+    was done to weights.
     """
 
-    def __init__(self, document: Document, program: Program, threads: int, moved: tuple[int, float] = (0, 0.0)) -> None:
+    def __init__(
+        self,
+        document: Document,
+        program: Program,
+        threads: int,
+        moved: tuple[int, float] = (0, 0.0),
+        rounding: Rounding | None = None,
+    ) -> None:
         self.moved = moved
+        self.stored, self.unrounded = _rounded(program, rounding)
         self.interface = document.interface
         self.program = program
         self.threads = threads
@@ -124,25 +145,39 @@ class _TorchReference:
 
     def _run(self, inputs: Mapping[str, Any]) -> list[Any]:
         exported = self.program.exported
-        stored = {**exported.constants, **exported.state_dict}
         leaves = iter(self.interface.inputs)
         arguments = []
         for spec in exported.graph_signature.input_specs:
             if spec.kind.name == "USER_INPUT":
                 leaf = next(leaves)
                 arguments.append(leaf.value if leaf.dtype is None else _tensor(inputs[leaf.name]))
-            elif spec.target in stored:
-                arguments.append(stored[spec.target])
+            elif spec.target in self.stored:
+                arguments.append(self.stored[spec.target])
             else:
                 raise UnsupportedModel(f"the program takes {spec.arg.name} as {spec.kind.name.lower()}")
-        values = _interpreter(exported.graph_module, *self.moved).run(*arguments)
+        values = _interpreter(exported.graph_module, *self.moved, self.unrounded).run(*arguments)
         specs = exported.graph_signature.output_specs
         flat = list(values) if isinstance(values, list | tuple) else [values]
         return [v for v, spec in zip(flat, specs, strict=True) if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
 
 
-def _interpreter(graph_module: Any, seed: int, by: float) -> Any:
-    """torch's interpreter, but for 16-bit convolutions in groups, which go through float32.
+def _rounded(program: Program, rounding: Rounding | None) -> tuple[dict[str, Any], dict[int, Any]]:
+    """What the program holds, by name, and by the id of a tensor that was rounded the tensor that it was."""
+    import torch
+
+    stored = {**program.exported.constants, **program.exported.state_dict}
+    before = {}
+    for name, value in stored.items() if rounding is not None else ():
+        array = rounding.apply(_numpy(value, None)) if isinstance(value, torch.Tensor) else None  # type: ignore[union-attr]
+        if array is not None:
+            stored[name] = torch.from_numpy(array)
+            before[id(stored[name])] = value
+    return stored, before
+
+
+def _interpreter(graph_module: Any, seed: int, by: float, unrounded: Mapping[int, Any]) -> Any:
+    """torch's interpreter, but for lookups in weights that were rounded for products, and for 16-bit convolutions in
+    groups, which go through float32.
 
     oneDNN in torch 2.13 computes them wrongly on CPUs with AMX: conv1d of 32 channels in 4 groups with a kernel of 8
     is off by as much as its largest value, in bfloat16 and in float16.
@@ -154,6 +189,8 @@ def _interpreter(graph_module: Any, seed: int, by: float) -> Any:
 
     class Interpreter(torch.fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if unrounded and "embedding" in str(target):
+                args = tuple(unrounded.get(id(arg), arg) for arg in args)
             if by and str(target).startswith(_QUANTIZE):
                 args = (args[0], args[1] * (1 + by * float(signs.choice((-1, 1)))), *args[2:])
             is_half = args and isinstance(args[0], torch.Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
