@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from tests import zoo
 
 __all__ = ["STANDARD", "Case", "parse"]
 
-_INT8 = "int8"
+_INT8, _BF16 = "int8", "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,8 @@ class Case:
     """One model at one size of its inputs. `model` is a family of tests/zoo, or the path of an ONNX file.
 
     `batch` and `tokens` None are what the family has by itself: batch 1, and 128 tokens at full size. `quantized`: by
-    ONNX Runtime's quantizer, to int8 (`benchmarks.peers.quantize`).
+    ONNX Runtime's quantizer, to int8 (`benchmarks.peers.quantize`). `precision`: what ours is compiled with, the
+    model's own dtypes where it is None; OpenVINO as it comes then counts, which has bfloat16 where the CPU has it.
     """
 
     model: str
@@ -26,6 +28,7 @@ class Case:
     tokens: int | None = None
     size: zoo.Size = "full"
     quantized: bool = False
+    precision: Literal["bf16"] | None = None
 
     @property
     def is_file(self) -> bool:
@@ -38,7 +41,9 @@ class Case:
         name = Path(self.model).stem if self.is_file else self.model
         sizes = (("batch", self.batch), ("tokens", self.tokens))
         words = [f"{word}={size}" for word, size in sizes if size is not None]
-        return ",".join([name, *words, *([_INT8] if self.quantized else [])])
+        if self.quantized:
+            words.append(_INT8)
+        return ",".join([name, *words, *([self.precision] if self.precision else [])])
 
     @property
     def key(self) -> str:
@@ -67,7 +72,7 @@ STANDARD = (
 
 
 def parse(text: str, *, batch: int | None = None, tokens: int | None = None, size: zoo.Size = "full") -> Case:
-    """`NAME[,batch=N][,tokens=N][,int8]` or the path of an ONNX file; the arguments are for what the text does not say.
+    """`NAME[,batch=N][,tokens=N][,int8|bf16]` or the path of an ONNX file; the arguments are for what it does not say.
 
     ValueError for a family that the zoo has not, a file that is not there, and words that mean nothing.
     """
@@ -85,9 +90,12 @@ def parse(text: str, *, batch: int | None = None, tokens: int | None = None, siz
         if word == _INT8:
             case = replace(case, quantized=True)
             continue
+        if word == _BF16:
+            case = replace(case, precision=_BF16)
+            continue
         found = re.fullmatch(r"(batch|tokens)=([1-9]\d{0,5})", word)
         if not found:
-            raise ValueError(f"{text}: {word!r} is not batch=N, tokens=N or int8")
+            raise ValueError(f"{text}: {word!r} is not batch=N, tokens=N, int8 or bf16")
         count = int(found[2])
         case = replace(case, batch=count) if found[1] == "batch" else replace(case, tokens=count)
     return case

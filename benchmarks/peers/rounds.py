@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.peers.cases import Case
 from benchmarks.peers.report import CaseReport, Row, percentiles, ratio_to_best
-from benchmarks.peers.runtimes import OURS, runtime
+from benchmarks.peers.runtimes import OURS, counts, runtime
 from benchmarks.peers.workers import Failed, Worker, ask_once
 
 __all__ = ["Plan", "measure", "prepare"]
@@ -73,7 +73,7 @@ def measure(case: Case, folder: Path, plan: Plan, step: Callable[[str], None] = 
         times = _rounds(workers, plan, step)
         memory = {name: worker.ask(do="memory") for name, worker in workers.items()}
         outputs = {name: _outputs(worker, folder) for name, worker in workers.items()}
-    rows = [_row(name, times[name], prepared[name], ready[name], memory[name], outputs) for name in workers]
+    rows = [_row(name, case, times[name], prepared[name], ready[name], memory[name], outputs) for name in workers]
     medians = {row.runtime: row.rounds_ms for row in rows}
     ratio = ratio_to_best(OURS, medians, [row.runtime for row in rows if row.counts])
     return CaseReport(case.label, case.is_batched, plan.threads, tuple(rows), ratio, failed)
@@ -115,6 +115,7 @@ def _outputs(worker: Worker, folder: Path) -> list[Any]:
 
 def _row(
     name: str,
+    case: Case,
     turns: list[list[float]],
     prepared: Mapping[str, Any],
     ready: Mapping[str, Any],
@@ -126,7 +127,7 @@ def _row(
     return Row(
         runtime=name,
         version=ready["version"],
-        counts=runtime(name).COUNTS,
+        counts=counts(name, case),
         rounds_ms=tuple(percentiles(turn)[1] for turn in turns),
         p10_ms=p10,
         median_ms=median,

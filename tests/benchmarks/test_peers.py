@@ -17,7 +17,7 @@ from benchmarks.peers.chart import COLOURS, bars
 from benchmarks.peers.files import onnx_path, plain_path
 from benchmarks.peers.report import CaseReport, Ratio, Row, geomean, ratio_to_best, summarize
 from benchmarks.peers.rounds import Plan, measure
-from benchmarks.peers.runtimes import RUNTIMES, runtime
+from benchmarks.peers.runtimes import RUNTIMES, counts, runtime
 from benchmarks.peers.workers import Failed, Worker
 from tests import zoo
 from tests.waiting import until
@@ -43,6 +43,7 @@ def report(case: str, ours: float, theirs: float, batched: bool = False) -> Case
         ("gpt2,tokens=64", Case("gpt2", None, 64)),
         ("bert,tokens=31,batch=3", Case("bert", 3, 31)),
         ("resnet50,batch=2,int8", Case("resnet50", 2, quantized=True)),
+        ("gpt2,tokens=64,bf16", Case("gpt2", tokens=64, precision="bf16")),
     ],
 )
 def test_a_case_is_read(text: str, case: Case) -> None:
@@ -126,6 +127,13 @@ def test_every_runtime_has_what_a_worker_calls(name: str, monkeypatch: pytest.Mo
     assert all(callable(getattr(module, part)) for part in ("version", "supports", "prepare", "load"))
     assert module.supports(Case("mlp"))
     assert module.supports(Case("file.onnx")) is (name not in ("aotinductor", "torch"))
+
+
+def test_peers_of_ours_in_bfloat16_are_what_computes_in_it() -> None:
+    case = Case("bert", precision="bf16")
+    assert case.label == "bert,bf16"
+    assert [name for name in RUNTIMES if counts(name, case)] == ["openvino-bf16"]
+    assert counts("openvino", Case("bert")) and not counts("openvino-bf16", Case("bert"))
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from benchmarks.peers.cases import Case
 
-__all__ = ["OURS", "RUNTIMES", "Loaded", "Prepared", "Runtime", "runtime"]
+__all__ = ["OURS", "RUNTIMES", "Loaded", "Prepared", "Runtime", "counts", "runtime"]
 
 OURS = "relaxc"
 
@@ -73,3 +73,8 @@ def runtime(name: str) -> Runtime:
     """The runtime's module."""
     found: Any = importlib.import_module(f"benchmarks.peers.runtimes.{RUNTIMES[name]}")
     return cast("Runtime", found)
+
+
+def counts(name: str, case: Case) -> bool:
+    """Whether the runtime is a peer for the ratio: beside ours in bfloat16 that is OpenVINO as it comes."""
+    return runtime(name).COUNTS if case.precision is None else name == "openvino-bf16"

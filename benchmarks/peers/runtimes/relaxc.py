@@ -30,19 +30,29 @@ def supports(case: Case) -> bool:
 
 def prepare(case: Case, folder: Path, threads: int) -> Prepared:
     """See Runtime. What the store has is not compiled again; the time is that of the compile that made it."""
-    return prepare_with(case, folder, "relaxc.json", default_records=True)
+    return prepare_with(case, folder, "relaxc.json", default_records=True, precision=case.precision)
 
 
-def prepare_with(case: Case, folder: Path, note: str, *, default_records: bool, model: Path | None = None) -> Prepared:
+def prepare_with(
+    case: Case,
+    folder: Path,
+    note: str,
+    *,
+    default_records: bool,
+    model: Path | None = None,
+    precision: str | None = None,
+) -> Prepared:
     """Compiles with or without the records that come with relaxc; `note` tells `load_from` where the artifact is.
 
     `model` is the case's own unless another is given.
     """
     import service
+    from service.request import Precision
 
-    made = service.compile(
-        model or onnx_path(case, folder), options=service.CompileOptions(default_records=default_records)
+    options = service.CompileOptions(
+        default_records=default_records, precision=None if precision is None else Precision(precision)
     )
+    made = service.compile(model or onnx_path(case, folder), options=options)
     (folder / note).write_text(json.dumps(str(made.path)))
     stages, rows = made.build_record["stages"], made.manifest.schedule
     facts = {

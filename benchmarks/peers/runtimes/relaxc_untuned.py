@@ -17,7 +17,7 @@ _NOTE = "relaxc-untuned.json"
 
 def prepare(case: Case, folder: Path, threads: int) -> Prepared:
     """See Runtime."""
-    return prepare_with(case, folder, _NOTE, default_records=False)
+    return prepare_with(case, folder, _NOTE, default_records=False, precision=case.precision)
 
 
 def load(case: Case, folder: Path, threads: int) -> Loaded:

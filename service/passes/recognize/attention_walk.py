@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tvm import relax, tirx
 
 from service.passes.common.rewrite import Scope, op_name
 from service.passes.common.views import View, broadcast, look_through
+from service.passes.precision.dtypes import is_low
 from service.passes.recognize.attention_logits import Logits, logits_of
 from service.passes.recognize.attention_operands import Axes, keeps_columns
 from service.passes.simplify.simplify_shapes import shape_of
 
-__all__ = ["Found", "attention_of"]
+__all__ = ["Found", "attention_of", "uncast"]
 
 
 @dataclass(frozen=True)
@@ -57,3 +58,12 @@ def attention_of(
     weights = uncast(look_through(weights, scope, axes.bounds, once=True), scope)
     logits = logits_of(look_through(weights, scope, axes.bounds, once=True), scope, axes.bounds, safe)
     return None if logits is None else Found(product, logits, axes, result, outer)
+
+
+def uncast(view: View, scope: Scope) -> View:
+    """Return what a value was before it was rounded, if nothing else reads either."""
+    cast = scope.call(view.source, "relax.astype")
+    shared = isinstance(view.source, relax.Var) and not scope.used_once(view.source)
+    if cast is None or shared or not is_low(cast) or str(cast.args[0].ty.dtype) != "float32":
+        return view
+    return replace(view, source=cast.args[0])

@@ -19,9 +19,10 @@ from schedules.plan import Planner
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls
 from service.passes.common.views import View, look_through
 from service.passes.kernels.attention_compute import AttentionSpec, attention
+from service.passes.precision.dtypes import is_low
 from service.passes.recognize.attention_logits import Step
 from service.passes.recognize.attention_operands import Axes, Tensors, operand, place
-from service.passes.recognize.attention_walk import Found, attention_of
+from service.passes.recognize.attention_walk import Found, attention_of, uncast
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["RecognizeAttention"]
@@ -37,6 +38,8 @@ _OPAQUE = 8
 class RecognizeAttention:
     """`softmax(q @ kᵀ * scale + mask) @ v → attention(q, k, v, mask)`, for batched products in float32.
 
+    - Operands that were widened from 16 bits are read in 16 bits, and a result that is rounded is stored so. With `low`
+      the others are rounded to that dtype where they are made. Scores, softmax and sums are in float32.
     - The scale may stand on either side of the product, or on both; masks are added, or choose between a score and a
       number (`where`); the softmax may have a guard, `where(isnan(p), 0, p)`, or be a `safe_softmax`.
     - How it is computed, `planner` says, which is asked for the operator; the call carries the plan.
@@ -48,23 +51,23 @@ class RecognizeAttention:
     Left alone: scores that anything else reads, heads of a symbolic size, fewer than four queries.
     """
 
-    def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
-        self.cpu, self.planner = cpu, planner or planning.Defaults(cpu)
+    def __init__(self, cpu: Cpu, planner: Planner | None = None, *, low: str | None = None) -> None:
+        self.cpu, self.planner, self.low = cpu, planner or planning.Defaults(cpu), low
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
         names = {str(gvar.name_hint) for gvar in module.get_global_vars()}
         safe = {name for name in names if name.startswith("safe_softmax")}
-        rule = partial(_attention, self.cpu, self.planner, safe)
+        rule = partial(_attention, self, safe)
         # From the outermost movement inwards: the result is written where the last of them puts it.
-        for name in ("reshape", "permute_dims", "matmul"):
+        for name in ("reshape", "permute_dims", "astype", "matmul"):
             module = rewrite_calls(module, {name: rule})
         return module
 
 
-def _attention(cpu: Cpu, planner: Planner, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
-    found = attention_of(call, scope, safe, _is_batched_product)
-    return None if found is None else _emit(cpu, planner, found, scope)
+def _attention(to: RecognizeAttention, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
+    found = attention_of(call, scope, safe, _is_batched_product, _unrounded)
+    return None if found is None else _emit(to, str(call.ty.dtype), found, scope)
 
 
 def _is_batched_product(call: relax.Expr) -> bool:
@@ -79,7 +82,7 @@ def _is_batched_product(call: relax.Expr) -> bool:
     return enough and {str(each.ty.dtype) for each in (*call.args, call)} == {"float32"}
 
 
-def _emit(cpu: Cpu, planner: Planner, found: Found, scope: Scope) -> relax.Expr | None:
+def _emit(to: RecognizeAttention, dtype: str, found: Found, scope: Scope) -> relax.Expr | None:
     product, logits, axes = found.product, found.logits, found.axes
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
@@ -95,7 +98,11 @@ def _emit(cpu: Cpu, planner: Planner, found: Found, scope: Scope) -> relax.Expr 
     key = operand(scores.args[1], (*where, axes.d, axes.n), axes, (axes.n, axes.d), scope, scales=True)
     value = operand(product.args[1], (*axes.batch, axes.n, axes.e), axes, (axes.n, axes.e), scope)
     query, key = replace(query, scale=query.scale * key.scale * scale), replace(key, scale=1.0)
-    plan = planner.plan(_operator(steps, (query, key, value), product, logits.masked, axes))
+    query = _narrowed(query, to.low, axes, (axes.m, axes.d), scope, scales=True)
+    key = _narrowed(key, to.low, axes, (axes.n, axes.d), scope)
+    value = _narrowed(value, to.low, axes, (axes.n, axes.e), scope)
+    operator = _operator(steps, (query, key, value), product, logits.masked, axes)
+    plan = to.planner.plan(replace(operator, out=dtype))
     tensors = Tensors(axes)
     spec = AttentionSpec(
         batch=tuple(axes.bounds[each] for each in axes.batch),
@@ -107,14 +114,38 @@ def _emit(cpu: Cpu, planner: Planner, found: Found, scope: Scope) -> relax.Expr 
         query=tensors.element(query, axes.m, axes.d),
         key=tensors.element(key, axes.n, axes.d),
         value=tensors.element(value, axes.n, axes.e),
-        logit=_logit(cpu, steps, axes, tensors, scope) if steps else None,
+        logit=_logit(to.cpu, steps, axes, tensors, scope) if steps else None,
         shape=tuple(found.outer.values()),
         place=lambda *at: place(found.result, dict(zip(found.outer, at, strict=True))),
+        dtype=dtype,
         plan=plan,
     )
     compute = partial(attention, spec=spec)
     attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
     return scope.emit_te(compute, *tensors.found, name=planning.kernel_name(plan), attrs=attrs)
+
+
+def _unrounded(view: View, scope: Scope) -> View:
+    """What a value was before it was rounded, and widened again for a product in float32."""
+    cast = scope.call(view.source, "relax.astype")
+    if cast is None or not is_low(cast.args[0]) or not scope.used_once(view.source):
+        return uncast(view, scope)
+    narrow = replace(view, source=cast.args[0])
+    found = uncast(narrow, scope)
+    return view if found is narrow else found
+
+
+def _narrowed(
+    view: View, low: str | None, axes: Axes, free: tuple[Any, Any], scope: Scope, *, scales: bool = False
+) -> View:
+    """The operand as what it was widened from, or rounded to `low` where it is made."""
+    cast = scope.call(view.source, "relax.astype")
+    if cast is not None and is_low(cast.args[0]):
+        narrow = operand(cast.args[0], view.index, axes, free, scope, scales=scales)
+        return replace(narrow, scale=view.scale * narrow.scale)
+    if low is None or str(view.source.ty.dtype) != "float32":
+        return view
+    return replace(view, source=scope.emit(relax.op.astype(view.source, low)))
 
 
 def _seen_through(step: Step, axes: Axes, scope: Scope) -> Step:

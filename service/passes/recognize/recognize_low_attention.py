@@ -20,7 +20,7 @@ from service.passes.precision.dtypes import is_low
 from service.passes.recognize.attention_logits import Logits
 from service.passes.recognize.attention_masks import simplified
 from service.passes.recognize.attention_operands import Axes, Tensors, operand, place
-from service.passes.recognize.attention_walk import Found, attention_of
+from service.passes.recognize.attention_walk import Found, attention_of, uncast
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["RecognizeLowAttention"]
@@ -58,17 +58,8 @@ class RecognizeLowAttention:
 
 
 def _attention(matches: Matches, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
-    found = attention_of(call, scope, safe, _is_batched_product, _uncast)
+    found = attention_of(call, scope, safe, _is_batched_product, uncast)
     return None if found is None else _emit(matches, call, found, scope)
-
-
-def _uncast(view: View, scope: Scope) -> View:
-    """What a value was before it was rounded, if nothing else reads either."""
-    cast = scope.call(view.source, "relax.astype")
-    shared = isinstance(view.source, relax.Var) and not scope.used_once(view.source)
-    if cast is None or shared or not is_low(cast) or str(cast.args[0].ty.dtype) != "float32":
-        return view
-    return replace(view, source=cast.args[0])
 
 
 def _is_batched_product(call: relax.Expr) -> bool:
