@@ -105,7 +105,7 @@ def _in_blocks(data: Array, places: Array, scale: Array, zero: Array) -> BlockWe
     if not (places.reshape(*starts.shape, block) == starts[:, :, None]).all():
         return None
     scales = np.broadcast_to(scale, 1 + places.max(initial=0))[starts] if scale.size == 1 else scale[starts]
-    zeros = zeros.reshape(1, 1) if zeros.size == 1 or (zeros == zeros[0]).all() else zeros[starts]
+    zeros = zeros[:1].reshape(1, 1) if (zeros == zeros[0]).all() else zeros[starts]
     return BlockWeights(codes, scales.astype(np.float32), zeros[:1, :1] if zeros.size == 1 else zeros)
 
 

@@ -57,6 +57,7 @@ FORMS = {
     "int4 blocks": (blocks, ("int8", -8, 8, np.int8(0)), 4, B, False),
     "int8 blocks": (blocks, ("int8", -128, 128, codes("int8", -128, 128, COUNT)), 8, B, True),
     "int8 columns": (columns, ("int8", -128, 128, np.int8(0)), 8, K, False),
+    "int8 columns, a zero for each": (columns, ("int8", -128, 128, np.zeros(N, "int8")), 8, K, False),
     "uint8 columns": (columns, ("uint8", 0, 256, codes("uint8", 0, 256, N)), 8, K, True),
     "int4 rows, turned": (turned, ("int8", -8, 8, np.int32(0)), 4, K, False),
 }
