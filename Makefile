@@ -48,6 +48,14 @@ drill: $(STAMP)
 docker-test: $(STAMP)
 	$(BIN)/python -m pytest -m slow tests/docker tests/test_wheel.py
 
+# TVM's wheels for aarch64: `relaxc package --runtime build/aarch64` takes its runtime out of them, and tests run that
+# under qemu-user (tests/packaging/test_aarch64.py).
+build/aarch64: requirements.lock $(STAMP)
+	@mkdir -p $@
+	$(BIN)/python -m pip download -q --no-deps --only-binary=:all: --platform manylinux_2_28_aarch64 --dest $@ \
+	    $$(grep -E '^apache-tvm(-ffi)?==' requirements.lock)
+	@touch $@
+
 # The runtimes to compare with, and matplotlib: 100 MB that nothing else needs.
 $(BENCH_STAMP): requirements-bench.lock $(STAMP)
 	$(BIN)/python -m pip install -q -c requirements.lock -r requirements-bench.lock

@@ -130,6 +130,18 @@ def test_an_artifact_for_a_machine_that_is_not_here_is_not_verified_and_says_so(
         assert str(artifact.manifest.verification).startswith("not verified: this machine cannot run it")
 
 
+def test_a_convolution_whose_sum_is_one_step_has_no_loop_to_prefetch_in(tmp_path: Path) -> None:
+    """Four input channels in one vector of NEON's: it was marked for a prefetch that there was no place for."""
+    if not _can_link_aarch64():
+        pytest.skip("aarch64-linux-gnu-g++ is not installed (Debian: apt-get install g++-aarch64-linux-gnu)")
+    shapes = {"a": (4, 24, 1, 1), "b": (24, 4, 1, 1)}
+    held = {name: np.random.default_rng(0).standard_normal(shape).astype("float32") for name, shape in shapes.items()}
+    nodes = [node("Conv", ["x", "a"], ["y"]), node("Relu", ["y"], ["r"]), node("Conv", ["r", "b"], ["z"])]
+    image = [1, 24, 32, 32]
+    path = write(tmp_path, model(nodes, [value("x", image)], [value("z", image)], **held))
+    service.compile(path, target="aarch64")
+
+
 def _can_link_aarch64() -> bool:
     return shutil.which("aarch64-linux-gnu-g++") is not None
 

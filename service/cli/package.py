@@ -24,7 +24,7 @@ def package(
         typer.Option(
             "--runtime",
             metavar="LIBS",
-            help="Folder with TVM's runtime libraries, for an artifact of another architecture.",
+            help="Folder with TVM's runtime libraries, or its wheels, for an artifact of another architecture.",
         ),
     ] = None,
     json: Json = False,

@@ -11,12 +11,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from service import tvm_libraries
 from service.artifact.entry import sha256_of
 from service.artifact.manifest import Manifest, check_code, weights_extent
-from service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
+from service.errors import ArtifactCorrupt, InvalidOption
 from service.lowering.tools import linker_of
-from service.packaging.needed import machine_of, needed_libraries
+from service.packaging.libraries import runtime_libraries
 from service.packaging.runtime import files_in, write_runtime
 
 __all__ = ["SUMS", "Package", "make_package"]
@@ -42,20 +41,19 @@ class Package:
 def make_package(artifact: Path, folder: Path, *, runtime: Path | None = None, archive: bool = False) -> Package:
     """Write the artifact at `artifact` with all that runs it to `folder`, and with `archive` to FOLDER.tar as well.
 
-    TVM's libraries are those that are installed here, or in the folder `runtime`. Equal artifacts, libraries and
-    compilers give equal bytes. Raise ArtifactNotFound or ArtifactCorrupt; MachineMismatch where the libraries are of
-    another version; InvalidOption where they are of another architecture or `folder` is there already; ToolMissing
-    without a compiler.
+    TVM's libraries are those that are installed here, or in the folder `runtime`, as files or in wheels. Equal
+    artifacts, libraries and compilers give equal bytes. Raise ArtifactNotFound or ArtifactCorrupt; MachineMismatch
+    where the libraries are of another version; InvalidOption where they are of another architecture or `folder` is
+    there already; ToolMissing without a compiler.
     """
     manifest = Manifest.read(artifact)
     for place in range(len(manifest.targets)):
         check_code(artifact, manifest, place)
-    libraries = _libraries(artifact, manifest, runtime)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidOption(
             f"{folder} is there already", option="output", remedy="Name a folder that is not there yet."
         )
-    with _beside(folder) as made:
+    with runtime_libraries(artifact, manifest, runtime) as libraries, _beside(folder) as made:
         weights = _copy_artifact(artifact, manifest, made)
         write_runtime(made, libraries, manifest.requires.runtime, linker_of(manifest.target))
         _write_sums(made)
@@ -64,32 +62,6 @@ def make_package(artifact: Path, folder: Path, *, runtime: Path | None = None, a
     size = sum((folder / name).stat().st_size for name in names) - weights
     packed = _write_archive(folder) if archive else None
     return Package(folder, names, size, weights, tuple(path.name for path in libraries), packed)
-
-
-def _libraries(artifact: Path, manifest: Manifest, runtime: Path | None) -> list[Path]:
-    """TVM's libraries that the artifact needs, of its version and architecture."""
-    here = tvm_libraries.runtime_version()
-    if runtime is None and manifest.requires.runtime != here:
-        raise MachineMismatch(
-            f"the artifact needs the runtime of TVM {manifest.requires.runtime}; {here} is installed",
-            remedy="Install that version, or name a folder that has its libraries with --runtime.",
-        )
-    ffi, others = (
-        (runtime, runtime) if runtime else (tvm_libraries.ffi_folder() / "lib", tvm_libraries.runtime_folder())
-    )
-    found = []
-    for name in needed_libraries(artifact, manifest):
-        path = (ffi if name == tvm_libraries.FFI else others) / name
-        if not path.is_file():
-            raise InvalidOption(f"there is no {path}, which the artifact needs", option="runtime")
-        if machine_of(path) != machine_of(artifact):
-            raise InvalidOption(
-                f"{path} is for {machine_of(path)}, the artifact is for {machine_of(artifact)}",
-                option="runtime",
-                remedy="Name a folder with TVM's runtime libraries for that architecture with --runtime.",
-            )
-        found.append(path)
-    return found
 
 
 @contextmanager

@@ -100,7 +100,8 @@ def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters, dot: Dot | None
     sch.compute_at(BLOCK, column, preserve_unit_loops=True)
     sch.set_scope(BLOCK, 0, "local")
     _prologue(sch, [block.name_hint for block in before], task)
-    if chosen["prefetch"]:
+    loops_inside = shape.panel > shape.lanes * shape.dot * chosen["unroll"]  # else a tile's sum is one unrolled step
+    if chosen["prefetch"] and loops_inside:
         panel = shape.panel * chosen["vectors"]
         moves.prefetch_ahead(sch, column if shape.folded or chosen["height"] == 1 else row, panel, panel)
     sch.parallel(sch.fuse(batch, chunk, task))

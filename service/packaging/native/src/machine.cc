@@ -1,5 +1,9 @@
 #include "machine.h"
 
+#ifdef __aarch64__
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
 #include <sched.h>
 #include <sys/syscall.h>
 #include <sys/utsname.h>
@@ -24,7 +28,7 @@ struct Feature {
 // Linux's name of a flag → LLVM's. tests/packaging/test_native.py compares with service/processor.py.
 constexpr Feature kFeatures[] = {
 #define X86(flag, name) {"x86_64", flag, name},
-#define ARM(flag, name) {"aarch64", flag, name},
+#define ARM(flag, name, word, bit) {"aarch64", flag, name},
 #include "features.inc"
 };
 
@@ -35,9 +39,22 @@ std::string line_of(const std::string& path) {
   return line;
 }
 
-std::set<std::string> flags_of_cpu(const std::string& arch) {
+#ifdef __aarch64__
+// The kernel tells each process by bits. /proc/cpuinfo tells the same, but under an emulator it is another machine's.
+std::set<std::string> flags_of_cpu() {
+  std::set<std::string> flags;
+#undef X86
+#undef ARM
+#define X86(flag, name)
+#define ARM(flag, name, word, bit) \
+  if (getauxval(word) & bit) flags.insert(flag);
+#include "features.inc"
+  return flags;
+}
+#else
+std::set<std::string> flags_of_cpu() {
   std::ifstream file("/proc/cpuinfo");
-  const std::string wanted = arch == "x86_64" ? "flags" : "Features";
+  const std::string wanted = "flags";
   for (std::string line; std::getline(file, line);) {
     size_t colon = line.find(':');
     if (line.compare(0, wanted.size(), wanted) || colon == std::string::npos) continue;
@@ -49,6 +66,7 @@ std::set<std::string> flags_of_cpu(const std::string& arch) {
   }
   return {};
 }
+#endif
 
 bool kernel_grants_amx(const std::string& arch) {
 #ifdef SYS_arch_prctl
@@ -164,7 +182,7 @@ const std::set<std::string>& cpu_features() {
     std::string arch = cpu_arch();
     bool has_amx = kernel_grants_amx(arch);
     std::set<std::string> features;
-    for (const std::string& flag : flags_of_cpu(arch)) {
+    for (const std::string& flag : flags_of_cpu()) {
       std::string name = feature_of(arch, flag);
       if (!name.empty() && (has_amx || name.compare(0, 3, "amx"))) features.insert(name);
     }
