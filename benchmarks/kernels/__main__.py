@@ -28,8 +28,10 @@ from benchmarks.kernels.cases import FAMILIES, Case, cases
 from benchmarks.kernels.compiled import Compiled, compile_op
 from benchmarks.kernels.timing import Row, measure
 from schedules.hardware import cpu_of
+from schedules.ir.dtypes import is_float
 from service.dump import Dump, DumpFolder, no_dump
 from service.lowering.target import resolve, to_tvm
+from service.passes.common.constants import numpy_dtype
 from service.runtime.peak import Peak, peak
 from service.runtime.threads import default_threads
 
@@ -66,8 +68,8 @@ def run(case: Case, peaks: list[Peak], seconds: float, dump: Dump = no_dump) -> 
 
 
 def _drawn(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    if dtype == "float32":
-        return rng.standard_normal(shape, dtype=np.float32)
+    if is_float(dtype):
+        return rng.standard_normal(shape, dtype=np.float32).astype(numpy_dtype(dtype))
     limits = np.iinfo(dtype)
     return rng.integers(limits.min, limits.max + 1, shape).astype(dtype)
 
@@ -81,7 +83,8 @@ def _peak_of(case: Case, found: Peak) -> Peak:
 def _check(case: Case, compiled: Compiled, arrays: list[np.ndarray]) -> None:
     import torch
 
-    want = case.torch(*map(torch.from_numpy, arrays)).numpy()
+    wide = [array.astype("float32") if case.operands[0] == "bfloat16" else array for array in arrays]
+    want = case.torch(*map(torch.from_numpy, wide)).numpy()
     (got,) = compiled.outputs
     scale = max(1e-6, float(np.abs(want).max()))
     error = float(np.abs(got - want).max()) / scale

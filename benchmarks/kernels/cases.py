@@ -89,6 +89,24 @@ def _gemms_of_bytes() -> list[Case]:
     return [case(*size) for size in ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (1024, 1024, 1024))]
 
 
+def _gemms_of_bfloat16() -> list[Case]:
+    """`x @ w` of bfloat16, summed in fp32."""
+
+    def case(m: int, k: int, n: int) -> Case:
+        return Case(
+            "gemm_bf16",
+            f"{m}x{k}x{n}",
+            ((m, k),),
+            ((k, n),),
+            lambda x, w: _op().matmul(x, w, out_dtype="float32"),
+            lambda x, w: x @ w,
+            2 * m * k * n,
+            operands=("bfloat16", "bfloat16"),
+        )
+
+    return [case(*size) for size in ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (1024, 1024, 1024))]
+
+
 # (input channels, output channels, kernel, stride, height of the input): every distinct one of ResNet-50.
 _RESNET50 = [
     (3, 64, 7, 2, 224),
@@ -286,6 +304,7 @@ FAMILIES: dict[str, Callable[[], list[Case]]] = {
     "gemm": _gemms,
     "conv": _convs,
     "depthwise": _depthwise,
+    "gemm_bf16": _gemms_of_bfloat16,
     "gemm_int8": _gemms_of_bytes,
     "gemv": _gemvs,
     "attention": _attention,

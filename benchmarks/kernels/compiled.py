@@ -18,6 +18,7 @@ from service import passes
 from service.dump import Dump, no_dump
 from service.lowering import build, schedule
 from service.lowering.target import resolve, to_tvm
+from service.passes.common.constants import constant
 from service.request import CompileOptions
 
 __all__ = ["Compiled", "Kernel", "compile_op"]
@@ -61,7 +62,7 @@ def compile_op(
     block = relax.BlockBuilder()
     with block.function("main", variables):
         with block.dataflow():
-            made = block.normalize(make(*variables, *(relax.const(array) for array in weights)))
+            made = block.normalize(make(*variables, *(constant(array) for array in weights)))
             result = block.emit_output(relax.Tuple([made]))
         block.emit_func_output(result)
     optimized = passes.optimize(block.get(), to_tvm(spec), CompileOptions(), dump=dump)

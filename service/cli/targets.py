@@ -29,8 +29,8 @@ def targets(
 ) -> None:
     """List the named targets, with `auto` (this machine) first, and what this machine reaches at most.
 
-    Its fp32 multiply-adds and the bytes from each cache are measured once, on one core and on all, which takes some
-    seconds on a machine that does nothing else, and kept in the cache folder.
+    Its multiply-adds of each dtype and the bytes from each cache are measured once, on one core and on all, which takes
+    some seconds on a machine that does nothing else, and kept in the cache folder.
 
     For `auto` and `auto-gpu` it prints what each dtype is multiplied with, by the hardware row, and how many
     multiply-adds that makes a cycle on one core (or SM); --json has that for every target.
@@ -129,6 +129,9 @@ def _show(peaks: list[Peak]) -> None:
     columns = [_threads(peak.threads) for peak in peaks]
     shown = table(f"this machine: {peaks[0].machine}", "", "holds", *columns, numbers=("holds", *columns))
     shown.add_row("fp32 multiply-adds", "", *(f"{peak.gflops:.0f} GFLOP/s" for peak in peaks))
+    for dtype in peaks[0].products:
+        unit = "GFLOP/s" if "float" in dtype else "GOP/s"
+        shown.add_row(f"{dtype} multiply-adds", "", *(f"{peak.products.get(dtype, 0.0):.0f} {unit}" for peak in peaks))
     for index, level in enumerate(peaks[0].levels):
         holds = "" if level.size_bytes is None else size(level.size_bytes)
         rates = [(peak.levels[index].read_gbps, peak.levels[index].copy_gbps) for peak in peaks]

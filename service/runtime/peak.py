@@ -1,4 +1,4 @@
-"""What this CPU can do at most: fused multiply-adds in float32, and bytes read and copied in each cache, once measured.
+"""What this CPU can do at most: multiply-adds of each dtype, and bytes read and copied in each cache, once measured.
 
 A virtual machine shares its caches and its clock with others: the numbers are the best that it reached at that time.
 """
@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from service.runtime.threads import default_threads, use_threads
 
 __all__ = ["Level", "Peak", "Progress", "measure", "peak", "vectors"]
 
-_VERSION = 3
+_VERSION = 4
 """Rises when the probes change: what an older one measured is measured again."""
 
 _BUDGET_S, _MOST_BUDGET_S = 0.1, 0.4
@@ -65,7 +65,9 @@ class Level:
 class Peak:
     """The most that `threads` threads of `machine` reached: float32 GFLOP/s, and bytes from each level, L1 first.
 
-    `alone` is False where another process took the cores meanwhile: then the machine reaches more.
+    `products` has 10^9 multiplications and additions a second by the dtype of the left operand, of dtypes with an
+    instruction of their own. `alone` is False where another process took the cores meanwhile: then the machine reaches
+    more.
     """
 
     machine: str
@@ -73,6 +75,7 @@ class Peak:
     gflops: float
     levels: tuple[Level, ...]
     alone: bool = True
+    products: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def memory(self) -> Level:
@@ -91,7 +94,8 @@ class Peak:
     def from_dict(data: Mapping[str, Any]) -> Peak:
         """Return the peak that `to_dict` described. KeyError, TypeError or ValueError for what is none."""
         levels = tuple(Level(**level) for level in data["levels"])
-        found = Peak(data["machine"], data["threads"], data["gflops"], levels, data["alone"])
+        products = {str(name): float(rate) for name, rate in data["products"].items()}
+        found = Peak(data["machine"], data["threads"], data["gflops"], levels, data["alone"], products)
         if not levels or min(found.gflops, *(rate for one in levels for rate in (one.read_gbps, one.copy_gbps))) <= 0:
             raise ValueError("a peak is positive")
         return found
@@ -123,7 +127,7 @@ def _kept(path: Path, threads: int) -> Peak | None:
     try:
         kept = json.loads(path.read_text())
         found = Peak.from_dict(kept["peak"]) if kept["version"] == _VERSION else None
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # not measured yet, or a file that another version wrote
     return found if found is not None and (found.machine, found.threads) == (_name(), threads) else None
 
@@ -144,6 +148,8 @@ def measure(threads: int, progress: Progress = _unheard) -> Peak:
     row = threads * probes.CHAINS * lanes
     loops = [_Loop.over(name, capacity, probed, 4 * row) for name, capacity, probed in _sizes(threads)]
     functions = {"fma": probes.fma(threads, lanes, _FMAS)}
+    dots = {} if lanes < 16 else {n: d for n, d in probes.INSTRUCTIONS.items() if d.feature in machine.host_features()}
+    functions |= {name: probes.products(threads, lanes, _FMAS, dot) for name, dot in dots.items()}
     for loop in loops:
         functions[f"read_{loop.name}"] = probes.read(threads, lanes, loop.steps, loop.repeats)
         functions[f"copy_{loop.name}"] = probes.copy(threads, lanes, loop.half, 2 * loop.repeats)
@@ -151,11 +157,17 @@ def measure(threads: int, progress: Progress = _unheard) -> Peak:
     library = probes.build(functions, target)
     sums = _zeros(row)
     fma = _best(threads, partial(library["fma"], _zeros(lanes), sums))
-    levels, alone = [], fma.alone
+    levels, alone, products = [], fma.alone, {}
+    for at, (name, dot) in enumerate(dots.items()):
+        progress(1 + at, len(functions))
+        operands = _zeros(lanes, "int32"), _zeros(row, dot.sums)
+        best = _best(threads, partial(library[name], *operands))
+        products[name] = round(2 * row * dot.k * _FMAS / best.seconds / 1e9, 1)
+        alone = alone and best.alone
     for at, loop in enumerate(loops):
-        progress(1 + 2 * at, len(functions))
+        progress(1 + len(dots) + 2 * at, len(functions))
         read = _best(threads, partial(library[f"read_{loop.name}"], _zeros(loop.steps * row), sums))
-        progress(2 + 2 * at, len(functions))
+        progress(2 + len(dots) + 2 * at, len(functions))
         pair = _zeros(loop.half * row), _zeros(loop.half * row)
         copied = _best(threads, partial(library[f"copy_{loop.name}"], *pair))
         read_bytes, copied_bytes = 4 * row * loop.steps * loop.repeats, 2 * 4 * row * loop.half * 2 * loop.repeats
@@ -164,7 +176,7 @@ def measure(threads: int, progress: Progress = _unheard) -> Peak:
         alone = alone and read.alone and copied.alone
     progress(len(functions), len(functions))
     gflops = round(2 * row * _FMAS / fma.seconds / 1e9, 1)
-    return Peak(_name(), threads, gflops, _falling(levels), alone)
+    return Peak(_name(), threads, gflops, _falling(levels), alone, products)
 
 
 @dataclass(frozen=True)
@@ -214,8 +226,8 @@ def _falling(levels: list[Level]) -> tuple[Level, ...]:
     return tuple(made)
 
 
-def _zeros(count: int) -> Any:
-    return tvm.runtime.tensor(np.zeros(count, np.float32))
+def _zeros(count: int, dtype: str = "float32") -> Any:
+    return tvm.runtime.tensor(np.zeros(count, dtype))
 
 
 @dataclass(frozen=True)
@@ -245,6 +257,6 @@ def _best(threads: int, run: Callable[[], Any]) -> _Best:
 def vectors() -> tuple[int, Any]:
     """Return the float32 lanes of this CPU's vectors, and a target that uses them."""
     features = machine.host_features()
-    wanted = [name for name in ("avx512f", "avx2", "fma") if name in features]
+    wanted = [name for name in ("avx512f", "avx2", "fma", "avx512bf16", "avx512vnni") if name in features]
     lanes = 16 if "avx512f" in features else 8 if "avx2" in features else 4
     return lanes, tvm.target.Target({"kind": "llvm", "mattr": [f"+{name}" for name in wanted]})

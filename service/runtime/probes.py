@@ -1,10 +1,11 @@
-"""Three loops that reach what a CPU can do at most: fused multiply-adds, bytes read, and bytes copied."""
+"""Loops that reach what a CPU can do at most: multiply-adds of each dtype, bytes read, and bytes copied."""
 # mypy: ignore-errors
 # TVMScript's buffer annotations are values, which no type checker takes.
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import tvm
@@ -12,7 +13,7 @@ from tvm import tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.script import tirx as T
 
-__all__ = ["CHAINS", "build", "copy", "fma", "read"]
+__all__ = ["CHAINS", "INSTRUCTIONS", "Instruction", "build", "copy", "fma", "products", "read"]
 
 CHAINS = 12
 """Independent sums: at least FMA latency x FMAs a cycle, which is 4 x 2 on current cores, and few enough for 16
@@ -49,6 +50,59 @@ def fma(threads: int, lanes: int, repeats: int) -> tirx.PrimFunc:
                 out[T.ramp(t * row + a * lanes, 1, lanes)] = sums[T.ramp(a * lanes, 1, lanes)]
 
     return fma_kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One that adds `k` products to each of a vector's sums, of CPUs with `feature`; `element` is LLVM's operand type."""
+
+    feature: str
+    intrinsic: str
+    element: str
+    sums: str
+    k: int
+
+    def code(self, name: str, lanes: int) -> str:
+        """Return LLVM IR of the function `name`, for `lanes` sums; its operands are words of `k` elements."""
+        sums, words = f"<{lanes} x {'float' if self.sums == 'float32' else 'i32'}>", f"<{lanes} x i32>"
+        intrinsic, elements = f"@{self.intrinsic}.{32 * lanes}", f"<{self.k * lanes} x {self.element}>"
+        return f"""declare {sums} {intrinsic}({sums}, {elements}, {elements})
+define {sums} @{name}({sums} %sums, {words} %words) {{
+  %given = bitcast {words} %words to {elements}
+  %all = call {sums} {intrinsic}({sums} %sums, {elements} %given, {elements} %given)
+  ret {sums} %all
+}}"""
+
+
+INSTRUCTIONS = {
+    "bfloat16": Instruction("avx512bf16", "llvm.x86.avx512bf16.dpbf16ps", "bfloat", "float32", 2),
+    "uint8": Instruction("avx512vnni", "llvm.x86.avx512.vpdpbusd", "i8", "int32", 4),
+}
+"""What multiplies narrow operands, by the dtype of the left one."""
+
+
+def products(threads: int, lanes: int, repeats: int, by: Instruction) -> tirx.PrimFunc:
+    """Compute s = dot(s, c, c), `repeats` times in registers, for CHAINS vectors s of each thread; then out = s."""
+    total, row = by.sums, CHAINS * lanes
+    dtype, name = f"{total}x{lanes}", f"relaxc_probe_{by.element}"
+
+    @T.prim_func
+    def products_kernel(scale: T.Buffer((lanes,), "int32"), out: T.Buffer((threads * row,), total)):
+        for t in T.parallel(threads):
+            sums = T.alloc_local((row,), total, annotations=_ON_STACK)
+            for a in T.unroll(CHAINS):
+                sums[T.ramp(a * lanes, 1, lanes)] = out[T.ramp(t * row + a * lanes, 1, lanes)]
+            for _r in T.serial(repeats):
+                for a in T.unroll(CHAINS):
+                    sums[T.ramp(a * lanes, 1, lanes)] = T.call_pure_extern(
+                        name, sums[T.ramp(a * lanes, 1, lanes)], scale[T.ramp(0, 1, lanes)], dtype=dtype
+                    )
+            for a in T.unroll(CHAINS):
+                out[T.ramp(t * row + a * lanes, 1, lanes)] = sums[T.ramp(a * lanes, 1, lanes)]
+
+    code = by.code(name, lanes)
+    body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", code, products_kernel.body)
+    return products_kernel.with_body(body)
 
 
 def read(threads: int, lanes: int, steps: int, repeats: int) -> tirx.PrimFunc:

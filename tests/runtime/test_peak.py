@@ -14,6 +14,7 @@ from service.runtime import peak as peak_module
 from service.runtime import probes
 from service.runtime.peak import Level, Peak, measure, peak
 from service.runtime.roofline import Far, limit_of
+from tests.schedules.numpy_tir import numpy_dtype
 
 PEAK = Peak(
     "here",
@@ -93,6 +94,10 @@ def test_what_is_measured_makes_sense() -> None:
     assert [done for done, _ in told] == list(range(told[0][1] + 1)) and len({total for _, total in told}) == 1
     for found in (one, two):
         assert found.gflops > 1
+        assert set(found.products) == {
+            n for n, by in probes.INSTRUCTIONS.items() if by.feature in machine.host_features()
+        }
+        assert all(rate > 1 for rate in found.products.values())
         assert found.levels[0].name == "L1"
         assert found.memory.name == "memory"
         sizes = [level.size_bytes for level in found.levels[:-1]]
@@ -122,6 +127,18 @@ def test_the_probes_compute_what_they_say() -> None:
     np.testing.assert_array_equal(read.numpy(), 2 * data.reshape(2, 5, row).sum(1).ravel())
     library["copy"](tensor(data), copied)
     np.testing.assert_array_equal(copied.numpy(), -data)
+
+
+@pytest.mark.parametrize("dtype", probes.INSTRUCTIONS)
+def test_the_probe_of_an_instruction_computes_what_it_says(dtype: str) -> None:
+    by, (lanes, target) = probes.INSTRUCTIONS[dtype], peak_module.vectors()
+    if by.feature not in machine.host_features():
+        pytest.skip(f"needs {by.feature}")
+    library = probes.build({"products": probes.products(2, lanes, 3, by)}, target)
+    twos = np.full(lanes * by.k, 2, numpy_dtype(dtype)).view(np.int32)
+    sums = tvm.runtime.tensor(np.ones(2 * probes.CHAINS * lanes, by.sums))
+    library["products"](tvm.runtime.tensor(twos), sums)
+    np.testing.assert_array_equal(sums.numpy(), np.full(sums.shape, 1 + 3 * 4 * by.k, by.sums))
 
 
 def test_the_limit_is_the_slower_of_arithmetic_and_bytes() -> None:
