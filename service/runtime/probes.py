@@ -54,7 +54,7 @@ def fma(threads: int, lanes: int, repeats: int) -> tirx.PrimFunc:
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
-    """One that adds `k` products to each of a vector's sums, of CPUs with `feature`; `element` is LLVM's operand type."""
+    """One of CPUs with `feature` that adds `k` products to each sum of a vector; `element` is LLVM's operand type."""
 
     feature: str
     intrinsic: str
