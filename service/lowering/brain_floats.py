@@ -14,7 +14,7 @@ import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op
 
-from schedules.cpu.common.dot_product import PAIRED, pairs_code
+from schedules.cpu.common.dot_product import PAIRED
 from schedules.ir import tir
 
 __all__ = ["CallBrainFloats", "KeepBrainFloats", "register_operators"]
@@ -162,7 +162,7 @@ def _called(call: Any, code: dict[str, str]) -> Any:
     if _name(call) == "call_pure_extern":
         name = str(call.args[0].value)
         if name.startswith(PAIRED):
-            code[name] = pairs_code(name, int(_dtype(call).partition("x")[2]))
+            code[name] = _pairs(name, int(_dtype(call).partition("x")[2]))
     return call
 
 
@@ -172,4 +172,19 @@ def _rounding(name: str, lanes: int) -> str:
   %rounded = fptrunc {floats} %x to {brains}
   %bits = bitcast {brains} %rounded to {bits}
   ret {bits} %bits
+}}"""
+
+
+def _pairs(name: str, lanes: int) -> str:
+    """The function `name`, which begins with PAIRED, for `lanes` sums."""
+    intrinsic = name.removeprefix(PAIRED)
+    sums, words, pairs = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
+    if intrinsic.startswith("llvm.aarch64."):
+        intrinsic += f".v{lanes}f32.v{2 * lanes}bf16"
+    return f"""declare {sums} @{intrinsic}({sums}, {pairs}, {pairs})
+define {sums} @{name}({sums} %sums, {words} %a, {words} %b) {{
+  %left = bitcast {words} %a to {pairs}
+  %right = bitcast {words} %b to {pairs}
+  %all = call {sums} @{intrinsic}({sums} %sums, {pairs} %left, {pairs} %right)
+  ret {sums} %all
 }}"""

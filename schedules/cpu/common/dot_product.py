@@ -9,7 +9,7 @@ from schedules.hardware import Cpu
 from schedules.ir.dtypes import is_float
 from schedules.ir.types import LoopRV, TirSchedule
 
-__all__ = ["PAIRED", "STEPS", "instruction", "pairs_code", "steps_of", "tensorize"]
+__all__ = ["PAIRED", "STEPS", "instruction", "steps_of", "tensorize"]
 
 STEPS = "dot"
 """The parameter of a plan that says how many steps of the depth an instruction takes. Plans without it widen."""
@@ -34,21 +34,6 @@ def instruction(operands: tuple[str, ...], accumulate: str, depth: int, cpu: Cpu
 def steps_of(parameters: Mapping[str, int]) -> int:
     """Return how many steps of the depth a plan's instruction takes: 1 of a multiply-add."""
     return parameters.get(STEPS, 1)
-
-
-def pairs_code(name: str, lanes: int) -> str:
-    """Return LLVM IR that defines the function `name`, which begins with PAIRED, for `lanes` sums."""
-    intrinsic = name.removeprefix(PAIRED)
-    sums, words, pairs = f"<{lanes} x float>", f"<{lanes} x i32>", f"<{2 * lanes} x bfloat>"
-    if intrinsic.startswith("llvm.aarch64."):
-        intrinsic += f".v{lanes}f32.v{2 * lanes}bf16"
-    return f"""declare {sums} @{intrinsic}({sums}, {pairs}, {pairs})
-define {sums} @{name}({sums} %sums, {words} %a, {words} %b) {{
-  %left = bitcast {words} %a to {pairs}
-  %right = bitcast {words} %b to {pairs}
-  %all = call {sums} @{intrinsic}({sums} %sums, {pairs} %left, {pairs} %right)
-  ret {sums} %all
-}}"""
 
 
 def tensorize(sch: TirSchedule, lanes: LoopRV, dot: Dot) -> None:
