@@ -9,9 +9,6 @@ import pkgutil
 LIBRARIES = (
     "alembic.command",
     "boto3",
-    "fontTools",
-    "matplotlib.backends.backend_agg",
-    "matplotlib.figure",
     "onnx.reference",
     "onnxruntime",
     "psycopg",

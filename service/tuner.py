@@ -30,14 +30,14 @@ __all__ = ["STAGES", "find_tasks", "run", "tasks_in"]
 
 STAGES = ("import", "optimize", "schedule", "peak", "tune", "report")
 
-_NEEDED = ("xgboost", "matplotlib")
+_NEEDED = ("xgboost",)
 
 
 def run(request: CompileRequest, options: TuneOptions, workdir: Path, emit: Emit) -> None:
     """Tune `request` in this process; records are added to `options.into`, or `workdir`/records, as they are won.
 
     Leaves in `workdir` what the `result` event names: records.jsonl (those of the tasks that were chosen), report.json
-    and curve.png. With `list_only` the event has the tasks instead. Raise a RelaxcError, whose `fields["stage"]`
+    and curve.svg. With `list_only` the event has the tasks instead. Raise a RelaxcError, whose `fields["stage"]`
     names the stage.
     """
     from service.tuning.listing import listed

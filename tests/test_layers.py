@@ -93,7 +93,6 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tenacity": (("service.client",), ()),
     "typer": (("service.cli",), ()),
     "xgboost": ((), ("service.tuning.cost_model",)),
-    "matplotlib": ((), ("service.tuning.summary",)),
     "click": ((), ()),
     "rich": ((), ("service.cli",)),
     "pydantic": (("service.config", "service.api"), ()),

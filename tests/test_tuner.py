@@ -135,8 +135,8 @@ def test_a_run_leaves_records_a_report_and_a_curve(workdir: Path) -> None:
     events = tuned(prepare(export("mlp", "onnx")), workdir)
     result = events[-1]
     assert result["event"] == "result"
-    assert result["files"] == ["records.jsonl", "report.json", "curve.png"]
-    assert (workdir / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert result["files"] == ["records.jsonl", "report.json", "curve.svg"]
+    assert (workdir / "curve.svg").read_text().startswith("<svg ")
     report = json.loads((workdir / "report.json").read_text())
     assert all(row["best_s"] is not None for row in report["tasks"])
     records = read(workdir.parent / "records")

@@ -126,8 +126,8 @@ def _embed(
         made = images[source][1].image if source in images else nvcc(source, spec.arch, folder, with_ptx=with_ptx)
         embedded = with_cubin(embedded, source, made)
     (folder / "embedded.bin").write_bytes(embedded)
-    (folder / "embedded.S").write_text(_EMBEDDED)
-    return [folder / "embedded.S"]
+    (folder / "embedded.s").write_text(_EMBEDDED)  # .s goes to the assembler as it is, .S through the C compiler first
+    return [folder / "embedded.s"]
 
 
 def _parts(module: Any) -> list[Any]:

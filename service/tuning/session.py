@@ -21,6 +21,7 @@ from service.records.record import Record, RecordSet, RecordTarget
 from service.request import CompileRequest, TargetSpec, canonical_json
 from service.runtime.peak import Peak
 from service.tuning import generic
+from service.tuning.curve import curve_svg
 from service.tuning.hints import is_finished, nearest, standing
 from service.tuning.journal import Journal, name_of
 from service.tuning.listing import limit_s
@@ -30,7 +31,7 @@ from service.tuning.options import TuneOptions, select
 from service.tuning.plan import LEAST_BATCH, Budget
 from service.tuning.provenance import Provenance, versions
 from service.tuning.run import Candidate, Start, TuningRun
-from service.tuning.summary import draw, summarize
+from service.tuning.summary import summarize
 from service.tuning.task import Task
 from service.tuning.tasks import FoundTasks
 from service.tuning.told import ELAPSED, KNOWN, RECORD, STRUCK, Told, read_lines
@@ -210,14 +211,15 @@ class Session:
         }
 
     def write(self, candidates: Sequence[Candidate], report: dict[str, Any]) -> list[str]:
-        """Write records.jsonl, report.json and curve.png into the job's folder; return their names."""
+        """Write records.jsonl, report.json and curve.svg into the job's folder; return their names."""
         made = [self.provenance.record(one) for one in candidates if one.verdict is not None]
         kept = [record_of(record) for record in report["on_record"]]
         (self.workdir / "records.jsonl").write_text(RecordSet([*made, *kept]).to_lines())
         (self.workdir / "report.json").write_text(json.dumps(report, indent=1))
         where = report["host"] if self._is_gpu else f"{report['target']}, {report['threads']} threads"
-        draw(report, self.workdir / "curve.png", f"{report['model']} on {where}")
-        return ["records.jsonl", "report.json", "curve.png"]
+        picture = curve_svg(report, f"{report['model']} on {where}")
+        (self.workdir / "curve.svg").write_text(picture, encoding="utf-8", errors="replace")
+        return ["records.jsonl", "report.json", "curve.svg"]
 
 
 def _name_of(spec: TargetSpec) -> str:

@@ -1,14 +1,13 @@
-"""What a run found, as JSON for programs and as a picture: best-so-far against trials and against seconds."""
+"""What a run found, as JSON: for each task the best so far against trials and against seconds, and what came of it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from service.tuning.run import Candidate
 
-__all__ = ["draw", "row_of", "summarize"]
+__all__ = ["row_of", "summarize"]
 
 
 def row_of(candidate: Candidate) -> dict[str, Any]:
@@ -60,30 +59,3 @@ def summarize(
         "tuned_s": tuned,
         "gain": untuned / tuned if tuned else None,
     }
-
-
-def draw(summary: dict[str, Any], path: Path, title: str) -> None:
-    """Draw the tuning curves as a PNG: a line a task, its speed relative to untuned. Needs matplotlib."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
-    by_trials, by_seconds = figure.subplots(1, 2, sharey=True)
-    shown = sorted(
-        (row for row in summary["tasks"] if row["curve"]), key=lambda row: -(row["untuned_s"] or 0.0) * row["weight"]
-    )
-    for place, row in enumerate(shown):
-        first = row["curve"][0][2]
-        trials, seconds, speeds = zip(*((step[0], step[1], first / step[2]) for step in row["curve"]), strict=True)
-        label = row["name"][:32] if place < 10 else None  # the legend has room for the heaviest
-        last = speeds[-1]
-        by_trials.step([*trials, row["trials"]], [*speeds, last], where="post", label=label)
-        by_seconds.step([*seconds, summary["seconds"]], [*speeds, last], where="post")
-    for axes, name in ((by_trials, "trials"), (by_seconds, "seconds")):
-        axes.set_xlabel(name)
-        axes.axhline(1.0, color="gray", linewidth=0.5)
-        axes.grid(alpha=0.3)
-    by_trials.set_ylabel("speed of the best so far, untuned = 1")
-    if shown:
-        by_trials.legend(fontsize=7)
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path, dpi=120, format="png")

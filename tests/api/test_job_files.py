@@ -53,7 +53,7 @@ def report(client: TestClient) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("below", ["", "/curve.png"])
+@pytest.mark.parametrize("below", ["", "/curve.svg"])
 def test_a_report_is_sent_in_ranges_as_an_artifact_is(client: TestClient, report: str, below: str) -> None:
     whole = client.get(report + below)
     assert (whole.status_code, whole.headers["x-content-type-options"]) == (200, "nosniff")
@@ -67,7 +67,7 @@ def test_a_report_is_sent_in_ranges_as_an_artifact_is(client: TestClient, report
         assert (answer.status_code, answer.content) == (200, whole.content)
 
 
-@pytest.mark.parametrize("path", ["/v1/jobs/{id}/report", "/v1/jobs/{id}/report/curve.png"])
+@pytest.mark.parametrize("path", ["/v1/jobs/{id}/report", "/v1/jobs/{id}/report/curve.svg"])
 def test_the_answers_to_a_range_are_documented(client: TestClient, path: str) -> None:
     answers = client.get("/openapi.json").json()["paths"][path]["get"]["responses"]
     assert {"200", "206", "404", "416"} <= answers.keys()

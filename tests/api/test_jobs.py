@@ -189,7 +189,7 @@ def test_wrong_bodies_are_refused(server: RunningServer, content: bytes, kind: s
 
 
 @pytest.mark.parametrize("id", ["j_" + "0" * 22, "j_", "x", "..%2f..", "%00", "a" * 5000])
-@pytest.mark.parametrize("below", ["", "/events", "/logs", "/report", "/report/curve.png"])
+@pytest.mark.parametrize("below", ["", "/events", "/logs", "/report", "/report/curve.svg", "/report/curve.png"])
 def test_a_guessed_id_finds_nothing(server: RunningServer, id: str, below: str) -> None:
     answer = server.client.get(f"/v1/jobs/{id}{below}")
     assert answer.status_code == 404

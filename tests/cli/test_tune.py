@@ -58,7 +58,7 @@ def test_a_run_makes_records_that_a_compile_names(relaxc: Relaxc, model: Path, p
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert all(Path(file).exists() for file in report["files"])
-    assert [Path(file).name for file in report["files"]] == ["records.jsonl", "report.json", "curve.png"]
+    assert [Path(file).name for file in report["files"]] == ["records.jsonl", "report.json", "curve.svg"]
     assert f"task 0 {report['tasks'][0]['name']}: 1 trials" in done.stderr
     compiled = relaxc("compile", model, "-o", tmp_path / "a.so", "--records", tmp_path / "records", "--json")
     assert compiled.returncode == 0, compiled.stderr

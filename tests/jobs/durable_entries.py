@@ -25,8 +25,8 @@ def tune(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
         emit({"event": "progress", "stage": "tune", "done": done + 1, "total": total})
         time.sleep(0.01)
     (workdir / "report.json").write_text('{"tasks": []}')
-    (workdir / "curve.png").write_bytes(b"\x89PNG")
-    emit({"event": "result", "files": ["report.json", "curve.png"], "summary": {"gain": 1.5, "kept": [str(workdir)]}})
+    (workdir / "curve.svg").write_text("<svg/>")
+    emit({"event": "result", "files": ["report.json", "curve.svg"], "summary": {"gain": 1.5, "kept": [str(workdir)]}})
 
 
 def search(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -195,7 +195,7 @@ class Jobs:
         return file
 
     def file(self, owner: Owner, id: str, name: str) -> Path:
-        """Return `report.json` or `curve.png` of a finished tuning. Raise JobNotFound."""
+        """Return `report.json`, `curve.svg` or an older `curve.png` of a finished tuning. Raise JobNotFound."""
         job = self.get(owner, id)
         path = self._blobs.find(blob_of(job.claim, name)) if name in TUNE_FILES else None
         if path is None:

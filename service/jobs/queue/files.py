@@ -14,8 +14,8 @@ __all__ = ["LOG", "TUNE_FILES", "blob_of", "blobs_of", "latest"]
 LOG = "log.txt"
 """What a job's process printed."""
 
-TUNE_FILES = ("report.json", "curve.png")
-"""What is kept of a tuning beside its records."""
+TUNE_FILES = ("report.json", "curve.svg", "curve.png")
+"""What is kept of a tuning beside its records; curve.png is of older versions."""
 
 
 def blob_of(claim: Claim, name: str) -> str:

@@ -20,7 +20,7 @@ CALLS = {
     "read": (
         ("GET", "/v1/models"), ("GET", f"/v1/models/{_SHA}"), ("GET", "/v1/jobs"), ("GET", f"/v1/jobs/{_JOB}"),
         ("GET", f"/v1/jobs/{_JOB}/events"), ("GET", f"/v1/jobs/{_JOB}/logs"), ("GET", f"/v1/jobs/{_JOB}/report"),
-        ("GET", f"/v1/jobs/{_JOB}/report/curve.png"), ("GET", f"/v1/artifacts/{_SHA}"),
+        ("GET", f"/v1/jobs/{_JOB}/report/curve.svg"), ("GET", f"/v1/artifacts/{_SHA}"),
         ("GET", f"/v1/artifacts/{_SHA}/weights"), ("GET", "/v1/artifacts"),
         ("GET", f"/v1/artifacts/{_SHA}/manifest"), ("GET", f"/v1/artifacts/{_SHA}/report"), ("GET", "/v1/records"),
         ("GET", f"/v1/records/{_SHA}"), ("GET", "/v1/targets"), ("GET", "/metrics"),
