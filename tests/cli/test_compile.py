@@ -91,6 +91,13 @@ def test_a_shape_fixes_a_symbolic_dim(relaxc: Relaxc, model: Path, artifact: Pat
     assert json.loads(refused.stdout)["error"]["code"] == "invalid-shape"
 
 
+def test_a_command_ends_without_waiting_for_threads_that_look_for_work(relaxc: Relaxc, artifact: Path) -> None:
+    """TVM joins them at exit: on a busy machine, where they yield to everybody, that took twenty minutes."""
+    done = relaxc("run", artifact, "--fill", "random", "--threads", 2, TVM_THREAD_POOL_SPIN_COUNT="1000000000")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "first run took" in done.stdout
+
+
 def test_run_gives_what_onnxruntime_gives(relaxc: Relaxc, model: Path, artifact: Path, tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     spec = Manifest.read(artifact).signature.inputs[0]

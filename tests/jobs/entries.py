@@ -28,6 +28,11 @@ def echo(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     emit({"event": "result", "payload": payload})
 
 
+def groups(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Tells the control groups that it is in."""
+    emit({"event": "result", "groups": Path("/proc/self/cgroup").read_text()})
+
+
 def report(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """What the process is like."""
     import resource

@@ -116,11 +116,12 @@ class Fleet:
     def is_alone(self) -> bool:
         """Whether a server with slots of its own is all that there is: no fleet that another could come back to."""
         found = self.every()
-        return len(found) == 1 and found[0].slots > 0
+        return len(found) == 1 and found[0].role == Role.SERVER and found[0].slots > 0
 
     def takers(self, kind: JobKind) -> list[Worker]:
-        """Return those that live and run jobs of this kind."""
-        return [each for each in self.every() if each.takes(kind) and not each.is_silent]
+        """Return those that live and run jobs of this kind. A server that is alone and was asked lives."""
+        alone = self.is_alone
+        return [each for each in self.every() if each.takes(kind) and (alone or not each.is_silent)]
 
     def missing(self, kind: JobKind, needs: Needs) -> list[str]:
         """Return what such a job waits for, as phrases for a person; empty where somebody can take it."""

@@ -9,17 +9,19 @@ from service.errors import InvalidTarget
 from service.jobs.database import instances, tables
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind
-from service.jobs.workers.fleet import Fleet
+from service.jobs.workers.fleet import Fleet, Role
 from service.jobs.workers.machine import Machine
 from service.jobs.workers.needs import Needs
 from service.lowering.target import resolve
 from tests.jobs.workers.kinds import ARM, HASWELL, HOPPER, ZEN
 
 
-def fleet_of(database: Database, *machines: Machine, slots: int = 1, tune_slots: int = 1) -> Fleet:
+def fleet_of(
+    database: Database, *machines: Machine, slots: int = 1, tune_slots: int = 1, role: Role = Role.WORKER
+) -> Fleet:
     with database.begin() as connection:
         for number, machine in enumerate(machines):
-            about = {"role": "worker", "slots": slots, "tune_slots": tune_slots, "machine": machine.to_dict()}
+            about = {"role": role.value, "slots": slots, "tune_slots": tune_slots, "machine": machine.to_dict()}
             instances.register(connection, f"w{number}", f"p{number}", f"f{number}", **about)
     return Fleet(database)
 
@@ -62,6 +64,15 @@ def test_who_is_silent_takes_nothing_and_is_shown(database: Database) -> None:
         connection.execute(sa.update(tables.instances).values(heartbeat=tables.instances.c.heartbeat - 3600))
     assert [each.to_dict()["state"] for each in fleet.every()] == ["silent"]
     assert fleet.missing(JobKind.COMPILE, Needs()) == ["a worker that runs jobs other than tunings"]
+
+
+def test_a_server_that_is_alone_lives_as_it_was_asked(database: Database) -> None:
+    """On a machine so busy that its heartbeat is late it would refuse every job."""
+    fleet = fleet_of(database, ZEN, role=Role.SERVER)
+    with database.begin() as connection:
+        connection.execute(sa.update(tables.instances).values(heartbeat=tables.instances.c.heartbeat - 3600))
+    assert [each.to_dict()["state"] for each in fleet.every()] == ["silent"]
+    assert fleet.missing(JobKind.COMPILE, Needs()) == []
 
 
 def test_a_worker_is_described(database: Database) -> None:
