@@ -23,6 +23,7 @@ from service.passes.layout.bytes_by_columns import BytesByColumns
 from service.passes.layout.channels_last import ChannelsLast
 from service.passes.layout.choose_layout import ChooseLayout
 from service.passes.layout.images_last import ImagesLast
+from service.passes.layout.one_row_products import OneRowProducts
 from service.passes.layout.pack_block_weights import PackBlockWeights, takes
 from service.passes.layout.pack_matmul import PackMatmul
 from service.passes.legalize.legalize import Legalize
@@ -246,6 +247,7 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         BlockChannels(job.report, cpu, job.planner),
         MergeParallelMatmuls(),
         RecognizeAttention(cpu, job.planner, low=None if low is None else low.dtype),
+        OneRowProducts(),
         FoldConstants(),
         MergeEqualCalls(),
         PackBlockWeights(cpu, job.planner),
