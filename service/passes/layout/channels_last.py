@@ -15,7 +15,7 @@ from schedules.plan import Planner
 from service.passes.common.images import pair, sides
 from service.passes.common.rewrite import Rule, Scope, is_tensor_constant, rewrite_calls, static_shape
 
-__all__ = ["ChannelsLast"]
+__all__ = ["ChannelsLast", "comes_channels_last"]
 
 _TO_NCHW, _TO_NHWC = [0, 3, 1, 2], [0, 2, 3, 1]
 _OUT_FUSABLE = 4
@@ -49,6 +49,11 @@ def _inside(expr: relax.Expr, scope: Scope) -> relax.Expr | None:
     """The NHWC value that `expr` is the NCHW form of."""
     call = scope.call(expr, "relax.permute_dims")
     return call.args[0] if call is not None and _axes(call) == _TO_NCHW else None
+
+
+def comes_channels_last(data: relax.Expr, scope: Scope) -> bool:
+    """Return whether an image is the NCHW form of an NHWC value, or of a sum with one, as `ChannelsLast` wants it."""
+    return _inside(data, scope) is not None or _sum_with_one(data, scope) is not None
 
 
 def _axes(call: relax.Call) -> list[int]:

@@ -8,7 +8,8 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, op_name, rewrite_calls
+from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
+from service.passes.layout.channels_last import comes_channels_last
 from service.passes.precision.dtypes import CONTRACTIONS, with_dtype
 
 __all__ = ["NarrowContractions", "has_weight"]
@@ -17,12 +18,23 @@ __all__ = ["NarrowContractions", "has_weight"]
 def has_weight(call: relax.Call, scope: Scope) -> bool:
     """Return whether it is a product or a 2-D convolution by a constant: what a CPU's templates pack the weights of.
 
-    The constant may still have to be cast or transposed.
+    The constant may still have to be cast or transposed. Depthwise convolutions among layers on NHWC stay in float32,
+    as the residual that they read does.
     """
+    if _is_depthwise(call) and comes_channels_last(call.args[0], scope):
+        return False
     weight, rank = call.args[1], {"relax.matmul": 2, "relax.nn.conv2d": 4}.get(op_name(call))
     while (moved := scope.call(weight, "relax.astype", "relax.permute_dims")) is not None:
         weight = moved.args[0]
     return rank == weight.ty.ndim and scope.constant(weight) is not None
+
+
+def _is_depthwise(call: relax.Call) -> bool:
+    return (
+        op_name(call) == "relax.nn.conv2d"
+        and int(call.attrs.groups) > 1
+        and (static_shape(call.args[1]) or ())[1:2] == (1,)
+    )
 
 
 @tvm.transform.module_pass(opt_level=0, name="NarrowContractions")

@@ -16,10 +16,10 @@ from tvm.relax import op
 from service.passes import optimize
 from service.passes.common.constants import array_of, constant
 from service.passes.precision.cancel_casts import CancelCasts
-from service.passes.precision.narrow_contractions import NarrowContractions
+from service.passes.precision.narrow_contractions import NarrowContractions, has_weight
 from service.passes.precision.store_low import StoreLow
 from service.passes.precision.store_products_low import StoreProductsLow
-from service.passes.precision.widen_arithmetic import WidenArithmetic
+from service.passes.precision.widen_arithmetic import WidenArithmetic, WidenProducts
 from service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from service.request import CompileOptions, Precision
 from tests.passes.graphs import (
@@ -280,3 +280,30 @@ def test_the_later_of_two_products_is_stored_in_16_bits_for_the_gate() -> None:
     assert operators(made) == ["matmul", "matmul", "astype", "gated"]
     x = random(2, 8).astype("float16")
     np.testing.assert_allclose(compute(made, x)[0], compute(given, x)[0], rtol=2e-3, atol=2e-3)
+
+
+def test_a_depthwise_convolution_among_layers_on_nhwc_stays_in_fp32() -> None:
+    def depthwise(x: Any) -> Any:
+        return op.nn.conv2d(x, weights(16, 1, 3, 3), padding=1, groups=16)
+
+    narrow = NarrowContractions("bfloat16", has_weight)
+    shape = (1, 7, 7, 16)
+    alone = graph(lambda x: depthwise(op.permute_dims(x, [0, 3, 1, 2])), x=shape)
+    assert_unchanged(alone, narrow)
+    assert operators(narrow(graph(depthwise, x=(1, 16, 7, 7)))) == ["astype", "astype", "nn.conv2d"]
+
+
+def test_on_cpus_products_of_two_computed_values_stay_in_fp32() -> None:
+    narrow = NarrowContractions("bfloat16", has_weight)
+    assert_unchanged(graph(lambda x: op.matmul(x, x), x=(4, 4)), narrow)
+    assert operators(narrow(graph(lambda x: op.matmul(x, weights(4, 4)), x=(4, 4)))) == ["astype", "astype", "matmul"]
+
+
+def test_what_stays_in_fp32_is_widened_first() -> None:
+    widen = WidenProducts(has_weight)
+
+    def product(x: Any) -> Any:
+        return op.matmul(x, x, out_dtype="float32")
+
+    assert operators(widen(graph(product, x=("bfloat16", (4, 4))))) == ["astype", "astype", "matmul"]
+    assert_unchanged(graph(lambda x: op.matmul(x, weights(4, 4, dtype="bfloat16")), x=("bfloat16", (4, 4))), widen)
