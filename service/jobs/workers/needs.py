@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from service.errors import RelaxcError
 from service.jobs.database.rows import JobKind
 from service.jobs.workers.machine import Machine
 from service.machine import FAMILIES, capability_of, family_of
@@ -13,7 +16,11 @@ from service.request import TargetSpec, canonical_json
 
 __all__ = ["ANYTHING", "Needs", "needs_of"]
 
+_LOG = logging.getLogger("relaxc.placement")
 _NVCC = ("nvcc",)
+_UNREADABLE = (RelaxcError, LookupError, TypeError, ValueError, AttributeError)
+"""What the needs of a job may raise that a later version, or a fault, has written into its row."""
+
 _FAMILIES = frozenset(name for _, name, _ in FAMILIES)
 
 
@@ -43,7 +50,17 @@ class Needs:
         return "cuda" if self.runs.kind == "cuda" else self.runs.mcpu
 
     def missing(self, machine: Machine) -> list[str]:
-        """Return what this machine lacks, as phrases for a person; empty where it can take the job."""
+        """Return what this machine lacks, as phrases for a person; empty where it can take the job.
+
+        Needs that cannot be compared with a machine no machine has: other jobs are claimed past theirs.
+        """
+        try:
+            return self._missing(machine)
+        except _UNREADABLE as error:
+            _warn_of(self.key, repr(error))
+            return UNREADABLE.missing(machine)
+
+    def _missing(self, machine: Machine) -> list[str]:
         found = [f"the program {tool}" for tool in self.tools if tool not in machine.tools]
         if self.device and not machine.gpus:
             found.append("a CUDA device")
@@ -59,14 +76,28 @@ class Needs:
 
     @staticmethod
     def from_dict(data: dict[str, Any] | None) -> Needs:
-        """Return the needs that `to_dict` described; None is of a job that needs nothing."""
+        """Return the needs that `to_dict` described; None is of a job that needs nothing.
+
+        What cannot be read is UNREADABLE: one job's row stops no claim of another's.
+        """
         if data is None:
             return ANYTHING
-        runs = None if data["runs"] is None else TargetSpec.from_dict(data["runs"])
-        return Needs(runs, data["measures"], data["device"], tuple(data["tools"]))
+        try:
+            runs = None if data["runs"] is None else TargetSpec.from_dict(data["runs"])
+            return Needs(runs, data["measures"], data["device"], tuple(data["tools"]))
+        except _UNREADABLE as error:
+            _warn_of(repr(data)[:200], repr(error))
+            return UNREADABLE
+
+
+@lru_cache(maxsize=1000)  # once for each: who claims asks twice a second
+def _warn_of(needs: str, error: str) -> None:
+    _LOG.warning("what a job needs cannot be told, so nobody takes it: %s: %s", needs, error)
 
 
 ANYTHING = Needs()
+UNREADABLE = Needs(tools=("relaxc of the version that wrote what the job needs",))
+"""What no machine has."""
 
 
 def needs_of(kind: JobKind, target: TargetSpec | None, asked: str, *, can_be_run: bool) -> Needs:

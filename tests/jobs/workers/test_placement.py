@@ -55,6 +55,28 @@ def test_a_claim_takes_what_the_machine_has(database: Database) -> None:
     assert (taken(database, "zen"), taken(database, "arm")) == (zen, arm)
 
 
+@pytest.mark.parametrize(
+    "needs",
+    [
+        {"later": 1},
+        {"runs": {"name": "x"}, "measures": False, "device": False, "tools": []},
+        {"runs": None, "measures": False, "device": False, "tools": 3},
+        {"runs": resolve("cuda-sm80,cuda-sm90").to_dict(), "measures": True, "device": False, "tools": []},
+    ],
+    ids=["a later version's", "no target", "no list", "several targets measured"],
+)
+def test_needs_that_cannot_be_told_stop_no_other_claim(database: Database, needs: dict[str, object]) -> None:
+    join(database, "hopper")
+    stuck = put(database, needs=needs, needs_key="0" * 64, priority=9).id
+    other = needing(database, Needs(resolve("x86-64-v3")))
+    assert taken(database, "hopper") == other
+    assert taken(database, "hopper") is None
+    assert Placement(database, Fleet(database))() == [stuck]
+    found = find(database, stuck)
+    assert found is not None
+    assert "relaxc of the version that wrote what the job needs" in str(found.to_dict()["missing"])
+
+
 @pytest.fixture
 def place(database: Database) -> Callable[[], list[str]]:
     return Placement(database, Fleet(database))
