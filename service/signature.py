@@ -31,6 +31,8 @@ _DTYPES = frozenset(
         "float64",
     ]
 )
+_WEIGHTS = frozenset(["float8_e4m3fn"])
+"""What weights may have beside: a caller has no arrays of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class TensorSpec:
     def __post_init__(self) -> None:
         if not self.name:
             raise InvalidOption("a tensor needs a name")
-        if self.dtype not in _DTYPES:
+        if self.dtype not in _DTYPES | _WEIGHTS:
             raise InvalidOption(f"tensor {self.name!r} has dtype {self.dtype!r}, which is not one of {sorted(_DTYPES)}")
         for dim in self.shape:
             if isinstance(dim, int) and dim < 0:
@@ -87,6 +89,9 @@ class Signature:
     constants: tuple[tuple[str, JsonScalar], ...] = ()
 
     def __post_init__(self) -> None:
+        for tensor in (*self.inputs, *self.outputs):
+            if tensor.dtype not in _DTYPES:
+                raise InvalidOption(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, which only weights may have")
         for kind, names in (("input", [t.name for t in self.inputs]), ("output", [t.name for t in self.outputs])):
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:

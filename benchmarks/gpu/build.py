@@ -21,6 +21,8 @@ from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries
 
 __all__ = ["build", "build_kernel_of", "described"]
 
+_PACKAGES = ("apache-tvm", "apache-tvm-ffi", "torch")
+
 
 def build(
     folder: Path, *, suites: Iterable[str] = (), models: Iterable[str] = (), target: str = "", jobs: int = 1,
@@ -163,8 +165,15 @@ def described(entry: Entry, case: Any) -> dict[str, Any]:
 def _about() -> dict[str, Any]:
     """What the bundle is of: the commit, and the compilers' versions."""
     done = subprocess.run(["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False)
-    versions = {name: metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi", "torch")}
-    return {"commit": done.stdout.strip(), "versions": versions}
+    return {"commit": done.stdout.strip(), "versions": {each: _version(each) for each in _PACKAGES}}
+
+
+def _version(package: str) -> str:
+    """Its version; '' where its files are there without what an installer writes."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _one_model(folder: Path, name: str, batch: int, target: str, *, trust: bool) -> None:

@@ -16,7 +16,9 @@ from benchmarks.gpu import (
     conv_sm80_cases,
     gemm_bytes_cases,
     gemm_cases,
+    gemm_fp8_cases,
     gemm_sm80_cases,
+    gemv_weights_cases,
     groups_cases,
     moves_cases,
     rows_cases,
@@ -36,7 +38,7 @@ CASES: dict[str, Any] = {
     "attention": attention_cases, "conv": conv_cases, "gemm": gemm_cases, "groups": groups_cases, "rows": rows_cases,
     "moves": moves_cases, "gemm_sm80": gemm_sm80_cases, "attention_sm80": attention_sm80_cases,
     "conv_sm80": conv_sm80_cases, "gemm_bytes": gemm_bytes_cases,
-    "conv_bytes": conv_bytes_cases,
+    "conv_bytes": conv_bytes_cases, "gemm_fp8": gemm_fp8_cases, "gemv_weights": gemv_weights_cases,
 }  # fmt: skip
 """The cases of each suite of kernels; `<suite>_device` measures them."""
 
@@ -58,6 +60,8 @@ _ODD = {
     "conv_sm80": 50,
     "gemm_bytes": 60,
     "conv_bytes": 40,
+    "gemm_fp8": 50,
+    "gemv_weights": 50,
 }
 _SANITIZED = 20
 _THREADED, _SESSIONS = (("resnet50", 1), ("bert_unmasked", 1), ("gpt2_decode", 1)), 8

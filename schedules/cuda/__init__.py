@@ -17,6 +17,7 @@ from schedules.cuda.elementwise.transposed import Transposed
 from schedules.cuda.full_reduction import FullReduction
 from schedules.cuda.gemm.gemm_sm80 import GemmSm80
 from schedules.cuda.gemm.gemm_sm90 import GemmSm90
+from schedules.cuda.gemm.matmul_blocks import MatmulBlocks
 from schedules.cuda.groups.group_norm import GroupNorm
 from schedules.cuda.rows.rows import RowReductions
 from schedules.cuda.triton import Triton
@@ -30,6 +31,7 @@ RULES: tuple[Rule, ...] = (
     DecodingSm90(),
     AttentionSm90(),
     GemmSm90(),
+    MatmulBlocks(),
     LinesSm90(),
     Conv2dSm90(),
     OverWindows(),

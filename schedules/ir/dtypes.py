@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 __all__ = ["dtype_bits", "dtype_bytes", "is_condition", "is_float"]
 
 
 def dtype_bits(dtype: str) -> int:
-    """Return the bits of one element of a dtype such as `float32`, `bool` or `bfloat16`."""
-    digits = "".join(ch for ch in dtype if ch.isdigit())
-    return 8 if dtype == "bool" else int(digits) if digits else 64
+    """Return the bits of one element of a dtype such as `float32`, `bool`, `bfloat16` or `float8_e4m3fn`."""
+    found = re.match(r"[a-z]+(\d+)", dtype)
+    return 8 if dtype == "bool" else int(found[1]) if found else 64
 
 
 def dtype_bytes(dtype: str) -> int:

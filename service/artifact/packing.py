@@ -193,6 +193,7 @@ def _bytes_of(tensor: Any) -> memoryview:
 def _as_numpy(tensor: Any) -> np.ndarray[Any, Any]:
     import numpy as np
 
-    if str(tensor.dtype) == "bfloat16":  # numpy has no such dtype, so DLPack cannot carry it
-        tensor = tensor._create_view(tensor.shape, "uint16")
+    raw = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}.get(str(tensor.dtype))
+    if raw is not None:  # numpy has no such dtype, so DLPack cannot carry it
+        tensor = tensor._create_view(tensor.shape, raw)
     return np.from_dlpack(tensor)

@@ -25,6 +25,7 @@ _TAGS = {
     "bool": ("BOOL", 1), "int8": ("I8", 1), "uint8": ("U8", 1), "int16": ("I16", 2), "uint16": ("U16", 2),
     "int32": ("I32", 4), "uint32": ("U32", 4), "int64": ("I64", 8), "uint64": ("U64", 8),
     "float16": ("F16", 2), "bfloat16": ("BF16", 2), "float32": ("F32", 4), "float64": ("F64", 8),
+    "float8_e4m3fn": ("F8_E4M3", 1),
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from schedules.cpu import planning
 from schedules.cuda.attention.form import match
+from schedules.cuda.common.template import trusting
 from schedules.cuda.gemm.compute import takes_bytes
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
@@ -26,6 +27,8 @@ from service.passes.layout.images_last import ImagesLast
 from service.passes.layout.one_row_products import OneRowProducts
 from service.passes.layout.pack_block_weights import PackBlockWeights, takes
 from service.passes.layout.pack_matmul import PackMatmul
+from service.passes.layout.stream_block_weights import StreamBlockWeights
+from service.passes.layout.stream_block_weights import takes as streams
 from service.passes.legalize.legalize import Legalize
 from service.passes.legalize.name_blocks import NameBlocks
 from service.passes.phase import Phase
@@ -41,6 +44,7 @@ from service.passes.precision.widen_arithmetic import WidenArithmetic, WidenProd
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
 from service.passes.recognize.recognize_block_weights import RecognizeBlockWeights
+from service.passes.recognize.recognize_float8_products import RecognizeFloat8Products
 from service.passes.recognize.recognize_integer_convolutions import RecognizeIntegerConvolutions
 from service.passes.recognize.recognize_integer_products import RecognizeIntegerProducts
 from service.passes.recognize.recognize_low_attention import RecognizeLowAttention
@@ -141,13 +145,13 @@ def _cuda_phases(job: Job, arch: str) -> list[Phase]:
         Phase("prepare", 0, _prepare(job)),
         # What lies between kernels as the model rounds it: memory is what bounds most of them
         Phase("widen", 0, _widen(job, stored=True)),
-        Phase("simplify", 1, _cuda_simplify(arch)),
+        Phase("simplify", 1, _cuda_simplify(job, arch)),
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         Phase("precision", 0, _precision(job)),
         # Attention in one kernel; NHWC where the templates read it, or where a model came with the transposes for it
         Phase("layout", 2, _cuda_layout(job, arch)),
         Phase("fast_math", 3, [FastMath()]),
-        Phase("legalize", 0, _legalize(job)),
+        Phase("legalize", 0, _legalize(job, by_casts=arch == _HOPPER)),
         Phase("fuse", 1, _fuse(job)),
         Phase("weights", 0, _weights(job)),
     ]
@@ -267,17 +271,22 @@ def _cpu_simplify(job: Job, cpu: Cpu) -> list[Any]:
     return [KeepBytes(), RecognizeIntegerProducts(cpu), blocks, convolutions, *twice, FoldQuantization()]
 
 
-def _cuda_simplify(arch: str) -> list[Any]:
+def _cuda_simplify(job: Job, arch: str) -> list[Any]:
     """Quantized products, while their weights are still quantized, where there is a template for them."""
-    twice = [*_simplify(), EvaluateConstants(), *_simplify()]
+    in_16_bits = job.precision in (Precision.FP16, Precision.BF16) or bool(job.low_dtypes)
+    blocks = [RecognizeBlockWeights(streams)] if job.opt_level >= 2 and in_16_bits and trusting() else []
+    twice = [*blocks, *_simplify(), EvaluateConstants(), *_simplify()]
     if arch != _HOPPER:
         return twice
     recognized = RecognizeIntegerProducts(takes=takes_bytes), RecognizeIntegerConvolutions(takes_bytes)
-    return [KeepBytes(moves=False), *recognized, *twice, FoldQuantization()]
+    floats = [RecognizeFloat8Products(takes_bytes)] if trusting() else []
+    return [KeepBytes(moves=False), *recognized, *floats, *twice, FoldQuantization()]
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:
     return [
+        StreamBlockWeights(),
+        FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         ImagesLast(job.report),
         ChooseLayout(job.report),
@@ -296,13 +305,13 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
     ]
 
 
-def _legalize(job: Job, *, by_fma: bool = False) -> list[Any]:
+def _legalize(job: Job, *, by_fma: bool = False, by_casts: bool = False) -> list[Any]:
     return [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
-        Legalize(job.raised, by_fma=by_fma),
+        Legalize(job.raised, by_fma=by_fma, by_casts=by_casts),
         NameBlocks(),
         relax.transform.DeadCodeElimination(),
     ]

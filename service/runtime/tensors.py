@@ -42,6 +42,8 @@ Copies = dict[str, tvm_ffi.Tensor]
 _SMALL_ELEMENTS = 16 << 10
 _DLPACK = (1, 0)
 _ON_HOST = (1, 3)  # kDLCPU, kDLCUDAHost
+_RAW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}
+"""Dtypes that numpy has not, nor DLPack through it, and those of their bits."""
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
@@ -84,7 +86,7 @@ class _Memory:
 
 
 def _raw_dtype(name: str) -> np.dtype[Any]:
-    return np.dtype(np.uint16) if name == "bfloat16" else np.dtype(name)
+    return np.dtype(_RAW.get(name, name))
 
 
 def numpy_view(tensor: tvm_ffi.Tensor) -> Array:
@@ -99,8 +101,8 @@ def wrap_numpy(array: Array, dtype: str | None = None) -> tvm_ffi.Tensor:
     With a `dtype` the array holds elements of that size, whatever it calls them.
     """
     name = dtype or array.dtype.name
-    if name == "bfloat16":  # DLPack through numpy has no bfloat16
-        return viewed(tvm_ffi.from_dlpack(array.view(np.uint16).__dlpack__(max_version=_DLPACK)), name)
+    if name in _RAW:
+        return viewed(tvm_ffi.from_dlpack(array.view(_RAW[name]).__dlpack__(max_version=_DLPACK)), name)
     return tvm_ffi.from_dlpack(array.view(np.dtype(name)).__dlpack__(max_version=_DLPACK))
 
 

@@ -25,6 +25,7 @@ _MAX_HEADER_BYTES = 100 << 20  # the safetensors library's own limit
 _TAGS = {
     "bool": "BOOL", "int8": "I8", "uint8": "U8", "int16": "I16", "uint16": "U16", "int32": "I32", "uint32": "U32",
     "int64": "I64", "uint64": "U64", "float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64",
+    "float8_e4m3fn": "F8_E4M3",
 }  # fmt: skip
 
 

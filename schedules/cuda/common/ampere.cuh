@@ -46,6 +46,30 @@ template <> struct Product<__nv_bfloat16> {
   }
 };
 
+// ---- two numbers of 16 bits at once, and loads of what is read once
+template <class In> DEV uint32_t fused(uint32_t a, uint32_t b, uint32_t c);  // a * b + c
+template <> DEV uint32_t fused<__half>(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+template <> DEV uint32_t fused<__nv_bfloat16>(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t d;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
+  return d;
+}
+DEV uint32_t masked(uint32_t x, uint32_t mask, uint32_t base) {  // (x & mask) | base, by one instruction
+  uint32_t y;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(y) : "r"(x), "r"(mask), "r"(base));
+  return y;
+}
+DEV uint4 load_once(const void* from) {
+  uint4 x;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "l"(from));
+  return x;
+}
+
 // ---- between lanes
 // Each of four neighbouring lanes has a part of four rows; it gets its own row, the parts in the lanes' order.
 DEV void gather_rows(uint32_t (&parts)[4], int lane) {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tvm import tirx
 
-from schedules.cuda.common.expression import BYTES, LOW, Pair, Unsupported, Writer, operands_text
+from schedules.cuda.common.expression import BYTES, FP8, LOW, Pair, Unsupported, Writer, operands_text
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
 from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, TensorLoad, Var
@@ -94,7 +94,7 @@ def _written(
             raise Unsupported("its epilogue reads the sums at other places than it writes")
         return True
 
-    low = str(out.dtype) in LOW
+    low = str(out.dtype) in (*LOW, FP8)
     fast = low or str(out.dtype) in BYTES
     if not low and str(out.dtype) not in ("float32", *integers):
         raise Unsupported(f"its result is {out.dtype}")

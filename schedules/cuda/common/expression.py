@@ -15,13 +15,17 @@ from schedules.ir import tir
 from schedules.ir.dtypes import is_float
 from schedules.ir.types import Buffer, Expr, Size, Var
 
-__all__ = ["BYTES", "C_TYPES", "LOW", "Pair", "Unsupported", "Writer"]
+__all__ = ["BYTES", "C_TYPES", "FP8", "LOW", "SHORT", "Pair", "Unsupported", "Writer"]
 
 LOW = ("float16", "bfloat16")
+FP8 = "float8_e4m3fn"
 C_TYPES = {
     "float32": "float", "float16": "__half", "bfloat16": "__nv_bfloat16", "bool": "bool", "int8": "signed char",
-    "uint8": "unsigned char", "int32": "int", "int64": "long long",
+    "uint8": "unsigned char", "int32": "int", "int64": "long long", FP8: "hopper::Fp8",
 }  # fmt: skip
+SHORT = (*LOW, FP8)
+"""Floats that are held as fp32, and rounded."""
+_FLOATS = ("float32", *SHORT)
 _INFIX: dict[type, str] = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=",
     tirx.EQ: "==", tirx.NE: "!=", tirx.And: "&&", tirx.Or: "||",
@@ -163,8 +167,8 @@ class Writer:
         to, source = str(expr.ty.dtype), str(expr.value.ty.dtype)
         if to not in C_TYPES or source not in C_TYPES:
             raise Unsupported(f"its epilogue casts {source} to {to}")
-        is_float = to in ("float32", *LOW)
-        if source in ("float32", *LOW):
+        is_float = to in _FLOATS
+        if source in _FLOATS:
             if to in BYTES and is_within(expr.value, to):
                 made = self._quantization(expr.value, to)
                 return self._call_of("quantized", made, side) if made else f"((int)({self._text(expr.value, side)}))"
@@ -287,12 +291,12 @@ def _right(pair: Pair) -> str:
 
 
 def _held(dtype: str) -> str:
-    """The C type in which a value of `dtype` is held: 16-bit floats as float."""
-    return "float" if dtype in ("float32", *LOW) else C_TYPES[dtype]
+    """The C type in which a value of `dtype` is held: short floats as float."""
+    return "float" if dtype in _FLOATS else C_TYPES[dtype]
 
 
 def _rounded(text: str, dtype: str) -> str:
-    return f"rounded<{C_TYPES[dtype]}>({text})" if dtype in LOW else text
+    return f"rounded<{C_TYPES[dtype]}>({text})" if dtype in SHORT else text
 
 
 def _constant(expr: Expr) -> str:

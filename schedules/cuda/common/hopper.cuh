@@ -168,11 +168,24 @@ DEV void prefetch(const void* from) { asm volatile("prefetch.global.L2 [%0];" ::
 DEV float widen(float x) { return x; }
 DEV float widen(__half x) { return __half2float(x); }
 DEV float widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+// A float of 8 bits, e4m3: no infinities, and what is too large becomes the largest. Since sm_89.
+struct Fp8 { unsigned char bits; };
+DEV unsigned short fp8_pair(float x, float y) {
+  unsigned short bits;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(bits) : "f"(y), "f"(x));
+  return bits;
+}
+DEV float widen(Fp8 x) {
+  uint32_t halves;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"((unsigned short)x.bits));
+  return __half2float(__ushort_as_half((unsigned short)halves));
+}
 template <class T> DEV float widen(T x) { return (float)x; }
 template <class T> DEV T narrow(float x);
 template <> DEV float narrow<float>(float x) { return x; }
 template <> DEV __half narrow<__half>(float x) { return __float2half_rn(x); }
 template <> DEV __nv_bfloat16 narrow<__nv_bfloat16>(float x) { return __float2bfloat16_rn(x); }
+template <> DEV Fp8 narrow<Fp8>(float x) { return {(unsigned char)fp8_pair(x, 0.f)}; }
 template <class T> DEV float rounded(float x) { return widen(narrow<T>(x)); }
 template <class T> DEV uint32_t pack(float x, float y);
 template <> DEV uint32_t pack<__half>(float x, float y) {
@@ -185,6 +198,7 @@ template <> DEV uint32_t pack<__nv_bfloat16>(float x, float y) {
 }
 template <class T> DEV void store_pair(T* to, float x, float y) { *(uint32_t*)to = pack<T>(x, y); }
 template <> DEV void store_pair<float>(float* to, float x, float y) { *(float2*)to = make_float2(x, y); }
+template <> DEV void store_pair<Fp8>(Fp8* to, float x, float y) { *(unsigned short*)to = fp8_pair(x, y); }
 DEV void store_pair(int* to, int x, int y) { *(int2*)to = make_int2(x, y); }
 DEV void store_pair(signed char* to, int x, int y) { *(char2*)to = make_char2(x, y); }
 DEV void store_pair(unsigned char* to, int x, int y) { *(uchar2*)to = make_uchar2(x, y); }
@@ -194,6 +208,15 @@ template <class Pair> DEV uint32_t pack_bytes(Pair low, Pair high) {
   const uint32_t second = __byte_perm((int)high.x, (int)high.y, 0x0040);
   return __byte_perm(first, second, 0x5410);
 }
+// Four results of a byte each, of the type T.
+template <class T> struct Bytes {
+  template <class Pair> static DEV uint32_t of(Pair low, Pair high) { return pack_bytes(low, high); }
+};
+template <> struct Bytes<Fp8> {
+  static DEV uint32_t of(float2 low, float2 high) {
+    return fp8_pair(low.x, low.y) | (uint32_t)fp8_pair(high.x, high.y) << 16;
+  }
+};
 // Four neighbouring lanes have two bytes of each of four blocks of eight: `low` of the first two, `high` of the others.
 // Returns the eight bytes of the block that has the lane's number, in the order of the lanes.
 DEV uint2 turned(uint32_t low, uint32_t high) {

@@ -9,7 +9,6 @@ from functools import lru_cache
 from importlib import resources
 from math import prod
 
-from schedules.cuda.common.expression import BYTES
 from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Buffer, PrimFunc
 
@@ -80,8 +79,8 @@ class ImageMap:
 
 
 def _mapped(buffer: Buffer) -> str:
-    """The dtype that a map is encoded with: the copy engine has no signed bytes."""
-    return "uint8" if str(buffer.dtype) in BYTES else str(buffer.dtype)
+    """The dtype that a map is encoded with: bytes are bytes to the copy engine."""
+    return "uint8" if dtype_bytes(str(buffer.dtype)) == 1 else str(buffer.dtype)
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ template <class T, int LANES, int TOGETHER> struct Vector {
 template <class T> DEV T as(float x) { return (T)x; }
 template <> DEV __half as<__half>(float x) { return narrow<__half>(x); }
 template <> DEV __nv_bfloat16 as<__nv_bfloat16>(float x) { return narrow<__nv_bfloat16>(x); }
+template <> DEV Fp8 as<Fp8>(float x) { return narrow<Fp8>(x); }
 template <class T, class H> DEV T as(H x) { return (T)x; }
 
 template <class T> DEV T max_of(T a, T b) { return a > b ? a : b; }

@@ -8,7 +8,7 @@ from typing import Literal
 
 from tvm import tirx
 
-from schedules.cuda.common.expression import LOW
+from schedules.cuda.common.expression import LOW, SHORT
 from schedules.cuda.elementwise.form import Form, Guard, Operand
 from schedules.cuda.elementwise.values import TYPES, Values, held
 from schedules.ir import tir
@@ -180,7 +180,7 @@ class Lanes:
         if var in self._steps:
             return self._of_one[lane][0].text(self._steps[var].value) if inline else str(var.name)
         element = self._element(var, lane)
-        return f"widen({element})" if str(var.ty.dtype) in LOW else element
+        return f"widen({element})" if str(var.ty.dtype) in SHORT else element
 
     def _element(self, var: Var, lane: str) -> str:
         (i,) = (i for i, operand in enumerate(self.form.operands) if operand.var.same_as(var))

@@ -9,7 +9,7 @@ from tvm import tirx
 from tvm.ir import Call, Range
 from tvm.sym import Analyzer
 
-from schedules.cuda.common.expression import C_TYPES, LOW, Unsupported
+from schedules.cuda.common.expression import C_TYPES, SHORT, Unsupported
 from schedules.ir import tir
 from schedules.ir.dtypes import is_condition, is_float
 from schedules.ir.types import Expr, Var
@@ -20,7 +20,7 @@ TYPES = {
     **C_TYPES, "int16": "short", "uint16": "unsigned short", "uint32": "unsigned int", "uint64": "unsigned long long",
     "float64": "double",
 }  # fmt: skip
-_FLOATS = ("float32", "float64", *LOW)
+_FLOATS = ("float32", "float64", *SHORT)
 _SMALL = ("int8", "uint8", "int16", "uint16")
 _INFIX: dict[type, str] = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=",
@@ -40,10 +40,10 @@ _INT = 1 << 31
 
 
 def held(dtype: str) -> str:
-    """Return the C type in which a value of `dtype` is held: 16-bit floats as float. Raise Unsupported."""
+    """Return the C type in which a value of `dtype` is held: short floats as float. Raise Unsupported."""
     if dtype not in TYPES:
         raise Unsupported(f"it has values of {dtype}")
-    return "float" if dtype in LOW else TYPES[dtype]
+    return "float" if dtype in SHORT else TYPES[dtype]
 
 
 class Values:
@@ -64,14 +64,14 @@ class Values:
         """Return the text of `expr`, held as `held` says. Raise Unsupported."""
         dtype = str(expr.ty.dtype)
         text = self.unrounded(expr)
-        if dtype in LOW and not isinstance(expr, tirx.Var | tirx.Select):
+        if dtype in SHORT and not isinstance(expr, tirx.Var | tirx.Select):
             return f"rounded<{TYPES[dtype]}>({text})"
         if dtype in _SMALL and not isinstance(expr, tirx.Var | tirx.IntImm):
             return f"({TYPES[dtype]})({text})"
         return text
 
     def unrounded(self, expr: Expr) -> str:
-        """Return the text of `expr`, with the last operation on 16-bit floats not yet rounded. Raise Unsupported."""
+        """Return the text of `expr`, with the last operation on short floats not yet rounded. Raise Unsupported."""
         dtype = str(expr.ty.dtype)
         held(dtype)
         if isinstance(expr, tirx.Var):
@@ -160,9 +160,9 @@ class Values:
             return text
         if to == "bool":
             return f"({text} != 0)"
-        if to in LOW:
+        if to in SHORT:
             if source == "float64":
-                raise Unsupported("it rounds float64 to 16 bits")
+                raise Unsupported("it rounds float64 to 16 bits or fewer")
             return text if source in _FLOATS else f"(float)({text})"
         return f"({TYPES[to]})({text})"
 

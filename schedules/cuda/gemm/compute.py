@@ -1,8 +1,10 @@
-"""What the layout pass makes of products of bytes: the right operand by columns, as the tensor cores read bytes."""
+"""What the layout pass makes of products of 8 bits: the right operand by columns, as the tensor cores read them."""
 
 from __future__ import annotations
 
 from tvm import te
+
+from schedules.ir.dtypes import is_float
 
 __all__ = ["by_columns", "takes_bytes"]
 
@@ -13,10 +15,11 @@ def takes_bytes(depth: int, columns: int) -> bool:
 
 
 def by_columns(left: te.Tensor, right: te.Tensor) -> te.Tensor:
-    """Compute `C[..., m, n] += A[..., m, k] * B[n, k]` of bytes, in int32."""
+    """Compute `C[..., m, n] += A[..., m, k] * B[n, k]`: of bytes in int32, of floats in fp32."""
+    dtype = "float32" if is_float(str(left.dtype)) else "int32"
     k = te.reduce_axis((0, right.shape[1]), name="k")
     return te.compute(
         (*left.shape[:-1], right.shape[0]),
-        lambda *at: te.sum(left[(*at[:-1], k)].astype("int32") * right[at[-1], k].astype("int32"), axis=k),
+        lambda *at: te.sum(left[(*at[:-1], k)].astype(dtype) * right[at[-1], k].astype(dtype), axis=k),
         name="matmul",
     )

@@ -1,6 +1,6 @@
 """What a PrimFunc multiplies: `out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`.
 
-The operands are 16-bit floats or bytes.
+The operands are 16-bit floats, 8-bit floats (e4m3) or bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 
 from schedules.cuda.common.epilogue import Axes, epilogue_of
-from schedules.cuda.common.expression import BYTES, LOW, Unsupported
+from schedules.cuda.common.expression import BYTES, FP8, LOW, Unsupported
 from schedules.cuda.gemm.compute import takes_bytes
 from schedules.ir import contraction, tir
 from schedules.ir.contraction import Contraction
@@ -50,13 +50,18 @@ class Gemm:
 
     @property
     def dtype(self) -> str:
-        """A's dtype: float16 or bfloat16, which is B's too, or int8 or uint8, where B has either."""
+        """A's dtype: a float's, which is B's too, or int8 or uint8, where B has either."""
         return str(self.a.dtype)
 
     @property
-    def of_bytes(self) -> bool:
-        """Whether bytes are multiplied, and summed in int32; floats are summed in fp32."""
-        return self.dtype in BYTES
+    def sums(self) -> str:
+        """The sums' dtype: int32 of bytes, fp32 of floats."""
+        return "int32" if self.dtype in BYTES else "float32"
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the tensor cores add too few bits for a whole sum."""
+        return self.dtype == FP8
 
     @property
     def atom(self) -> int:
@@ -80,18 +85,19 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     found = contraction.find(func)
     if isinstance(found, Declined):
         return found
-    kinds = LOW if ragged or found.dtype != "int32" else BYTES
+    kinds = LOW if ragged else BYTES if found.dtype == "int32" else (FP8,) if FP8 in found.operands else LOW
     operands = [_operand(value, kinds, found.dtype) for value in (found.left, found.right)]
     if any(operand is None for operand in operands):
-        return Declined("its operands are not plain elements of 16-bit floats" + ("" if ragged else " or bytes"))
+        others = "" if ragged else ", 8-bit floats or bytes"
+        return Declined(f"its operands are not plain elements of 16-bit floats{others}")
     a, b = (operand for operand in operands if operand is not None)
     if not all(any(load.source.same_as(buffer) for buffer in parameters) for load in (a, b)):
         return Declined("an operand is computed in the same PrimFunc")
     sizes = [int(found.size(axes)) for axes in (found.b, found.m, found.n, found.k)]
-    if str(a.source.dtype) != str(b.source.dtype) and kinds is LOW:
+    if str(a.source.dtype) != str(b.source.dtype) and kinds is not BYTES:
         return Declined("its operands have two dtypes")
     batch, m, n, k = sizes
-    if not ragged and (n % 8 or k % 8 or (kinds is BYTES and not takes_bytes(k, n))):
+    if not ragged and (n % 8 or k % 8 or (kinds is not LOW and not takes_bytes(k, n))):
         return Declined("its columns or its sums are not in multiples of 8, which the copy engine needs: 16 of bytes")
     if batch * max(m * k, k * n, m * n) >= _MAX_ELEMENTS:
         return Declined("an operand has 2^31 elements or more")
@@ -100,8 +106,8 @@ def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     n_major = _is_row_major(b, found, (*found.b, *found.k, *found.n))
     if not n_major and not _is_row_major(b, found, (*found.b, *found.n, *found.k)):
         return Declined("the right operand is stored neither by rows nor by columns")
-    if n_major and kinds is BYTES:
-        return Declined("the right operand is bytes by rows, which the tensor cores do not turn")
+    if n_major and kinds is not LOW:
+        return Declined("the right operand is of 8 bits by rows, which the tensor cores do not turn")
     axes = Axes(found.b, found.m, found.n, found.extents, found.origin)
     try:
         fused = epilogue_of(func, found.block, axes, pairs=n % 2 == 0)

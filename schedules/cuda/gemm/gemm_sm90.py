@@ -1,4 +1,4 @@
-"""Template `cuda.gemm_sm90`: products of 16-bit floats and of bytes on Hopper's tensor cores.
+"""Template `cuda.gemm_sm90`: products of 16-bit floats, 8-bit floats and bytes on Hopper's tensor cores.
 
 A persistent kernel with a producer warp and one or two consumer warpgroups (wgmma, TMA, mbarriers, clusters), after
 CUTLASS's `sm90` collectives: the algorithm is `kernel.cuh`. The sums are fp32, of bytes int32; what is fused with the
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from schedules.cuda.common.epilogue import pair_type
-from schedules.cuda.common.expression import BYTES, C_TYPES, LOW
+from schedules.cuda.common.expression import BYTES, C_TYPES, FP8, LOW
 from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.gemm.form import Gemm, match
@@ -22,15 +22,16 @@ from schedules.template import Choices, Declined, Parameters
 __all__ = ["GemmSm90", "multiply", "source"]
 
 
-_KINDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8"}
+_KINDS = {"float16": "f16", "bfloat16": "bf16", "int8": "s8", "uint8": "u8", FP8: "e4m3"}
 
 
 class GemmSm90(HopperTemplate[Gemm]):
-    """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, of bytes by columns.
+    """`out[b, m, n] = epilogue(sum over k of A[b, m, k] * B[b, k, n])`; B by rows or by columns, of 8 bits by columns.
 
     Parameters: `rows` and `columns` of the tile, `atoms` of 128 bytes in a step of the sum, `splits` (0: two warpgroups
     in turns; 2 and 4: CTAs of a cluster share the sum), `cluster` of CTAs that share B, `group` of rows of tiles,
-    `ahead` (1: what is fused with a tile comes into L2 a tile earlier), `share` (2: two CTAs an SM where they fit).
+    `ahead` (1: what is fused with a tile comes into L2 a tile earlier), `share` (2: two CTAs an SM where they fit);
+    of 8-bit floats also `partial`: atoms whose products the tensor cores add before their sum is added to another.
     """
 
     name = "cuda.gemm_sm90"
@@ -39,6 +40,10 @@ class GemmSm90(HopperTemplate[Gemm]):
     def match(self, func: PrimFunc) -> Gemm | Declined:
         """See `HopperTemplate`."""
         return match(func)
+
+    def unconfirmed(self, form: Gemm) -> str:
+        """See `HopperTemplate`."""
+        return "no GPU has run its products of 8-bit floats yet" if form.in_parts else ""
 
     def choices_of(self, form: Gemm, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
@@ -84,6 +89,7 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     constants = {
         "TILE_M": tile.rows, "TILE_N": tile.columns, "K_ATOMS": atoms, "STAGES": stages,
         "CONSUMERS": tile.consumers, "CLUSTER_M": tile.cluster, "SPLITS": tile.parts, "GROUP_M": tile.group,
+        "PARTIAL_STEPS": -(-tile.partial // atoms),
         "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch, "ATOM_K": gemm.atom,
         **(numbers or {}),
     }  # fmt: skip
@@ -94,7 +100,7 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     }  # fmt: skip
     lines = [f"constexpr int {name} = {value};\n" for name, value in constants.items()]
     lines += [f"constexpr bool {name} = {str(value).lower()};\n" for name, value in switches.items()]
-    sums, out = "int32" if gemm.of_bytes else "float32", str(gemm.out.dtype)
+    sums, out = gemm.sums, str(gemm.out.dtype)
     types = {"Sum": C_TYPES[sums], "Sums": pair_type(sums), "Out": C_TYPES[out], "Done": pair_type(out)}
     lines += [f"typedef {of} {name};\n" for name, of in types.items()]
     lines.append("using namespace hopper;\n")
@@ -109,13 +115,13 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
 def multiply(columns: int, dtypes: tuple[str, str], n_major: bool) -> str:
     """Return the text of one wgmma, its sums named one by one: `d[64, columns] (+)= a[64, s] * b[s, columns]`.
 
-    s, the elements of 32 bytes, is 16 of floats and 32 of bytes.
+    s is the elements of 32 bytes: 16 or 32.
     """
     count = columns // 2
     a, b = (_KINDS[dtype] for dtype in dtypes)
-    of_bytes = dtypes[0] in BYTES
-    shape, sums = (f"m64n{columns}k32", "s32") if of_bytes else (f"m64n{columns}k16", "f32")
-    rest = "p" if of_bytes else f"p, 1, 1, 0, {int(n_major)}"
+    of_bytes, is_short = dtypes[0] in BYTES, dtypes[0] in (*BYTES, FP8)
+    shape, sums = f"m64n{columns}k{32 if is_short else 16}", "s32" if of_bytes else "f32"
+    rest = "p" if of_bytes else "p, 1, 1" if is_short else f"p, 1, 1, 0, {int(n_major)}"
     registers = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"+{"r" if of_bytes else "f"}"(d[{i}])' for i in range(count))
     return (

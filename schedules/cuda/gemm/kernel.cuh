@@ -2,8 +2,8 @@
 // fp32, those of bytes int32.
 // One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
 // Its namespace has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M, SPLITS, PING_PONG,
-// MOVES_REGISTERS, GROUP_M, BY_TMA, AHEAD, SHARES), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR, ATOM_K, the types
-// Sum and Out),
+// MOVES_REGISTERS, GROUP_M, BY_TMA, AHEAD, SHARES, PARTIAL_STEPS), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR,
+// ATOM_K, the types Sum and Out),
 // Operands, `epilogue`, `bring_operands` and `multiply`, and what a row is (`rows.cuh`, `pixels.cuh`): ROW_TILES,
 // COPIED_ROWS, STORES_WHOLE_TILES, `row_at`, `copy_rows`, `store_rows` and `column_of`.
 
@@ -17,6 +17,10 @@ constexpr int STORERS = STORES_TOGETHER ? CONSUMERS * 128 : 128;  // threads tha
 constexpr int CHUNK_BYTES = WARPGROUP_ROWS * 64 * 128;  // 64 columns of a warpgroup's rows of C
 constexpr int COLUMN_BLOCKS = TILE_N / 8;
 constexpr int PARTIAL_BYTES = SPLITS > 1 ? TILE_M * TILE_N * 4 : 0;
+// The tensor cores add products of 8-bit floats with about 14 bits: after so many steps of the ring their sums are added
+// to those in registers. 0: they sum by themselves.
+constexpr bool IS_PARTIAL = PARTIAL_STEPS > 0;
+constexpr int STEPS_OF_PART = IS_PARTIAL ? PARTIAL_STEPS : 1;
 constexpr int TILES_M = (ROW_TILES + CLUSTER_M - 1) / CLUSTER_M;
 constexpr int TILES_N = (SIZE_N + TILE_N - 1) / TILE_N;
 constexpr int TILES = TILES_M * TILES_N * BATCH;
@@ -118,7 +122,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     if (SPLITS > 1 && CLUSTER_M == 1) cluster_wait();
   } else {
     if (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-    Sum acc[WARPGROUP_ROWS][TILE_N / 2];
+    Sum acc[WARPGROUP_ROWS][TILE_N / 2], part[WARPGROUP_ROWS][TILE_N / 2];
     stage = 0;
     phase = 0;
     const int thread = tid & 127;
@@ -131,12 +135,13 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
       phase = (k_tiles / STAGES) & 1;
       block_arrive(4, 256);
     }
-    if (SPLITS > 1 && k_tiles <= 0) {
+    auto clear = [&] {
 #pragma unroll
       for (int i = 0; i < WARPGROUP_ROWS; i++)
 #pragma unroll
         for (int j = 0; j < TILE_N / 2; j++) acc[i][j] = 0;
-    }
+    };
+    if (SPLITS > 1 && k_tiles <= 0) clear();
     const int store_barrier = STORES_TOGETHER ? 1 : 1 + warpgroup;
     const bool stores = STORES_TOGETHER ? tid == 0 : thread == 0;
     int chunk = 0;
@@ -158,8 +163,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
       bring_tile(t + (PING_PONG ? 2 : 1) * clusters);
       if (PING_PONG) block_sync(4 + warpgroup, 256);
       const uint32_t rows_at = PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 8192;
-#pragma unroll 1
-      for (int kt = 0; kt < k_tiles; kt++) {
+      auto multiply_step = [&](auto& sums, int adds) {
         barrier_wait(full + stage * 8, phase);
         mma_fence();
 #pragma unroll
@@ -171,18 +175,56 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
             for (int i = 0; i < WARPGROUP_ROWS; i++) {
               const uint64_t a =
                   operand(shared_a + stage * A_BYTES + atom * TILE_M * 128 + rows_at + i * 8192, 16, 1024);
-              multiply(acc[i], a + k * 2, b + k * (N_MAJOR ? 128 : 2), (kt | atom | k) != 0);
+              multiply(sums[i], a + k * 2, b + k * (N_MAJOR ? 128 : 2), (adds | atom | k) != 0);
             }
         }
         mma_commit();
-        if (kt) { mma_wait<1>(); release(stage == 0 ? STAGES - 1 : stage - 1); }
-        if (++stage == STAGES) { stage = 0; phase ^= 1; }
+      };
+      auto next_step = [&] { if (++stage == STAGES) { stage = 0; phase ^= 1; } };
+      auto release_last = [&] { release(stage == 0 ? STAGES - 1 : stage - 1); };
+      if constexpr (IS_PARTIAL) {
+        clear();
+        auto add_parts = [&] {
+          mma_wait<0>();
+          release_last();
+#pragma unroll
+          for (int i = 0; i < WARPGROUP_ROWS; i++) {
+            hold(part[i]);
+#pragma unroll
+            for (int j = 0; j < TILE_N / 2; j++) acc[i][j] += part[i][j];
+          }
+        };
+#pragma unroll 1
+        for (int whole = 0; whole < k_tiles / STEPS_OF_PART; whole++) {
+#pragma unroll
+          for (int step = 0; step < STEPS_OF_PART; step++) {
+            multiply_step(part, step);
+            if (step) { mma_wait<1>(); release_last(); }
+            next_step();
+          }
+          add_parts();
+        }
+#pragma unroll 1
+        for (int left = 0; left < k_tiles % STEPS_OF_PART; left++) {
+          multiply_step(part, 0);
+          next_step();
+          add_parts();
+        }
+      } else {
+#pragma unroll 1
+        for (int kt = 0; kt < k_tiles; kt++) {
+          multiply_step(acc, kt);
+          if (kt) { mma_wait<1>(); release_last(); }
+          next_step();
+        }
       }
       if (PING_PONG) block_arrive(4 + (warpgroup ^ 1), 256);
-      mma_wait<0>();
+      if (!IS_PARTIAL) {
+        mma_wait<0>();
 #pragma unroll
-      for (int i = 0; i < WARPGROUP_ROWS; i++) hold(acc[i]);
-      if (k_tiles > 0) release(stage == 0 ? STAGES - 1 : stage - 1);
+        for (int i = 0; i < WARPGROUP_ROWS; i++) hold(acc[i]);
+        if (k_tiles > 0) release_last();
+      }
       if (PING_PONG) { int ahead = stage + k_tiles; phase ^= (ahead / STAGES) & 1; stage = ahead % STAGES; }
       const int row_tile = tile.m * CLUSTER_M + rank_m;
       const int row0 = PING_PONG ? 0 : warpgroup * WARPGROUP_ROWS * 64;
@@ -278,8 +320,8 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
               const int at_n = n0 + (first_block + j + (lane & 3)) * 8;
 #pragma unroll
               for (int half = 0; half < 2; half++) {
-                const uint32_t low = pack_bytes(done[half], done[2 + half]);
-                const uint2 block = turned(low, pack_bytes(done[4 + half], done[6 + half]));
+                const uint32_t low = Bytes<Out>::of(done[half], done[2 + half]);
+                const uint2 block = turned(low, Bytes<Out>::of(done[4 + half], done[6 + half]));
                 const bool is_inside = m[half] < SIZE_M && at_n < SIZE_N;
                 if (is_inside) *(uint2*)(C + (tile.b * SIZE_M + m[half]) * SIZE_N + at_n) = block;
               }

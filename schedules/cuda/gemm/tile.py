@@ -20,6 +20,10 @@ _RESERVED_BYTES = 1024
 """Shared memory of a CTA that is the system's."""
 _HALF_BYTES = GPUS["sm_90"].shared_bytes_per_sm // 2 - _RESERVED_BYTES
 """Shared memory of each of two CTAs of an SM: this text is for no other architecture."""
+_PARTIAL = 1
+"""Atoms of 8-bit floats, 128 products each, that the tensor cores may add: more of them lose digits."""
+_ADDERS = 128
+"""Of fp32, in an SM."""
 _CLEARLY = 0.9
 """Of the others' cycles: three warpgroups and two CTAs an SM lost where the arithmetic had them a little faster."""
 
@@ -29,7 +33,8 @@ class Tile:
     """`rows` x `columns` of the result, `atoms` x 128 bytes of the operands' rows a step; B shared by `cluster` CTAs.
 
     `ahead`: the operands of the epilogue come into L2 while the tile before is computed. `share`: the CTAs that an SM
-    shall hold, so that one loads or stores while another multiplies, and the next kernel's come in early.
+    shall hold, so that one loads or stores while another multiplies, and the next kernel's come in early. `partial`:
+    atoms after which the tensor cores' sums are added to others in registers, 0 for never.
     """
 
     rows: int
@@ -40,15 +45,16 @@ class Tile:
     group: int
     ahead: int = 0
     share: int = 1
+    partial: int = 0
 
     @staticmethod
     def of(parameters: Parameters) -> Tile:
         """Return the tile with these parameters."""
-        return Tile(*(parameters[name] for name in _NAMES))
+        return Tile(**{name: parameters[name] for name in _NAMES}, partial=parameters.get("partial", 0))
 
     def parameters(self) -> Parameters:
         """Return the parameters by name."""
-        return {name: getattr(self, name) for name in _NAMES}
+        return {name: getattr(self, name) for name in _NAMES} | ({"partial": self.partial} if self.partial else {})
 
     @property
     def ping_pong(self) -> bool:
@@ -69,7 +75,7 @@ class Tile:
     def accumulators(self) -> int:
         """Registers of a thread that hold sums."""
         rows = self.rows // 64 if self.ping_pong else 1
-        return rows * self.columns // 2
+        return rows * self.columns // 2 * (2 if self.partial else 1)
 
     @property
     def moves_registers(self) -> bool:
@@ -146,7 +152,10 @@ class Tile:
         steps = ceil(ceil(gemm.k / gemm.atom) / self.parts)
         products = self.rows * self.columns * 64 / 2048  # as many cycles for twice as many bytes
         barriers = gpu.tile_step_cycles * (3 if self.rows > 128 else 1) / self.atoms
-        return steps * (max(products, loads) + barriers)
+        # One warpgroup adds what the tensor cores have summed while they wait; of two the other multiplies.
+        waits = self.partial > 0 and self.consumers == 1
+        added = self.rows * self.columns / _ADDERS / self.partial if waits else 0.0
+        return steps * (max(products, loads) + barriers + added)
 
     def _end(self, gemm: Gemm) -> float:
         """The cycles of what is done with a tile's sums; operands as large as the result take as long again."""
@@ -161,17 +170,21 @@ def refusal(tile: Tile) -> str:
 
 def choices(gemm: Gemm) -> Choices:
     """Return the space: every combination fits but those of `refusal`, and is right."""
+    # Sums in two parts take twice the registers, and a warpgroup in turns would have the tensor cores wait for it.
+    in_parts = gemm.in_parts
     columns = tuple(size for size in (64, 128, 192, 256) if size == 64 or gemm.n > size - 64)
+    splits = (COOPERATIVE, 2, 4) if in_parts else (PING_PONG, COOPERATIVE, 2, 4)
     steps = -(-gemm.k // gemm.atom)
     return {
-        "rows": (64, 128, 192) if gemm.m > 128 else (64, 128) if gemm.m > 64 else (64,),
-        "columns": columns,
+        "rows": (64, 128, 192)[: 2 if in_parts else 3] if gemm.m > 128 else (64, 128) if gemm.m > 64 else (64,),
+        "columns": columns[:3] if in_parts else columns,
         "atoms": (1, 2) if steps > 1 else (1,),
-        "splits": tuple(size for size in (PING_PONG, COOPERATIVE, 2, 4) if size <= max(1, steps // 2)),
+        "splits": tuple(size for size in splits if size <= max(1, steps // 2)),
         "cluster": (1, 2) if gemm.m > 64 else (1,),
         "group": (4, 8, 16),
         "ahead": (0, 1) if gemm.operands else (0,),
         "share": (1, 2),
+        **({"partial": tuple(atoms for atoms in (1, 2, 4) if atoms <= steps)} if in_parts else {}),
     }
 
 
@@ -179,7 +192,7 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     """Return the parameters that take the fewest cycles by arithmetic."""
     space = choices(gemm)
     tiles = [
-        Tile(rows, columns, atoms, splits, cluster, 8)
+        Tile(rows, columns, atoms, splits, cluster, 8, partial=_PARTIAL if gemm.in_parts else 0)
         for rows in space["rows"]
         for columns in space["columns"]
         for splits in space["splits"]
@@ -188,7 +201,7 @@ def default(gemm: Gemm, gpu: Gpu) -> Parameters:
     ]
     fitting = [tile for tile in tiles if _is_sensible(tile) and (not tile.ping_pong or tile.tiles(gemm) >= 2 * gpu.sms)]
     rare = [tile for tile in fitting if tile.rows > 128]
-    if 128 in space["columns"] and any(map(gemm.is_whole, gemm.operands)):
+    if not gemm.in_parts and 128 in space["columns"] and any(map(gemm.is_whole, gemm.operands)):
         rare.append(Tile(64, 128, 1, COOPERATIVE, 1, 8, share=2))
     # Of equals a cluster: it takes less from L2.
     best = min((tile for tile in fitting if tile.rows <= 128), key=lambda tile: (tile.cycles(gemm, gpu), -tile.cluster))
@@ -209,7 +222,9 @@ def _is_sensible(tile: Tile) -> bool:
         return False
     if tile.rows > 128:
         return (tile.columns, tile.splits, tile.cluster) == (128, COOPERATIVE, 1)
-    if tile.accumulators > 128 or (tile.cluster > 1 and (tile.columns < 192 or tile.splits != COOPERATIVE)):
+    if tile.accumulators > (192 if tile.partial else 128):
+        return False
+    if tile.cluster > 1 and (tile.columns < (128 if tile.partial else 192) or tile.splits != COOPERATIVE):
         return False
     if tile.ping_pong:
         return (tile.rows, tile.columns) in ((64, 256), (128, 64), (128, 128))

@@ -11,7 +11,8 @@ from service.frontend.onnx.values import Known, known_ints
 __all__ = ["DTYPES", "Converter", "Node", "Refused", "Value"]
 
 DTYPES = frozenset(
-    {"float16", "bfloat16", "float32", "float64", "bool"} | {f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)}
+    {"float8_e4m3fn", "float16", "bfloat16", "float32", "float64", "bool"}
+    | {f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)}
 )
 """The dtypes that a tensor may have in what we build."""
 

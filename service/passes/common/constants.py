@@ -14,10 +14,13 @@ __all__ = ["Array", "array_of", "constant", "is_tensor_constant", "numpy_dtype",
 
 Array = np.ndarray[Any, Any]
 
+_OTHERS = ("bfloat16", "float8_e4m3fn")
+"""Dtypes that numpy does not have, and ml_dtypes does."""
+
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype of a TVM dtype name, bfloat16 included."""
-    return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
+    """Return the numpy dtype of a TVM dtype name, bfloat16 and 8-bit floats included."""
+    return np.dtype(getattr(ml_dtypes, name)) if name in _OTHERS else np.dtype(name)
 
 
 def constant(array: Any, dtype: str | None = None) -> relax.Expr:
@@ -40,5 +43,5 @@ def array_of(expr: relax.Expr) -> Array:
     """Return the value of a tensor constant, not copied where numpy knows the dtype; not to be written to."""
     if not is_tensor_constant(expr):
         raise TypeError(f"{expr} is not a tensor constant")
-    array: Array = expr.value.numpy() if str(expr.ty.dtype) == "bfloat16" else np.from_dlpack(expr.value)
+    array: Array = expr.value.numpy() if str(expr.ty.dtype) in _OTHERS else np.from_dlpack(expr.value)
     return array

@@ -1,4 +1,4 @@
-"""Products of bytes with constant weights, which the tensor cores read by columns."""
+"""Products of bytes and of 8-bit floats with constant weights, which the tensor cores read by columns."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tvm import IRModule, relax
 from schedules.cuda.gemm.compute import by_columns, takes_bytes
 from service.passes.common.constants import array_of, constant
 from service.passes.common.rewrite import Scope, is_tensor_constant, rewrite_calls
-from service.passes.precision.dtypes import BYTES
+from service.passes.precision.dtypes import BYTES, FLOAT8
 
 __all__ = ["BytesByColumns"]
 
 
 @tvm.transform.module_pass(opt_level=0, name="BytesByColumns")
 class BytesByColumns:
-    """`C = A @ B` of bytes, summed in int32, with a constant `B[K, N]` reads it as `[N, K]`, turned here.
+    """`C = A @ B` of 8 bits, summed in int32 or fp32, with a constant `B[K, N]` reads it as `[N, K]`, turned here.
 
     wgmma turns 16-bit operands while it reads them, and no bytes.
     """
@@ -30,9 +30,11 @@ class BytesByColumns:
 
 def _turned(call: relax.Call, scope: Scope) -> relax.Expr | None:
     data, weight = call.args[0], scope.value(call.args[1])
-    if str(call.ty.dtype) != "int32" or not is_tensor_constant(weight) or weight.ty.ndim != 2:
+    dtypes = str(data.ty.dtype), str(weight.ty.dtype)
+    if not is_tensor_constant(weight) or weight.ty.ndim != 2 or data.ty.ndim < 2:
         return None
-    if str(data.ty.dtype) not in BYTES or str(weight.ty.dtype) not in BYTES or data.ty.ndim < 2:
+    of_bytes = str(call.ty.dtype) == "int32" and set(dtypes) <= set(BYTES)
+    if not of_bytes and (str(call.ty.dtype), *dtypes) != ("float32", FLOAT8, FLOAT8):
         return None
     array = array_of(weight)
     if not takes_bytes(*array.shape):

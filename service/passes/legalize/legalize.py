@@ -12,7 +12,7 @@ from service.errors import RelaxcError, UnsupportedModel
 from service.passes.common.rewrite import op_name
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
-from service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_FMA
+from service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
 
 __all__ = ["Legalize", "operators_left"]
 
@@ -31,12 +31,13 @@ class Legalize:
 
     Raises UnsupportedModel that names every operator that has no TIR for its dtypes, shapes or attributes;
     it is kept in `raised` too, since it does not come through tvm as it is. `by_fma`: the target has multiply-adds of
-    one rounding, by which bytes are quantized without a division.
+    one rounding, by which bytes are quantized without a division. `by_casts`: it converts 8-bit floats.
     """
 
-    def __init__(self, raised: list[RelaxcError], *, by_fma: bool = False) -> None:
+    def __init__(self, raised: list[RelaxcError], *, by_fma: bool = False, by_casts: bool = False) -> None:
         self.raised = raised
-        self.rules = INDEXING | NORMS | (QUANTIZED_BY_FMA if by_fma else QUANTIZED)
+        quantized = QUANTIZED_BY_FMA if by_fma else QUANTIZED_BY_CASTS if by_casts else QUANTIZED
+        self.rules = INDEXING | NORMS | quantized
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""

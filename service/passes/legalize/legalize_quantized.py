@@ -6,15 +6,19 @@ and torch specify, to the bit: `q = clip(nearbyint(x / scale) + zero)` and `x = 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 from tvm import relax, te, tirx
 
 from service.passes.common.constants import array_of, constant, is_tensor_constant
+from service.passes.legalize.legalize_float8 import float8_legalizers
+from service.passes.precision.dtypes import FLOAT8
 
-__all__ = ["QUANTIZED", "QUANTIZED_BY_FMA"]
+__all__ = ["QUANTIZED", "QUANTIZED_BY_CASTS", "QUANTIZED_BY_FMA"]
+
+_Rule = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
 _LEAST, _MOST = 1e-30, 1e30
 """Scales between which nothing overflows, or is subnormal, on the way to a quotient of a byte."""
@@ -135,6 +139,23 @@ def _at(parameter: te.Tensor, indices: Sequence[Any], axis: int) -> Any:
     return parameter(indices[axis])
 
 
-QUANTIZED = {"relax.quantize": _quantize, "relax.dequantize": _dequantize}
-QUANTIZED_BY_FMA = {"relax.quantize": _quantize_by_fma, "relax.dequantize": _dequantize_known}
+def _of_both(quantize: _Rule, dequantize: _Rule, *, by_casts: bool = False) -> dict[str, _Rule]:
+    """The rules for bytes, and those for 8-bit floats where a call has these."""
+    floats = float8_legalizers(by_casts=by_casts)
+
+    def either(name: str, of_bytes: _Rule) -> _Rule:
+        def legalized(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+            is_float = FLOAT8 in (str(call.attrs.out_dtype), str(call.args[0].ty.dtype))
+            return (floats[name] if is_float else of_bytes)(builder, call)
+
+        return legalized
+
+    rules = {"relax.quantize": quantize, "relax.dequantize": dequantize}
+    return {name: either(name, rule) for name, rule in rules.items()}
+
+
+QUANTIZED = _of_both(_quantize, _dequantize)
+QUANTIZED_BY_CASTS = _of_both(_quantize, _dequantize, by_casts=True)
+"""For devices that convert 8-bit floats themselves: since sm_89."""
+QUANTIZED_BY_FMA = _of_both(_quantize_by_fma, _dequantize_known)
 """For CPUs that multiply and add with one rounding."""

@@ -28,8 +28,8 @@ class CancelCasts:
     models in mixed precision, after WidenArithmetic, and not on a model whose casts are its own affair.
 
     With `stored`, the roundings stay where one kernel ends and others begin, as far as that is known before fusion:
-    where a value has several readers, before a norm, and where a product is added to or multiplied with a computed
-    value. What is between kernels is then half as large, and no less exact than the model says.
+    where a value has several readers, before a norm or a product, and where a product is added to or multiplied with a
+    computed value. What is between kernels is then half as large, and no less exact than the model says.
     """
 
     def __init__(self, *, stored: bool = False) -> None:
@@ -66,7 +66,10 @@ def _begins_a_kernel(made: relax.Expr, scope: Scope) -> bool:
     readers = scope.readers.of(scope.bound) if scope.bound is not None else []
     if len(readers) != 1 or readers[0] is None:
         return True
-    return op_name(readers[0].value) in _NORMS or (_is_product(made, scope) and _joins(readers[0], scope))
+    name = op_name(readers[0].value)
+    if name in _NORMS or name.removeprefix("relax.") in CONTRACTIONS:
+        return True
+    return _is_product(made, scope) and _joins(readers[0], scope)
 
 
 def _is_product(made: relax.Expr, scope: Scope) -> bool:

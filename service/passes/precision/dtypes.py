@@ -12,6 +12,7 @@ from service.passes.common.rewrite import op_name
 __all__ = [
     "BYTES",
     "CONTRACTIONS",
+    "FLOAT8",
     "LOW",
     "MOVES",
     "WIDENED",
@@ -22,6 +23,9 @@ __all__ = [
 ]
 
 LOW = ("float16", "bfloat16")
+
+FLOAT8 = "float8_e4m3fn"
+"""The 8-bit float that there are kernels for."""
 
 BYTES = ("int8", "uint8")
 """What quantized products multiply."""

@@ -179,7 +179,7 @@ def _dequantize(call: relax.Call, operands: list[Array]) -> Array:
     if data.ndim:
         along[int(call.attrs.axis)] = -1
     scale, zero = (x.reshape(()) if x.size == 1 else x.reshape(along) for x in (scale, zero))
-    steps = data.astype(np.int32) - zero.astype(np.int32)
+    steps = data if data.dtype == numpy_dtype("float8_e4m3fn") else data.astype(np.int32) - zero.astype(np.int32)
     result: Array = steps.astype(np.float32) * scale.astype(np.float32)
     return result.astype(numpy_dtype(str(call.ty.dtype)))
 

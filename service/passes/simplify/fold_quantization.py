@@ -10,7 +10,7 @@ from tvm import IRModule, relax
 
 from service.passes.common.constants import Array, constant
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, scalar_of
-from service.passes.precision.dtypes import BYTES
+from service.passes.precision.dtypes import BYTES, FLOAT8
 
 __all__ = ["FoldQuantization"]
 
@@ -36,7 +36,7 @@ class FoldQuantization:
 
 def _quantize(call: relax.Call, scope: Scope) -> relax.Expr | None:
     scale, data = scalar_of(scope, call.args[1]), call.args[0]
-    is_bytes = str(call.attrs.out_dtype) in BYTES and str(data.ty.dtype) == "float32"
+    is_bytes = str(call.attrs.out_dtype) in (*BYTES, FLOAT8) and str(data.ty.dtype) == "float32"
     if scale is None or scale == 1 or not 1e-30 < scale < 1e30 or not is_bytes:
         return None
     divided = None if scope.call(data, "relax.dequantize") is not None else _divided(data, scale, scope)

@@ -49,6 +49,11 @@ struct __half2 { __half x, y; };
 struct __nv_bfloat16 { uint16_t v; };
 struct __nv_bfloat162 { __nv_bfloat16 x, y; };
 static float __half2float(__half x) { return x.v; }
+static __half __ushort_as_half(unsigned short bits) {
+  __half x;
+  memcpy(&x, &bits, 2);
+  return x;
+}
 static __half __float2half_rn(float x) { return {(_Float16)x}; }
 static __half2 __floats2half2_rn(float x, float y) { return {__float2half_rn(x), __float2half_rn(y)}; }
 static float __bfloat162float(__nv_bfloat16 x) {
@@ -185,6 +190,7 @@ template <int N> DEV void hold(float (&)[N]) {}
 DEV uint64_t plain_operand(uint32_t address, uint32_t leading, uint32_t stride) {
   return (uint64_t)((address & 0x3FFFF) >> 4) | ((uint64_t)(leading >> 4) << 16) | ((uint64_t)(stride >> 4) << 32);
 }
+template <class T> DEV T narrow(float x);
 DEV float widen(__half x);
 DEV float widen(__nv_bfloat16 x);
 template <class In> DEV float element_of(uint64_t operand, int row, int k) {
@@ -244,6 +250,18 @@ template <class In> DEV float half_of(const uint32_t& pair, int which) {
   In value;
   memcpy(&value, (const char*)&pair + which * 2, 2);
   return widen(value);
+}
+template <class In> DEV uint32_t fused(uint32_t a, uint32_t b, uint32_t c) {
+  In both[2];
+  for (int i = 0; i < 2; i++) both[i] = narrow<In>(half_of<In>(a, i) * half_of<In>(b, i) + half_of<In>(c, i));
+  uint32_t d;
+  memcpy(&d, both, 4);
+  return d;
+}
+DEV uint32_t masked(uint32_t x, uint32_t mask, uint32_t base) { return (x & mask) | base; }
+DEV uint4 load_once(const void* from) {
+  if ((uintptr_t)from % 16) abort();
+  return *(const uint4*)from;
 }
 template <class In> struct Product {
   static DEV void add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {

@@ -12,6 +12,7 @@ from service.frontend.onnx import dims as onnx_dims
 from service.frontend.onnx.node import Node, Refused, dtype_of
 
 __all__ = [
+    "FLOAT8",
     "aligned",
     "cast",
     "full_precision",
@@ -21,7 +22,11 @@ __all__ = [
     "permuted",
     "reshaped",
     "scalar",
+    "through_float8",
 ]
+
+FLOAT8 = "float8_e4m3fn"
+"""The 8-bit float that there are kernels for; its zero points are 0."""
 
 
 def is_float(dtype: str) -> bool:
@@ -47,6 +52,16 @@ def scalar(value: float | int | bool, like: Any) -> Any:
 def cast(expression: Any, dtype: str) -> Any:
     """Return the expression in another dtype; itself when it has it already."""
     return expression if dtype_of(expression) == dtype else relax.op.astype(expression, dtype)
+
+
+def through_float8(node: Node, x: Any, dtype: str) -> Any:
+    """Return `x` cast to 8-bit floats, or from them: quantized by 1, as TVM's own casts lose what is small or large."""
+    one, zero = relax.const(1, "float32"), relax.const(0, "int32")
+    if dtype != FLOAT8:
+        return cast(node.emit(relax.op.dequantize(x, one, zero, -1, "float32")), dtype)
+    if not node.attr("saturate", 1):
+        raise Refused("8-bit floats that do not saturate")
+    return relax.op.quantize(node.emit(cast(x, "float32")), one, zero, -1, FLOAT8)
 
 
 def full_precision(node: Node, function: Callable[..., Any], *tensors: Any) -> Any:

@@ -9,7 +9,16 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from service.frontend.onnx.node import DTYPES, Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import aligned, cast, is_float, is_integer, is_low_precision, scalar
+from service.frontend.onnx.ops.common import (
+    FLOAT8,
+    aligned,
+    cast,
+    is_float,
+    is_integer,
+    is_low_precision,
+    scalar,
+    through_float8,
+)
 from service.frontend.onnx.ops.registry import op
 from service.frontend.onnx.values import Known
 
@@ -244,6 +253,8 @@ def _convert(node: Node, dtype: str) -> Any:
         # CastLike of a constant, as function bodies have it: still a constant to what comes after.
         return Known(node.inputs[0].array.astype(node.numpy_dtype(dtype)), dtype)
     x = node.tensor(0)
+    if FLOAT8 in (dtype, dtype_of(x)) and dtype != dtype_of(x):
+        return through_float8(node, x, dtype)
     if dtype == "bool" and dtype_of(x) != "bool":
         return relax.op.not_equal(x, scalar(0, x))
     return cast(x, dtype)

@@ -7,7 +7,7 @@ from typing import Any
 from tvm import relax, te, tirx
 
 from service.frontend.onnx.node import Node, Refused, dtype_of
-from service.frontend.onnx.ops.common import aligned, cast, permuted, reshaped, scalar
+from service.frontend.onnx.ops.common import FLOAT8, aligned, cast, permuted, reshaped, scalar
 from service.frontend.onnx.ops.conv import add_bias, convolution, shifted, spatial_padding
 from service.frontend.onnx.ops.registry import op
 from service.frontend.onnx.values import Known
@@ -43,6 +43,10 @@ def _parameters(node: Node, axis: int, dtype: str) -> tuple[Any, Any] | None:
     if node.attr("block_size", 0) and node.shape(1) not in ([], [1]):
         return None
     scale = node.emit(cast(node.tensor(1), "float32"))
+    if dtype == FLOAT8:
+        if node.has(2) and not (node.is_known(2) and not node.inputs[2].array.astype("float32").any()):
+            raise Refused("a zero point other than 0 of 8-bit floats")
+        return scale, relax.const(0, "int32")
     return scale, node.tensor(2) if node.has(2) else relax.const(0, dtype)
 
 
@@ -93,11 +97,15 @@ def _quantize(node: Node) -> Any:
         dtype = node.attr_dtype("output_dtype")
     if node.attr("precision", 0) not in (0, 1):
         raise Refused("a precision other than float32")
-    if dtype not in _RANGE:
+    if dtype not in (*_RANGE, FLOAT8):
         raise Refused(f"quantization to {dtype}")
+    if dtype == FLOAT8 and not node.attr("saturate", 1):
+        raise Refused("8-bit floats that do not saturate")
     x = node.emit(cast(node.tensor(0), "float32"))
     if (parameters := _parameters(node, axis, dtype)) is not None:
         return relax.op.quantize(x, *parameters, axis, dtype)
+    if dtype == FLOAT8:
+        raise Refused("blocks of 8-bit floats")
     zero = _spread(node, 2, axis) if node.has(2) else None
     scale = node.emit(cast(_spread(node, 1, axis), "float32"))
     return saturated(node, node.emit(relax.op.divide(*aligned(node, x, scale))), zero, dtype)
@@ -108,13 +116,15 @@ def _dequantize(node: Node) -> Any:
     """`(x - zero) · scale`."""
     _widen_codes(node)
     axis = _axis(node)
-    if node.dtype(0) not in (*_RANGE, "int32"):
+    if node.dtype(0) not in (*_RANGE, "int32", FLOAT8):
         raise Refused(f"dequantization of {node.dtype(0)}")
     dtype = node.attr_dtype("output_dtype") if node.attr("output_dtype", 0) else node.dtype(1)
     if (blocks := _in_blocks(node, axis)) is not None:
         return cast(blocks, dtype)
     if (parameters := _parameters(node, axis, node.dtype(0))) is not None:
         return cast(node.emit(relax.op.dequantize(node.tensor(0), *parameters, axis, "float32")), dtype)
+    if node.dtype(0) == FLOAT8:
+        raise Refused("blocks of 8-bit floats")
     x = node.emit(cast(node.tensor(0), "int32"))
     if node.has(2):
         x = node.emit(relax.op.subtract(*aligned(node, x, node.emit(cast(_spread(node, 2, axis), "int32")))))

@@ -20,6 +20,7 @@ const char* tag_of(const std::string& dtype) {
   static const std::map<std::string, const char*> tags{
       {"bool", "BOOL"}, {"int8", "I8"},     {"uint8", "U8"},    {"int16", "I16"},   {"uint16", "U16"},   {"int32", "I32"},   {"uint32", "U32"},
       {"int64", "I64"}, {"uint64", "U64"}, {"float16", "F16"}, {"bfloat16", "BF16"}, {"float32", "F32"}, {"float64", "F64"},
+      {"float8_e4m3fn", "F8_E4M3"},
   };
   return tags.at(dtype);
 }

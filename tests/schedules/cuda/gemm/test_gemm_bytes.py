@@ -35,7 +35,7 @@ def test_it_takes_products_with_what_is_fused(epilogue: str, left: str) -> None:
     func = prim_func(replace(of_epilogue(epilogue), left=left))
     found = match(func)
     assert not isinstance(found, Declined)
-    assert (found.m, found.n, found.k, found.n_major, found.of_bytes, found.atom) == (100, 72, 144, False, True, 128)
+    assert (found.m, found.n, found.k, found.n_major, found.sums, found.atom) == (100, 72, 144, False, "int32", 128)
     assert "int2 sums" in found.epilogue
     assert isinstance(RULE.apply(func, TARGET), Schedule)
 
