@@ -28,6 +28,14 @@ def docker(*words: object) -> str:
     return done.stdout.strip()
 
 
+def size_of(image: str, capsys: pytest.CaptureFixture[str]) -> int:
+    """The bytes of an image, which are printed as well."""
+    size = int(docker("image", "inspect", "--format={{.Size}}", image))
+    with capsys.disabled():
+        print(f"\n{image}: {size / 1e9:.3f} GB")
+    return size
+
+
 def docker_log(container: str) -> str:
     """What a container has printed, errors as well."""
     words = ["docker", "logs", container]

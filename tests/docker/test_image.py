@@ -12,7 +12,7 @@ import pytest
 from service.client import Client
 from tests import zoo
 from tests.docker.composed import Served, locked_down, served
-from tests.docker.conftest import docker
+from tests.docker.conftest import docker, size_of
 from tests.postgres import PostgresMissing, running_postgres
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -42,6 +42,10 @@ def client(server: Served) -> Iterator[Client]:
     server.start()
     with Client(server.url, key=made["secret"]) as client:
         yield client
+
+
+def test_it_has_at_most_1300_mb(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert size_of(image, capsys) <= 1.3e9
 
 
 def test_a_job_has_the_whole_sandbox(image: str) -> None:
