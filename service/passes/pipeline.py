@@ -242,7 +242,6 @@ def _stored_low(job: Job) -> list[Any]:
 
 
 def _layout(job: Job, cpu: Cpu) -> list[Any]:
-    low = _narrowed(job)
     return [
         ChannelsLast(cpu, job.planner),
         relax.transform.CanonicalizeBindings(),
@@ -250,7 +249,7 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         PointwiseFirst(),
         BlockChannels(job.report, cpu, job.planner),
         MergeParallelMatmuls(),
-        RecognizeAttention(cpu, job.planner, low=None if low is None else low.dtype),
+        RecognizeAttention(cpu, job.planner),
         OneRowProducts(),
         FoldConstants(),
         MergeEqualCalls(),

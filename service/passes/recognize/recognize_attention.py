@@ -38,8 +38,8 @@ _OPAQUE = 8
 class RecognizeAttention:
     """`softmax(q @ kᵀ * scale + mask) @ v → attention(q, k, v, mask)`, for batched products in float32.
 
-    - Operands that were widened from 16 bits are read in 16 bits, and a result that is rounded is stored so. With `low`
-      the others are rounded to that dtype where they are made. Scores, softmax and sums are in float32.
+    - Operands of 16 bits are widened where they are made, as each is read many times, and a result that is rounded is
+      stored in 16 bits. Scores, softmax and sums are in float32.
     - The scale may stand on either side of the product, or on both; masks are added, or choose between a score and a
       number (`where`); the softmax may have a guard, `where(isnan(p), 0, p)`, or be a `safe_softmax`.
     - How it is computed, `planner` says, which is asked for the operator; the call carries the plan.
@@ -51,8 +51,8 @@ class RecognizeAttention:
     Left alone: scores that anything else reads, heads of a symbolic size, fewer than four queries.
     """
 
-    def __init__(self, cpu: Cpu, planner: Planner | None = None, *, low: str | None = None) -> None:
-        self.cpu, self.planner, self.low = cpu, planner or planning.Defaults(cpu), low
+    def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
+        self.cpu, self.planner = cpu, planner or planning.Defaults(cpu)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
@@ -98,9 +98,9 @@ def _emit(to: RecognizeAttention, dtype: str, found: Found, scope: Scope) -> rel
     key = operand(scores.args[1], (*where, axes.d, axes.n), axes, (axes.n, axes.d), scope, scales=True)
     value = operand(product.args[1], (*axes.batch, axes.n, axes.e), axes, (axes.n, axes.e), scope)
     query, key = replace(query, scale=query.scale * key.scale * scale), replace(key, scale=1.0)
-    query = _narrowed(query, to.low, axes, (axes.m, axes.d), scope, scales=True)
-    key = _narrowed(key, to.low, axes, (axes.n, axes.d), scope)
-    value = _narrowed(value, to.low, axes, (axes.n, axes.e), scope)
+    query = _widened(query, axes, (axes.m, axes.d), scope, scales=True)
+    key = _widened(key, axes, (axes.n, axes.d), scope)
+    value = _widened(value, axes, (axes.n, axes.e), scope)
     operator = _operator(steps, (query, key, value), product, logits.masked, axes)
     plan = to.planner.plan(replace(operator, out=dtype))
     tensors = Tensors(axes)
@@ -135,17 +135,14 @@ def _unrounded(view: View, scope: Scope) -> View:
     return view if found is narrow else found
 
 
-def _narrowed(
-    view: View, low: str | None, axes: Axes, free: tuple[Any, Any], scope: Scope, *, scales: bool = False
-) -> View:
-    """The operand as what it was widened from, or rounded to `low` where it is made."""
+def _widened(view: View, axes: Axes, free: tuple[Any, Any], scope: Scope, *, scales: bool = False) -> View:
+    """The operand, widened where it is made if it was widened behind the movements of heads."""
     cast = scope.call(view.source, "relax.astype")
-    if cast is not None and is_low(cast.args[0]):
-        narrow = operand(cast.args[0], view.index, axes, free, scope, scales=scales)
-        return replace(narrow, scale=view.scale * narrow.scale)
-    if low is None or str(view.source.ty.dtype) != "float32":
+    if cast is None or not is_low(cast.args[0]):
         return view
-    return replace(view, source=scope.emit(relax.op.astype(view.source, low)))
+    narrow = operand(cast.args[0], view.index, axes, free, scope, scales=scales)
+    wide = scope.emit(relax.op.astype(narrow.source, "float32"))
+    return replace(narrow, source=wide, scale=view.scale * narrow.scale)
 
 
 def _seen_through(step: Step, axes: Axes, scope: Scope) -> Step:
