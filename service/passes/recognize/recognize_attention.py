@@ -38,8 +38,8 @@ _OPAQUE = 8
 class RecognizeAttention:
     """`softmax(q @ kᵀ * scale + mask) @ v → attention(q, k, v, mask)`, for batched products in float32.
 
-    - Operands of 16 bits are widened where they are made, as each is read many times, and a result that is rounded is
-      stored in 16 bits. Scores, softmax and sums are in float32.
+    - Operands of 16 bits are widened where they are made, as each is read many times, and a result is rounded behind
+      the kernel, which is in float32.
     - The scale may stand on either side of the product, or on both; masks are added, or choose between a score and a
       number (`where`); the softmax may have a guard, `where(isnan(p), 0, p)`, or be a `safe_softmax`.
     - How it is computed, `planner` says, which is asked for the operator; the call carries the plan.
@@ -101,8 +101,7 @@ def _emit(to: RecognizeAttention, dtype: str, found: Found, scope: Scope) -> rel
     query = _widened(query, axes, (axes.m, axes.d), scope, scales=True)
     key = _widened(key, axes, (axes.n, axes.d), scope)
     value = _widened(value, axes, (axes.n, axes.e), scope)
-    operator = _operator(steps, (query, key, value), product, logits.masked, axes)
-    plan = to.planner.plan(replace(operator, out=dtype))
+    plan = to.planner.plan(_operator(steps, (query, key, value), product, logits.masked, axes))
     tensors = Tensors(axes)
     spec = AttentionSpec(
         batch=tuple(axes.bounds[each] for each in axes.batch),
@@ -117,12 +116,12 @@ def _emit(to: RecognizeAttention, dtype: str, found: Found, scope: Scope) -> rel
         logit=_logit(to.cpu, steps, axes, tensors, scope) if steps else None,
         shape=tuple(found.outer.values()),
         place=lambda *at: place(found.result, dict(zip(found.outer, at, strict=True))),
-        dtype=dtype,
         plan=plan,
     )
     compute = partial(attention, spec=spec)
     attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
-    return scope.emit_te(compute, *tensors.found, name=planning.kernel_name(plan), attrs=attrs)
+    result = scope.emit_te(compute, *tensors.found, name=planning.kernel_name(plan), attrs=attrs)
+    return result if dtype == "float32" else relax.op.astype(result, dtype)
 
 
 def _unrounded(view: View, scope: Scope) -> View:
