@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from service.errors import InvalidOption, InvalidShape
+from service.errors import InvalidOption, InvalidShape, UnsupportedModel
 
 __all__ = ["Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
 
@@ -91,7 +91,7 @@ class Signature:
     def __post_init__(self) -> None:
         for tensor in (*self.inputs, *self.outputs):
             if tensor.dtype not in _DTYPES:
-                raise InvalidOption(f"tensor {tensor.name!r} has dtype {tensor.dtype!r}, which only weights may have")
+                raise UnsupportedModel(f"tensor {tensor.name!r} has dtype {tensor.dtype}, which only weights may have")
         for kind, names in (("input", [t.name for t in self.inputs]), ("output", [t.name for t in self.outputs])):
             repeated = sorted({name for name in names if names.count(name) > 1})
             if repeated:

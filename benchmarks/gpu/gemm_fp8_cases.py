@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.fused import prim_func_of
 
-__all__ = ["EPILOGUES", "FP8", "TIMED", "UNCONFIRMED", "Fp8Case", "awkward", "prim_func"]
+__all__ = ["EPILOGUES", "FP8", "TIMED", "Fp8Case", "awkward", "prim_func"]
 
 FP8 = "float8_e4m3fn"
 EPILOGUES = ("none", "scale", "columns", "rows", "columns_gelu", "columns_residual", "quantize")
@@ -60,8 +60,7 @@ _SMALL = tuple(
     )
     for splits, atoms, partial in ((1, 1, 1), (1, 2, 2), (2, 2, 2), (4, 2, 2), (4, 1, 1))
 )
-UNCONFIRMED = tuple(replace(case, timed=True) for case in (*_PLAIN, *_POINTS, *_SMALL, *_FUSED))
-TIMED: tuple[Fp8Case, ...] = ()
+TIMED = tuple(replace(case, timed=True) for case in (*_PLAIN, *_POINTS, *_SMALL, *_FUSED))
 
 _NAMES = ("rows", "columns", "atoms", "splits", "cluster", "group", "ahead", "share", "partial")
 _SPACES = tuple(

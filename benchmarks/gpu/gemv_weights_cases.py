@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.gpu.fused import prim_func_of
 
-__all__ = ["EPILOGUES", "TIMED", "UNCONFIRMED", "WeightsCase", "awkward", "prim_func"]
+__all__ = ["EPILOGUES", "TIMED", "WeightsCase", "awkward", "prim_func"]
 
 EPILOGUES = ("none", "bias", "bias_silu", "residual")
 
@@ -68,8 +68,7 @@ _POINTS = tuple(
     )
     for tile in _TILES
 )  # fmt: skip
-UNCONFIRMED = tuple(replace(case, timed=True) for case in (*_FIRST, *_ROWS, *_KINDS, *_POINTS))
-TIMED: tuple[WeightsCase, ...] = ()
+TIMED = tuple(replace(case, timed=True) for case in (*_FIRST, *_ROWS, *_KINDS, *_POINTS))
 
 _SPACES = tuple(itertools.product((1, 2, 4), (4, 8, 16), (1, 2, 4, 8), (2, 4, 8)))
 

@@ -273,11 +273,12 @@ def _cpu_simplify(job: Job, cpu: Cpu) -> list[Any]:
 def _cuda_simplify(job: Job, arch: str) -> list[Any]:
     """Quantized products, while their weights are still quantized, where there is a template for them."""
     in_16_bits = job.precision in (Precision.FP16, Precision.BF16) or bool(job.low_dtypes)
-    blocks = [RecognizeBlockWeights(streams)] if job.opt_level >= 2 and in_16_bits and trusting() else []
+    blocks = [RecognizeBlockWeights(streams)] if job.opt_level >= 2 and in_16_bits else []
     twice = [*blocks, *_simplify(), EvaluateConstants(), *_simplify()]
     if arch != _HOPPER:
         return twice
     recognized = RecognizeIntegerProducts(takes=takes_bytes), RecognizeIntegerConvolutions(takes_bytes)
+    # Its kernels are right on a GPU; no whole model has run there yet
     floats = [RecognizeFloat8Products(takes_bytes)] if trusting() else []
     return [KeepBytes(moves=False), *recognized, *floats, *twice, FoldQuantization()]
 

@@ -41,10 +41,6 @@ class GemmSm90(HopperTemplate[Gemm]):
         """See `HopperTemplate`."""
         return match(func)
 
-    def unconfirmed(self, form: Gemm) -> str:
-        """See `HopperTemplate`."""
-        return "no GPU has run its products of 8-bit floats yet" if form.in_parts else ""
-
     def choices_of(self, form: Gemm, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
         return choices(form)

@@ -58,21 +58,18 @@ class MatmulBlocks(AmpereTemplate[_Product]):
         """See `HopperTemplate`."""
         return _match(func)
 
-    def unconfirmed(self, form: _Product) -> str:
-        """See `HopperTemplate`."""
-        return "no GPU has run it yet"
-
     def choices_of(self, form: _Product, gpu: Gpu) -> Choices:
         """See `HopperTemplate`; a point that loads more than registers hold is refused."""
         return {"tiles": _TILES, "warps": _WARPS, "splits": _splits(gpu), "ahead": _AHEAD}
 
     def default_of(self, form: _Product, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: CTAs for every SM first, then as many steps at a time as a warp has."""
-        tiles, warps, ahead = 4, 8, 2
-        splits = next((s for s in _splits(gpu) if s * _ctas(form, tiles) >= 1.5 * gpu.sms), _splits(gpu)[-1])
-        while tiles > 1 and splits * _ctas(form, tiles) < gpu.sms:
-            tiles, ahead = tiles // 2, min(4, ahead * 2)
-        return {"tiles": tiles, "warps": warps, "splits": splits, "ahead": ahead}
+        """See `HopperTemplate`: wide tiles where there are enough, else the depth in parts, as docs/benchmarks.md has it."""
+        ctas, splits = _ctas(form, 4), _splits(gpu)
+        if ctas >= 0.75 * gpu.sms:
+            return {"tiles": 4, "warps": 8, "splits": 1 if ctas >= gpu.sms else min(2, splits[-1]), "ahead": 2}
+        if ctas >= 0.25 * gpu.sms and splits[-1] > 1:
+            return {"tiles": 2, "warps": 8, "splits": 2, "ahead": 4}
+        return {"tiles": 1, "warps": 16, "splits": 1, "ahead": 4}
 
     def kernel_of(self, form: _Product, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""

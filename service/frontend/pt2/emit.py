@@ -13,9 +13,10 @@ from tvm.tirx import IntImm
 from service.errors import UnsupportedModel
 from service.frontend.pt2.symbols import Symbols
 
-__all__ = ["HALF", "Emitter", "is_prim"]
+__all__ = ["FLOAT8", "HALF", "Emitter", "is_prim"]
 
 HALF = ("float16", "bfloat16")
+FLOAT8 = "float8_e4m3fn"
 """Types that are stored in 16 bits; reductions and transcendental functions of them are computed in float32."""
 
 is_prim = is_prim_expr
@@ -101,7 +102,16 @@ class Emitter:
             return x
         if dtype == "bool":
             return self(relax.op.not_equal(x, self.const(0, self.dtype(x))))
+        if FLOAT8 in (dtype, self.dtype(x)):
+            return self._through_float8(x, dtype)
         return self(relax.op.astype(x, dtype))
+
+    def _through_float8(self, x: Any, dtype: str) -> Any:
+        """A cast to or from 8-bit floats: quantized by 1, as TVM's own casts lose what is small or large. It saturates, as torch's."""
+        one, zero = self.const(1, "float32"), self.const(0, "int32")
+        if dtype != FLOAT8:
+            return self.cast(self(relax.op.dequantize(x, one, zero, -1, "float32")), dtype)
+        return self(relax.op.quantize(self.cast(x, "float32"), one, zero, -1, FLOAT8))
 
     def wide(self, x: Any) -> Any:
         """Return a float16 or bfloat16 tensor as float32, others as they are."""

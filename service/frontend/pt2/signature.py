@@ -24,6 +24,7 @@ _DTYPES = {
     "UINT64": "uint64",
     "HALF": "float16",
     "BFLOAT16": "bfloat16",
+    "FLOAT8E4M3FN": "float8_e4m3fn",
     "FLOAT": "float32",
     "DOUBLE": "float64",
 }

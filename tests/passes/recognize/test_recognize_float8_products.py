@@ -11,6 +11,7 @@ from tvm.relax import op
 from service.passes.common.constants import constant
 from service.passes.layout.bytes_by_columns import BytesByColumns
 from service.passes.recognize.recognize_float8_products import RecognizeFloat8Products
+from service.passes.simplify.fold_scale import FoldScale
 from tests.passes.graphs import assert_unchanged, graph, ops
 
 FP8 = "float8_e4m3fn"
@@ -47,3 +48,8 @@ def test_what_stays() -> None:
     assert_unchanged(graph(lambda x: product(x, right=scales, axis=0), x=(FP8, (8, 32))), PASS)
     assert_unchanged(graph(product, x=(FP8, (8, 32))), RecognizeFloat8Products(lambda depth, columns: False))
     assert_unchanged(graph(product, x=("int8", (8, 32))), PASS)
+
+
+def test_scales_stay_out_of_weights_of_8_bits() -> None:
+    found = PASS(graph(product, x=(FP8, (8, 32))))
+    assert_unchanged(found, FoldScale())

@@ -1,0 +1,65 @@
+"""torch's 8-bit floats: casts to the bit, and scaled products against torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from service.errors import UnsupportedModel
+from service.frontend.pt2 import frontend
+from tests.frontend.pt2.support import arrays_of, compiled, export
+
+F8 = torch.float8_e4m3fn
+
+
+class Cast(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(F8).to(torch.float32)
+
+
+class Scaled(nn.Module):
+    """A product with a scale a tensor, or a row of x and a column of the weights."""
+
+    def __init__(self, *, rows: bool, out: torch.dtype = torch.bfloat16) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(0)
+        weight, self.rows, self.out = torch.randn(48, 64, generator=draw), rows, out
+        scale = (weight.abs().amax(1, keepdim=True) if rows else weight.abs().max()) / 448
+        self.register_buffer("weight", (weight / scale).to(F8))
+        self.register_buffer("scale", scale.t().contiguous() if rows else scale)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        scale = (x.abs().amax(1, keepdim=True) if self.rows else x.abs().max()) / 448
+        low = (x / scale).to(F8)
+        return torch._scaled_mm(low, self.weight.t(), scale_a=scale, scale_b=self.scale, out_dtype=self.out)
+
+
+def both(tmp_path: Path, module: nn.Module, x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """What we compute, and what torch does."""
+    path = export(tmp_path / "m.pt2", module, x)
+    model = frontend.load(path, shapes={})
+    (got,) = compiled(model)(arrays_of(x))
+    return got, module(x).to(torch.float32).numpy()
+
+
+def test_casts_are_torchs_to_the_bit(tmp_path: Path) -> None:
+    x = torch.randn(4096, generator=torch.Generator().manual_seed(1)) * 10.0 ** torch.linspace(-4, 2.5, 4096)
+    x[:8] = torch.tensor([448.0, 464.0, 464.1, -1e9, torch.inf, torch.nan, -0.0, 2.0**-10])
+    np.testing.assert_array_equal(*both(tmp_path, Cast(), x))
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_scaled_products(tmp_path: Path, rows: bool) -> None:
+    x = torch.randn(16, 64, generator=torch.Generator().manual_seed(2))
+    got, want = both(tmp_path, Scaled(rows=rows), x)
+    np.testing.assert_allclose(got.astype(np.float32), want, rtol=1e-2, atol=1e-2 * np.abs(want).max())
+
+
+def test_a_model_s_result_in_8_bits_is_refused(tmp_path: Path) -> None:
+    path = export(tmp_path / "m.pt2", Scaled(rows=False, out=F8), torch.randn(16, 64))
+    with pytest.raises(UnsupportedModel, match="only weights may have"):
+        frontend.load(path, shapes={})
