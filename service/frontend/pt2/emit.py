@@ -107,7 +107,7 @@ class Emitter:
         return self(relax.op.astype(x, dtype))
 
     def _through_float8(self, x: Any, dtype: str) -> Any:
-        """A cast to or from 8-bit floats: quantized by 1, as TVM's own casts lose what is small or large. It saturates, as torch's."""
+        """A cast to or from 8-bit floats, which saturates: TVM's own casts lose small and large ones."""
         one, zero = self.const(1, "float32"), self.const(0, "int32")
         if dtype != FLOAT8:
             return self.cast(self(relax.op.dequantize(x, one, zero, -1, "float32")), dtype)
