@@ -7,7 +7,7 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.error import InternalError
-from tvm.s_tir import SBlockRealize
+from tvm.s_tir import SBlock, SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
 from schedules.cuda.common.own_memory import reads_of_others
@@ -15,7 +15,9 @@ from schedules.cuda.common.races import race
 from schedules.cuda.common.shared_memory import shared_bytes
 from schedules.hardware import gpu_of
 from schedules.ir import analysis
+from schedules.ir.dtypes import dtype_bits
 from schedules.ir.single import without_single_reductions
+from schedules.ir.tir import collect
 from schedules.ir.types import Node, PrimFunc, Stmt, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
@@ -52,7 +54,7 @@ class Dlight:
         made = sch.mod["main"]
         if not all(_launches(part) for part in _parts(made)):
             return Declined("it would leave loops to the CPU, which cannot read the device's memory")
-        reason = race(made) or _strays(made) or _too_much(made, target)
+        reason = race(made) or _strays(made) or _fragments_of_bytes(made) or _too_much(made, target)
         return Declined(reason) if reason else Schedule(made)
 
     def choices(self, func: PrimFunc, target: Target) -> Choices | Declined:
@@ -63,6 +65,15 @@ class Dlight:
 def _strays(func: PrimFunc) -> str:
     name = reads_of_others(func)
     return f"its threads would read what others have in registers: {name}" if name else ""
+
+
+def _fragments_of_bytes(func: PrimFunc) -> str:
+    """TVM 0.27's InferFragment stops at them: a check of its own fails while the library is built."""
+    buffers = [buffer for block in collect(func.body, SBlock) for buffer in block.alloc_buffers]
+    low = [
+        buffer for buffer in buffers if str(buffer.scope()).startswith("wmma") and dtype_bits(str(buffer.dtype)) == 8
+    ]
+    return f"TVM cannot lower tensor-core fragments of {low[0].dtype}" if low else ""
 
 
 def _too_much(func: PrimFunc, target: Target) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from tvm import relax
 from tvm.relax import op
 
-from benchmarks.gpu import plain_cases
+from benchmarks.gpu import gemm_bytes_cases, plain_cases
 from benchmarks.gpu.fused import prim_func_of
+from benchmarks.gpu.gemm_bytes_cases import BytesCase
 from benchmarks.gpu.gemm_cases import Case, prim_func
 from benchmarks.gpu.plain_cases import PlainCase
 from schedules.cuda import RULES
@@ -84,3 +85,13 @@ def test_a_schedule_that_takes_more_shared_memory_than_there_is_is_declined():
     declined = results["cuda.gemv"]
     assert isinstance(declined, Declined) and "bytes of shared memory, and a CTA has" in declined.reason
     assert any(isinstance(result, Schedule) for result in results.values())
+
+
+def test_fragments_of_bytes_are_declined():
+    """gpu.Matmul has int8 fragments for sm_80, at which TVM's InferFragment stops when the library is built."""
+    case, target = BytesCase(227, 264, 304, left="int8", out="int32"), to_tvm(resolve("cuda-sm80"))
+    func = gemm_bytes_cases.prim_func(case)
+    results = {rule.name: rule.apply(func, target) for rule in RULES if isinstance(rule, Dlight)}
+    declined = results["cuda.matmul"]
+    assert isinstance(declined, Declined) and "fragments of int8" in declined.reason
+    assert isinstance(results["cuda.general_reduction"], Schedule) or isinstance(results["cuda.fallback"], Schedule)
