@@ -48,7 +48,8 @@ class RecognizeAttention:
     - Masks with a row for each query are transposed, with room for a whole vector behind the last: once for all
       layers, as equal calls are merged.
 
-    Left alone: scores that anything else reads, heads of a symbolic size, fewer than four queries.
+    Left alone: scores that anything else reads, heads of a symbolic size, fewer than four queries, keys of a symbolic
+    number that is no size of the result.
     """
 
     def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
@@ -90,6 +91,8 @@ def _emit(to: RecognizeAttention, dtype: str, found: Found, scope: Scope) -> rel
     heads_known = tir.as_int(depth) is not None and _is_batched_product(scores)
     if not heads_known or not tir.same_var(m, axes.m) or not tir.same_var(n, axes.n):
         return None
+    if not _sizes_are_the_results(axes, found):
+        return None
     axes = axes.with_depth(depth)
     steps, scale = [_seen_through(step, axes, scope) for step in logits.steps], 1.0
     while steps and steps[0].scale is not None:
@@ -122,6 +125,13 @@ def _emit(to: RecognizeAttention, dtype: str, found: Found, scope: Scope) -> rel
     attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
     result = scope.emit_te(compute, *tensors.found, name=planning.kernel_name(plan), attrs=attrs)
     return result if dtype == "float32" else relax.op.astype(result, dtype)
+
+
+def _sizes_are_the_results(axes: Axes, found: Found) -> bool:
+    """Whether each symbol in a size is in the result's shape: `emit_te` passes no others."""
+    symbols = [var for extent in found.outer.values() for var in tir.variables(tir.size(extent))]
+    used = [var for extent in axes.bounds.values() for var in tir.variables(tir.size(extent))]
+    return all(any(var.same_as(symbol) for symbol in symbols) for var in used)
 
 
 def _unrounded(view: View, scope: Scope) -> View:

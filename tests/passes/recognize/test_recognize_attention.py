@@ -195,6 +195,22 @@ def test_symbolic_batch_and_lengths() -> None:
         becomes(module, ["permute_dims", "nn.pad", "attention"], *arrays)
 
 
+@pytest.mark.parametrize("queries", [9, "m"])
+def test_keys_of_a_number_that_the_result_does_not_have_are_left_alone(queries: int | str) -> None:
+    """As in cross attention. Their number was a variable in the PrimFunc that nothing passed to it."""
+
+    def net(q: relax.Expr, k: relax.Expr, v: relax.Expr) -> relax.Expr:
+        return merge(attended(R.matmul(split(q), split(k, axes=(0, 2, 3, 1))), split(v)))
+
+    columns = HEADS * SIZE
+    shapes = {"q": (2, queries, columns), "k": (2, "n", columns), "v": (2, "n", columns)}
+    module = recognized(graph(net, **shapes))
+    assert not any(name.startswith("attention") for name in operators(module))
+    arrays = [random(2, length, columns, seed=length) for length in (9, 7, 7)]
+    (got,) = compute(module, *arrays)
+    assert got.shape == arrays[0].shape
+
+
 class Asked:
     """A planner that remembers what it was asked, and plans one block of queries a task."""
 
