@@ -18,7 +18,7 @@ ROOT = Path(__file__).parent.parent
 # below service/, `schedules`, or a part of a package that has a floor of its own; such parts on one floor are one room.
 FLOORS = (
     ("errors", "processor", "cgroups"),
-    ("config", "environment", "signature", "tvm_libraries"),
+    ("config", "signature", "tvm_libraries"),
     ("request", "dump", "plugin_files", "rounding"),
     ("machine", "schedules", "process"),
     ("records",),

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.cli.arrays import read_npz
-from service.environment import environment_variable
 from service.errors import InputName, InvalidOption
+from service.process.environment import environment_variable
 
 if TYPE_CHECKING:
     from service.runtime import Session

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.dump import Dump, no_dump
-from service.environment import environment_variable
 from service.lowering.cuda_binary import with_cubin
 from service.lowering.target import to_tvm
 from service.lowering.tools import link, linker_of, nvcc
+from service.process.environment import environment_variable
 from service.request import TargetSpec
 
 if TYPE_CHECKING:
