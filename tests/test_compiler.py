@@ -195,7 +195,7 @@ def test_a_quantized_model_may_be_off_by_what_its_reference_moves(tmp_path, move
     signature = frontend.inspect(path, request.model.format).signature
 
     class Session:
-        manifest = SimpleNamespace(weights=SimpleNamespace(tensors=()))
+        manifest = SimpleNamespace(weights=SimpleNamespace(tensors=()), passes={})
         __call__ = staticmethod(other)
 
     if passes:
@@ -218,7 +218,7 @@ def test_a_model_in_16_bits_may_be_off_by_what_rounding_its_weights_moves(tmp_pa
     signature = frontend.inspect(path, request.model.format).signature
 
     class Session:
-        manifest = SimpleNamespace(weights=SimpleNamespace(tensors=()))
+        manifest = SimpleNamespace(weights=SimpleNamespace(tensors=()), passes={})
         __call__ = staticmethod(frontend.moved_reference(path, request.model.format, Move.WEIGHTS, seed=99, by=by))
 
     if passes:

@@ -145,9 +145,19 @@ def _blocking(layout: Layout, rows: int, cpu: Cpu) -> dict[str, int]:
         return {**whole, "tiles": divisors(layout.rows // rows, _MOST_TILES)[-1]}
     part = _part(layout, cpu) if layout.dot == 1 else None
     if 2 * panel_bytes > cpu.l2_bytes // 8 and part is not None:
-        return {**whole, "tiles": 1, "depth": part, "panels": _panels_in_task(layout, cpu)}
-    fitting = max(1, (cpu.l2_bytes * 3 // 4 - 2 * panel_bytes) // (rows * row_bytes))
+        stays = layout.rows * row_bytes <= cpu.l2_bytes * 3 // 4
+        return {**whole, "tiles": 1, "depth": part, "panels": 1 if stays else _panels_in_task(layout, cpu)}
+    fitting = (cpu.l2_bytes * 3 // 4 - 2 * panel_bytes) // (rows * row_bytes)
+    if fitting < 1:
+        return {**whole, "tiles": _tiles_from_l3(layout, rows, cpu)}
     return {**whole, "tiles": divisors(layout.rows // rows, min(fitting, _MOST_TILES))[-1]}
+
+
+def _tiles_from_l3(layout: Layout, rows: int, cpu: Cpu) -> int:
+    """About as many tiles as three quarters of a core's part of L3 hold: a panel is read anew for each task of them."""
+    wanted = max(1, cpu.l3_bytes * 3 // 4 // cpu.cores // (rows * layout.row_bytes))
+    every = divisors(layout.rows // rows, _MOST_TILES)
+    return min(every, key=lambda tiles: max(tiles / wanted, wanted / tiles))
 
 
 def _part(layout: Layout, cpu: Cpu) -> int | None:

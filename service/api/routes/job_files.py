@@ -44,7 +44,6 @@ def _in_ranges(description: str, content: dict[str, Any]) -> dict[int | str, dic
 
 _REPORT = _in_ranges("The report.", {"application/json": {"schema": {"type": "object"}}})
 _CURVE = _in_ranges("The best time over the trials.", {"image/svg+xml": {"schema": {"type": "string"}}})
-_FORMER = _in_ranges("The same.", {"image/png": {"schema": {"type": "string", "format": "binary"}}})
 
 
 @router.get("/{id}/logs", response_class=PlainTextResponse, responses=_LOG, summary="A job's log")
@@ -89,7 +88,7 @@ def curve(id: JobId, request: Request, owner: Reader) -> Response:
     return _file(request, owner, id, "curve.svg", "image/svg+xml")
 
 
-@router.get("/{id}/report/curve.png", response_class=FileResponse, responses=_FORMER, summary="An older job's curve")
+@router.get("/{id}/report/curve.png", response_class=FileResponse, include_in_schema=False)
 def former_curve(id: JobId, request: Request, owner: Reader) -> Response:
     """Return the picture of a tuning that relaxc of before 2026-11-23 ran."""
     return _file(request, owner, id, "curve.png", "image/png")
