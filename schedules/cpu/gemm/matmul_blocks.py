@@ -95,9 +95,9 @@ class MatmulBlocks(Planned[BlockMatmul]):
         """See `Planned`."""
         blocks = [realize.block for realize in block_realizes(func)]
         names = [block.name_hint for block in blocks]
-        if any(names.count(name) != 1 for name in (SUMS, PARTIAL, BLOCK)):
+        if any(names.count(name) != 1 for name in (PARTIAL, BLOCK)) or names.count(SUMS) > 1:
             return Declined("it has no single block of each stage")
-        ours = {names.index(name) for name in (SUMS, PARTIAL, BLOCK)}
+        ours = {at for at, name in enumerate(names) if name in (SUMS, PARTIAL, BLOCK)}
         others = [block for at, block in enumerate(blocks) if at not in ours]
         if not others or not all(analysis.is_injective(block) for block in others):
             return Declined("what is before or behind it is not elementwise")

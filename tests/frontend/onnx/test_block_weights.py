@@ -65,6 +65,13 @@ def test_a_depth_of_no_whole_blocks_is_computed_in_floats(tmp_path: Path) -> Non
     assert RULE not in agree(path, inputs)
 
 
+def test_bytes_near_their_zero_point_keep_their_digits_under_activations_of_one_sign(tmp_path: Path) -> None:
+    """As behind a ReLU, with a weight far from the others in each block: it was off by 6e-4."""
+    codes = np.random.default_rng(0).integers(124, 133, (40, 4, 128)).astype("uint8")
+    path, inputs = n_bits(tmp_path, 1, 512, 40, 128, 8, False, weights={"b": codes})
+    assert RULE in agree(path, {"x": inputs["x"] + np.float32(10)})
+
+
 def test_the_accuracy_level_is_ignored_by_the_reference_too(tmp_path: Path) -> None:
     """ONNX Runtime would quantize the activations to bytes."""
     path, inputs = n_bits(tmp_path, 1, 512, 64, 32, 4, False, accuracy_level=4)
