@@ -271,8 +271,7 @@ def verify(
     options = request.options
     session = load()
     model = request.model
-    passes = session.manifest.passes
-    rounding = Rounding.from_dict(passes["rounding"]) if "rounding" in passes else None
+    rounding = Rounding.of(session.manifest.passes)
     build = partial(frontend.reference, model.path, model.format, threads=1, shapes=dict(options.shapes))
     reference = build(rounding=rounding)
     unrounded = build() if rounding is not None else None

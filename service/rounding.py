@@ -73,11 +73,14 @@ class Rounding:
         rows = (RoundedWeight(**{**row, "shape": tuple(row["shape"])}) for row in data["weights"])
         return Rounding(int(data["bits"]), tuple(rows), int(data["kept"]))
 
+    @staticmethod
+    def of(passes: Mapping[str, Any]) -> Rounding | None:
+        """Return the rounding that a manifest's `passes` tell of; None where nothing was to be rounded."""
+        return Rounding.from_dict(passes["rounding"]) if "rounding" in passes else None
+
     def apply(self, array: Array) -> Array | None:
         """Return a matrix of the file as it was rounded; None for one that was not."""
-        if array.ndim != 2 or array.dtype != "float32" or array.size < LEAST_ELEMENTS:
-            return None
-        axis = self.axes.get(digest(array))
+        axis = self.axes.get(digest(array)) if _may_be_rounded(array) else None
         return None if axis is None else rounded(array, self.bits, axis)
 
 
@@ -93,8 +96,12 @@ def digest(array: Array) -> str:
 def digests(arrays: Iterable[Array]) -> Iterator[str]:
     """Return the digests of those arrays that may be rounded."""
     for array in arrays:
-        if array.ndim == 2 and array.dtype == "float32" and array.size >= LEAST_ELEMENTS:
+        if _may_be_rounded(array):
             yield digest(array)
+
+
+def _may_be_rounded(array: Array) -> bool:
+    return array.ndim == 2 and array.dtype == "float32" and array.size >= LEAST_ELEMENTS
 
 
 def block_of(depth: int) -> int | None:

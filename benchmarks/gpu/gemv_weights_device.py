@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.gpu.gemm_bytes_device import result
+
 __all__ = ["inputs", "peers", "reference", "result", "tolerance", "work"]
 
 _TOLERANCE = {"float16": 6e-4, "bfloat16": 5e-3, "float32": 2e-5}
@@ -15,11 +17,6 @@ _TILE, _LANES, _BYTES = 16, 32, 16
 def tolerance(case: dict[str, Any]) -> float:
     """Return the largest error relative to the reference, in norm."""
     return _TOLERANCE[case["out"]]
-
-
-def result(case: dict[str, Any]) -> tuple[tuple[int, ...], str]:
-    """Return the shape and the dtype of the result."""
-    return (case["m"], case["n"]), case["out"]
 
 
 def work(case: dict[str, Any]) -> tuple[float, float]:

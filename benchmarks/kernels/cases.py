@@ -73,35 +73,25 @@ def _gemm(family: str, m: int, k: int, n: int) -> Case:
 
 def _gemms_of_bytes() -> list[Case]:
     """`x @ w` of uint8 and int8, summed in int32."""
-
-    def case(m: int, k: int, n: int) -> Case:
-        return Case(
-            "gemm_int8",
-            f"{m}x{k}x{n}",
-            ((m, k),),
-            ((k, n),),
-            lambda x, w: _op().matmul(x, w, out_dtype="int32"),
-            lambda x, w: (x.double() @ w.double()).int(),
-            2 * m * k * n,
-            operands=("uint8", "int8"),
-        )
-
-    return [case(*size) for size in ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (1024, 1024, 1024))]
+    return _gemms_of("gemm_int8", ("uint8", "int8"), "int32", lambda x, w: (x.double() @ w.double()).int())
 
 
 def _gemms_of_bfloat16() -> list[Case]:
     """`x @ w` of bfloat16, summed in fp32."""
+    return _gemms_of("gemm_bf16", ("bfloat16", "bfloat16"), "float32", lambda x, w: x @ w)
 
+
+def _gemms_of(family: str, operands: tuple[str, str], sums: str, torch: Callable[..., Any]) -> list[Case]:
     def case(m: int, k: int, n: int) -> Case:
         return Case(
-            "gemm_bf16",
+            family,
             f"{m}x{k}x{n}",
             ((m, k),),
             ((k, n),),
-            lambda x, w: _op().matmul(x, w, out_dtype="float32"),
-            lambda x, w: x @ w,
+            lambda x, w: _op().matmul(x, w, out_dtype=sums),
+            torch,
             2 * m * k * n,
-            operands=("bfloat16", "bfloat16"),
+            operands=operands,
         )
 
     return [case(*size) for size in ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (1024, 1024, 1024))]

@@ -7,17 +7,16 @@ from typing import Any
 import tvm_ffi
 from tvm import tirx
 from tvm.error import InternalError
-from tvm.s_tir import SBlock, SBlockRealize
+from tvm.s_tir import SBlockRealize
 from tvm.s_tir import Schedule as TvmSchedule
 
 from schedules.cuda.common.own_memory import reads_of_others
 from schedules.cuda.common.races import race
-from schedules.cuda.common.shared_memory import shared_bytes
+from schedules.cuda.common.shared_memory import allocated, shared_bytes
 from schedules.hardware import gpu_of
 from schedules.ir import analysis
 from schedules.ir.dtypes import dtype_bits
 from schedules.ir.single import without_single_reductions
-from schedules.ir.tir import collect
 from schedules.ir.types import Node, PrimFunc, Stmt, Target
 from schedules.template import Choices, Declined, Parameters, Schedule, check
 
@@ -69,11 +68,9 @@ def _strays(func: PrimFunc) -> str:
 
 def _fragments_of_bytes(func: PrimFunc) -> str:
     """TVM 0.27's InferFragment stops at them: a check of its own fails while the library is built."""
-    buffers = [buffer for block in collect(func.body, SBlock) for buffer in block.alloc_buffers]
-    low = [
-        buffer for buffer in buffers if str(buffer.scope()).startswith("wmma") and dtype_bits(str(buffer.dtype)) == 8
-    ]
-    return f"TVM cannot lower tensor-core fragments of {low[0].dtype}" if low else ""
+    fragments = [buffer for buffer in allocated(func) if str(buffer.scope()).startswith("wmma")]
+    low = [str(buffer.dtype) for buffer in fragments if dtype_bits(str(buffer.dtype)) == 8]
+    return f"TVM cannot lower tensor-core fragments of {low[0]}" if low else ""
 
 
 def _too_much(func: PrimFunc, target: Target) -> str:

@@ -22,6 +22,7 @@ __all__ = [
     "nests",
     "readers",
     "reduces",
+    "static_parameters",
     "writes_at_axes",
 ]
 
@@ -49,6 +50,13 @@ class Nest:
     def _loops(self, sch: TirSchedule, name: str, kind: int) -> list[LoopRV]:
         pairs = zip(sch.get_loops(name), self.block.iter_vars, strict=True)
         return [loop for loop, iv in pairs if iv.iter_type == kind]
+
+
+def static_parameters(func: PrimFunc) -> list[Buffer] | None:
+    """Return the parameters of `func` if all are buffers of known sizes, else None."""
+    parameters = [param for param in func.params if tirx.is_buffer_var(param)]
+    known = all(tir.as_int(dim) is not None for param in parameters for dim in param.shape)
+    return parameters if known and len(parameters) == len(func.params) else None
 
 
 def nests(func: PrimFunc) -> list[Nest | None]:

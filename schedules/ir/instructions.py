@@ -23,16 +23,17 @@ def instruction_of(func: PrimFunc) -> str | None:
 
     The longest, where there are several: kernels that multiply with one shape have edges in a smaller one.
     """
-    names = [name for call in collect(func.body, Call) for name in _named(call)]
-    texts = [name for text in collect(func.body, StringImm) for name in _PTX.findall(str(text.value))]
-    return max(names + texts, key=lambda name: (len(name), name), default=None)
+    names = [name for node in collect(func.body, (Call, StringImm)) for name in _named(node)]
+    return max(names, key=lambda name: (len(name), name), default=None)
 
 
-def _named(call: Call) -> list[str]:
-    name = str(getattr(call.op, "name", ""))
+def _named(node: Call | StringImm) -> list[str]:
+    if isinstance(node, StringImm):
+        return _PTX.findall(str(node.value))
+    name = str(getattr(node.op, "name", ""))
     if name in _TIR_MMA:
         return [name.removeprefix("tirx.")]
     if name in _INTRINSICS:
-        intrinsic = str(llvm_get_intrinsic_name(int(call.args[0])))
+        intrinsic = str(llvm_get_intrinsic_name(int(node.args[0])))
         return [intrinsic] if _LLVM.match(intrinsic) else []
     return []

@@ -95,8 +95,7 @@ def _reference(session: Session, against: Against, model: Path | None) -> Refere
     if made_from not in (frontend.digest(model, format).digest, frontend.former_digest(model, format)):
         raise InvalidOption(f"the artifact was not compiled from {model}: their digests differ", option="model")
     shapes = CompileOptions.from_dict({"shapes": session.manifest.options["shapes"]}).shapes
-    passes = session.manifest.passes
-    rounding = Rounding.from_dict(passes["rounding"]) if "rounding" in passes else None
+    rounding = Rounding.of(session.manifest.passes)
     return frontend.reference(
         model, format, threads=session.threads, shapes=dict(shapes), fastest=True, rounding=rounding
     )

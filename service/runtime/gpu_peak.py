@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from service.runtime.peak import Level, Peak
+from service.runtime.peak import Level, Peak, levels_of
 
 __all__ = ["GpuPeak"]
 
@@ -39,9 +39,7 @@ class GpuPeak:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> GpuPeak:
         """Return the peak that `to_dict` described. KeyError, TypeError or ValueError for what is none."""
-        levels = tuple(Level(**level) for level in data["levels"])
-        found = GpuPeak(data["machine"], data["gflops"], dict(data["by_dtype"]), levels, data["source"])
-        rates = (*found.by_dtype.values(), *(rate for one in levels for rate in (one.read_gbps, one.copy_gbps)))
-        if not levels or min(found.gflops, *rates) <= 0:
+        found = GpuPeak(data["machine"], data["gflops"], dict(data["by_dtype"]), levels_of(data), data["source"])
+        if min(found.gflops, *found.by_dtype.values()) <= 0:
             raise ValueError("a peak is positive")
         return found

@@ -22,7 +22,7 @@ from service.config import settings
 from service.runtime import probes
 from service.runtime.threads import default_threads, use_threads
 
-__all__ = ["Level", "Peak", "Progress", "measure", "peak", "vectors"]
+__all__ = ["Level", "Peak", "Progress", "levels_of", "measure", "peak", "vectors"]
 
 _VERSION = 4
 """Rises when the probes change: what an older one measured is measured again."""
@@ -93,12 +93,20 @@ class Peak:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Peak:
         """Return the peak that `to_dict` described. KeyError, TypeError or ValueError for what is none."""
-        levels = tuple(Level(**level) for level in data["levels"])
+        levels = levels_of(data)
         products = {str(name): float(rate) for name, rate in data["products"].items()}
         found = Peak(data["machine"], data["threads"], data["gflops"], levels, data["alone"], products)
-        if not levels or min(found.gflops, *(rate for one in levels for rate in (one.read_gbps, one.copy_gbps))) <= 0:
+        if found.gflops <= 0:
             raise ValueError("a peak is positive")
         return found
+
+
+def levels_of(data: Mapping[str, Any]) -> tuple[Level, ...]:
+    """Return the `levels` of a peak as JSON values. KeyError, TypeError or ValueError for what are none."""
+    levels = tuple(Level(**level) for level in data["levels"])
+    if not levels or min(rate for one in levels for rate in (one.read_gbps, one.copy_gbps)) <= 0:
+        raise ValueError("a peak is positive")
+    return levels
 
 
 def peak(threads: int | None = None, *, again: bool = False, progress: Progress = _unheard) -> Peak:

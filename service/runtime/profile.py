@@ -106,12 +106,12 @@ def profile(
     `machine_peak` None measures this CPU's, or takes it from the cache; a GPU's is in the manifest. Raise what a call
     does.
     """
-    clock: Clock = HostClock(session)
-    top: Peak | GpuPeak | None = machine_peak
+    clock: Clock
+    top: Peak | GpuPeak | None
     if session.manifest.target.kind == "cuda":
         clock, top = DeviceClock(session), _sheet(session)
-    elif machine_peak is None:
-        top = peak(session.threads)
+    else:
+        clock, top = HostClock(session), machine_peak or peak(session.threads)
     end = time.perf_counter() + warmup_s
     clock.run(inputs)
     while time.perf_counter() < end:

@@ -1,4 +1,4 @@
-"""How much shared memory a scheduled PrimFunc takes."""
+"""What a scheduled PrimFunc allocates, and how much of it is shared memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from schedules.ir import tir
 from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Buffer, PrimFunc
 
-__all__ = ["shared_bytes"]
+__all__ = ["allocated", "shared_bytes"]
 
 _COMPACT = [
     s_tir.transform.CanonicalizeLoop(),
@@ -30,14 +30,15 @@ def shared_bytes(func: PrimFunc) -> int:
 
     Raise what TVM raises where it cannot lower it.
     """
-    if not any(_is_shared(buffer) for buffer in _buffers(func)):
+    if not any(_is_shared(buffer) for buffer in allocated(func)):
         return 0
     module = tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
     lowered = tvm.ir.transform.Sequential(_COMPACT)(module)["main"]
-    return sum(_bytes(buffer) for buffer in _buffers(lowered) if _is_shared(buffer))
+    return sum(_bytes(buffer) for buffer in allocated(lowered) if _is_shared(buffer))
 
 
-def _buffers(func: PrimFunc) -> list[Buffer]:
+def allocated(func: PrimFunc) -> list[Buffer]:
+    """Return the buffers that its blocks allocate."""
     return [buffer for block in tir.collect(func.body, SBlock) for buffer in block.alloc_buffers]
 
 

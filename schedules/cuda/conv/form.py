@@ -13,6 +13,7 @@ from schedules.cuda.common.expression import BYTES, LOW, Unsupported
 from schedules.cuda.conv.compute import Windows
 from schedules.cuda.gemm.form import Gemm
 from schedules.ir import tir
+from schedules.ir.analysis import static_parameters
 from schedules.ir.blocks import block_realizes
 from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Buffer, PrimFunc, SBlock
@@ -84,8 +85,8 @@ def box_of(sizes: tuple[int, int, int], steps: tuple[int, int], rows: int) -> tu
 
 def reduction_with_windows(func: PrimFunc) -> tuple[SBlock, Windows] | Declined:
     """Return the one reduction of `func`, annotated with windows, and these; sizes are known."""
-    parameters = [param for param in func.params if tirx.is_buffer_var(param)]
-    if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
+    parameters = static_parameters(func)
+    if parameters is None:
         return Declined("its sizes are symbolic")
     blocks = [realize.block for realize in block_realizes(func) if realize.block.init is not None]
     windows = Windows.of(blocks[0]) if len(blocks) == 1 else None

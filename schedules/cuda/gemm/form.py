@@ -16,6 +16,7 @@ from schedules.cuda.common.epilogue import Axes, epilogue_of
 from schedules.cuda.common.expression import BYTES, FP8, LOW, Unsupported
 from schedules.cuda.gemm.compute import takes_bytes
 from schedules.ir import contraction, tir
+from schedules.ir.analysis import static_parameters
 from schedules.ir.contraction import Contraction
 from schedules.ir.dtypes import dtype_bytes
 from schedules.ir.types import Buffer, Expr, PrimFunc, Var
@@ -79,8 +80,8 @@ class Gemm:
 
 def match(func: PrimFunc, *, ragged: bool = False) -> Gemm | Declined:
     """Return the product in `func`, or why it is none that the tensor cores take; `ragged`: of floats, of any sizes."""
-    parameters = [param for param in func.params if tirx.is_buffer_var(param)]
-    if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
+    parameters = static_parameters(func)
+    if parameters is None:
         return Declined("its sizes are symbolic")
     found = contraction.find(func)
     if isinstance(found, Declined):
@@ -126,9 +127,13 @@ def _operand(value: Expr, kinds: Sequence[str], dtype: str) -> TensorLoad | None
 
 
 def _is_row_major(load: TensorLoad, c: Contraction, axes: Sequence[Var]) -> bool:
-    """Whether the load's position in its buffer is that of `axes`, row-major, and it has no other element."""
-    extents = [c.extents[axis] for axis in axes]
+    """Whether `lies_by` holds, and the buffer has no other element."""
+    whole = int(tir.product(list(load.source.shape))) == int(tir.product([c.extents[axis] for axis in axes]))
+    return whole and lies_by(load, c, axes)
+
+
+def lies_by(load: TensorLoad, c: Contraction, axes: Sequence[Var]) -> bool:
+    """Return whether the load's position in its buffer is that of `axes`, row-major."""
     at = tir.flatten(list(load.indices), list(load.source.shape))
-    wanted = tir.flatten(list(axes), extents)
-    whole = int(tir.product(list(load.source.shape))) == int(tir.product(extents))
-    return whole and tir.as_int(tir.simplify(at - wanted, {axis: c.extents[axis] for axis in axes})) == 0
+    wanted = tir.flatten(list(axes), [c.extents[axis] for axis in axes])
+    return tir.as_int(tir.simplify(at - wanted, {axis: c.extents[axis] for axis in axes})) == 0

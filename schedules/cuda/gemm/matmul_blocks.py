@@ -17,8 +17,10 @@ from schedules.cuda.common.expression import C_TYPES, LOW, Unsupported
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import AmpereTemplate
 from schedules.cuda.gemm.blocks_compute import LANES, MOST_ROWS, TILE, Blocks
+from schedules.cuda.gemm.form import lies_by
 from schedules.hardware import Gpu
 from schedules.ir import contraction, tir
+from schedules.ir.analysis import static_parameters
 from schedules.ir.contraction import Contraction
 from schedules.ir.types import Buffer, PrimFunc
 from schedules.template import Choices, Declined, Parameters
@@ -94,8 +96,8 @@ def _ctas(form: _Product, tiles: int) -> int:
 
 
 def _match(func: PrimFunc) -> _Product | Declined:
-    parameters = [param for param in func.params if tirx.is_buffer_var(param)]
-    if len(parameters) != len(func.params) or any(tir.as_int(dim) is None for p in parameters for dim in p.shape):
+    parameters = static_parameters(func)
+    if parameters is None:
         return Declined("its sizes are symbolic")
     found = contraction.find(func)
     if isinstance(found, Declined):
@@ -114,7 +116,7 @@ def _match(func: PrimFunc) -> _Product | Declined:
         return Declined(f"it has more than {MOST_ROWS} rows")
     if not all(any(buffer.same_as(param) for param in parameters) for buffer in (a.source, *parts)):
         return Declined("an operand is computed in the same PrimFunc")
-    if not _is_row_major(a, found):
+    if not lies_by(a, found, (*found.m, *found.k)):
         return Declined("its rows do not lie one after the other")
     if max(rows * blocks.depth, rows * blocks.columns, prod(blocks.shapes[0])) >= _MOST_ELEMENTS:
         return Declined("an operand has 2^31 elements or more")
@@ -152,13 +154,6 @@ def _weights(found: Contraction) -> tuple[Blocks, tuple[Buffer, ...]] | Declined
 def _blocks(depth: int, count: int) -> list[int]:
     """The sizes that so many blocks of a depth, and of what fills its last step, may have."""
     return [size for size in range(32, depth + 64, 32) if -(-depth // size) <= count <= -(-(depth + 32) // size)]
-
-
-def _is_row_major(load: TensorLoad, c: Contraction) -> bool:
-    axes = (*c.m, *c.k)
-    at = tir.flatten(list(load.indices), list(load.source.shape))
-    wanted = tir.flatten(list(axes), [c.extents[axis] for axis in axes])
-    return tir.as_int(tir.simplify(at - wanted, c.extents)) == 0
 
 
 def _splits(gpu: Gpu) -> tuple[int, ...]:

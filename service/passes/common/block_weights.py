@@ -12,15 +12,16 @@ a target without a template for it computes W. What packs the codes for a templa
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from tvm import relax, te
+from tvm import IRModule, relax, te
 
 from service.passes.common.constants import Array, array_of, constant, is_tensor_constant
-from service.passes.common.rewrite import Scope
+from service.passes.common.rewrite import Scope, rewrite_calls
 
-__all__ = ["BlockWeights", "block_weights", "emit_block_weights"]
+__all__ = ["BlockWeights", "block_weights", "dequantize_blocks", "emit_block_weights"]
 
 _NAME = "dequantize_blocks"
 
@@ -48,7 +49,7 @@ class BlockWeights:
         """Steps of the depth that share a scale."""
         return self.depth // int(self.scales.shape[1])
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """Bits of a code: 4 where all fit."""
         return 4 if self.codes.max(initial=0) < 16 and self.zeros.max(initial=0) < 16 else 8
@@ -103,3 +104,13 @@ def block_weights(expr: relax.Expr, scope: Scope) -> BlockWeights | None:
     if len(parts) != 3 or not all(is_tensor_constant(part) for part in parts):
         return None
     return BlockWeights(*(array_of(part) for part in parts))
+
+
+def dequantize_blocks(module: IRModule) -> IRModule:
+    """Return the module with float32 constants for the weights that still are codes."""
+    return rewrite_calls(module, {"call_tir": _dequantized})
+
+
+def _dequantized(call: relax.Call, scope: Scope) -> relax.Expr | None:
+    weights = block_weights(call, scope)
+    return None if weights is None else constant(weights.dequantized())

@@ -14,7 +14,7 @@ from schedules.cpu import planning
 from schedules.hardware import Cpu
 from schedules.operators import BlockMatmul
 from schedules.plan import Planner
-from service.passes.common.block_weights import BlockWeights, block_weights
+from service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
 from service.passes.common.constants import constant
 from service.passes.common.epilogue import epilogue_of
 from service.passes.common.rewrite import Scope, rewrite_calls, static_shape
@@ -39,8 +39,7 @@ class PackBlockWeights:
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with packed codes; the same object if it has none."""
-        module = rewrite_calls(module, {"matmul": partial(_packed, self.cpu, self.planner)})
-        return rewrite_calls(module, {"call_tir": _dequantized})
+        return dequantize_blocks(rewrite_calls(module, {"matmul": partial(_packed, self.cpu, self.planner)}))
 
 
 def takes(cpu: Cpu, rows: int, weights: BlockWeights) -> bool:
@@ -72,8 +71,3 @@ def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax
     plan = planner.plan(op)
     parts = planning.pack_blocks(plan, weights.codes, weights.scales, weights.own_zeros)
     return scope.emit_te(planning.computation(plan), data, *map(constant, parts), name="block_matmul", attrs={})
-
-
-def _dequantized(call: relax.Call, scope: Scope) -> relax.Expr | None:
-    weights = block_weights(call, scope)
-    return None if weights is None else constant(weights.dequantized())

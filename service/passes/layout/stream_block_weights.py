@@ -9,7 +9,7 @@ import tvm
 from tvm import IRModule, relax
 
 from schedules.cuda.gemm.blocks_compute import MOST_ROWS, Blocks, product
-from service.passes.common.block_weights import BlockWeights, block_weights
+from service.passes.common.block_weights import BlockWeights, block_weights, dequantize_blocks
 from service.passes.common.constants import Array, constant, numpy_dtype
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
 from service.passes.precision.dtypes import LOW, is_low, is_widening
@@ -30,8 +30,7 @@ class StreamBlockWeights:
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with packed codes; the same object if it has none."""
-        module = rewrite_calls(module, {"matmul": _streamed})
-        return rewrite_calls(module, {"call_tir": _dequantized})
+        return dequantize_blocks(rewrite_calls(module, {"matmul": _streamed}))
 
 
 def takes(rows: int, weights: BlockWeights) -> bool:
@@ -86,8 +85,3 @@ def _narrowed(scales: Array, dtype: str) -> Array:
         if (low.astype(np.float32) == scales).all():
             return low
     return scales
-
-
-def _dequantized(call: relax.Call, scope: Scope) -> relax.Expr | None:
-    weights = block_weights(call, scope)
-    return None if weights is None else constant(weights.dequantized())
