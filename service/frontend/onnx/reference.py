@@ -18,6 +18,8 @@ __all__ = ["moved_reference", "reference"]
 
 _ACCURACY = "accuracy_level"
 
+_UNVERIFIED = "--no-verify compiles it without a comparison."
+
 _MOST_BYTES = 1 << 31
 """Of a message of protobuf."""
 
@@ -125,7 +127,10 @@ def _runtime(session: Any) -> Reference:
     names = [output.name for output in session.get_outputs()]
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        try:
+            return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        except _errors() as error:
+            raise ModelMalformed(f"ONNX Runtime stops in the model: {one_line(error)}", remedy=_UNVERIFIED) from error
 
     return run
 
@@ -164,7 +169,8 @@ def _evaluator(model: Any, cause: Exception) -> Reference:
     try:
         evaluator = onnx.reference.ReferenceEvaluator(model)
     except (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        raise ModelMalformed(f"ONNX Runtime refuses the model: {one_line(cause)}") from error
+        refused = f"ONNX Runtime refuses the model: {one_line(cause)}"
+        raise ModelMalformed(refused, remedy=_UNVERIFIED) from error
     names = list(evaluator.output_names)
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from service.errors import InputName, UnsupportedModel
+from service.errors import InputName, ModelMalformed, UnsupportedModel
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
 from service.frontend.pt2.program import Document, Program, deserialize, parse
@@ -138,6 +138,10 @@ class _TorchReference:
         try:
             with torch.no_grad(), quiet():
                 results = self._run(inputs)
+        except (RuntimeError, IndexError) as error:
+            first = str(error).partition("\n")[0][:300]
+            remedy = "--no-verify compiles it without a comparison."
+            raise ModelMalformed(f"torch stops in the program: {first}", remedy=remedy) from error
         finally:
             torch.set_num_threads(before)
         leaves = zip(self.interface.outputs, results, strict=True)
