@@ -12,7 +12,7 @@ from math import ceil
 from schedules.cuda.attention.form import Attention, match
 from schedules.cuda.attention.logit import Logit
 from schedules.cuda.attention.strides import Heads
-from schedules.cuda.attention.text import NO_LOGIT, constants, entry, multiply, tensor_map
+from schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.hardware import Gpu
@@ -78,6 +78,8 @@ class DecodingSm90(HopperTemplate[Attention]):
         found = match(func)
         if isinstance(found, Declined):
             return found
+        if found.rounded or found.finish:
+            return Declined("it rounds weights or results")
         found = packed(found)
         if found.queries > _ROWS or found.keys < _LEAST_KEYS:
             return Declined(f"it is not of up to {_ROWS} queries and at least {_LEAST_KEYS} keys")
@@ -133,7 +135,7 @@ def _kernel(attention: Attention, tile: _Tile, gpu: Gpu) -> TextKernel:
             tensor_map(at, at.k, at.keys, shared, tile.block),
             tensor_map(at, at.v, at.keys, shared, tile.block),
         ],
-        pointers=(at.out.buffer, *at.logit.operands),
+        pointers=(at.out.buffer, *at.operands),
         grid=at.batch * at.heads * tile.splits,
         cluster=tile.splits,
         threads=_THREADS,
@@ -152,8 +154,7 @@ def _source(attention: Attention, tile: _Tile, gpu: Gpu) -> str:
     }  # fmt: skip
     switches = {"CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text)}
     lines = [constants(at, numbers, switches)]
-    lines.append("using namespace hopper;\n")
-    parts = [*lines, at.logit.text or NO_LOGIT, *multiply(tile.block, at.head, at.dtype)]
+    parts = [*lines, functions(at), *multiply(tile.block, at.head, at.dtype)]
     parts += [text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "decoding.cuh")]
     instructions = text_of("schedules.cuda.common", "hopper.cuh")
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'decoding')}"

@@ -9,7 +9,7 @@ from math import inf
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.expression import Pair, Unsupported, Writer, operands_text
+from schedules.cuda.common.expression import Pair, Unsupported, Writer
 from schedules.ir import tir
 from schedules.ir.types import Buffer, Expr, SBlock, Var
 
@@ -18,7 +18,7 @@ __all__ = ["Logit", "logit_of"]
 
 @dataclass(frozen=True)
 class Logit:
-    """`score * scale`, for keys up to `query + causal` only; or `text`, with the struct Operands and `logit`.
+    """`score * scale`, for keys up to `query + causal` only; or `text`, the function `logit`.
 
     Where there is text, the scale is in it.
     """
@@ -50,8 +50,7 @@ def logit_of(block: SBlock, scores: Buffer) -> Logit:
     )
     signature = "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands)"
     function = writer.function(signature, value)
-    text = operands_text(writer.operands) + function
-    return Logit(causal=causal, text=text, operands=tuple(writer.operands))
+    return Logit(causal=causal, text=function, operands=tuple(writer.operands))
 
 
 def _causal(value: Expr, m: Var, n: Var) -> tuple[Expr, int | None]:

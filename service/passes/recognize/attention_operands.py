@@ -54,10 +54,7 @@ class Tensors:
 
     def element(self, view: View, *free: Any) -> Callable[..., Any]:
         """Return the operand as a function of (tensors, indices of the batch, values of `free`)."""
-        known = next((i for i, other in enumerate(self.found) if other.same_as(view.source)), None)
-        at = len(self.found) if known is None else known
-        if known is None:
-            self.found.append(view.source)
+        at = self._at(view.source)
 
         def load(tensors: Sequence[Any], batch: Sequence[Any], *places: Any) -> Any:
             values = dict(zip((*self.axes.batch, *free), (*batch, *places), strict=True))
@@ -66,6 +63,17 @@ class Tensors:
             return value if view.scale == 1.0 else value * tirx.const(view.scale, "float32")
 
         return load
+
+    def number(self, expr: relax.Expr) -> Callable[[Sequence[Any]], Any]:
+        """Return the element of a tensor of one as a function of the tensors."""
+        at = self._at(expr)
+        return lambda tensors: tensors[at](*[0] * len(tensors[at].shape))
+
+    def _at(self, expr: relax.Expr) -> int:
+        known = next((i for i, other in enumerate(self.found) if other.same_as(expr)), None)
+        if known is None:
+            self.found.append(expr)
+        return len(self.found) - 1 if known is None else known
 
 
 def keeps_columns(result: View, outer: dict[Any, Any], width: Any) -> bool:
