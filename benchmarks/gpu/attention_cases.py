@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-__all__ = ["DECODING", "QUANTIZED", "TIMED", "UNCONFIRMED", "AttentionCase", "awkward", "prim_func"]
+__all__ = ["DECODING", "PAGED", "QUANTIZED", "TIMED", "UNCONFIRMED", "AttentionCase", "awkward", "prim_func"]
 
 LAYOUTS = ("bshd", "bhsd", "merged", "flat")
+PAGES = 97
+"""Those of a cache."""
 _ROUNDINGS = ("scored", "rounded", "step")
 ZEROS = {"uint8": 128, "int8": 3}
 """The zero points of results in bytes."""
@@ -45,6 +47,8 @@ class AttentionCase:
     """The step that weights are quantized in, to uint8."""
     step: float = 0.0
     """That of the result, where `out` is uint8 or int8; its zero point is 128, or 3."""
+    page: int = 0
+    """Rows of a page of the cache, which a table names; 0: keys and values lie in one piece."""
     parameters: Mapping[str, int] | None = field(default=None, hash=False)
     timed: bool = False
     rule: str = ""
@@ -67,8 +71,14 @@ class AttentionCase:
         b, h, g, d = self.batch, self.heads, self.kv_heads, self.head
         lengths = ((h, self.queries), (g, self.keys), (g, self.keys))
         found: list[tuple[tuple[int, ...], str]]
+        entries = -(-self.keys // self.page) if self.page else 0
         if self.layout == "merged":
             found = [((b, self.queries, (h + 2 * g) * d), self.dtype)]
+        elif self.page:
+            rows = (g, self.page) if self.layout == "bhsd" else (self.page, g)
+            cache = ((PAGES, *rows, d), self.dtype)
+            query = (b, h, self.queries, d) if self.layout == "bhsd" else (b, self.queries, h * d)
+            found = [(query, self.dtype), cache, cache, ((b, entries), "int32")]
         elif self.layout == "bshd":
             found = [((b, s, n * d), self.dtype) for n, s in lengths]
         elif self.layout == "bhsd":
@@ -121,7 +131,12 @@ def _spec(case: AttentionCase) -> Any:
     def element(which: int) -> Any:
         def load(tensors: Any, batch: Any, s: Any, column: Any) -> Any:
             head = batch[-1] if which == 0 else tirx.floordiv(batch[-1], h // g)
-            if case.layout == "merged":
+            if case.page and which:
+                entry = tensors[3](batch[0], tirx.floordiv(s, case.page)).astype("int64")
+                page = tirx.Max(tirx.Min(entry, tirx.const(PAGES - 1, "int64")), tirx.const(0, "int64"))
+                row = tirx.floormod(s, case.page)
+                value = tensors[which](page, *((head, row) if case.layout == "bhsd" else (row, head)), column)
+            elif case.layout == "merged":
                 first = (0, h * d, (h + g) * d)[which]
                 value = tensors[0](batch[0], s, first + head * d + column)
             elif case.layout == "bshd":
@@ -281,9 +296,41 @@ QUANTIZED: tuple[AttentionCase, ...] = (
 )  # fmt: skip
 """Attention of a quantized network, by both templates: in one step of keys, and of more in two passes over them."""
 
-UNCONFIRMED: tuple[AttentionCase, ...] = QUANTIZED + tuple(
+_STEP = AttentionCase(16, 32, 1, 4096, 128, shared=8, page=16)
+PAGED: tuple[AttentionCase, ...] = (
+    *(replace(_STEP, page=page, layout=layout, timed=True, rule="cuda.decoding_sm90")
+      for page, layout in ((16, "bshd"), (16, "bhsd"), (64, "bshd"), (256, "bhsd"))),
+    replace(_STEP, batch=1, timed=True, rule="cuda.decoding_sm90"),
+    replace(_STEP, mask="keys", timed=True, rule="cuda.decoding_sm90"),
+    replace(_STEP, timed=True, rule="cuda.attention_sm80"),
+    *(AttentionCase(2, 8, queries, keys, head, shared=shared, page=page, layout=layout, mask=mask, rule=rule,
+                    dtype=dtype, causal=causal, masked=masked)
+      for queries, keys, head, shared, page, layout, mask, dtype, causal, masked, rule in (
+          (1, 320, 128, 2, 16, "bshd", "keys", "float16", None, "nan", "cuda.decoding_sm90"),
+          (1, 1000, 64, 8, 8, "bhsd", "none", "bfloat16", None, "nan", "cuda.decoding_sm90"),
+          (3, 504, 96, 4, 24, "bshd", "low", "float16", 501, "zero", "cuda.decoding_sm90"),
+          (64, 2048, 128, 1, 256, "bhsd", "where", "float16", None, "nan", "cuda.decoding_sm90"),
+          (1, 264, 256, 1, 64, "bshd", "low", "bfloat16", None, "zero", "cuda.decoding_sm90"),
+          (1, 50, 40, 2, 16, "bhsd", "keys", "float16", None, "nan", "cuda.attention_sm80"),
+          (5, 333, 64, 4, 20, "bshd", "none", "bfloat16", 328, "nan", "cuda.attention_sm80"),
+          (130, 257, 128, 8, 64, "bhsd", "full", "float16", None, "zero", "cuda.attention_sm80"),
+          (1, 7, 8, 1, 1000, "bshd", "none", "float16", None, "nan", "cuda.attention_sm80"),
+      )),
+)  # fmt: skip
+"""Attention over the pages of a cache; of a table's entries some are not in it."""
+
+_GROUPED: tuple[AttentionCase, ...] = tuple(
+    replace(AttentionCase(16, 32, 1, 4096, 128, shared=8, layout="bhsd", mask=mask), timed=True)
+    for mask in ("keys", "low")
+)
+"""Grouped heads with a mask, of which each tile has those that share keys."""
+
+UNCONFIRMED: tuple[AttentionCase, ...] = tuple(
     replace(case, rule=case.rule or "cuda.decoding_sm90")
     for case in (
+        *QUANTIZED,
+        *PAGED,
+        *_GROUPED,
         *(replace(case, timed=True) for case in (*DECODING, *_CROWDED)),
         *(replace(case, rule="cuda.attention_sm90", timed=True) for case in (*DECODING, *_CROWDED)),
         *(replace(case, parameters=point) for case in DECODING[:4] for point in _POINTS),

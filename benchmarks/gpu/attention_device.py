@@ -43,17 +43,21 @@ def _operands(case: dict[str, Any], shapes: list[Any], seed: int, device: str) -
     import torch
 
     draw = torch.Generator(device).manual_seed(seed)
+    if case["page"]:
+        return [*_paged(shapes[:4], draw, device), *_operands(case | {"page": 0}, shapes[4:], seed + 1, device)]
     made = [
         torch.randn(shape, device=device, generator=draw).mul_(1.5).to(getattr(torch, dtype))
         for shape, dtype in shapes
         if dtype != "bool"
     ]
-    tensors, mask = (1 if case["layout"] == "merged" else 3), case["mask"]
+    mask = case["mask"]
+    if mask == "none":
+        return made
     if mask == "keys":
         hidden = torch.zeros(shapes[-1][0], device=device)
         for row in range(case["batch"]):
             hidden[row, ..., max(1, case["keys"] - 1 - (row * 37) % case["keys"]) :] = _LOWEST
-        return [*made[:tensors], hidden]
+        return [*made[:-1], hidden]
     chance = torch.rand(shapes[-1][0], device=device, generator=draw)
     if mask in ("full", "low"):
         made[-1].masked_fill_(chance < 0.2, float("-inf"))
@@ -67,9 +71,32 @@ def _operands(case: dict[str, Any], shapes: list[Any], seed: int, device: str) -
     return made
 
 
+def _paged(shapes: list[Any], draw: Any, device: str) -> list[Any]:
+    """Queries, two caches, and a table of their pages, of which some are not in the cache."""
+    import torch
+
+    made = [
+        torch.randn(shape, device=device, generator=draw).mul_(1.5).to(getattr(torch, dtype))
+        for shape, dtype in shapes[:3]
+    ]
+    (size, dtype), pages = shapes[3], shapes[1][0][0]
+    table = torch.randint(-3, pages + 3, size, device=device, generator=draw)
+    return [*made, table.to(getattr(torch, dtype))]
+
+
+def _gathered(cache: Any, table: Any, case: dict[str, Any]) -> Any:
+    """Keys or values as [batch, head, row, column], from the pages that the table names, clipped into the cache."""
+    taken = cache[table.long().clamp(0, cache.shape[0] - 1)]
+    rows = taken.transpose(2, 3) if case["layout"] == "bhsd" else taken
+    return rows.flatten(1, 2)[:, : case["keys"]].transpose(1, 2)
+
+
 def _heads(case: dict[str, Any], given: list[Any]) -> list[Any]:
     """Q, K and V as [batch, head, row, column]."""
     batch, heads, shared, head = case["batch"], case["heads"], case["shared"] or case["heads"], case["head"]
+    if case["page"]:
+        query = given[0] if case["layout"] == "bhsd" else given[0].view(batch, -1, heads, head).transpose(1, 2)
+        return [query, *(_gathered(cache, given[3], case) for cache in given[1:3])]
     if case["layout"] == "merged":
         x = given[0].view(batch, case["queries"], heads + 2 * shared, head).transpose(1, 2)
         return [x[:, :heads], x[:, heads : heads + shared], x[:, heads + shared :]]

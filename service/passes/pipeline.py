@@ -297,9 +297,9 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),
         SimplifyAlgebra(),
-        # Attention that quantizes is right by its text on a CPU; no GPU has run it yet
+        # Attention that quantizes, or reads pages, is right by its text on a CPU; no GPU has run it yet
         *([HoistQuantization(), MergeQuantizedMatmuls()] if trusting() else []),
-        RecognizeLowAttention(match, quantized=trusting()),
+        RecognizeLowAttention(match, quantized=trusting(), paged=trusting()),
         StoreProductsLow(),
         SimplifyAlgebra(),
         FoldConstants(),

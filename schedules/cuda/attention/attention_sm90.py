@@ -30,6 +30,8 @@ class AttentionSm90(HopperTemplate[Attention]):
     def match(self, func: PrimFunc) -> Attention | Declined:
         """See `HopperTemplate`."""
         found = match(func)
+        if not isinstance(found, Declined) and found.is_paged:
+            return Declined("its keys lie in pages")
         if not isinstance(found, Declined) and found.rounded and max(found.keys, found.head) > MOST_ROUNDED:
             return Declined(f"it rounds the weights of more than {MOST_ROUNDED} keys, or columns")
         return found

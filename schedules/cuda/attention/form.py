@@ -50,12 +50,19 @@ class Attention:
     v: Heads
     out: Heads
     logit: Logit
+    packed: bool = False
+    """Whether its queries are heads that share keys, of one query each: what a logit asks of a head, these are."""
     rounded: str = ""
     """CUDA text of the function `rounded`, of two weights before they are multiplied; '' where they stay."""
     finish: str = ""
     """CUDA text of the function `finish`, of two sums before they are stored; '' where they are only cast."""
     operands: tuple[Buffer, ...] = ()
-    """What these and the logit read: the fields of the struct Operands, in order."""
+    """What these, the logit and the tables of pages read: the fields of the struct Operands, in order."""
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether keys or values lie in pages."""
+        return self.k.pages is not None or self.v.pages is not None
 
     def blocks(self, block: int, queries: int) -> int:
         """Return the blocks of `block` keys that the first `queries` queries see."""
@@ -101,11 +108,15 @@ def match(func: PrimFunc) -> Attention | Declined:
     batches, heads, group, strides = found
     if strides["out"].row_at or strides["out"].head_at:
         return Declined("its result does not begin where its tensor does")
+    if strides["q"].pages is not None:
+        return Declined("its queries lie in pages")
     try:
         logit = logit_of(blocks[_LOGITS], scores.body.buffer) if _LOGITS in blocks else Logit()
         operands = list(logit.operands)
         rounded = _rounded(blocks[_ROUNDED], blocks[_WEIGHTS].body.buffer, operands) if _ROUNDED in blocks else ""
         finish = _finish(blocks[_OUT], values.body.buffer, operands)
+        tables = (each.pages.table for each in (strides["k"], strides["v"]) if each.pages is not None)
+        operands += [table for table in tables if not any(table.same_as(other) for other in operands)]
     except Unsupported as error:
         return Declined(str(error))
     return Attention(

@@ -44,7 +44,7 @@ def logit_of(block: SBlock, scores: Buffer) -> Logit:
     if scale is not None and scale > 0:
         return Logit(scale=scale, causal=causal)
     column = n
-    index = {**_places(batch, bounds), m: Pair("m", "m"), n: Pair("n", "next")}
+    index = {**_places(batch, bounds), m: Pair("(m * !PACKED)", "(m * !PACKED)"), n: Pair("n", "next")}
     writer = Writer(
         index, column, lambda load: None, lambda load: load.source.same_as(scores), fast=True, pairs=bounds[n] % 2 == 0
     )
@@ -79,11 +79,12 @@ def _factor(value: Expr, scores: Buffer) -> float | None:
 
 
 def _places(batch: Sequence[Var], bounds: Mapping[Var, int]) -> dict[Var, Pair]:
-    """The text of each axis of the batch from the head's number among all."""
+    """The text of each axis of the batch from the head's number among all; of packed heads, `m` says which."""
     found: dict[Var, Pair] = {}
     stride = 1
     for axis in reversed(batch):
-        text = f"((b * HEADS + h) / {stride} % {bounds[axis]})"
+        head = "((b * HEADS + h) * (PACKED ? QUERIES : 1) + (PACKED ? m : 0))"
+        text = f"({head} / {stride} % {bounds[axis]})"
         found[axis] = Pair(text, text)
         stride *= bounds[axis]
     return found

@@ -51,6 +51,27 @@ template <int ROWS, int STRIDE, int COUNT> DEV void copy_rows(uint32_t to, const
   }
 }
 
+// The same of rows in pages, of which `page` names that of a row: all of a thread's are looked up before any is copied.
+template <int ROWS, int STRIDE, int PAGE, int COUNT, class Page>
+DEV void copy_pages(uint32_t to, const Low* from, size_t pages, int n, int left, int thread, Page page) {
+  constexpr int BESIDE = CHUNKS & -CHUNKS, STEP = COUNT / BESIDE;
+  static_assert(COUNT % BESIDE == 0, "whole rows of threads");
+  const int first = thread / BESIDE, chunk = thread % BESIDE;
+  int at[(ROWS + STEP - 1) / STEP];
+#pragma unroll
+  for (int row = 0; row < ROWS; row += STEP) at[row / STEP] = page(n + min(first + row, left - 1));
+  to += first * PITCH + chunk * 16;
+#pragma unroll
+  for (int row = 0; row < ROWS; row += STEP) {
+    if (ROWS % STEP != 0 && row + first >= ROWS) break;
+    const Low* const source = from + at[row / STEP] * pages + (size_t)((n + first + row) % PAGE) * STRIDE + chunk * 8;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c += BESIDE)
+      copy<16>(to + row * PITCH + c * 16, source + c * 8,
+               first + row < left && (HEAD % 16 == 0 || c + chunk < HEAD / 8));
+  }
+}
+
 DEV bool is_empty(float all) { return EMPTY == NEVER_NAN ? !(all > 0.f) : EMPTY == ZERO && all == 0.f; }
 
 DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* O, const Operands operands) {
@@ -65,13 +86,23 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
   const int seen_by_all = m0 + OFFSET;  // the last key that the tile's first query may see
   const int head = tile.h / GROUP;
   const Low* q_from = Q + (size_t)tile.b * Q_BATCHES + (size_t)(Q_HEAD + tile.h) * Q_HEADS + (size_t)(Q_ROW + m0) * Q_ROWS;
-  const Low* k_from = K + (size_t)tile.b * K_BATCHES + (size_t)(K_HEAD + head) * K_HEADS + (size_t)K_ROW * K_ROWS;
-  const Low* v_from = V + (size_t)tile.b * V_BATCHES + (size_t)(V_HEAD + head) * V_HEADS + (size_t)V_ROW * V_ROWS;
+  const Low* k_from = K + (size_t)(K_PAGED ? 0 : tile.b) * K_BATCHES + (size_t)(K_HEAD + head) * K_HEADS + (size_t)K_ROW * K_ROWS;
+  const Low* v_from = V + (size_t)(V_PAGED ? 0 : tile.b) * V_BATCHES + (size_t)(V_HEAD + head) * V_HEADS + (size_t)V_ROW * V_ROWS;
   auto copy_keys = [&](int j, uint32_t to) {
-    copy_rows<BLOCK, K_ROWS, SLICE_THREADS>(to, k_from + (size_t)j * BLOCK * K_ROWS, KEYS - j * BLOCK, thread);
+    const int left = KEYS - j * BLOCK;
+    if constexpr (K_PAGED)
+      copy_pages<BLOCK, K_ROWS, K_PAGE, SLICE_THREADS>(to, k_from, K_BATCHES, j * BLOCK, left, thread,
+                                                       [&](int n) { return k_page(tile.b, n, operands); });
+    else
+      copy_rows<BLOCK, K_ROWS, SLICE_THREADS>(to, k_from + (size_t)j * BLOCK * K_ROWS, left, thread);
   };
   auto copy_values = [&](int j, uint32_t to) {
-    copy_rows<BLOCK, V_ROWS, SLICE_THREADS>(to + BLOCK_BYTES, v_from + (size_t)j * BLOCK * V_ROWS, KEYS - j * BLOCK, thread);
+    const int left = KEYS - j * BLOCK;
+    if constexpr (V_PAGED)
+      copy_pages<BLOCK, V_ROWS, V_PAGE, SLICE_THREADS>(to + BLOCK_BYTES, v_from, V_BATCHES, j * BLOCK, left, thread,
+                                                       [&](int n) { return v_page(tile.b, n, operands); });
+    else
+      copy_rows<BLOCK, V_ROWS, SLICE_THREADS>(to + BLOCK_BYTES, v_from + (size_t)j * BLOCK * V_ROWS, left, thread);
   };
   auto meet = [&] {
     if constexpr (SLICES == 1) __syncthreads();

@@ -43,33 +43,35 @@ class RecognizeLowAttention:
     read and written where they are, slices of a merged product in place; its cast moves in front of the slices. Masks
     that are constant go: one that hides nothing, or, for a comparison of positions, a causal one. Of quantized networks
     the kernel quantizes scores, weights and result, each by the numbers that the model has for it; not without
-    `quantized`.
+    `quantized`. With `paged`, keys and values that `take` gathers from the pages of a cache, `cache[table]`, are read
+    there: a number of a page that is outside is clipped, as `take` does.
 
     Left alone: what the template does not take, as `matches` says; it runs as it did before.
     """
 
-    def __init__(self, matches: Matches, *, quantized: bool = True) -> None:
+    def __init__(self, matches: Matches, *, quantized: bool = True, paged: bool = True) -> None:
         self.matches = matches
         self.quantized = quantized
+        self.paged = paged
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
         names = {str(gvar.name_hint) for gvar in module.get_global_vars()}
         safe = {name for name in names if name.startswith("safe_softmax")}
-        rule = partial(_attention, self.matches, safe, self.quantized)
+        rule = partial(self._attention, safe)
         # From the outermost movement inwards: the result is written where the last of them puts it.
         for name in ("reshape", "permute_dims", "astype", "quantize", "dequantize", "matmul"):
             module = rewrite_calls(module, {name: rule})
         return module
 
-
-def _attention(
-    matches: Matches, safe: Collection[str], quantized: bool, call: relax.Call, scope: Scope
-) -> relax.Expr | None:
-    if op_name(call) in _QUANTIZING and (not quantized or _goes_on(scope)):
-        return None
-    found = attention_of(call, scope, safe, _is_batched_product, uncast, quantized=quantized)
-    return None if found is None else _emit(matches, call, found, scope)
+    def _attention(self, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
+        if op_name(call) in _QUANTIZING and (not self.quantized or _goes_on(scope)):
+            return None
+        found = attention_of(call, scope, safe, _is_batched_product, uncast, quantized=self.quantized)
+        if found is None:
+            return None
+        emitted = _emit(self.matches, call, found, scope, paged=True) if self.paged else None
+        return _emit(self.matches, call, found, scope, paged=False) if emitted is None else emitted
 
 
 def _goes_on(scope: Scope) -> bool:
@@ -88,7 +90,8 @@ def _is_batched_product(call: relax.Expr) -> bool:
     return all(is_low(each) for each in call.args) and call.args[0].ty.dtype == call.args[1].ty.dtype
 
 
-def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope) -> relax.Expr | None:
+def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope, *, paged: bool) -> relax.Expr | None:
+    """The call of the kernel, or None; with `paged`, where it reads keys and values through a table."""
     product, logits, axes = found.product, found.logits, found.axes
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
@@ -97,13 +100,15 @@ def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope) -> rel
     axes = axes.with_depth(shape_of(scores.args[0])[-1])  # type: ignore[index]
     stored: dict[Any, relax.Var] = {}
     views = [
-        _stored(operand(expr, index, axes, free, scope), axes, free, scope, stored)
+        _stored(operand(expr, index, axes, free, scope, gathers=paged), axes, free, scope, stored)
         for expr, index, free in (
             (scores.args[0], (*where, axes.m, axes.d), (axes.m, axes.d)),
             (scores.args[1], (*where, axes.d, axes.n), (axes.n, axes.d)),
             (product.args[1], (*axes.batch, axes.n, axes.e), (axes.n, axes.e)),
         )
     ]
+    if paged and not any(view.gathered for view in views):
+        return None
     tensors = Tensors(axes)
     query, key, value = (
         tensors.element(view, *free)

@@ -17,6 +17,7 @@ from benchmarks.gpu.attention_sm80_cases import POINTS
 from schedules.cuda.attention.attention_sm80 import AttentionSm80, kernel
 from schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
 from schedules.cuda.common.kernel import TEXT_KERNEL
+from schedules.cuda.common.template import trusted
 from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
@@ -68,6 +69,17 @@ SIMULATED = [
     pytest.param(
         AttentionCase(1, 2, 33, 50, 64, rounded=0.004, causal=17, masked="zero"), WarpTile(64, 32, 16, 1, 1), marks=SLOW
     ),
+    (AttentionCase(1, 2, 3, 37, 32, page=16, layout="bhsd"), WarpTile(16, 16, 16, 1, 2)),
+    pytest.param(
+        AttentionCase(2, 4, 3, 50, 40, shared=2, page=24, layout="bshd", mask="keys"),
+        WarpTile(16, 16, 16, 2, 2),
+        marks=SLOW,
+    ),
+    pytest.param(
+        AttentionCase(2, 4, 1, 200, 64, shared=2, page=256, layout="bhsd", mask="keys"),
+        WarpTile(16, 16, 64, 1, 4),
+        marks=SLOW,
+    ),
     pytest.param(AttentionCase(1, 4, 1, 100, 64, step=0.01, out="int8"), WarpTile(16, 16, 16, 1, 4), marks=SLOW),
     pytest.param(AttentionCase(1, 4, 1, 100, 64, shared=2), WarpTile(16, 16, 16, 1, 4), marks=SLOW),
     pytest.param(AttentionCase(1, 2, 20, 90, 72, mask="full", masked="zero"), WarpTile(32, 32, 32, 2, 2), marks=SLOW),
@@ -81,6 +93,16 @@ SIMULATED = [
 @pytest.mark.parametrize(("case", "tile"), SIMULATED)
 def test_its_text_computes_attention(tmp_path, case, tile):
     simulate(case, tile, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [0, 16])
+def test_heads_that_share_keys_and_have_a_mask_each(tmp_path, page):
+    """One tile has them all, and asks for the mask of each."""
+    with trusted():
+        case = AttentionCase(2, 4, 1, 70, 64, shared=2, layout="bhsd", mask="low", page=page)
+        assert RULE.match(prim_func(case)).packed
+        simulate(case, WarpTile(16, 16, 32, 2, 2), tmp_path)
 
 
 @pytest.mark.slow
