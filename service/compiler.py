@@ -264,6 +264,7 @@ def verify(
     references = References(
         lambda rounding: frontend.reference(model.path, model.format, threads=1, shapes=shapes, rounding=rounding),
         partial(_moved_references, request),
+        lambda: frontend.unquantized_reference(model.path, model.format, threads=1, shapes=shapes),
     )
     return compared(load(), signature, references, request.options, progress)
 
@@ -277,16 +278,16 @@ def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Refere
     from service.runtime.moved import MOVED_BY, RUNS
 
     model, shapes = request.model, dict(request.options.shapes)
-    ways = [(Move.QUANTIZATIONS, MOVED_BY)] + ([(Move.WEIGHTS, rounds)] if rounds else [])
-    found: Reference | None = None
-    for move, by in ways:
-        for seed in range(request.options.seed, request.options.seed + RUNS):
-            found = frontend.moved_reference(model.path, model.format, move, seed=seed, by=by, shapes=shapes)
-            if found is None:
-                break
-            yield found
-        if found is not None:
+    build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
+    found = build(Move.QUANTIZATIONS, seed=request.options.seed, by=MOVED_BY)
+    if found is not None:
+        yield from [found] * RUNS  # each run moves them anew
+        return
+    for seed in range(request.options.seed, request.options.seed + RUNS) if rounds else ():
+        found = build(Move.WEIGHTS, seed=seed, by=rounds)
+        if found is None:
             return
+        yield found
 
 
 def _first_line(error: BaseException) -> str:

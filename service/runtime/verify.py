@@ -13,9 +13,10 @@ from service.request import CompileOptions
 from service.rounding import Rounding
 from service.runtime.compare import compare, judging_dtypes
 from service.runtime.inputs import drawn
-from service.runtime.moved import Run, moved_outputs, rounds_by
+from service.runtime.moved import Run, distances, moved_outputs, rounds_by
 from service.runtime.session import Session
 from service.runtime.ties import ties_of
+from service.runtime.tolerances import Apart
 from service.runtime.verification import Verification
 from service.signature import Signature
 
@@ -24,12 +25,16 @@ __all__ = ["References", "verify"]
 
 @dataclass(frozen=True)
 class References:
-    """How the framework that a model came from runs it: as it is or with rounded weights; and moved, in several ways,
-    for outputs that are judged as 16 bits by how much of themselves weights are rounded.
+    """How the framework that a model came from runs it.
+
+    `model`: as it is, or with rounded weights. `moved`: in several ways, for outputs that are judged as 16 bits by how
+    much of themselves weights are rounded. `unquantized`: without the rounding of activations, None where there is
+    none.
     """
 
     model: Callable[[Rounding | None], Run]
     moved: Callable[[float], Iterable[Run]]
+    unquantized: Callable[[], Run | None]
 
 
 def verify(
@@ -66,6 +71,7 @@ def _compared(
     rounding = Rounding.of(session.manifest.passes)
     reference = references.model(rounding)
     unrounded = references.model(None) if rounding is not None else None
+    unquantized = references.unquantized() if rounding is None else None
     dtypes = judging_dtypes(signature, precision=options.precision, weights=session.manifest.weights.tensors)
     results, draws = [], drawn(signature, options.seed)
     for done, draw in enumerate(draws):
@@ -74,18 +80,28 @@ def _compared(
         if draw.again and not _tells(wanted):
             continue
         got = session(inputs)
+        real = unquantized(inputs) if unquantized is not None else None
         compared = compare(got, wanted, dtypes)
         if not compared.passed:
             ties = ties_of(reference, inputs, wanted, seed=options.seed)
             compared = compare(got, wanted, dtypes, ties)
         if not compared.passed and rounding is None:
-            moved = moved_outputs(references.moved(rounds_by(dtypes.values())), inputs, wanted)
-            compared = compare(got, wanted, dtypes, ties, moved) if moved else compared
+            moved = moved_outputs(references.moved(rounds_by(dtypes.values())), inputs, wanted, real)
+            compared = compare(got, wanted, dtypes, ties, moved, _apart(got, wanted, real)) if moved else compared
         if unrounded is not None:
             compared = compared.apart(got, unrounded(inputs))
+        if real is not None:
+            compared = compared.quantized(got, wanted, real)
         results.append(compared)
         progress(done + 1, len(draws))
     return Verification.worst(results)
+
+
+def _apart(got: Mapping[str, Any], want: Mapping[str, Any], real: Mapping[str, Any] | None) -> dict[str, Apart] | None:
+    if real is None:
+        return None
+    ours, theirs = distances(got, real), distances(want, real)
+    return {name: Apart(ours[name], far) for name, far in theirs.items() if name in ours}
 
 
 def _tells(wanted: Mapping[str, Any]) -> bool:

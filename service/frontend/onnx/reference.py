@@ -11,10 +11,11 @@ from service.frontend.model import Move, Reference
 from service.frontend.onnx.file import array, check_tensors, one_line, parse, tensors
 from service.frontend.onnx.moved import graphs, moved
 from service.frontend.onnx.rounded import round_weights
+from service.frontend.onnx.unquantized import quantizes, unquantized
 from service.frontend.onnx.widen import uses_bfloat16, widened
 from service.rounding import Rounding
 
-__all__ = ["moved_reference", "reference"]
+__all__ = ["moved_reference", "reference", "unquantized_reference"]
 
 _ACCURACY = "accuracy_level"
 
@@ -61,6 +62,22 @@ def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) 
     try:
         if uses_bfloat16(model):
             return _rounded(model, threads)
+        return _runtime(_session(model.SerializeToString(), threads))
+    except _errors():
+        return None
+
+
+def unquantized_reference(path: Path, threads: int) -> Reference | None:
+    """Run the model without the rounding of its activations (`service.frontend.onnx.unquantized`).
+
+    None where it has none, or where ONNX Runtime does not take it so.
+    """
+    if not quantizes(parse(path)):
+        return None
+    model = unquantized(_without_rounding(_with_data(path)))
+    if model is None or model.ByteSize() >= _MOST_BYTES:
+        return None
+    try:
         return _runtime(_session(model.SerializeToString(), threads))
     except _errors():
         return None
