@@ -89,7 +89,7 @@ class _Rewriting:
         return outputs[0]
 
     def saturated(self, node: Any, x: str, parameters: list[str]) -> None:
-        """Add `real[codes] = min(max(x, lowest), highest)`, where there is one scale, and a zero point of a known dtype."""
+        """Add `real[codes] = min(max(x, lowest), highest)`, where there is one scale and a known dtype."""
         from onnx import helper
 
         attributes = {each.name: helper.get_attribute_value(each) for each in node.attribute}
