@@ -23,10 +23,13 @@ from service.errors import (
     CompileFailed,
     CompilerOutOfMemory,
     InvalidRecords,
+    ModelError,
     RelaxcError,
+    VerificationFailed,
 )
 from service.model_coverage import coverage_of, require_records
 from service.process.task import Emit
+from service.process.timings import Timings
 from service.repro import repro_command
 from service.request import CompileOptions, CompileRequest, canonical_json
 from service.signature import Signature
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     from service.artifact.packing import Built
     from service.frontend.model import ImportedModel, Reference
     from service.lowering import RecordPlanner, Scheduled
+    from service.lowering.build import Objects
     from service.passes import Optimized
     from service.runtime.session import Session
     from service.runtime.verification import Verification
@@ -63,6 +67,7 @@ class Stages:
 
     emit: Emit
     seconds: dict[str, float] = field(default_factory=dict)
+    timings: Timings = field(default_factory=Timings)
 
     @contextmanager
     def __call__(self, name: str) -> Iterator[Callable[[int, int], None]]:
@@ -83,11 +88,18 @@ class Stages:
 
 
 def run(
-    request: CompileRequest, workdir: Path, emit: Emit, *, dump_dir: Path | None = None, records: str | None = None
+    request: CompileRequest,
+    workdir: Path,
+    emit: Emit,
+    *,
+    dump_dir: Path | None = None,
+    records: str | None = None,
+    objects: Objects | None = None,
 ) -> None:
     """Compile `request` in this process; leaves the files that the `result` event names, and build.json, in `workdir`.
 
     `records` is the digest of the tuning records that were meant, None for any: a tuner may have written since.
+    `objects` makes the kernels' machine code for a CPU, this process if None.
     Raise a RelaxcError, whose `fields["stage"]` names the stage that failed.
     """
     from service.artifact.packing import LIBRARY, pack_parts
@@ -102,25 +114,35 @@ def run(
     command = repro_command(_without_places(request), f"model.{request.model.format}")
     parts = []
     for index, (each, made) in enumerate(zip(requests, fronts, strict=True)):
-        built = _build(each, made, command, workdir / f"library{index}.so", stage, dump)
+        library = workdir / f"library{index}.so"
+        built = _build(each, made, command, library, stage, dump, objects)
         parts.append(_verified(each, made.imported.signature, built, stage))
     with stage("pack"):
         files = pack_parts(parts, workdir / LIBRARY, embed_max_bytes=settings().embed_weights_max_bytes)
         for built in parts:
             built.library.unlink()
-    (workdir / "build.json").write_text(json.dumps({"stages": stage.seconds}))
+    steps = {name: round(seconds, 5) for name, seconds in stage.timings.seconds.items()}
+    (workdir / "build.json").write_text(json.dumps({"stages": stage.seconds, "timings": steps}))
     emit({"event": "result", "files": [file.name for file in files], "stages": stage.seconds})
 
 
-def _build(request: CompileRequest, made: Front, command: str, library: Path, stage: Stages, dump: Dump) -> Built:
+def _build(
+    request: CompileRequest,
+    made: Front,
+    command: str,
+    library: Path,
+    stage: Stages,
+    dump: Dump,
+    objects: Objects | None,
+) -> Built:
     from service import lowering, passes
     from service.artifact.packing import Built, table_of
     from service.lowering.target import to_tvm
 
     with stage("build"):
         target, signature = to_tvm(request.target), made.imported.signature
-        module, memory = passes.finalize(made.scheduled.module, target, bounds=signature.bounds)
-        lowering.build(module, request.target, library, dump=dump)
+        module, memory = passes.finalize(made.scheduled.module, target, bounds=signature.bounds, timings=stage.timings)
+        lowering.build(module, request.target, library, dump=dump, timings=stage.timings, objects=objects)
         report = {**made.optimized.report.to_dict(), "memory": memory.to_dict()}
         if (peak := lowering.peak_of(request.target)) is not None:
             report["peak"] = peak
@@ -171,9 +193,8 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
             planner=planner,
             known_weights=known,
             dump=dump,
+            timings=stage.timings,
         )
-        if optimized.report.rounding is not None:
-            optimized.report.rounding.require()
     with stage("schedule") as progress:
         scheduled = lowering.schedule(
             optimized.module,
@@ -252,21 +273,53 @@ def _without_places(request: CompileRequest) -> CompileRequest:
 def verify(
     request: CompileRequest, signature: Signature, load: Callable[[], Session], progress: Callable[[int, int], None]
 ) -> Verification | str:
-    """Compare an artifact with its reference (`runtime.verify`); return the result, or why there is none."""
+    """Compare with the reference, over several sizes of symbolic dims; return the result, or why there is none.
+
+    Rounded weights are the reference's too, and how far the outputs are from those of the model's own is reported.
+    Raise VerificationFailed unless the request says that it is not to be verified: then the failure is only recorded.
+    """
     from service import frontend
     from service.lowering.target import missing_features
-    from service.runtime.verify import References
-    from service.runtime.verify import verify as compared
+    from service.rounding import Rounding
+    from service.runtime.compare import compare, judging_dtypes
+    from service.runtime.inputs import choose_sizes, random_inputs
+    from service.runtime.moved import moved_outputs, rounds_by
+    from service.runtime.ties import ties_of
+    from service.runtime.verification import Verification
 
     if lacking := missing_features(request.target):
         return f"this machine cannot run it: {'; '.join(lacking)}"
-    model, shapes = request.model, dict(request.options.shapes)
-    references = References(
-        lambda rounding: frontend.reference(model.path, model.format, threads=1, shapes=shapes, rounding=rounding),
-        partial(_moved_references, request),
-        lambda: frontend.unquantized_reference(model.path, model.format, threads=1, shapes=shapes),
-    )
-    return compared(load(), signature, references, request.options, progress)
+    options = request.options
+    session = load()
+    model = request.model
+    rounding = Rounding.of(session.manifest.passes)
+    build = partial(frontend.reference, model.path, model.format, threads=1, shapes=dict(options.shapes))
+    reference = build(rounding=rounding)
+    unrounded = build() if rounding is not None else None
+    dtypes = judging_dtypes(signature, precision=options.precision, weights=session.manifest.weights.tensors)
+    results, cases = [], choose_sizes(signature)
+    for done, sizes in enumerate(cases):
+        inputs = random_inputs(signature, seed=options.seed, sizes=sizes)
+        try:
+            wanted = reference(inputs)
+        except ModelError as error:
+            return f"the reference does not run it on random inputs: {error.message}"
+        got = session(inputs)
+        compared = compare(got, wanted, dtypes)
+        if not compared.passed:
+            ties = ties_of(reference, inputs, wanted, seed=options.seed)
+            compared = compare(got, wanted, dtypes, ties)
+        if not compared.passed and rounding is None:
+            moved = moved_outputs(_moved_references(request, rounds_by(dtypes.values())), inputs, wanted)
+            compared = compare(got, wanted, dtypes, ties, moved) if moved else compared
+        if unrounded is not None:
+            compared = compared.apart(got, unrounded(inputs))
+        results.append(compared)
+        progress(done + 1, len(cases))
+    found = Verification.worst(results)
+    if options.verify and not found.passed:
+        raise VerificationFailed(f"the artifact's numbers are wrong: {found.reason}", report=found.to_dict())
+    return found
 
 
 def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Reference]:
@@ -278,16 +331,16 @@ def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Refere
     from service.runtime.moved import MOVED_BY, RUNS
 
     model, shapes = request.model, dict(request.options.shapes)
-    build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
-    found = build(Move.QUANTIZATIONS, seed=request.options.seed, by=MOVED_BY)
-    if found is not None:
-        yield from [found] * RUNS  # each run moves them anew
-        return
-    for seed in range(request.options.seed, request.options.seed + RUNS) if rounds else ():
-        found = build(Move.WEIGHTS, seed=seed, by=rounds)
-        if found is None:
+    ways = [(Move.QUANTIZATIONS, MOVED_BY)] + ([(Move.WEIGHTS, rounds)] if rounds else [])
+    found: Reference | None = None
+    for move, by in ways:
+        for seed in range(request.options.seed, request.options.seed + RUNS):
+            found = frontend.moved_reference(model.path, model.format, move, seed=seed, by=by, shapes=shapes)
+            if found is None:
+                break
+            yield found
+        if found is not None:
             return
-        yield found
 
 
 def _first_line(error: BaseException) -> str:

@@ -43,6 +43,20 @@ class Settings(BaseSettings):
         20 * GIB, "Size of the store over which the least recently used artifacts are removed.", unit="bytes", gt=0
     )
 
+    kernel_cache_max_bytes: int = _setting(
+        512 << 20,
+        "Size of the kernel cache (`kernels` in the store's folder) over which the least recently used objects are "
+        "removed; 0 is no cache.",
+        unit="bytes",
+        ge=0,
+    )
+    build_processes: int = _setting(
+        0,
+        "Kernels of one compile that are built at the same time; 0 is as many as there are cores.",
+        unit="processes",
+        ge=0,
+    )
+
     # Limits on what is taken in
     max_model_bytes: int = _setting(4 * GIB, "Largest model file taken, external data included.", unit="bytes", gt=0)
     max_unpacked_bytes: int = _setting(8 * GIB, "Largest size that a .pt2 archive may unpack to.", unit="bytes", gt=0)
@@ -86,13 +100,6 @@ class Settings(BaseSettings):
         "and runs no tunings either.",
         unit="processes",
         ge=0,
-    )
-    runner: str = _setting(
-        "local",
-        "What `relaxc worker` runs jobs with: local (processes of its own), or ray://HOST:PORT (the nodes of the Ray "
-        "cluster whose head node has its GCS there, of which this machine is one too; ray://auto is that of this "
-        "machine's node).",
-        pattern=r"^(local|ray://(auto|[^\s/@]+:\d{1,5}))$",
     )
     queue_max: int = _setting(64, "Compiles that may wait; more are refused with `busy`.", unit="jobs", ge=1)
     tune_timeout_s: float = _setting(

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from service.errors import InvalidOption
-
 if TYPE_CHECKING:
     import numpy as np
 
@@ -58,19 +56,7 @@ class Rounding:
     bits: int
     weights: tuple[RoundedWeight, ...] = ()
     kept: int = 0
-    """Constant matrices of products that stay as they are."""
-    reasons: tuple[tuple[str, int], ...] = ()
-    """Why those were kept, and how many for each; the commonest first."""
-
-    def require(self) -> None:
-        """Raise InvalidOption where nothing was rounded since all of the model's matrices have 16 bits."""
-        low = sorted({reason for reason, _ in self.reasons} & {"float16", "bfloat16"})
-        if low and not self.weights:
-            raise InvalidOption(
-                f"--weights rounds matrices of float32; this model's are {' and '.join(low)}",
-                option="weights",
-                remedy="Export the model in float32, with --precision for products in 16 bits, or leave --weights out.",
-            )
+    """Constant matrices of products that stay as they are: small ones, and those of no whole blocks."""
 
     @property
     def axes(self) -> dict[str, int]:
@@ -79,14 +65,13 @@ class Rounding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values; `from_dict` is its inverse."""
-        weights = [asdict(weight) for weight in self.weights]
-        return {"bits": self.bits, "kept": self.kept, "reasons": dict(self.reasons), "weights": weights}
+        return {"bits": self.bits, "kept": self.kept, "weights": [asdict(weight) for weight in self.weights]}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Rounding:
         """Return the rounding that `to_dict` described."""
         rows = (RoundedWeight(**{**row, "shape": tuple(row["shape"])}) for row in data["weights"])
-        return Rounding(int(data["bits"]), tuple(rows), int(data["kept"]), tuple(data.get("reasons", {}).items()))
+        return Rounding(int(data["bits"]), tuple(rows), int(data["kept"]))
 
     @staticmethod
     def of(passes: Mapping[str, Any]) -> Rounding | None:

@@ -40,12 +40,11 @@ STAGES = frozenset({"frontend", "passes", "lowering", "artifact", "runtime", "tu
 # The rooms of `jobs`, likewise: what one process does for itself and what a server does know nothing of each other, and
 # `entries` is called by name, in a child.
 JOBS = (
-    ("entries", "job", "blobs", "disks"),
+    ("entries", "job", "blobs", "disks", "kernels"),
     ("job_error", "once", "database"),
     ("local", "objects", "webhooks", "workers"),
-    ("queue", "ray"),
+    ("queue",),
     ("backend",),
-    ("on_ray",),
     ("working",),
 )
 
@@ -79,7 +78,13 @@ FRAMEWORKS = ("tvm", "torch", "onnx", "onnxruntime", "transformers", "triton")
 LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "tvm": (
         ("service.frontend", "service.passes", "service.lowering", "service.tuning", "service.runtime", "schedules"),
-        ("service.lowering.target", "service.process.worker", "service.compiler", "service.records"),
+        (
+            "service.lowering.target",
+            "service.process.worker",
+            "service.compiler",
+            "service.records",
+            "service.process.timings",
+        ),
     ),
     "torch": ((), ("service.frontend", "service.runtime", "service.jobs")),
     "onnx": (("service.frontend",), ()),
@@ -106,7 +111,6 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sqlalchemy": (("service.jobs.database",), ()),
     "alembic": (("service.jobs.database",), ()),
     "boto3": ((), ("service.jobs.blobs",)),
-    "ray": ((), ("service.jobs.ray.cluster", "service.jobs.ray.building")),
     "botocore": ((), ("service.jobs.blobs",)),
     "httpcore": (("service.jobs.webhooks.deliver", "service.jobs.webhooks.public_network"), ()),
 }

@@ -22,13 +22,18 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-def write_file(path: Path, data: bytes, staging: Path) -> None:
-    """Replace `path` by a file with these contents; `staging` is a folder of the same file system."""
+def write_file(path: Path, data: bytes, staging: Path, *, mode: int | None = None) -> None:
+    """Replace `path` by a file with these contents; `staging` is a folder of the same file system.
+
+    `mode` is the file's, what the process gives to new ones if None.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = staging / uuid.uuid4().hex
     try:
         with temporary.open("wb") as file:
             file.write(data)
+            if mode is not None:
+                os.fchmod(file.fileno(), mode)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

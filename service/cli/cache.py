@@ -29,6 +29,7 @@ from service.cli.output import console, print_json, size, table
 if TYPE_CHECKING:
     from service.artifact.entry import Entry
     from service.artifact.store import Store
+    from service.jobs.kernels import Kernels
 
 __all__ = ["app", "explain", "gc", "ls"]
 
@@ -37,11 +38,13 @@ app = typer.Typer(help="Look into the artifact store, and make room in it.", no_
 
 @app.command()
 def ls(json: Json = False, verbose: Verbose = False) -> None:
-    """List the stored artifacts, the most recently used first."""
+    """List the stored artifacts, the most recently used first, and count the kernels that compiles share."""
     store = _store()
     entries = [_described(entry) for entry in store.ls()]
+    kernels = _kernels().stats()
     if json:
-        print_json({"root": str(store.root), "max_bytes": store.max_bytes, "artifacts": entries})
+        facts = {"root": str(store.root), "max_bytes": store.max_bytes, "kernels": kernels.to_dict()}
+        print_json({**facts, "artifacts": entries})
         return
     shown = table("", "digest", "size", "last used", "target", "options", "host", numbers=("size",))
     for entry in entries:
@@ -51,6 +54,7 @@ def ls(json: Json = False, verbose: Verbose = False) -> None:
     console().print(shown)
     total = sum(entry["size_bytes"] for entry in entries)
     print(f"{len(entries)} artifacts, {size(total)} of {size(store.max_bytes)} in {store.root}")
+    print(f"{kernels.count} kernels, {size(kernels.size_bytes)} of {size(kernels.max_bytes)}")
 
 
 @app.command(cls=TakesBareOptions)
@@ -76,7 +80,9 @@ def explain(
     """Say whether `relaxc compile` with these options would find its artifact in the store, and if not, why not.
 
     A miss is explained by the nearest key that is stored: what differs between the two. Tuning records count by
-    what they say for the target, not by where they are.
+    what they say for the target, not by where they are. A compile that misses takes each kernel whose scheduled
+    program is the same, as with other weights, from the cache of kernels, unless `source.lowering`, a version of TVM, a
+    setting or the target differs.
     """
     from service.artifact.key import key_for
     from service.compiler import prepare
@@ -120,14 +126,21 @@ def gc(
 ) -> None:
     """Remove the least recently used artifacts until the store is small enough, and what dead processes left.
 
-    What is open, or was used in the last 30 seconds, stays.
+    What is open, or was used in the last 30 seconds, stays. Kernels are removed until they fit into what the artifacts
+    leave of N, and into RELAXC_KERNEL_CACHE_MAX_BYTES.
     """
-    removed = _store().gc(max_bytes)
+    store, kernels = _store(), _kernels()
+    removed = store.gc(max_bytes)
     freed = sum(entry.size_bytes for entry in removed)
+    left = kernels.max_bytes
+    if max_bytes is not None:
+        left = min(left, max(0, max_bytes - sum(entry.size_bytes for entry in store.ls())))
+    kernels_freed = kernels.gc(left)
     if json:
-        print_json({"removed": [entry.digest for entry in removed], "freed_bytes": freed})
+        digests = [entry.digest for entry in removed]
+        print_json({"removed": digests, "freed_bytes": freed, "kernels_freed_bytes": kernels_freed})
     else:
-        print(f"removed {len(removed)} artifacts, {size(freed)}")
+        print(f"removed {len(removed)} artifacts, {size(freed)}, and {size(kernels_freed)} of kernels")
 
 
 def _store() -> Store:
@@ -135,6 +148,13 @@ def _store() -> Store:
     from service.config import settings
 
     return Store(settings().cache_dir, settings().cache_max_bytes)
+
+
+def _kernels() -> Kernels:
+    from service.config import settings
+    from service.jobs.kernels import Kernels
+
+    return Kernels.below(settings().cache_dir, settings().kernel_cache_max_bytes)
 
 
 def _described(entry: Entry) -> dict[str, Any]:

@@ -62,6 +62,9 @@ def compile(
     no_verify: NoVerify = False,
     seed: Seed = 0,
     force: Annotated[bool, typer.Option("--force", help="Compile even if the store has the artifact.")] = False,
+    timings: Annotated[
+        bool, typer.Option("--timings", help="Print how long each pass of the compile and each step of the build took.")
+    ] = False,
     json: Json = False,
     verbose: Verbose = False,
 ) -> None:
@@ -90,6 +93,8 @@ def compile(
         print_json(_as_json(made))
     else:
         _print_summary(made)
+        if timings:
+            console().print(report.timings(made.build_record))
 
 
 def _here(
@@ -139,7 +144,6 @@ def _print_summary(made: CompiledArtifact) -> None:
             ("target", manifest.target_names),
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
-            *(("rounded", line) for line in report.rounded(manifest)),
             *(("left out", line) for line in report.left_out(manifest)),
             *(("verified", line) for line in report.verifications(manifest)),
         ]

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from service.cli.output import size, table
+from service.cli.output import seconds, size, table
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from service.artifact.manifest import Manifest
 
-__all__ = ["count", "fused", "heaviest", "left_out", "prim_funcs", "rounded", "signature", "tuned", "verifications"]
+__all__ = ["count", "fused", "heaviest", "left_out", "prim_funcs", "signature", "timings", "tuned", "verifications"]
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
@@ -94,15 +94,6 @@ def left_out(manifest: Manifest) -> list[str]:
     return list(dict.fromkeys(f"{name}: {reason}" for declined in parts for name, reason in declined.items()))
 
 
-def rounded(manifest: Manifest) -> list[str]:
-    """Return what `--weights` rounded and what it kept, and why; nothing without it."""
-    found = manifest.passes.get("rounding")
-    if not found:
-        return []
-    kept = ", ".join(f"{number} {reason}" for reason, number in found.get("reasons", {}).items())
-    return [f"{len(found['weights'])} matrices rounded to int{found['bits']}" + (f"; kept: {kept}" if kept else "")]
-
-
 def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
     """Print rows of a schedule report: what each PrimFunc computes, and which rule scheduled it."""
     shown = table(title, "PrimFunc", "FLOPs", "bytes", "scheduled by", "parameters", numbers=("FLOPs", "bytes"))
@@ -130,3 +121,12 @@ def count(value: int | str) -> str:
         if value >= scale:
             return f"{value / scale:.3g} {unit}"
     return str(value)
+
+
+def timings(build: Mapping[str, Any]) -> Table:
+    """Return the steps of a build record, the longest first; those of all workers that ran at once are added up."""
+    steps = build.get("timings", {})
+    shown = table(f"{len(steps)} steps, of all workers together", "step", "took", numbers=("took",))
+    for name, took in sorted(steps.items(), key=lambda step: -step[1]):
+        shown.add_row(name, seconds(took))
+    return shown

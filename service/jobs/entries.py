@@ -14,7 +14,6 @@ from service.request import CompileRequest, ModelFormat
 
 __all__ = [
     "bench_artifact",
-    "build_candidate",
     "check_model",
     "compile_model",
     "cover_model",
@@ -30,13 +29,17 @@ _BENCH_S = 3.0
 def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     """Run every stage. Leave the files that the result names in `workdir`.
 
-    Payload: `request`; `dump_dir` or None; `records`, the digest of the records that the request's key is for, or None.
+    Payload: `request`; `dump_dir` or None; `records`, the digest of the records that the request's key is for, or None;
+    `kernels`, what `start_builder` takes, or None where this process is to build them itself.
     """
     from service import compiler
+    from service.lowering.kernel_builder import start_builder
+
+    objects = start_builder(payload["kernels"]) if payload.get("kernels") else None  # before the model is read
 
     dump_dir = Path(payload["dump_dir"]) if payload.get("dump_dir") else None
     request = CompileRequest.from_dict(payload["request"])
-    compiler.run(request, workdir, emit, dump_dir=dump_dir, records=payload.get("records"))
+    compiler.run(request, workdir, emit, dump_dir=dump_dir, records=payload.get("records"), objects=objects)
 
 
 def cover_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
@@ -84,13 +87,6 @@ def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
     options = {name: value for name, value in payload.items() if name != "request"}
     tuner.run(CompileRequest.from_dict(payload["request"]), TuneOptions.from_dict(options), workdir, emit)
-
-
-def build_candidate(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
-    """Build a candidate of a tuning elsewhere, as `FarBuilders` asks for it in the payload; the result answers it."""
-    from service.tuning import candidate
-
-    emit({"event": "result", **candidate.build(payload, workdir)})
 
 
 def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

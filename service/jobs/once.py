@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,18 @@ from service.artifact.entry import Entry
 from service.artifact.key import Key
 from service.artifact.packing import check_made
 from service.artifact.store import Store
+from service.cgroups import cores_left
 from service.compiler import STAGES
+from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed
+from service.jobs.kernels import Journal, Kernels
 from service.process.bounds import MAX_OUTCOME_BYTES
 from service.process.limits import Limits
 from service.process.plain import open_left, plain_file
-from service.process.pool import Cancellation
-from service.process.runner import Runner
+from service.process.pool import Cancellation, Pool
 from service.process.sandbox.confinement import Confinement
 from service.process.task import Emit, Flavour, Task
+from service.process.timings import told
 from service.process.workspace import Workspace
 from service.repro import repro_command
 from service.request import CompileRequest
@@ -55,12 +59,13 @@ class Ask:
 class CompileOnce:
     """Runs compiles, for any number of threads. `entry` is what a child runs (docs/stages.md says what it leaves)."""
 
-    def __init__(self, store: Store, pool: Runner, workspace: Workspace, limits: Limits, entry: str) -> None:
+    def __init__(self, store: Store, pool: Pool, workspace: Workspace, limits: Limits, entry: str) -> None:
         self.store = store
         self._pool = pool
         self._workspace = workspace
         self._limits = limits
         self._entry = entry
+        self._kernels = Kernels.below(store.root, settings().kernel_cache_max_bytes)
 
     def __call__(
         self,
@@ -96,44 +101,61 @@ class CompileOnce:
     ) -> Entry:
         workdir = self._workspace.folder("job")
         try:
-            task = Task(
-                self._entry,
-                {
-                    "request": ask.request.to_dict(),
-                    "dump_dir": str(ask.dump_dir.absolute()) if ask.dump_dir else None,
-                    "records": dict(ask.key.entries).get("tuning.records"),
-                },
-                workdir,
-                Flavour(ask.request.model.format),
-                self._limits,
-                repro_command(ask.request, ask.name),
-                ask.confinement,
-            )
-            with around(workdir):
+            with self._kernels.journal(workdir, ask.key, _processes()) as journal, around(workdir):
+                apart = ask.dump_dir is None and any(each.kind == "llvm" for each in ask.request.target.each)
+                task = self._task(ask, workdir, journal if apart else None)
                 result = self._pool.run(task, on_event, cancellation=cancellation)
+                self._kernels.adopt(journal)
                 files = [plain_file(workdir, name) for name in result["files"]]
                 check_made(files, ask.request.model.digest)
                 return self.store.put(ask.key, files, _record(workdir, self._limits, ask))
         finally:
             self._workspace.remove(workdir)
 
+    def _task(self, ask: Ask, workdir: Path, journal: Journal | None) -> Task:
+        """The call of the entry; with a journal its kernels are built apart from the process that reads the model."""
+        payload = {
+            "request": ask.request.to_dict(),
+            "dump_dir": str(ask.dump_dir.absolute()) if ask.dump_dir else None,
+            "records": dict(ask.key.entries).get("tuning.records"),
+            "kernels": journal.payload if journal else None,
+        }
+        published = (self._kernels.root,) if journal else ()
+        return Task(
+            self._entry,
+            payload,
+            workdir,
+            Flavour(ask.request.model.format),
+            self._limits,
+            repro_command(ask.request, ask.name),
+            replace(ask.confinement, published=published),
+        )
+
+
+def _processes() -> int:
+    """How many kernels one compile builds at a time."""
+    return settings().build_processes or min(len(os.sched_getaffinity(0)), cores_left() or 1 << 20)
+
 
 def _record(workdir: Path, limits: Limits, ask: Ask) -> dict[str, Any]:
     """The record of the build, which everybody who asks for the same is given.
 
-    Of the child's word it has numbers alone: how long each stage took, no longer than a job may.
+    Of the child's word it has numbers alone: how long each stage and step took, no longer than a job may.
     """
     with open_left(workdir, "build.json") as file:
         text = file.read(MAX_OUTCOME_BYTES + 1)
     if len(text) > MAX_OUTCOME_BYTES:
         raise CompileFailed(f"the job's build.json has over {MAX_OUTCOME_BYTES} bytes")
     try:
-        told = json.loads(text)["stages"].items()
+        data = json.loads(text)
+        seconds = data["stages"].items()
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
         raise CompileFailed("the job's build.json has no stages") from error
-    stages = {name: took for name, took in told if name in STAGES and _is_time(took, limits.timeout_s)}
+    stages = {name: took for name, took in seconds if name in STAGES and _is_time(took, limits.timeout_s)}
     date = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"stages": stages, "host": platform.node(), "date": date, "waited_s": ask.waited_s}
+    record = {"stages": stages, "host": platform.node(), "date": date, "waited_s": ask.waited_s}
+    steps = told(data.get("timings"), limits.timeout_s)
+    return {**record, "timings": steps} if steps else record
 
 
 def _is_time(value: object, most_s: float) -> bool:

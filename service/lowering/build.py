@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +12,13 @@ from service.lowering.cuda_binary import with_cubin
 from service.lowering.target import to_tvm
 from service.lowering.tools import link, linker_of, nvcc
 from service.process.environment import environment_variable
+from service.process.timings import Timings
 from service.request import TargetSpec
 
 if TYPE_CHECKING:
     from service.lowering.triton_compile import Binary
 
-__all__ = ["KERNEL", "build", "build_kernel", "build_kernels"]
+__all__ = ["KERNEL", "Objects", "build", "build_kernel", "build_kernels"]
 
 KERNEL = "kernel"
 """The name of the one function in what `build_kernel` writes."""
@@ -34,13 +35,82 @@ __tvm_ffi__library_bin:
 """
 
 
-def build(module: Any, spec: TargetSpec, out: Path, *, dump: Dump = no_dump) -> None:
+Objects = Callable[[Mapping[str, str], TargetSpec, Timings], Mapping[str, bytes]]
+"""What makes the object files of kernels, by name, from their texts."""
+
+
+def build(
+    module: Any,
+    spec: TargetSpec,
+    out: Path,
+    *,
+    dump: Dump = no_dump,
+    timings: Timings | None = None,
+    objects: Objects | None = None,
+) -> None:
     """Compile `module` for `spec` and write the shared library `out`; equal modules give equal bytes.
 
     `module` holds Relax that is ready for the VM and scheduled PrimFuncs. Raise ToolMissing where a program
     is not installed, and CompileFailed with a command that repeats it where one fails; its files stay in
-    `OUT.build` then.
+    `OUT.build` then. For a CPU each kernel is an object of its own, which `objects` makes, or this process.
     """
+    timings = timings or Timings()
+    if spec.kind == "llvm":
+        _build_for_cpu(module, spec, out, dump, timings, objects)
+    else:
+        _build_for_gpu(module, spec, out, dump)
+
+
+def _build_for_cpu(
+    module: Any, spec: TargetSpec, out: Path, dump: Dump, timings: Timings, objects: Objects | None
+) -> None:
+    """Builds the VM's part, the kernels apart from it, and links them in the order of their names."""
+    import tvm
+
+    from service.lowering import pipeline
+    from service.lowering.objects import kernels_of
+
+    pipeline.register()
+    folder = _new_folder(out)
+    with timings("vm.build"), tvm.transform.PassContext(opt_level=3):
+        machine = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NOTHING).mod
+        inputs = _embed(machine, [], {}, spec, folder)
+    kernels = kernels_of(module)
+    if dump is not no_dump:
+        _dump_kernels(kernels, spec, dump)
+    linker_of(spec)
+    made = _made(kernels, spec, timings, objects)
+    for index, name in enumerate(sorted(kernels)):
+        inputs.append(folder / f"kernel{index}.o")
+        inputs[-1].write_bytes(made[name])
+    with timings("link"):
+        link(inputs, out, spec)
+    shutil.rmtree(folder)
+
+
+def _made(
+    kernels: Mapping[str, Any], spec: TargetSpec, timings: Timings, objects: Objects | None
+) -> Mapping[str, bytes]:
+    """The object of each kernel: by `objects`, and of those that it cannot be told, or without it, by this process."""
+    from service.lowering.objects import object_of, text_of
+
+    made: dict[str, bytes] = {}
+    if objects is not None:
+        with timings("save"):
+            texts = {name: text for name, kernel in kernels.items() if (text := text_of(kernel)) is not None}
+        made.update(objects(texts, spec, timings))
+    return made | {name: object_of(kernels[name], spec, timings) for name in kernels.keys() - made.keys()}
+
+
+def _dump_kernels(kernels: Mapping[str, Any], spec: TargetSpec, dump: Dump) -> None:
+    from service.lowering.objects import compiled
+
+    modules = [compiled(kernels[name], spec, Timings()) for name in sorted(kernels)]
+    dump("llvm_ir", lambda: "\n".join(module.inspect_source("ll") for module in modules), "ll")
+    dump("assembly", lambda: "\n".join(module.inspect_source("asm") for module in modules), "s")
+
+
+def _build_for_gpu(module: Any, spec: TargetSpec, out: Path, dump: Dump) -> None:
     import tvm
 
     from service.lowering import pipeline

@@ -18,10 +18,13 @@ from service.lowering.vector_alignment import UnrollUnalignedVectors
 from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
 from service.lowering.vector_tails import VersionVectorLoops
 
-__all__ = ["NAME", "register"]
+__all__ = ["NAME", "NOTHING", "register"]
 
 NAME = "relaxc"
 """The name under which `tvm.tirx.build` finds the pipeline."""
+
+NOTHING = "relaxc.nothing"
+"""The name of one that leaves no function: for a build of the VM's part alone."""
 
 
 def register() -> None:
@@ -29,6 +32,11 @@ def register() -> None:
     register_operators()
     brain_floats.register_operators()
     tirx.register_tir_pipeline(NAME, lambda: (_passes, finalize_host_passes, finalize_device_passes))
+    tirx.register_tir_pipeline(NOTHING, lambda: (_nothing, finalize_host_passes, finalize_device_passes))
+
+
+def _nothing(module: Any) -> Any:
+    return tvm.IRModule({})
 
 
 def _passes(module: Any) -> Any:
@@ -90,7 +98,6 @@ def _list() -> list[Any]:
         s_tir.transform.VerifyVTCMLimit(),
         s_tir.transform.LowerVtcmAlloc(),
         tirx.transform.VerifyMemory(),
-        tirx.transform.AnnotateEntryFunc(),
         s_tir.transform.ThreadSync("shared"),
         s_tir.transform.ThreadSync("shared.dyn"),
         s_tir.transform.ThreadSync("warp"),

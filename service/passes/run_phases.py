@@ -22,6 +22,7 @@ from service.passes.pipeline import Job, phases
 from service.passes.plugin import Plugin
 from service.passes.precision.dtypes import has_low_arithmetic
 from service.passes.report import OptimizeReport
+from service.process.timings import Timings
 from service.request import CompileOptions
 
 __all__ = ["Optimized", "optimize"]
@@ -52,6 +53,7 @@ def optimize(
     known_weights: frozenset[str] = frozenset(),
     dump: Dump = no_dump,
     progress: Progress | None = None,
+    timings: Timings | None = None,
 ) -> Optimized:
     """Return the module after every graph pass, as docs/stages.md describes it.
 
@@ -74,13 +76,14 @@ def optimize(
         planner=planner,
     )
     report.precision = _describe(options, low)
+    timings = timings or Timings()
     boundary = Boundary(module)
     todo = phases(target, job)
     check(module, boundary, "import")
     for done, phase in enumerate(todo):
         if progress:
             progress(done, len(todo))
-        module = _run(phase, module, boundary, target, job)
+        module = _run(phase, module, boundary, target, job, timings)
         dump(f"relax_after_{phase.name}", module.script)
     if progress:
         progress(len(todo), len(todo))
@@ -94,9 +97,9 @@ def _describe(options: CompileOptions, low: frozenset[str]) -> str:
     return f"{', '.join(sorted(low))} operands, fp32 arithmetic" if low else "as the model"
 
 
-def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job: Job) -> IRModule:
+def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job: Job, timings: Timings) -> IRModule:
     ours = len(phase.passes) - sum(len(plugin.passes.get(phase.name, ())) for plugin in job.plugins)
-    module = _sequence(phase.passes[:ours], module, target, phase.name, job)
+    module = _sequence(phase.passes[:ours], module, target, phase.name, job, timings)
     if phase.name == "plugins" and job.plugins:
         files = ", ".join(str(plugin.path) for plugin in job.plugins)
         check(module, boundary, f"plugins ({files})", PluginError)
@@ -105,16 +108,16 @@ def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job
     for each in phase.passes[ours:]:
         plugin = next(p for p in job.plugins if each in p.passes.get(phase.name, ()))
         try:
-            module = _sequence([each], module, target, phase.name, job)
+            module = _sequence([each], module, target, phase.name, job, timings)
         except CompileFailed as error:
             raise plugin.error(error.message, error.__cause__) from error
         check(module, boundary, f"{phase.name} (pass {each.info.name} of {plugin.path})", PluginError)
     return module
 
 
-def _sequence(passes: list[Any], module: IRModule, target: Target, phase: str, job: Job) -> IRModule:
+def _sequence(passes: list[Any], module: IRModule, target: Target, phase: str, job: Job, timings: Timings) -> IRModule:
     """The passes one by one, so that an error names the one that raised."""
-    with target, tvm.transform.PassContext(opt_level=3):
+    with target, tvm.transform.PassContext(opt_level=3, instruments=[timings.passes("graph")]):
         for each in passes:
             try:
                 module = each(module)

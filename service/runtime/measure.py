@@ -22,9 +22,7 @@ filler of -3.4e38 would make every other error look like nothing."""
 
 @dataclass(slots=True)
 class Measured:
-    """Counts of elements, masks and arrays over them, and the largest errors; `cosine` None for a tensor of zeros,
-    `rms` the root mean square of the errors over that of the values.
-    """
+    """Counts of elements, masks and arrays over them, and the largest errors; `cosine` None for a tensor of zeros."""
 
     finite: int
     infinite: int
@@ -36,7 +34,6 @@ class Measured:
     max_rel: float
     max_scaled: float
     cosine: float | None
-    rms: float
 
 
 def measure(got: Array, want: Array) -> Measured:
@@ -61,7 +58,6 @@ def measure(got: Array, want: Array) -> Measured:
         max_rel=float(relative.max(initial=0.0)),
         max_scaled=float(scaled.max(initial=0.0)),
         cosine=_cosine(a[ordinary], b[ordinary]) if rms > FLOOR else None,
-        rms=_rms(error[ordinary]) / max(rms, FLOOR),
     )
 
 

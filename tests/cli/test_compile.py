@@ -200,6 +200,8 @@ def test_inspect_names_every_unsupported_node(relaxc: Relaxc, tmp_path: Path) ->
 def test_the_cache_lists_explains_and_shrinks(relaxc: Relaxc, model: Path, tmp_path: Path, artifact: Path) -> None:
     listed = _json(relaxc("cache", "ls", "--json"))
     assert any(entry["size_bytes"] == artifact.stat().st_size for entry in listed["artifacts"])
+    assert listed["kernels"]["count"] >= 1
+    assert 0 < listed["kernels"]["size_bytes"] <= listed["kernels"]["max_bytes"]
     assert "artifacts, " in relaxc("cache", "ls").stdout
     hit = _json(relaxc("cache", "explain", model, "--json"))
     assert hit["hit"]
@@ -210,7 +212,11 @@ def test_the_cache_lists_explains_and_shrinks(relaxc: Relaxc, model: Path, tmp_p
     assert relaxc("cache", "explain", model).stdout.startswith("hit: ")
     empty = {"RELAXC_CACHE_DIR": str(tmp_path / "empty")}
     assert "no other key" in relaxc("cache", "explain", model, **empty).stdout
-    assert _json(relaxc("cache", "gc", "--json", **empty)) == {"removed": [], "freed_bytes": 0}
+    assert _json(relaxc("cache", "gc", "--json", **empty)) == {
+        "removed": [],
+        "freed_bytes": 0,
+        "kernels_freed_bytes": 0,
+    }
     assert relaxc("cache", "gc").stdout.startswith("removed 0 artifacts")
 
 

@@ -14,6 +14,7 @@ from service.errors import CompileFailed
 from service.passes.common.rewrite import op_name, with_functions
 from service.passes.pipeline import lowering_passes
 from service.passes.report import MemoryReport
+from service.process.timings import Timings
 from service.signature import DimBounds
 
 __all__ = ["finalize"]
@@ -24,7 +25,11 @@ PLAN_MAX_BYTES = 1 << 30
 
 
 def finalize(
-    module: IRModule, target: Target, *, bounds: Mapping[str, DimBounds] | None = None
+    module: IRModule,
+    target: Target,
+    *,
+    bounds: Mapping[str, DimBounds] | None = None,
+    timings: Timings | None = None,
 ) -> tuple[IRModule, MemoryReport]:
     """Return the module after the VM lowering, and the memory that it plans.
 
@@ -32,12 +37,12 @@ def finalize(
     intermediate value has a place in a plan made once, of at most PLAN_MAX_BYTES; without, those that depend on it
     are allocated as the run goes. Raise CompileFailed if a pass does.
     """
-    bounds = bounds or {}
+    bounds, timings = bounds or {}, timings or Timings()
     upper = {name: bound.maximum for name, bound in bounds.items() if bound.maximum is not None}
-    lowered, memory = _lower(_with_upper_bounds(module, upper), target, bounds)
+    lowered, memory = _lower(_with_upper_bounds(module, upper), target, bounds, timings)
     if memory.planned_bytes > PLAN_MAX_BYTES and upper:
         at_bounds = memory.planned_bytes
-        lowered, memory = _lower(_with_upper_bounds(module, {}), target, bounds)
+        lowered, memory = _lower(_with_upper_bounds(module, {}), target, bounds, timings)
         memory = replace(memory, bytes_at_upper_bounds=at_bounds)
     return lowered, memory
 
@@ -49,9 +54,12 @@ def _with_upper_bounds(module: IRModule, upper: Mapping[str, int]) -> IRModule:
     )
 
 
-def _lower(module: IRModule, target: Target, bounds: Mapping[str, DimBounds]) -> tuple[IRModule, MemoryReport]:
+def _lower(
+    module: IRModule, target: Target, bounds: Mapping[str, DimBounds], timings: Timings
+) -> tuple[IRModule, MemoryReport]:
     memory = MemoryReport(0, 0)
-    with target, tvm.transform.PassContext(opt_level=3, config={"relax.backend.use_cuda_graph": True}):
+    config = {"relax.backend.use_cuda_graph": True}
+    with target, tvm.transform.PassContext(opt_level=3, config=config, instruments=[timings.passes("vm")]):
         for each in lowering_passes(target):
             try:
                 module = each(module)

@@ -210,7 +210,7 @@ def _rules(workdir: Path, allowed: Confinement) -> Iterator[tuple[Path, int]]:
         yield Path(name), landlock.READ
     for path in (*map(Path, _DEVICES), *Path("/dev").glob("nvidia*")):
         yield path, landlock.USE_DEVICE | landlock.READ
-    for path in (*allowed.reads, *filter(None, [settings().records])):
+    for path in (*allowed.reads, *allowed.published, *filter(None, [settings().records])):
         yield path, landlock.READ
     for path in (workdir, *allowed.writes):
         yield path, landlock.WRITE

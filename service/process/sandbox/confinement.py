@@ -16,7 +16,8 @@ class Confinement:
     `reads` and `writes` are files and folders with all that is in them. `network` leaves the network as it is, for a
     tracker that the user named. `own_user` runs the job under a user id that only it has, where we are root; without
     it a job of root stays root's, with the right to pass over file modes and no other. `gpu_in_children` is for a job
-    whose processes start CUDA, which the job's own process may always.
+    whose processes start CUDA, which the job's own process may always. `published` are folders of ours whose files, of
+    which there may be many, everybody may read: the job reads them too, and nothing has to be lent.
     """
 
     reads: tuple[Path, ...] = ()
@@ -24,18 +25,21 @@ class Confinement:
     network: bool = False
     own_user: bool = True
     gpu_in_children: bool = False
+    published: tuple[Path, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values; `from_dict` is its inverse."""
-        paths = {"reads": [str(path) for path in self.reads], "writes": [str(path) for path in self.writes]}
+        kinds = {"reads": self.reads, "writes": self.writes, "published": self.published}
+        paths = {kind: [str(path) for path in found] for kind, found in kinds.items()}
         switches = {"network": self.network, "own_user": self.own_user, "gpu_in_children": self.gpu_in_children}
         return {**paths, **switches}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Confinement:
         """Return what `to_dict` described."""
-        reads, writes = tuple(map(Path, data["reads"])), tuple(map(Path, data["writes"]))
-        return Confinement(reads, writes, *(bool(data[name]) for name in ("network", "own_user", "gpu_in_children")))
+        reads, writes, published = (tuple(map(Path, data[kind])) for kind in ("reads", "writes", "published"))
+        switches = {name: bool(data[name]) for name in ("network", "own_user", "gpu_in_children")}
+        return Confinement(reads, writes, **switches, published=published)
 
 
 @dataclass(frozen=True, slots=True)

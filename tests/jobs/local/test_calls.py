@@ -72,6 +72,22 @@ def test_two_compiles_of_one_request_are_equal_bit_for_bit(model: Path) -> None:
     assert first.digest == second.digest
 
 
+def test_other_weights_take_the_kernels_that_are_there(tmp_path: Path, own_cache: Path) -> None:
+    first, second = tmp_path / "first.onnx", tmp_path / "second.onnx"
+    first.write_bytes(make_onnx(24, seed=1))
+    second.write_bytes(make_onnx(24, seed=2))
+    made = [service.compile(model) for model in (first, second)]
+    steps = [artifact.build_record["timings"] for artifact in made]
+    assert "kernels.made" in steps[0]
+    assert "kernels.found" in steps[1]
+    assert not {"kernels.made", "llvm", "emit"} & steps[1].keys()
+    for path in (own_cache / "kernels").rglob("*.o"):
+        path.write_bytes(path.read_bytes()[:-1])
+    again = local.compile_local(local.prepare(second), force=True)
+    assert "kernels.made" in again.build_record["timings"]
+    assert again.digest == made[1].digest != made[0].digest
+
+
 def test_a_dump_is_written_also_when_the_store_has_it(model: Path, tmp_path: Path) -> None:
     request = local.prepare(model)
     local.compile_local(request)

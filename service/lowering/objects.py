@@ -1,0 +1,82 @@
+"""Machine code of kernels, an object file each, and the text of a kernel, which is all that its code depends on.
+
+A kernel is a scheduled PrimFunc. All of a module that call one another are one kernel, and so are tiny ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call
+
+from schedules.ir.tir import collect
+from service.lowering import pipeline
+from service.lowering.target import to_tvm
+from service.process.timings import Timings
+from service.request import TargetSpec
+
+__all__ = ["compiled", "kernel_of", "kernels_of", "object_of", "text_of"]
+
+_SHAPES = "shape_func"
+"""How the VM's functions of sizes are named: a dozen instructions each, which are built together."""
+
+_UNTOLD = re.compile(r'"value":-?\d(\.\d+)?e-3[0-9][0-9]\b|\.(ll|bc)"')
+"""Constants that TVM writes and cannot read, which are float64 below the least normal number, and LLVM IR that is
+imported from a file."""
+
+
+def kernels_of(module: Any) -> dict[str, Any]:
+    """Return the PrimFuncs of `module` as kernels by name, each a module of its own."""
+    functions = {str(var.name_hint): f for var, f in module.functions_items() if isinstance(f, tirx.PrimFunc)}
+    called = {name: _called(function) for name, function in functions.items()}
+    together = {name for name, others in called.items() if others or name.startswith(_SHAPES)}
+    together |= {name for others in called.values() for name in others}
+    kernels = {name: tvm.IRModule({name: function}) for name, function in functions.items() if name not in together}
+    if together:
+        kernels[min(together)] = tvm.IRModule({name: functions[name] for name in sorted(together)})
+    return kernels
+
+
+def _called(function: Any) -> set[str]:
+    return {str(node.op.name_hint) for node in collect(function.body, Call) if isinstance(node.op, tvm.ir.GlobalVar)}
+
+
+def text_of(kernel: Any) -> str | None:
+    """Return the kernel as JSON, all that its code depends on but the target; None where that is not all."""
+    text = str(tvm.ir.save_json(kernel))
+    return None if _UNTOLD.search(text) else text
+
+
+def kernel_of(text: str) -> Any:
+    """Return the kernel that `text_of` described."""
+    return tvm.ir.load_json(text)
+
+
+def compiled(kernel: Any, spec: TargetSpec, timings: Timings) -> Any:
+    """Return the LLVM module of a kernel for the CPU target `spec`."""
+    pipeline.register()
+    passes = tvm.transform.PassContext(opt_level=3, instruments=[timings.passes("tir")])
+    with passes, timings("llvm"):
+        return tirx.build(kernel, to_tvm(spec), pipeline=pipeline.NAME)
+
+
+def object_of(kernel: Any, spec: TargetSpec, timings: Timings) -> bytes:
+    """Return the object file of a kernel; equal kernels and targets give equal bytes."""
+    module = compiled(kernel, spec, timings)
+    with timings("emit"), _memory_file() as (path, read):
+        module.write_to_file(path, "o")
+        return read()
+
+
+@contextmanager
+def _memory_file() -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """Give the path of a file that no other process can name, and what reads it whole."""
+    number = os.memfd_create("kernel", os.MFD_CLOEXEC)
+    with os.fdopen(number, "rb") as file:
+        yield f"/proc/self/fd/{number}", file.read

@@ -1,1 +1,0 @@
-"""Jobs on a Ray cluster of several nodes, all on this machine."""
