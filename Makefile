@@ -43,6 +43,7 @@ drill: $(STAMP)
 	$(BIN)/python -m tests.drills.crash --rounds $(ROUNDS) --database sqlite --journal build/drill/crash.jsonl
 	$(BIN)/python -m tests.drills.crash --rounds $(ROUNDS) --database postgresql --journal build/drill/crash.jsonl
 	$(BIN)/python -m tests.drills.fleet --rounds 20
+	$(BIN)/python -m tests.drills.ray --rounds 20
 
 # The image of docker/ built and run in an engine; as root it starts one where none runs (docs/docker.md).
 docker-test: $(STAMP)
@@ -79,7 +80,7 @@ fix: $(STAMP)
 # Writes both locks from what a fresh .venv has installed; run it after changing a pin in pyproject.toml.
 # requirements-bench.lock has what the extra `bench` adds.
 lock:
-	$(BIN)/python -m pip install -q -e ".[client,onnx,torch,triton,server,tune,dev]"
+	$(BIN)/python -m pip install -q -e ".[client,onnx,torch,triton,server,tune,ray,dev]"
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' > requirements.lock
 	$(BIN)/python -m pip install -q -e ".[bench]"
 	$(BIN)/python -m pip freeze --exclude-editable | sed 's/+cpu$$//' | grep -vxF -f requirements.lock > requirements-bench.lock

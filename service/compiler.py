@@ -23,9 +23,7 @@ from service.errors import (
     CompileFailed,
     CompilerOutOfMemory,
     InvalidRecords,
-    ModelError,
     RelaxcError,
-    VerificationFailed,
 )
 from service.model_coverage import coverage_of, require_records
 from service.process.task import Emit
@@ -195,6 +193,8 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
             dump=dump,
             timings=stage.timings,
         )
+        if optimized.report.rounding is not None:
+            optimized.report.rounding.require()
     with stage("schedule") as progress:
         scheduled = lowering.schedule(
             optimized.module,
@@ -273,53 +273,21 @@ def _without_places(request: CompileRequest) -> CompileRequest:
 def verify(
     request: CompileRequest, signature: Signature, load: Callable[[], Session], progress: Callable[[int, int], None]
 ) -> Verification | str:
-    """Compare with the reference, over several sizes of symbolic dims; return the result, or why there is none.
-
-    Rounded weights are the reference's too, and how far the outputs are from those of the model's own is reported.
-    Raise VerificationFailed unless the request says that it is not to be verified: then the failure is only recorded.
-    """
+    """Compare an artifact with its reference (`runtime.verify`); return the result, or why there is none."""
     from service import frontend
     from service.lowering.target import missing_features
-    from service.rounding import Rounding
-    from service.runtime.compare import compare, judging_dtypes
-    from service.runtime.inputs import choose_sizes, random_inputs
-    from service.runtime.moved import moved_outputs, rounds_by
-    from service.runtime.ties import ties_of
-    from service.runtime.verification import Verification
+    from service.runtime.verify import References
+    from service.runtime.verify import verify as compared
 
     if lacking := missing_features(request.target):
         return f"this machine cannot run it: {'; '.join(lacking)}"
-    options = request.options
-    session = load()
-    model = request.model
-    rounding = Rounding.of(session.manifest.passes)
-    build = partial(frontend.reference, model.path, model.format, threads=1, shapes=dict(options.shapes))
-    reference = build(rounding=rounding)
-    unrounded = build() if rounding is not None else None
-    dtypes = judging_dtypes(signature, precision=options.precision, weights=session.manifest.weights.tensors)
-    results, cases = [], choose_sizes(signature)
-    for done, sizes in enumerate(cases):
-        inputs = random_inputs(signature, seed=options.seed, sizes=sizes)
-        try:
-            wanted = reference(inputs)
-        except ModelError as error:
-            return f"the reference does not run it on random inputs: {error.message}"
-        got = session(inputs)
-        compared = compare(got, wanted, dtypes)
-        if not compared.passed:
-            ties = ties_of(reference, inputs, wanted, seed=options.seed)
-            compared = compare(got, wanted, dtypes, ties)
-        if not compared.passed and rounding is None:
-            moved = moved_outputs(_moved_references(request, rounds_by(dtypes.values())), inputs, wanted)
-            compared = compare(got, wanted, dtypes, ties, moved) if moved else compared
-        if unrounded is not None:
-            compared = compared.apart(got, unrounded(inputs))
-        results.append(compared)
-        progress(done + 1, len(cases))
-    found = Verification.worst(results)
-    if options.verify and not found.passed:
-        raise VerificationFailed(f"the artifact's numbers are wrong: {found.reason}", report=found.to_dict())
-    return found
+    model, shapes = request.model, dict(request.options.shapes)
+    references = References(
+        lambda rounding: frontend.reference(model.path, model.format, threads=1, shapes=shapes, rounding=rounding),
+        partial(_moved_references, request),
+        lambda: frontend.unquantized_reference(model.path, model.format, threads=1, shapes=shapes),
+    )
+    return compared(load(), signature, references, request.options, progress)
 
 
 def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Reference]:
@@ -331,16 +299,16 @@ def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Refere
     from service.runtime.moved import MOVED_BY, RUNS
 
     model, shapes = request.model, dict(request.options.shapes)
-    ways = [(Move.QUANTIZATIONS, MOVED_BY)] + ([(Move.WEIGHTS, rounds)] if rounds else [])
-    found: Reference | None = None
-    for move, by in ways:
-        for seed in range(request.options.seed, request.options.seed + RUNS):
-            found = frontend.moved_reference(model.path, model.format, move, seed=seed, by=by, shapes=shapes)
-            if found is None:
-                break
-            yield found
-        if found is not None:
+    build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
+    found = build(Move.QUANTIZATIONS, seed=request.options.seed, by=MOVED_BY)
+    if found is not None:
+        yield from [found] * RUNS  # each run moves them anew
+        return
+    for seed in range(request.options.seed, request.options.seed + RUNS) if rounds else ():
+        found = build(Move.WEIGHTS, seed=seed, by=rounds)
+        if found is None:
             return
+        yield found
 
 
 def _first_line(error: BaseException) -> str:

@@ -101,6 +101,13 @@ class Settings(BaseSettings):
         unit="processes",
         ge=0,
     )
+    runner: str = _setting(
+        "local",
+        "What `relaxc worker` runs jobs with: local (processes of its own), or ray://HOST:PORT (the nodes of the Ray "
+        "cluster whose head node has its GCS there, of which this machine is one too; ray://auto is that of this "
+        "machine's node).",
+        pattern=r"^(local|ray://(auto|[^\s/@]+:\d{1,5}))$",
+    )
     queue_max: int = _setting(64, "Compiles that may wait; more are refused with `busy`.", unit="jobs", ge=1)
     tune_timeout_s: float = _setting(
         24 * 3600.0, "Wall-clock limit of a tuning that was given no time of its own.", unit="s", gt=0

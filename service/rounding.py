@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from service.errors import InvalidOption
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -56,7 +58,19 @@ class Rounding:
     bits: int
     weights: tuple[RoundedWeight, ...] = ()
     kept: int = 0
-    """Constant matrices of products that stay as they are: small ones, and those of no whole blocks."""
+    """Constant matrices of products that stay as they are."""
+    reasons: tuple[tuple[str, int], ...] = ()
+    """Why those were kept, and how many for each; the commonest first."""
+
+    def require(self) -> None:
+        """Raise InvalidOption where nothing was rounded since all of the model's matrices have 16 bits."""
+        low = sorted({reason for reason, _ in self.reasons} & {"float16", "bfloat16"})
+        if low and not self.weights:
+            raise InvalidOption(
+                f"--weights rounds matrices of float32; this model's are {' and '.join(low)}",
+                option="weights",
+                remedy="Export the model in float32, with --precision for products in 16 bits, or leave --weights out.",
+            )
 
     @property
     def axes(self) -> dict[str, int]:
@@ -65,13 +79,14 @@ class Rounding:
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values; `from_dict` is its inverse."""
-        return {"bits": self.bits, "kept": self.kept, "weights": [asdict(weight) for weight in self.weights]}
+        weights = [asdict(weight) for weight in self.weights]
+        return {"bits": self.bits, "kept": self.kept, "reasons": dict(self.reasons), "weights": weights}
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Rounding:
         """Return the rounding that `to_dict` described."""
         rows = (RoundedWeight(**{**row, "shape": tuple(row["shape"])}) for row in data["weights"])
-        return Rounding(int(data["bits"]), tuple(rows), int(data["kept"]))
+        return Rounding(int(data["bits"]), tuple(rows), int(data["kept"]), tuple(data.get("reasons", {}).items()))
 
     @staticmethod
     def of(passes: Mapping[str, Any]) -> Rounding | None:

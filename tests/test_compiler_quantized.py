@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 import service
 from service import compiler, frontend
@@ -61,16 +62,84 @@ def _wrapped(name: str) -> list[Any]:
 def test_faults_are_caught(fault: str, tmp_path: Path) -> None:
     right = write(tmp_path, network(), "right.onnx")
     wrong = write(tmp_path, network(**FAULTS[fault]), "wrong.onnx")
+    if fault == "none":
+        assert judged(right, wrong).passed
+        return
+    with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
+        judged(right, wrong)
+
+
+DEPTH, WIDTH = 8, 96
+
+
+def residuals(*, zero: int = ZERO, swapped: bool = False, wraps: bool = False, moved: float = 0.0) -> Any:
+    """Eight products with a residual around each and a Relu before each quantization; a fault is in the fifth."""
+    rng = np.random.default_rng(1)
+    held: dict[str, Any] = {"s": np.float32(SCALE), "z": np.uint8(ZERO), "other": np.uint8(zero)}
+    held |= {"zf": np.float32(ZERO), "t": np.float32(SCALE * (1 + moved))}
+    nodes, name = [], "x"
+    for layer in range(DEPTH):
+        here = layer == DEPTH // 2
+        scales = rng.uniform(0.0005, 0.003, WIDTH).astype("float32")
+        if swapped and here:
+            scales[[0, 1]] = scales[[1, 0]]
+        held |= {f"w{layer}": rng.integers(-127, 128, (WIDTH, WIDTH)).astype("int8"), f"s{layer}": scales}
+        held[f"n{layer}"] = np.zeros(WIDTH, "int8")
+        nodes += _wrapped(name) if wraps and here else [node("QuantizeLinear", [name, "t", "z"], [f"{name}q"])]
+        nodes.append(node("DequantizeLinear", [f"{name}q", "s", "other" if here else "z"], [f"{name}d"]))
+        nodes.append(node("DequantizeLinear", [f"w{layer}", f"s{layer}", f"n{layer}"], [f"v{layer}"], axis=1))
+        nodes.append(node("MatMul", [f"{name}d", f"v{layer}"], [f"p{layer}"]))
+        nodes.append(node("Add", [f"p{layer}", f"{name}d"], [f"a{layer}"]))
+        nodes.append(node("LayerNormalization", [f"a{layer}", "one"], [name := f"y{layer}"]))
+    held["one"] = np.full(WIDTH, 1.5, "float32")
+    return model(nodes, [value("x", [32, WIDTH])], [value(name, [32, WIDTH])], **held)
+
+
+def judged(right: Path, wrong: Path) -> Any:
     made = service.compile(wrong, options=CompileOptions(verify=False))
     request = compiler.prepare(right)
     signature = frontend.inspect(right, request.model.format).signature
+    return compiler.verify(request, signature, lambda: load(made.path), lambda *_: None)
 
-    def judged() -> Any:
-        return compiler.verify(request, signature, lambda: load(made.path), lambda *_: None)
 
-    if fault == "none":
-        assert judged().passed
-        assert made.manifest.schedule[0]["rule"] is not None
-        return
+@pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "none"])
+def test_faults_deep_in_a_network_are_caught(fault: str, tmp_path: Path) -> None:
+    right = write(tmp_path, residuals(), "right.onnx")
+    wrong = write(tmp_path, residuals(**FAULTS[fault]), "wrong.onnx")
     with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
-        judged()
+        judged(right, wrong)
+
+
+def test_what_rounding_decides_is_bounded_by_the_reference_s_own_distance(tmp_path: Path) -> None:
+    """Scales that are off by 1e-5 stand for another order of sums: some values fall a step to the other side."""
+    right = write(tmp_path, residuals(), "right.onnx")
+    (row,) = judged(right, write(tmp_path, residuals(moved=1e-5), "other.onnx")).outputs
+    assert row.passed and row.moved and 1e-4 < row.rms_error <= row.bound
+    apart = row.unquantized
+    assert (
+        row.bound <= 1.01 * apart["reference"]["error"]
+        and apart["artifact"]["error"] < 1.2 * apart["reference"]["error"]
+    )
+    assert row.top1["rows"] == 32 and 0 < row.top1["decided"] == row.top1["equal"]
+
+
+@pytest.mark.parametrize("by", [0.0, 1e-4])
+def test_integers_of_a_single_kernel_are_exact(by: float, tmp_path: Path) -> None:
+    """One code in some thousands, a step off, is a fault: nothing but ONNX's rules decides."""
+    rng = np.random.default_rng(0)
+
+    def product(scale: float) -> Any:
+        held = {"s": np.float32(0.02), "z": np.uint8(120), "t": np.float32(scale), "y0": np.uint8(99)}
+        held |= {"w": rng.integers(-127, 128, (64, 64)).astype("int8"), "n": np.int8(0)}
+        last = node("QLinearMatMul", ["x", "s", "z", "w", "s", "n", "t", "y0"], ["y"])
+        kind = TensorProto.UINT8
+        return model([last], [value("x", [128, 64], kind)], [value("y", [128, 64], kind)], **held)
+
+    right = write(tmp_path, product(0.25), "right.onnx")
+    rng = np.random.default_rng(0)
+    wrong = write(tmp_path, product(0.25 * (1 + by)), "wrong.onnx")
+    if not by:
+        assert judged(right, wrong).passed
+        return
+    with pytest.raises(VerificationFailed, match="uint8 values differ; they must be equal"):
+        judged(right, wrong)

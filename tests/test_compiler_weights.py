@@ -13,10 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from schedules.cpu.gemm import blocks_compute
 from service.compiler import prepare, run
-from service.errors import VerificationFailed
+from service.errors import InvalidOption, VerificationFailed
 from service.request import CompileOptions
 from service.runtime.session import Session, load
-from tests.frontend.onnx.harness import value, write
+from tests.frontend.onnx.harness import model, node, value, write
 
 VOCABULARY, WIDTH, HIDDEN = 300, 128, 256
 
@@ -65,13 +65,38 @@ def test_a_model_is_rounded_and_says_so(tmp_path: Path, weights: Any, bits: int,
 def test_many_rows_have_the_same_weights(tmp_path: Path) -> None:
     """Computed in floats, from the codes."""
     path = decoder(tmp_path)
-    model = onnx.load(path)
-    for tensor in (*model.graph.input, *model.graph.output):
+    other = onnx.load(path)
+    for tensor in (*other.graph.input, *other.graph.output):
         tensor.type.tensor_type.shape.dim[0].dim_value = 20
-    onnx.save(model, path)
+    onnx.save(other, path)
     session = compiled(path, tmp_path / "out", weights="int4")
     assert "cpu.matmul_blocks" not in [row["rule"] for row in session.manifest.schedule]
     assert session.manifest.verification["passed"]  # type: ignore[index]
+
+
+def test_a_tensor_that_is_read_both_ways_is_left_alone_and_said_so(tmp_path: Path) -> None:
+    """x @ W and y @ W.T: a reference has one tensor for both."""
+    draw = np.random.default_rng(0)
+    square = draw.standard_normal((WIDTH, WIDTH)).astype("float32") / 9
+    nodes = [node("MatMul", ["x", "w"], ["h"]), node("Gemm", ["h", "w"], ["y"], transB=1)]
+    nodes.append(node("MatMul", ["y", "other"], ["z"]))
+    shapes = [value("x", [2, WIDTH])], [value("z", [2, WIDTH])]
+    path = write(tmp_path, model(nodes, *shapes, w=square, other=square[::-1].copy()))
+    session = compiled(path, tmp_path / "out", weights="int4")
+    rounding = session.manifest.passes["rounding"]
+    assert len(rounding["weights"]) == 1 and rounding["reasons"] == {"read in several ways": 1}
+    assert session.manifest.verification["passed"]  # type: ignore[index]
+
+
+@pytest.mark.parametrize("weights", ["int4", "int8"])
+def test_matrices_of_16_bits_are_refused_and_not_passed_over(tmp_path: Path, weights: Any) -> None:
+    low = TensorProto.FLOAT16
+    held = {"w": np.ones((WIDTH, HIDDEN), "float16")}
+    path = write(tmp_path, model([node("MatMul", ["x", "w"], ["y"])], [value("x", [2, WIDTH], low)],
+                                 [value("y", [2, HIDDEN], low)], **held))  # fmt: skip
+    with pytest.raises(InvalidOption, match="this model's are float16") as refused:
+        compiled(path, tmp_path / "out", weights=weights)
+    assert "in float32" in refused.value.remedy
 
 
 def test_a_program_of_torch(tmp_path: Path) -> None:

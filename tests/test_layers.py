@@ -43,8 +43,9 @@ JOBS = (
     ("entries", "job", "blobs", "disks", "kernels"),
     ("job_error", "once", "database"),
     ("local", "objects", "webhooks", "workers"),
-    ("queue",),
+    ("queue", "ray"),
     ("backend",),
+    ("on_ray",),
     ("working",),
 )
 
@@ -111,6 +112,7 @@ LIBRARIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "sqlalchemy": (("service.jobs.database",), ()),
     "alembic": (("service.jobs.database",), ()),
     "boto3": ((), ("service.jobs.blobs",)),
+    "ray": ((), ("service.jobs.ray.cluster", "service.jobs.ray.building")),
     "botocore": ((), ("service.jobs.blobs",)),
     "httpcore": (("service.jobs.webhooks.deliver", "service.jobs.webhooks.public_network"), ()),
 }

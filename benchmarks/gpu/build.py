@@ -149,7 +149,7 @@ def described(entry: Entry, case: Any) -> dict[str, Any]:
     """Return the case with what its methods say, for the device's half, which has no class for it."""
     said: dict[str, Any] = {**asdict(case), "kind_of_case": entry.case["kind_of_case"]}
     if entry.suite.startswith("attention"):
-        said |= {"shapes": case.shapes(), "result": case.result()}
+        said |= {"shapes": case.shapes(), "result": case.result(), "numbers": case.numbers()}
     if entry.suite == "moves":
         said |= {"operands": moves_cases.operands(case), "result": moves_cases.result(case)}
     if entry.suite == "plain":

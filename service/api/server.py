@@ -21,7 +21,7 @@ from service.config import settings
 from service.errors import InvalidOption
 from service.jobs.backend import Backend
 from service.jobs.objects.keys import open_keys
-from service.jobs.working import require_sandbox
+from service.process.sandbox.required import require_sandbox
 
 __all__ = ["run"]
 

@@ -30,7 +30,13 @@ _SOURCES = {
     "source.lowering": ("service/lowering", "service/tuning", "schedules"),
     "source.artifact": ("service/artifact",),
     "source.runtime": ("service/runtime",),
-    "source.core": ("service/compiler.py", "service/request.py", "service/machine.py", "service/processor.py"),
+    "source.core": (
+        "service/compiler.py",
+        "service/rounding.py",
+        "service/request.py",
+        "service/machine.py",
+        "service/processor.py",
+    ),
 }
 _LIBRARIES = ("apache-tvm", "apache-tvm-ffi", "numpy", "ml_dtypes")
 _LIBRARIES_OF = {ModelFormat.ONNX: ("onnx", "onnxruntime"), ModelFormat.PT2: ("torch",)}

@@ -144,6 +144,7 @@ def _print_summary(made: CompiledArtifact) -> None:
             ("target", manifest.target_names),
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
+            *(("rounded", line) for line in report.rounded(manifest)),
             *(("left out", line) for line in report.left_out(manifest)),
             *(("verified", line) for line in report.verifications(manifest)),
         ]

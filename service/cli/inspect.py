@@ -109,6 +109,7 @@ def _artifact(path: Path, as_json: bool) -> None:
             ("weights", f"{len(weights.tensors)} tensors, {size(weights.size_bytes)} in {weights.file or 'this file'}"),
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
+            *(("rounded", line) for line in report.rounded(manifest)),
             *(("left out", line) for line in report.left_out(manifest)),
             ("model", manifest.digests.get("model", "-")),
             ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),

@@ -12,7 +12,18 @@ if TYPE_CHECKING:
 
     from service.artifact.manifest import Manifest
 
-__all__ = ["count", "fused", "heaviest", "left_out", "prim_funcs", "signature", "timings", "tuned", "verifications"]
+__all__ = [
+    "count",
+    "fused",
+    "heaviest",
+    "left_out",
+    "prim_funcs",
+    "rounded",
+    "signature",
+    "timings",
+    "tuned",
+    "verifications",
+]
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
@@ -92,6 +103,15 @@ def left_out(manifest: Manifest) -> list[str]:
     """Return which Triton kernels of plugins do not compute a match that is theirs, and why; of parts each once."""
     parts = [part.passes.get("triton_declined", {}) for part in manifest.parts]
     return list(dict.fromkeys(f"{name}: {reason}" for declined in parts for name, reason in declined.items()))
+
+
+def rounded(manifest: Manifest) -> list[str]:
+    """Return what `--weights` rounded and what it kept, and why; nothing without it."""
+    found = manifest.passes.get("rounding")
+    if not found:
+        return []
+    kept = ", ".join(f"{number} {reason}" for reason, number in found.get("reasons", {}).items())
+    return [f"{len(found['weights'])} matrices rounded to int{found['bits']}" + (f"; kept: {kept}" if kept else "")]
 
 
 def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:

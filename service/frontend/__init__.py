@@ -28,6 +28,7 @@ __all__ = [
     "moved_reference",
     "reference",
     "tensors",
+    "unquantized_reference",
 ]
 
 _MODULES = {ModelFormat.ONNX: "service.frontend.onnx.frontend", ModelFormat.PT2: "service.frontend.pt2.frontend"}
@@ -81,11 +82,19 @@ def reference(
 def moved_reference(
     path: Path, format: ModelFormat, move: Move, *, seed: int, by: float, threads: int = 1, shapes: Shapes | None = None
 ) -> Reference | None:
-    """Return `reference` of the model with `move` of it moved by `by` of itself, up or down as `seed` says.
+    """Return `reference` of the model with `move` of it moved by up to `by` of itself, as `seed` says.
 
-    None for a model that has none, or that does not run so.
+    Quantizations are moved anew in each run. None for a model that has none, or that does not run so.
     """
     run: Reference | None = _frontend(format).moved_reference(
         path, move, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
     )
+    return run
+
+
+def unquantized_reference(
+    path: Path, format: ModelFormat, *, threads: int = 1, shapes: Shapes | None = None
+) -> Reference | None:
+    """Return `reference` of the model whose quantizations saturate and do not round; None for one that has none."""
+    run: Reference | None = _frontend(format).unquantized_reference(path, threads=threads, shapes=dict(shapes or {}))
     return run

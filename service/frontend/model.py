@@ -73,7 +73,8 @@ class Move(Enum):
     """What of a model is moved, to see how far its outputs move."""
 
     QUANTIZATIONS = auto()
-    """Each divides by 1 + `by` or 1 - `by` times its scale: what lies so near a rounding boundary falls otherwise."""
+    """What each rounds is off by up to `by` of itself and of its tensor's mean size: what lies so near a boundary may
+    fall otherwise. Those whose operands every right implementation has to the bit are as they were."""
     WEIGHTS = auto()
     """Each is times a number of its own from 1 - `by` to 1 + `by`."""
 

@@ -46,9 +46,10 @@ from service.jobs.workers.accepting import Accepting
 from service.jobs.workers.fleet import Fleet, Role
 from service.jobs.workers.machine import Machine
 from service.jobs.workers.placement import Placement
-from service.process.groups import bound_of_settings
+from service.process.groups import Bound, bound_of_settings
 from service.process.limits import Limits
 from service.process.pool import Pool
+from service.process.runner import Runner
 from service.process.task import Flavour
 from service.process.workspace import Workspace
 
@@ -82,6 +83,7 @@ class Backend:
         tune_workers: int | None = None,
         role: Role = Role.SERVER,
         machine: Machine | None = None,
+        pool: Runner | None = None,
         queue_max: int | None = None,
         limits: Limits | None = None,
         entry: str = COMPILE_ENTRY,
@@ -91,7 +93,7 @@ class Backend:
     ) -> None:
         """What is None is as the settings say; `entry` is what a child of a `compile` runs, `entries` the others'.
 
-        `machine` is what this one is taken for, which tests say.
+        `pool` is what runs the jobs, processes of this one if None, and `machine` what it runs them on.
 
         Raise InvalidOption for settings that cannot be used, ServiceError where the database does not answer.
         """
@@ -100,9 +102,11 @@ class Backend:
         with ExitStack() as on_failure:
             self.store = Store(root, values.cache_max_bytes)
             self.workspace = on_failure.enter_context(Workspace(root / "jobs"))
-            self.pool, self.bound = Pool(), bound_of_settings()
+            self.pool: Runner = pool or Pool()
+            self._is_local = pool is None
+            self.bound = bound_of_settings() if pool is None else Bound(missing="its jobs run on other machines")
             self.pool.groups = None if self.bound.groups is None else self.bound.groups.base
-            slots = slots_of(role, workers, tune_workers)
+            self._slots = slots = slots_of(role, workers, tune_workers)
             connections = values.database_connections or _connections(role, sum(slots.values()))
             self.database = Database(database_url or url_of_settings(root), connections)
             on_failure.callback(self.database.close)
@@ -166,7 +170,7 @@ class Backend:
             self._executor,
             self.disks.short,
             anything if self.machine is None else Accepting(self.machine),
-            tunes_alone=_tunes_alone(self.role),
+            tunes_alone=self._is_local and _tunes_alone(self.role),
             poll_s=self._poll_s,
         )
         submission = Submission(
@@ -251,6 +255,11 @@ class Backend:
             self._executor.close()
             self._scheduler.join()
             self._hub.close()
+
+    def resize(self, slots: Mapping[bool, int]) -> None:
+        """Run so many jobs at once from now on, and so many tunings (True)."""
+        self._slots.update(slots)
+        self._scheduler.wake()
 
     def hurry(self) -> None:
         """Make a `stop` that waits for running jobs wait no longer."""

@@ -14,6 +14,7 @@ from service.request import CompileRequest, ModelFormat
 
 __all__ = [
     "bench_artifact",
+    "build_candidate",
     "check_model",
     "compile_model",
     "cover_model",
@@ -87,6 +88,13 @@ def tune_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
     options = {name: value for name, value in payload.items() if name != "request"}
     tuner.run(CompileRequest.from_dict(payload["request"]), TuneOptions.from_dict(options), workdir, emit)
+
+
+def build_candidate(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Build a candidate of a tuning elsewhere, as `FarBuilders` asks for it in the payload; the result answers it."""
+    from service.tuning import candidate
+
+    emit({"event": "result", **candidate.build(payload, workdir)})
 
 
 def bench_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

@@ -24,7 +24,8 @@ from service.jobs.kernels import Journal, Kernels
 from service.process.bounds import MAX_OUTCOME_BYTES
 from service.process.limits import Limits
 from service.process.plain import open_left, plain_file
-from service.process.pool import Cancellation, Pool
+from service.process.pool import Cancellation
+from service.process.runner import Runner
 from service.process.sandbox.confinement import Confinement
 from service.process.task import Emit, Flavour, Task
 from service.process.timings import told
@@ -59,7 +60,7 @@ class Ask:
 class CompileOnce:
     """Runs compiles, for any number of threads. `entry` is what a child runs (docs/stages.md says what it leaves)."""
 
-    def __init__(self, store: Store, pool: Pool, workspace: Workspace, limits: Limits, entry: str) -> None:
+    def __init__(self, store: Store, pool: Runner, workspace: Workspace, limits: Limits, entry: str) -> None:
         self.store = store
         self._pool = pool
         self._workspace = workspace

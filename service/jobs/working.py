@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import signal
 from collections.abc import Callable
@@ -12,8 +11,12 @@ from service.config import settings
 from service.errors import InvalidOption
 from service.jobs.backend import Backend, slots_of
 from service.jobs.workers.fleet import Role
+from service.process.sandbox.required import require_sandbox
 
-__all__ = ["Stopping", "require_sandbox", "work"]
+__all__ = ["LOCAL", "Stopping", "work"]
+
+LOCAL = "local"
+"""The setting RELAXC_RUNNER of a worker whose jobs are processes of its own."""
 
 
 def work(
@@ -24,12 +27,27 @@ def work(
     if not any(slots.values()):
         raise InvalidOption("a worker without --workers and --tune-workers runs nothing", option="--workers")
     require_sandbox()
+    if settings().runner != LOCAL:
+        _work_on_ray(slots, open_backend)
+        return
     stopping = Stopping()
     with open_backend(workers=slots[False], tune_workers=slots[True], role=Role.WORKER) as backend:
         backend.warm()
         print(f"working as {backend.id}", flush=True)
         drain_s = stopping.wait(backend.hurry)
         backend.stop(drain_s)
+
+
+def _work_on_ray(slots: dict[bool, int], open_backend: Callable[..., Backend]) -> None:
+    from service.jobs.on_ray import OnRay
+
+    with OnRay(settings().runner, slots, open_backend) as nodes:
+        stopping = Stopping()  # after Ray, which takes signals too
+        print(
+            f"working as {' '.join(nodes.ids) or 'nobody yet: no node offers what relaxc worker --resources says'}",
+            flush=True,
+        )
+        nodes.stop(stopping.wait(nodes.hurry))
 
 
 class Stopping:
@@ -53,10 +71,3 @@ class Stopping:
             return
         self._is_told = True
         self._told.put(settings().drain_s if number == signal.SIGTERM else 0.0)
-
-
-def require_sandbox() -> None:
-    """Have no job run without a whole sandbox, unless RELAXC_SANDBOX says what shall be: others may send models."""
-    if "sandbox" not in settings().model_fields_set:
-        os.environ["RELAXC_SANDBOX"] = "require"  # the workers read it too
-        settings.cache_clear()

@@ -23,6 +23,7 @@ from service.passes.layout.block_channels import BlockChannels
 from service.passes.layout.bytes_by_columns import BytesByColumns
 from service.passes.layout.channels_last import ChannelsLast
 from service.passes.layout.choose_layout import ChooseLayout
+from service.passes.layout.hoist_quantization import HoistQuantization
 from service.passes.layout.images_last import ImagesLast
 from service.passes.layout.one_row_products import OneRowProducts
 from service.passes.layout.pack_block_weights import PackBlockWeights, takes
@@ -40,6 +41,7 @@ from service.passes.precision.quantize_weights import QuantizeWeights
 from service.passes.precision.read_low import ReadLow
 from service.passes.precision.store_low import StoreLow
 from service.passes.precision.store_products_low import StoreProductsLow
+from service.passes.precision.store_sums_low import StoreSumsLow
 from service.passes.precision.widen_arithmetic import WidenArithmetic, WidenProducts
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_attention import RecognizeAttention
@@ -59,6 +61,7 @@ from service.passes.simplify.fold_scale import FoldScale
 from service.passes.simplify.keep_bytes import KeepBytes
 from service.passes.simplify.merge_equal_calls import MergeEqualCalls
 from service.passes.simplify.merge_parallel_matmuls import MergeParallelMatmuls
+from service.passes.simplify.merge_quantized_matmuls import MergeQuantizedMatmuls
 from service.passes.simplify.pointwise_first import PointwiseFirst
 from service.passes.simplify.simplify_algebra import SimplifyAlgebra
 from service.passes.simplify.simplify_shapes import SimplifyShapes
@@ -284,6 +287,7 @@ def _cuda_simplify(job: Job, arch: str) -> list[Any]:
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:
+    narrow = _narrowed(job)
     return [
         StreamBlockWeights(),
         FoldConstants(),
@@ -293,13 +297,16 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),
         SimplifyAlgebra(),
-        RecognizeLowAttention(match),
+        # Attention that quantizes, or reads pages, is right by its text on a CPU; no GPU has run it yet
+        *([HoistQuantization(), MergeQuantizedMatmuls()] if trusting() else []),
+        RecognizeLowAttention(match, quantized=trusting(), paged=trusting()),
         StoreProductsLow(),
         SimplifyAlgebra(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         MergeEqualCalls(),
         relax.transform.DeadCodeElimination(),
+        *([StoreSumsLow(narrow.dtype)] if narrow and trusting() else []),
         *([ReadLow()] if job.low_dtypes else []),
         *([BytesByColumns()] if arch == _HOPPER else []),
     ]

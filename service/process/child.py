@@ -12,7 +12,6 @@ import resource
 import socket
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -28,9 +27,9 @@ from service.errors import (
     StoreUnwritable,
 )
 from service.process.limits import Limits, die_with_parent, is_full, name_process
+from service.process.line import Line
 from service.process.sandbox.confine import confine
 from service.process.sandbox.confinement import Confinement, Place
-from service.process.task import send
 
 __all__ = ["EXIT_OUT_OF_MEMORY", "run_child"]
 
@@ -47,12 +46,7 @@ def run_child(channel: socket.socket, spec: dict[str, Any], place: Place) -> NoR
     workdir = Path(spec["workdir"])
     _move_in(workdir, channel)
     Limits(**spec["limits"]).apply()
-    lock = threading.Lock()
-
-    def emit(event: dict[str, Any]) -> None:
-        with lock:
-            send(channel, event)
-
+    emit = Line(channel)
     try:
         error = _confine(spec, workdir, place) or _call(spec, workdir, emit)
         if error is not None:

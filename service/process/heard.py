@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from service.process.guard import Ending
-from service.process.task import Emit, finite
+from service.process.task import ASK, Emit, finite
 
 __all__ = ["EVENTS", "Heard"]
+
 
 EVENTS = frozenset({"stage", "progress", "log", "metric", "trial"})
 """What a child tells of itself; `state` and `done`, by which a listener knows the end, are the server's to say."""
@@ -16,7 +18,10 @@ EVENTS = frozenset({"stage", "progress", "log", "metric", "trial"})
 
 @dataclass
 class Heard:
-    """The guard's words, the first and the last, and those of the child between them, which may be hostile."""
+    """The guard's words, the first and the last, and those of the child between them, which may be hostile.
+
+    `asked` hears what the child asks for, where there is somebody to answer it.
+    """
 
     pid: int | None = None
     stage: str | None = None
@@ -24,6 +29,7 @@ class Heard:
     error: dict[str, Any] | None = None
     ending: Ending | None = None
     broke_off: str = ""
+    asked: Callable[[dict[str, Any]], None] | None = None
 
     def take(self, message: dict[str, Any], on_event: Emit) -> None:
         """Sort one message; what is for the caller goes to `on_event`."""
@@ -40,6 +46,9 @@ class Heard:
             self.result = message
         elif kind == "error":
             self.error = message.get("error")
+        elif kind == ASK:
+            if self.asked is not None:
+                self.asked(message)
         elif isinstance(kind, str) and kind in EVENTS:
             if kind == "stage" and message.get("state") == "start":
                 self.stage = str(message.get("stage"))

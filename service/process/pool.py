@@ -7,6 +7,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,10 @@ from service.process.heard import Heard
 from service.process.task import Emit, Flavour, Lines, Task, send
 from service.process.unnamed import without_paths
 
-__all__ = ["Cancellation", "Pool"]
+__all__ = ["Cancellation", "Helper", "Pool"]
+
+Helper = Callable[[dict[str, Any], Callable[[dict[str, Any]], None]], None]
+"""Is called with what a child asks for, a stranger's word, and with what sends it an answer; it must not wait."""
 
 _GRACE_S = 90.0
 """How long after the time limit the guard may take to say that it has ended the job."""
@@ -102,8 +107,12 @@ class Pool:
             zygotes = dict(self._zygotes)
         return {name: zygote.sandbox or {} for name, zygote in zygotes.items() if zygote.alive and zygote.is_ready()}
 
-    def run(self, task: Task, on_event: Emit, *, cancellation: Cancellation | None = None) -> dict[str, Any]:
+    def run(
+        self, task: Task, on_event: Emit, *, cancellation: Cancellation | None = None, helper: Helper | None = None
+    ) -> dict[str, Any]:
         """Run the task, and return its `result` event's fields; other events go to `on_event`, in this thread.
+
+        What it asks for goes to `helper`, also in this thread.
 
         When this returns or raises, no process of the task is left. Raise the RelaxcError that the task raised, or
         CompilerCrashed, CompilerOutOfMemory, CompilerTimeout, Cancelled.
@@ -112,25 +121,32 @@ class Pool:
         with self._lock:
             self._running.add(cancellation)
         try:
-            return self._run(task, on_event, cancellation)
+            return self._run(task, on_event, cancellation, helper)
         finally:
             with self._lock:
                 self._running.discard(cancellation)
 
-    def _run(self, task: Task, on_event: Emit, cancellation: Cancellation) -> dict[str, Any]:
+    def _run(self, task: Task, on_event: Emit, cancellation: Cancellation, helper: Helper | None) -> dict[str, Any]:
         for _ in range(_ATTEMPTS):
             if cancellation.cancelled:
                 raise Cancelled("the compile was cancelled before it started", stage=None)
             zygote = self._zygote(task.flavour)
             with contextlib.suppress(ZygoteGone):
-                heard = self._attempt(zygote, task, on_event, cancellation)
+                heard = self._attempt(zygote, task, on_event, cancellation, helper)
                 # Without a pid the zygote died before it forked: nothing has run, so another one may try.
                 if heard.pid is not None or cancellation.cancelled:
                     return _outcome(heard, task, cancellation.cancelled)
             self._forget(task.flavour, zygote)
         raise CompilerCrashed(f"the worker died {_ATTEMPTS} times before the compile could start", stage="start")
 
-    def _attempt(self, zygote: FlavourZygote, task: Task, on_event: Emit, cancellation: Cancellation) -> Heard:
+    def _attempt(
+        self,
+        zygote: FlavourZygote,
+        task: Task,
+        on_event: Emit,
+        cancellation: Cancellation,
+        helper: Helper | None = None,
+    ) -> Heard:
         heard = Heard()
         try:
             channel = zygote.channel()
@@ -138,6 +154,10 @@ class Pool:
             self._forget(task.flavour, zygote)
             raise
         with channel:
+            if helper is not None:
+                lock = threading.Lock()
+                answer = partial(_answer, channel, lock)
+                heard.asked = lambda message: helper(message, answer)
             try:
                 with contextlib.suppress(OSError):
                     send(channel, {**task.to_dict(), "groups": None if self.groups is None else str(self.groups)})
@@ -176,6 +196,12 @@ class Pool:
             cancellation.cancel()
         for zygote in zygotes:
             zygote.close()
+
+
+def _answer(channel: socket.socket, lock: threading.Lock, message: dict[str, Any]) -> None:
+    """From any thread; nothing where the job has ended."""
+    with contextlib.suppress(OSError), lock:
+        send(channel, message)
 
 
 def _listen(channel: socket.socket, heard: Heard, on_event: Emit, deadline: float) -> None:

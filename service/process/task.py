@@ -14,12 +14,15 @@ from service.process.limits import Limits
 from service.process.sandbox.confinement import Confinement
 from service.request import ModelFormat
 
-__all__ = ["MAX_LINE_BYTES", "Emit", "Flavour", "Lines", "Task", "finite", "send"]
+__all__ = ["ASK", "MAX_LINE_BYTES", "Emit", "Flavour", "Lines", "Task", "finite", "send"]
 
 Emit = Callable[[dict[str, Any]], None]
 
 Flavour = ModelFormat
 """What a worker has imported: `onnx` keeps torch out, `pt2` has it."""
+
+ASK = "ask"
+"""The event of a child that wants something done elsewhere; the answer comes back over the same channel."""
 
 MAX_LINE_BYTES = 4 << 20
 """The longest that means something are the kernels of a model and how its records cover them: 300 bytes each."""
@@ -30,7 +33,8 @@ class Task:
     """A call `entry(payload, workdir, emit)` in a child process; `entry` is `module:function`, payload JSON.
 
     `repro` is a command line that does the same by hand, for the message of a crash. What the entry reads or writes
-    outside `workdir` has to be in `confinement`.
+    outside `workdir` has to be in `confinement`. One that `tunes` takes times of kernels: elsewhere it has its
+    machine to itself, and others build for it.
     """
 
     entry: str
@@ -40,6 +44,7 @@ class Task:
     limits: Limits = field(default_factory=Limits.of_settings)
     repro: str = ""
     confinement: Confinement = field(default_factory=Confinement)
+    tunes: bool = False
 
     @property
     def log_path(self) -> Path:
@@ -96,16 +101,25 @@ class Lines:
 
         Raise ValueError for a line over MAX_LINE_BYTES.
         """
-        while chunk := self._chunk():
-            *lines, rest = chunk.split(b"\n")
-            for line in lines:
-                message = _parsed(bytes(self._pending) + line)
-                self._pending.clear()
-                if message is not None:
-                    yield message
-            self._pending += rest
-            if len(self._pending) > MAX_LINE_BYTES:
-                raise ValueError(f"a line of over {MAX_LINE_BYTES} bytes")
+        while (found := self.next()) is not None:
+            yield from found
+
+    def next(self) -> list[dict[str, Any]] | None:
+        """Wait for more bytes, and return the objects that are whole with them; None at the end of the stream."""
+        chunk = self._chunk()
+        if not chunk:
+            return None
+        *lines, rest = chunk.split(b"\n")
+        found = []
+        for line in lines:
+            message = _parsed(bytes(self._pending) + line)
+            self._pending.clear()
+            if message is not None:
+                found.append(message)
+        self._pending += rest
+        if len(self._pending) > MAX_LINE_BYTES:
+            raise ValueError(f"a line of over {MAX_LINE_BYTES} bytes")
+        return found
 
     def _chunk(self) -> bytes:
         try:

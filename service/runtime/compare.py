@@ -1,4 +1,4 @@
-"""Whether an artifact's outputs are the reference's: per output, by a tolerance that its dtype sets.
+"""Whether an artifact's outputs are the reference's: per output, by a tolerance that its dtype sets (`tolerances`).
 
 An element's error is scaled by its own size and by that of its tensor, outliers left out:
 |got - want| / (|want| + rms(want)). So a value near zero among ordinary ones is judged as its neighbours are, and a
@@ -6,24 +6,18 @@ tensor of small values as strictly as one of large ones. An output passes when i
 tolerance, and its direction, the cosine with the reference, within the bound beside it: that finds errors that are
 small in every element and large in all.
 
-| dtype    | tolerance | cosine at least | why |
-|----------|-----------|-----------------|-----|
-| float64  | 1e-8      | 1 - 1e-12       | constants are often float32 in origin |
-| float32  | 1e-4      | 1 - 1e-6        | a tanh GELU in place of an erf one is off by 3e-4 |
-| float16  | 2e-2      | 1 - 1e-4        | 20 roundings of 2^-10, after tens of layers |
-| bfloat16 | 1e-1      | 1 - 1e-3        | 25 roundings of 2^-8 |
-
 Integers and bools must be equal, but where the caller says that rounding decides (`service.runtime.ties`). Outputs of a
 quantized model, or of one in 16 bits, may be off by what the reference itself moves (`service.runtime.moved`), and no
-further. NaN and infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and
-fails.
+further; those of a quantized one by no more, either, than the reference is off from what it would be without rounding
+(`_compare_moved`).
+NaN and infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and fails.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -31,52 +25,28 @@ import numpy as np
 
 from service.request import Precision
 from service.runtime.measure import Measured, measure
+from service.runtime.tolerances import (
+    FAR_MARGIN,
+    LEAST_COSINE,
+    MOST_SHARE,
+    MOVED_MARGIN,
+    SCATTERS,
+    TOLERANCES,
+    Apart,
+    Moved,
+    Tolerance,
+)
 from service.runtime.verification import OutputReport, Verification
 from service.signature import Signature, TensorSpec
 
-__all__ = ["TOLERANCES", "Moved", "Tolerance", "compare", "judging_dtypes"]
+__all__ = ["compare", "judging_dtypes"]
 
 Array = np.ndarray[Any, Any]
 
 _DIGITS = 3
 
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """The largest scaled error, and the smallest cosine, that pass."""
-
-    error: float
-    cosine: float
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """How far an output of the reference moves where rounding decides otherwise.
-
-    Floats: the largest scaled error and the least cosine. Quantized: the most `steps` of an element, and the `share` of
-    elements that move at all.
-    """
-
-    error: float = 0.0
-    cosine: float = 1.0
-    steps: float = 0.0
-    share: float = 0.0
-
-
-MOVED_MARGIN = 2.0
-"""How much further than the reference an output may be: a maximum over a few runs is not the largest there is."""
-
 _QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
-LEAST_COSINE, MOST_SHARE = 0.99, 0.25
-"""An output of which more moves is noise, and judged as if nothing did: nothing would be compared."""
-
-TOLERANCES = {
-    "float64": Tolerance(1e-8, 1 - 1e-12),
-    "float32": Tolerance(1e-4, 1 - 1e-6),
-    "float16": Tolerance(2e-2, 1 - 1e-4),
-    "bfloat16": Tolerance(1e-1, 1 - 1e-3),
-}
 _COARSENESS = ("float64", "float32", "float16", "bfloat16")
 
 
@@ -108,19 +78,27 @@ def compare(
     dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, Array] | None = None,
     moved: Mapping[str, Moved] | None = None,
+    apart: Mapping[str, Apart] | None = None,
 ) -> Verification:
     """Compare an artifact's outputs with the reference's.
 
     `dtypes` maps an output to the dtype whose tolerance judges it (see `judging_dtypes`), by default the
     reference's own; `ties` an integer output to a mask of elements that may differ, `moved` an output to how far it may
-    be off. Names, dtypes and shapes must be equal. Nothing to compare is a failure.
+    be off, and `apart` to how far both are from what is not rounded, over which no bound goes. Names, dtypes and shapes
+    must be equal. Nothing to compare is a failure.
     """
     if got.keys() != want.keys():
         lacking, extra = sorted(want.keys() - got.keys()), sorted(got.keys() - want.keys())
         return Verification(False, f"outputs differ: {lacking} are missing, {extra} are too many", ())
     rows = tuple(
         _compare_output(
-            name, got[name], want[name], (dtypes or {}).get(name), (ties or {}).get(name), (moved or {}).get(name)
+            name,
+            got[name],
+            want[name],
+            (dtypes or {}).get(name),
+            (ties or {}).get(name),
+            (moved or {}).get(name),
+            (apart or {}).get(name),
         )
         for name in want
     )
@@ -131,7 +109,13 @@ def compare(
 
 
 def _compare_output(
-    name: str, got: Array, want: Array, judge: str | None, ties: Array | None, moved: Moved | None
+    name: str,
+    got: Array,
+    want: Array,
+    judge: str | None,
+    ties: Array | None,
+    moved: Moved | None,
+    apart: Apart | None,
 ) -> OutputReport:
     dtype, shape = str(want.dtype), list(want.shape)
     if str(got.dtype) != dtype or got.shape != want.shape:
@@ -142,16 +126,31 @@ def _compare_output(
         row = _compare_floats(name, got, want, tolerance)
         if row.passed or moved is None or moved.cosine < LEAST_COSINE:
             return row
-        return replace(_compare_floats(name, got, want, _widened(tolerance, moved)), moved=True)
+        return _compare_moved(name, got, want, tolerance, moved, apart)
     row = _compare_exactly(name, got, want, ties)
     return row if row.passed or moved is None or dtype not in _QUANTIZED else _compare_steps(row, got, want, moved)
 
 
-def _widened(tolerance: Tolerance, moved: Moved) -> Tolerance:
-    """One minus the cosine grows with the square of the error."""
-    cosine = 1 - MOVED_MARGIN**2 * (1 - moved.cosine)
+def _compare_moved(
+    name: str, got: Array, want: Array, tolerance: Tolerance, moved: Moved, apart: Apart | None
+) -> OutputReport:
+    """Judge by what rounding may do to an output: all of it by no more than the reference's own distance from what is
+    not rounded. One element may be a step off, which is more than that.
+
+    A deep network may scatter: a single value that falls otherwise moves its outputs as far as all rounding does, and
+    two right ones are further from each other than from what is not rounded. Then the distances from that are judged.
+    """
     error = _rounded(MOVED_MARGIN * moved.error, up=True) or 0.0
-    return Tolerance(max(tolerance.error, error), min(tolerance.cosine, cosine))
+    cosine = 1 - MOVED_MARGIN**2 * (1 - moved.cosine)  # one minus it grows with the square of the error
+    free = MOVED_MARGIN * moved.rms
+    bound = max(tolerance.error, free if apart is None else min(free, apart.reference))
+    wider = Tolerance(max(tolerance.error, error), min(tolerance.cosine, cosine), bound)
+    row = replace(_compare_floats(name, got, want, wider), moved=True, bound=_rounded(bound))
+    if row.passed or apart is None or moved.rms < SCATTERS * apart.reference:
+        return row
+    scattered = replace(_compare_floats(name, got, want, replace(wider, rms=free)), moved=True, bound=row.bound)
+    near = apart.artifact <= FAR_MARGIN * moved.far
+    return replace(scattered, scattered=True) if scattered.passed and near else row
 
 
 def _compare_steps(row: OutputReport, got: Array, want: Array, moved: Moved) -> OutputReport:
@@ -181,6 +180,7 @@ def _compare_floats(name: str, got: Array, want: Array, tolerance: Tolerance) ->
     found = measure(got, want)
     shape, dtype = list(want.shape), str(want.dtype)
     reason = _verdict(found, tolerance, want.size)
+    bounded = math.isfinite(tolerance.rms)
     bad = found.mismatched if found.mismatches else found.scaled > tolerance.error
     aligned = found.cosine is None or found.cosine >= tolerance.cosine
     passable = not found.mismatches and found.finite + found.infinite > 0 and aligned
@@ -199,6 +199,7 @@ def _compare_floats(name: str, got: Array, want: Array, tolerance: Tolerance) ->
         nonfinite_mismatches=found.mismatches,
         first_mismatch=_first(bad) if reason else None,
         tolerance=tolerance.error,
+        rms_error=_rounded(found.rms) if bounded else None,
         passing_tolerance=_rounded(found.max_scaled, up=True) if passable or not want.size else None,
     )
 
@@ -215,6 +216,10 @@ def _verdict(found: Measured, tolerance: Tolerance, size: int) -> str:
         return f"scaled error {found.max_scaled:.3g} is over the tolerance {tolerance.error:.3g}"
     if found.cosine is not None and not found.cosine >= tolerance.cosine:
         return f"the cosine {found.cosine:.9f} with the reference is under {tolerance.cosine:.9f}"
+    if not found.rms <= tolerance.rms:
+        return (
+            f"the root mean square {found.rms:.3g} of the errors is over what roundings may cause, {tolerance.rms:.3g}"
+        )
     return ""
 
 

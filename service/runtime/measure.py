@@ -22,7 +22,9 @@ filler of -3.4e38 would make every other error look like nothing."""
 
 @dataclass(slots=True)
 class Measured:
-    """Counts of elements, masks and arrays over them, and the largest errors; `cosine` None for a tensor of zeros."""
+    """Counts of elements, masks and arrays over them, and the largest errors; `cosine` None for a tensor of zeros,
+    `rms` the root mean square of the errors over that of the values.
+    """
 
     finite: int
     infinite: int
@@ -34,6 +36,7 @@ class Measured:
     max_rel: float
     max_scaled: float
     cosine: float | None
+    rms: float
 
 
 def measure(got: Array, want: Array) -> Measured:
@@ -58,6 +61,7 @@ def measure(got: Array, want: Array) -> Measured:
         max_rel=float(relative.max(initial=0.0)),
         max_scaled=float(scaled.max(initial=0.0)),
         cosine=_cosine(a[ordinary], b[ordinary]) if rms > FLOOR else None,
+        rms=_rms(error[ordinary]) / max(rms, FLOOR),
     )
 
 

@@ -10,30 +10,34 @@ Quantized models:
 
 A value on a rounding boundary falls a step to either side, as the last digit of a float says, and what reads it is off
 by that step. So two right implementations of a quantized network differ by more than floats do. How much is found with
-the reference alone: its quantizations are moved by the tolerance of float32, so that what lies that near to a boundary
-falls to its other side. That is some hundred times what the rounding of floats does, and so a bound for it.
+the reference alone: what each of its quantizations rounds is moved by the tolerance of float32, each element by a
+number of its own, so that what lies that near to a boundary falls a step to either side, and the steps of all
+quantizations on the way propagate as the network does it. That is some hundred times what the rounding of floats
+does, and so a bound for it. Where nothing but ONNX's rules decides, as in a single kernel of given operands, nothing is
+moved, and integers are exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from service.runtime.compare import TOLERANCES, Moved
 from service.runtime.measure import measure
+from service.runtime.tolerances import TOLERANCES, Moved
 
-__all__ = ["MOVED_BY", "RUNS", "moved_outputs", "rounds_by"]
+__all__ = ["MOVED_BY", "RUNS", "Run", "distances", "moved_outputs", "rounds_by"]
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 
 MOVED_BY = TOLERANCES["float32"].error
-"""Of its scale: how far a quantization is moved."""
+"""Of a value and of the mean size of its tensor: how far what is quantized is moved."""
 
 RUNS = 4
-"""Each with other directions."""
+"""Each with other numbers."""
 
 
 _ROUNDS_BY = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -46,18 +50,34 @@ def rounds_by(judges: Iterable[str]) -> float:
 
 
 def moved_outputs(
-    references: Iterable[Run], inputs: Mapping[str, Array], want: Mapping[str, Array]
+    references: Iterable[Run], inputs: Mapping[str, Array], want: Mapping[str, Array], real: Mapping[str, Array] | None
 ) -> dict[str, Moved]:
-    """Return output name → how far the `references`, each moved, are from `want` at most."""
+    """Return output name → how far the `references`, each moved, are from `want` at most, and from `real`."""
     runs = [run(inputs) for run in references]
-    return {name: _farthest([run[name] for run in runs], value) for name, value in want.items()} if runs else {}
+    if not runs:
+        return {}
+    found = {name: _farthest([run[name] for run in runs], value) for name, value in want.items()}
+    if real is None:
+        return found
+    apart = [distances(run, real) for run in [want, *runs]]
+    return {name: replace(each, far=max(run.get(name, 0.0) for run in apart)) for name, each in found.items()}
+
+
+def distances(values: Mapping[str, Array], real: Mapping[str, Array]) -> dict[str, float]:
+    """Return output name → the root mean square by which values are off over that of `real`, for outputs of floats."""
+    floats = {name: value for name, value in values.items() if str(value.dtype) in TOLERANCES}
+    return {name: measure(value, real[name]).rms for name, value in floats.items()}
 
 
 def _farthest(runs: list[Array], want: Array) -> Moved:
     if str(want.dtype) in TOLERANCES:
         found = [measure(run, want) for run in runs]
         cosines = [each.cosine for each in found if each.cosine is not None]
-        return Moved(error=max(each.max_scaled for each in found), cosine=min(cosines, default=1.0))
+        return Moved(
+            error=max(each.max_scaled for each in found),
+            cosine=min(cosines, default=1.0),
+            rms=max(each.rms for each in found),
+        )
     apart = [np.abs(run.astype(np.float64) - want) for run in runs]
     return Moved(
         steps=max(float(each.max(initial=0.0)) for each in apart),

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from service.runtime.compare import TOLERANCES
+from service.runtime.tolerances import TOLERANCES
 
 __all__ = ["MOST_TIES", "ties_of"]
 

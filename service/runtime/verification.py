@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["OutputReport", "Verification"]
+__all__ = ["OutputReport", "Verification", "top1"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,19 @@ class OutputReport:
     unrounded: dict[str, float] | None = None
     """How far it is from the model with its weights as they were: `error`, the root mean square of the difference over
     that of the values, and the `cosine`; None where no weights were rounded."""
+    unquantized: dict[str, dict[str, float]] | None = None
+    """How far the `artifact` and the `reference` are from the model whose activations are not rounded, likewise."""
+    rms_error: float | None = None
+    """Where roundings decide: the root mean square of the errors over that of the values, and its `bound`."""
+    bound: float | None = None
+    """What roundings may cause, propagated: no more than the reference's own distance from the model whose activations
+    are not rounded."""
+    scattered: bool = False
+    """Whether it is over that bound and passed since it is as near to the model that is not rounded as the reference:
+    rounding scatters the output as far as quantization does."""
+    top1: dict[str, int] | None = None
+    """Of a quantized model, the `rows` along the last axis, those `decided`: the largest element leads by more than the
+    bound, and those of them in which it is the largest of both (`equal`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,7 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, the same on every run; `from_dict` is its inverse."""
         rows = [asdict(row) for row in self.outputs]
-        rare = ("moved", "unrounded")
+        rare = ("moved", "unrounded", "unquantized", "rms_error", "bound", "scattered", "top1")
         rows = [{name: value for name, value in row.items() if value or name not in rare} for row in rows]
         return {"passed": self.passed, "reason": self.reason, "outputs": rows}
 
@@ -69,6 +82,17 @@ class Verification:
     def apart(self, got: Mapping[str, Any], others: Mapping[str, Any]) -> Verification:
         """Return the report with how far the outputs are from others, which are not to pass or fail by."""
         rows = (replace(row, unrounded=_distance(got[row.name], others[row.name])) for row in self.outputs)
+        return replace(self, outputs=tuple(rows))
+
+    def quantized(self, got: Mapping[str, Any], want: Mapping[str, Any], real: Mapping[str, Any]) -> Verification:
+        """Return the report with how far both are from `real`, what was not rounded, and with the largest elements."""
+        rows = []
+        for row in self.outputs:
+            pairs = (("artifact", got[row.name]), ("reference", want[row.name]))
+            apart = {who: _distance(values, real[row.name]) for who, values in pairs}
+            found = {who: distance for who, distance in apart.items() if distance is not None}
+            decided = top1(got[row.name], want[row.name], row.bound or row.tolerance) if found else None
+            rows.append(replace(row, unquantized=found or None, top1=decided))
         return replace(self, outputs=tuple(rows))
 
     @staticmethod
@@ -86,6 +110,20 @@ class Verification:
 
 def _badness(row: OutputReport) -> tuple[bool, float]:
     return not row.passed, math.inf if row.scaled_error is None and row.compared else row.scaled_error or 0.0
+
+
+def top1(got: Any, want: Any, bound: float) -> dict[str, int] | None:
+    """Return how many rows along the last axis there are, in how many the largest element of `want` leads by more than
+    `bound` times the root mean square, and in how many of these it is the largest of `got`.
+    """
+    if got.shape != want.shape or want.ndim == 0 or want.shape[-1] < 2 or not want.size:
+        return None
+    rows, others = (each.astype("float64").reshape(-1, want.shape[-1]) for each in (want, got))
+    best = rows.argmax(axis=1)
+    first, second = np.partition(rows, -2, axis=1)[:, [-1, -2]].T
+    decided = first - second > bound * np.sqrt(np.mean(np.square(rows)))
+    equal = decided & (others.argmax(axis=1) == best)
+    return {"rows": len(rows), "decided": int(decided.sum()), "equal": int(equal.sum())}
 
 
 def _distance(got: Any, other: Any) -> dict[str, float] | None:

@@ -25,7 +25,8 @@ class TuneOptions:
     `durable` the run tells its journal, line by line as events, to who keeps it, goes on with what the job's folder has
     of that, and `time_s` is for all such runs together.
     `rpc_tracker` is HOST:PORT of TVM's tracker, where the devices are registered under `rpc_key`. `list_only` says what
-    the tasks are and measures nothing.
+    the tasks are and measures nothing. `far_builders` is how many candidates at a time are built by who runs the job,
+    elsewhere; 0 is none.
     """
 
     trials: int = 64
@@ -42,12 +43,14 @@ class TuneOptions:
     rpc_tracker: str = ""
     rpc_key: str = ""
     list_only: bool = False
+    far_builders: int = 0
 
     def __post_init__(self) -> None:
         _check("trials", self.trials >= 1, "it is at least 1")
         _check("time_s", self.time_s is None or self.time_s > 0, "it is a positive number of seconds")
         _check("seed", 0 <= self.seed < 2**31, "it is in 0..2**31-1")
         _check("threads", self.threads >= 0, "it is not negative")
+        _check("far_builders", self.far_builders >= 0, "it is not negative")
         _check("rpc_key", bool(self.rpc_key) == bool(self.rpc_tracker), "tracker and key are given together")
         parts = self.tasks.split(",")
         _check("tasks", self.tasks == "all" or all(map(_SELECTION.fullmatch, parts)), "it is all, or like 0,3-5")

@@ -16,6 +16,7 @@ from typing import Any
 from service import machine
 from service.config import settings
 from service.lowering.target import to_tvm
+from service.process.line import Line
 from service.records.files import append, read, record_of, remove
 from service.records.record import Record, RecordSet, RecordTarget
 from service.request import CompileRequest, TargetSpec, canonical_json
@@ -71,6 +72,7 @@ class Session:
                 limits=replace(self._limits, quiet_wait_s=settings().tune_quiet_wait_s),
                 rpc=rpc,
                 folder=self.workdir / "measure",
+                far=self._far,
             ) as measurer:
                 if self._is_gpu:  # nvcc takes longer than all of a measurement
                     untuned = [(task, task.default) for task in tasks]
@@ -93,6 +95,11 @@ class Session:
             candidates, seconds=tuning.elapsed(), measuring_s=tuning.measuring_s, new_trials=tuning.new_trials
         )
         return candidates, {**self._about(), **report, "on_record": [record.to_dict() for record in kept]}
+
+    @property
+    def _far(self) -> tuple[Line, int] | None:
+        count = self.options.far_builders
+        return (self.emit, count) if count and isinstance(self.emit, Line) else None
 
     @property
     def _is_gpu(self) -> bool:

@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -61,6 +61,10 @@ class Worker(Server):
         self.ids.append(line.split()[-1])
 
 
+Place = Callable[[str], tuple[Path, str, Path]]
+"""Makes the folders of a process by its name: its cache, the database's URL, its temporary folder."""
+
+
 class _Others:
     """Processes that are none of the service's."""
 
@@ -95,10 +99,20 @@ class Fleet:
         self.servers = [
             Server(*place(f"server{i}"), log=folder / f"server{i}.log", **common | {"WORKERS": 0}) for i in range(2)
         ]
-        self.workers = [Worker(kind, *place(kind), log=folder / f"{kind}.log", **common) for kind in _KINDS]
+        self.workers = self._open_workers(place, common)
         self.processes = [*self.servers, *self.workers]
         self._truth = Truth([*self.processes, others], clock)  # type: ignore[list-item]  # for what is at rest alone
         self._database = Database(postgres.url)
+
+    def _open_workers(self, place: Place, common: dict[str, Any]) -> list[Worker]:
+        return [Worker(kind, *place(kind), log=self._folder / f"{kind}.log", **common) for kind in _KINDS]
+
+    def kinds(self) -> dict[str, str]:
+        """The kind of machine of each worker that there has been, by its id."""
+        return {id: worker.kind for worker in self.workers for id in worker.ids}
+
+    def _of_processes(self) -> Iterator[str]:
+        yield from self._truth.of_processes()
 
     def round(self) -> list[str]:
         """One round; what was wrong in it."""
@@ -120,7 +134,7 @@ class Fleet:
         self.last = f"killed {killed:<14} jobs {len(account.accepted):2} surprises {[*account.surprises, *told]}"
         self.totals += Counter(jobs=len(account.accepted), uploads=account.uploads, downloads=account.downloads)
         self.totals += Counter({f"surprise {each.partition(': ')[2]}": 1 for each in told})
-        return [*late, *account.wrong, *unexplained, *self._truth.of_processes(), *self._of_jobs()]
+        return [*late, *account.wrong, *unexplained, *self._of_processes(), *self._of_jobs()]
 
     def _of_jobs(self) -> Iterator[str]:
         yield from self._truth.of_jobs(self._accepted)
@@ -128,7 +142,7 @@ class Fleet:
 
     def _of_places(self) -> Iterator[str]:
         """Every claim was a worker's of the right kind, and each is told of once."""
-        kinds = {id: worker.kind for worker in self.workers for id in worker.ids}
+        kinds = self.kinds()
         claims: dict[str, list[str]] = {}
         with self._database.read() as connection:
             rows = {row.id: row for row in connection.execute(sa.select(jobs))}
@@ -184,9 +198,12 @@ class Fleet:
                 left = list(connection.scalars(sa.select(instances.c.id)))
             return [f"{id} is still registered" for id in left]
 
+    def let_go(self) -> None:
+        """Ends what else it has begun."""
+
     def where(self) -> dict[str, dict[str, int]]:
         """How many claims of each kind of job each kind of machine had."""
-        kinds = {id: worker.kind for worker in self.workers for id in worker.ids}
+        kinds = self.kinds()
         found: dict[str, Counter[str]] = {kind: Counter() for kind in _KINDS}
         with self._database.read() as connection:
             for row in connection.execute(sa.select(job_events)):
@@ -195,7 +212,7 @@ class Fleet:
         return {kind: dict(counts) for kind, counts in found.items()}
 
 
-def run(rounds: int, seed: int, folder: Path) -> dict[str, Any]:
+def run(rounds: int, seed: int, folder: Path, drilled: type[Fleet] = Fleet) -> dict[str, Any]:
     """The drill; its summary."""
     wrong: list[str] = []
     begun = time.monotonic()
@@ -206,7 +223,8 @@ def run(rounds: int, seed: int, folder: Path) -> dict[str, Any]:
         postgres.start()
         s3 = stack.enter_context(running_s3(folder / "moto.log"))
         clock = stack.enter_context(closing(Clock()))
-        fleet = Fleet(folder, postgres, s3, seed, clock)
+        fleet = drilled(folder, postgres, s3, seed, clock)
+        stack.callback(fleet.let_go)
         for process in fleet.processes:
             stack.callback(process.kill)
         for number in range(1, rounds + 1):
@@ -226,9 +244,9 @@ def run(rounds: int, seed: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def main() -> int:
+def main(drilled: type[Fleet] = Fleet) -> int:
     """Runs it; 0 where all held, 1 where not, 2 where PostgreSQL is not installed."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=sys.modules[drilled.__module__].__doc__)
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--folder", type=Path, help="an empty folder to keep; a temporary one if not given")
@@ -237,7 +255,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory(prefix="relaxc-fleet-") as temporary:
             folder = asked.folder or Path(temporary)
             folder.mkdir(parents=True, exist_ok=True)
-            summary = run(asked.rounds, asked.seed, folder)
+            summary = run(asked.rounds, asked.seed, folder, drilled)
     except PostgresMissing as error:
         print(error, file=sys.stderr)
         return 2

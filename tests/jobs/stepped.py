@@ -13,6 +13,7 @@ from service.jobs.database.rows import JobRow
 from service.jobs.database.transitions import Outcome
 from service.jobs.job import Claim
 from service.jobs.queue.running import Running
+from service.process.runner import RunnerLost
 from tests.waiting import PATIENCE_S
 
 __all__ = ["Held", "OpenStepped", "SteppedBackend", "begun", "give_way"]
@@ -48,6 +49,16 @@ class Held:
 
         self._orders.put(end)
         assert self._settled.wait(PATIENCE_S)
+
+    def lose(self) -> None:
+        """Have what runs the job be lost, and that written down; its thread has ended."""
+
+        def end() -> Outcome:
+            raise RunnerLost("its node is lost")
+
+        self._orders.put(end)
+        assert self._settled.wait(PATIENCE_S)
+        self.leave()
 
     def leave(self) -> None:
         """Have its thread end."""

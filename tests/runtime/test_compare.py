@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.request import Precision
-from service.runtime.compare import TOLERANCES, compare, judging_dtypes
+from service.runtime.compare import compare, judging_dtypes
+from service.runtime.tolerances import TOLERANCES
 from service.runtime.verification import Verification
 from service.signature import Signature, TensorSpec
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from service.runtime.compare import compare
-from service.runtime.moved import MOVED_BY, moved_outputs
+from service.runtime.moved import MOVED_BY, distances, moved_outputs
+from service.runtime.tolerances import Apart
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(0)
@@ -54,7 +55,7 @@ def on_boundaries(inputs: Mapping[str, Array]) -> dict[str, Array]:
 def test_a_step_is_no_fault() -> None:
     want, got = network(DATA), on_boundaries(DATA)
     assert not compare(got, want).passed
-    passed = compare(got, want, moved=moved_outputs(moved(), DATA, want))
+    passed = compare(got, want, moved=moved_outputs(moved(), DATA, want, None))
     assert passed.passed, passed.reason
     assert [row.moved for row in passed.outputs] == [True, True]
 
@@ -64,7 +65,7 @@ def test_a_step_is_no_fault() -> None:
 )
 def test_a_fault_is_found(fault: dict[str, Any]) -> None:
     want = network(DATA)
-    failed = compare(network(DATA, **fault), want, moved=moved_outputs(moved(), DATA, want))
+    failed = compare(network(DATA, **fault), want, moved=moved_outputs(moved(), DATA, want, None))
     assert [row.passed for row in failed.outputs] == [False, False]
 
 
@@ -72,8 +73,26 @@ def test_noise_bounds_nothing() -> None:
     want = {"y": RNG.standard_normal(100).astype("float32")}
     noise = [lambda _, i=i: {"y": want["y"] + np.random.default_rng(i).standard_normal(100)} for i in range(4)]
     got = {"y": (want["y"] * 1.01).astype("float32")}
-    assert not compare(got, want, moved=moved_outputs(noise, DATA, want)).passed
+    assert not compare(got, want, moved=moved_outputs(noise, DATA, want, None)).passed
 
 
 def test_a_model_that_quantizes_nothing_does_not_move() -> None:
-    assert moved_outputs([], DATA, network(DATA)) == {}
+    assert moved_outputs([], DATA, network(DATA), None) == {}
+
+
+def _scattered(seed: int, far: float, *, fault: float = 0.0) -> dict[str, Array]:
+    """What is not rounded, and an error of its own that is `far` from it."""
+    exact = np.random.default_rng(0).standard_normal(4000)
+    draw = np.random.default_rng(seed).standard_normal(4000)
+    return {"y": (exact + far * draw + fault).astype("float32")}
+
+
+@pytest.mark.parametrize(("fault", "passes"), [(0.0, True), (0.02, False)], ids=["scattered", "a fault"])
+def test_a_network_that_scatters_is_judged_by_its_distance_from_what_is_not_rounded(fault: float, passes: bool) -> None:
+    real, want, got = _scattered(1, 0.0), _scattered(1, 0.02), _scattered(2, 0.02, fault=fault)
+    runs = [partial(lambda seed, _: _scattered(seed, 0.02), seed) for seed in (3, 4, 5)]
+    moved = moved_outputs(runs, DATA, want, real)
+    apart = {"y": Apart(distances(got, real)["y"], distances(want, real)["y"])}
+    found = compare(got, want, None, None, moved, apart)
+    assert found.passed is passes and found.outputs[0].scattered is passes, found.reason
+    assert found.outputs[0].bound == pytest.approx(0.02, rel=0.05)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from schedules.cuda.attention.decoding_sm90 import packed
 from schedules.cuda.attention.form import Attention, match
 from schedules.cuda.attention.strides import Heads
-from schedules.cuda.attention.text import NO_LOGIT, constants
+from schedules.cuda.attention.text import constants, functions
 from schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import AmpereTemplate
@@ -55,7 +55,7 @@ def kernel(attention: Attention, tile: WarpTile, gpu: Gpu) -> TextKernel:
     return TextKernel(
         source=_source(at, tile),
         maps=(),
-        pointers=(at.q.buffer, at.k.buffer, at.v.buffer, at.out.buffer, *at.logit.operands),
+        pointers=(at.q.buffer, at.k.buffer, at.v.buffer, at.out.buffer, *at.operands),
         grid=tile.tiles(at),
         cluster=1,
         threads=tile.threads,
@@ -79,10 +79,10 @@ def _source(attention: Attention, tile: WarpTile) -> str:
         "CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text), "KEEPS_Q": tile.keeps_queries(at),
     }  # fmt: skip
     lines = [constants(at, numbers, switches)]
-    lines.append("using namespace hopper;\nusing namespace ampere;\n")
+    lines.append("using namespace ampere;\n")
     lines.append("using constant::load;\nusing constant::load_pair;\n")  # loads may go before the copies of others
-    algorithm = (text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "warps.cuh"))
-    text = "".join((*lines, at.logit.text or NO_LOGIT, *algorithm))
+    algorithm = (text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "results.cuh", "warps.cuh"))
+    text = "".join((*lines, functions(at), *algorithm))
     instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
     return f"{instructions}namespace NAME_ {{\n{text}}}\n{_entry(at)}"
 
@@ -97,7 +97,7 @@ def _strides(name: str, at: Heads) -> dict[str, int]:
 
 def _entry(attention: Attention) -> str:
     """The function that the PrimFunc calls."""
-    operands = [f"p{i}" for i in range(len(attention.logit.operands))]
+    operands = [f"p{i}" for i in range(len(attention.operands))]
     pointers = "".join(f", const void* {name}" for name in operands)
     given = ", ".join(f"(const NAME_::Low*){name}" for name in "qkv")
     return (

@@ -7,8 +7,8 @@ algorithm is `kernel.cuh`. Q, K and V are read where they lie, heads split or me
 from __future__ import annotations
 
 from schedules.cuda.attention.form import Attention, match
-from schedules.cuda.attention.text import NO_LOGIT, constants, entry, multiply, tensor_map
-from schedules.cuda.attention.tile import Tile, choices, default, order
+from schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
+from schedules.cuda.attention.tile import MOST_ROUNDED, Tile, choices, default, order
 from schedules.cuda.common.kernel import TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.hardware import Gpu
@@ -29,7 +29,12 @@ class AttentionSm90(HopperTemplate[Attention]):
 
     def match(self, func: PrimFunc) -> Attention | Declined:
         """See `HopperTemplate`."""
-        return match(func)
+        found = match(func)
+        if not isinstance(found, Declined) and found.is_paged:
+            return Declined("its keys lie in pages")
+        if not isinstance(found, Declined) and found.rounded and max(found.keys, found.head) > MOST_ROUNDED:
+            return Declined(f"it rounds the weights of more than {MOST_ROUNDED} keys, or columns")
+        return found
 
     def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
         """See `HopperTemplate`."""
@@ -55,7 +60,7 @@ def kernel(attention: Attention, tile: Tile, gpu: Gpu) -> TextKernel:
             tensor_map(attention, attention.k, attention.keys, shared, tile.block),
             tensor_map(attention, attention.v, attention.keys, shared, tile.block),
         ],
-        pointers=(attention.out.buffer, *attention.logit.operands),
+        pointers=(attention.out.buffer, *attention.operands),
         grid=tile.grid(attention, gpu),
         cluster=1,
         threads=tile.threads,
@@ -79,10 +84,10 @@ def _source(attention: Attention, tile: Tile, gpu: Gpu) -> str:
         "MOVES_REGISTERS": tile.moves_registers,
     }  # fmt: skip
     lines = [constants(at, numbers, switches)]
-    lines.append("using namespace hopper;\n")
-    parts = [*lines, at.logit.text or NO_LOGIT, _tiles(at, tile, gpu), *multiply(tile.block, at.head, at.dtype)]
-    parts.append(text_of("schedules.cuda.attention", "kernel.cuh"))
-    instructions = text_of("schedules.cuda.common", "hopper.cuh")
+    parts = [*lines, functions(at), _tiles(at, tile, gpu), *multiply(tile.block, at.head, at.dtype)]
+    parts.append("using namespace ampere;\n")
+    parts += [text_of("schedules.cuda.attention", name) for name in ("results.cuh", "kernel.cuh")]
+    instructions = "".join(text_of("schedules.cuda.common", name) for name in ("hopper.cuh", "ampere.cuh"))
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'attention')}"
 
 

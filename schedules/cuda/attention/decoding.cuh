@@ -3,7 +3,8 @@
 // all. After "Flash-Decoding" (Dao et al., 2023), with distributed shared memory in place of a second kernel. One producer
 // warp brings Q, K and V by TMA; one consumer warpgroup multiplies as `kernel.cuh` does.
 // Stands in a namespace that has defined: SPLITS, BLOCK, STAGES, the problem as in `kernel.cuh`, `logit`, `multiply_keys`,
-// `multiply_values` and `merge`.
+// `multiply_values`, `merge`, `k_page` and `v_page`, the rows that are copied
+// at once (K_STEP, V_STEP) and the pages of a CTA (ENTRIES).
 using namespace hopper;
 
 constexpr int ROWS = 64;
@@ -12,6 +13,7 @@ constexpr int Q_BYTES = ROWS * ATOMS * 128, KV_BYTES = BLOCK * ATOMS * 128;
 constexpr int BLOCKS = (KEYS + BLOCK - 1) / BLOCK;
 constexpr int DEPTH_STEPS = (HEAD + 15) / 16;
 constexpr int PITCH = HEAD + 2;  // a row of sums, then its largest logit and the sum of its powers
+template <int VALUE> struct Just { static constexpr int value = VALUE; };
 static_assert(QUERIES <= ROWS, "one tile of queries");
 static_assert(SPLITS <= BLOCKS, "keys for every CTA");
 static_assert(QUERIES * PITCH * 4 <= 2 * STAGES * KV_BYTES, "the sums lie where keys and values were");
@@ -52,24 +54,44 @@ DEV void decoding(uint8_t* raw, const TensorMap* map_q, const TensorMap* map_k, 
   }
   __syncthreads();
   earlier_kernels_done();
+  // Pages of the keys and values that this CTA brings: a table's entries would be waited for one after the other.
+  int* const k_pages = (int*)(raw + (v_empty + STAGES * 8 - shared_address(raw)));
+  int* const v_pages = k_pages + ENTRIES;
+  const int k_page0 = first * BLOCK / K_PAGE, v_page0 = first * BLOCK / V_PAGE;
+  if constexpr (K_PAGED || V_PAGED) {
+    for (int i = tid; i < ENTRIES; i += blockDim.x) {
+      if (K_PAGED) k_pages[i] = k_page(b, (k_page0 + i) * K_PAGE, operands);
+      if (V_PAGED) v_pages[i] = v_page(b, (v_page0 + i) * V_PAGE, operands);
+    }
+    __syncthreads();
+  }
 
   if (warp == 4) {
     if (elect()) {
       int k_stage = 0, k_phase = 1, v_stage = 0, v_phase = 1;
-      auto load = [&](const TensorMap* map, uint32_t ring, uint32_t full, uint32_t empty, int& stage, int& phase, int row,
-                      int head) {
+      // Rows in pages come by STEP of one page; those behind the last key are zeros, of a page that is not there.
+      auto load = [&](auto step, bool paged, int rows, int none, const int* pages, int page0, const TensorMap* map,
+                      uint32_t ring, uint32_t full, uint32_t empty, int& stage, int& phase, int j, int row, int head) {
+        constexpr int STEP = decltype(step)::value;
         barrier_wait(empty + stage * 8, phase);
         barrier_expect(full + stage * 8, KV_BYTES);
 #pragma unroll
-        for (int a = 0; a < ATOMS; a++)
-          load_image(ring + stage * KV_BYTES + a * BLOCK * 128, map, full + stage * 8, a * 64, row, head, b);
+        for (int s = 0; s < BLOCK; s += STEP) {
+          const int n = j * BLOCK + s, page = !paged ? b : n < KEYS ? pages[n / rows - page0] : none;
+#pragma unroll
+          for (int a = 0; a < ATOMS; a++)
+            load_image(ring + stage * KV_BYTES + a * BLOCK * 128 + s * 128, map, full + stage * 8, a * 64,
+                       paged ? n % rows : row + n, head, page);
+        }
         if (++stage == STAGES) { stage = 0; phase ^= 1; }
       };
       auto load_k = [&](int j) {
-        load(map_k, shared_k, k_full, k_empty, k_stage, k_phase, K_ROW + j * BLOCK, K_HEAD + h / GROUP);
+        load(Just<K_STEP>(), K_PAGED, K_PAGE, K_PAGES, k_pages, k_page0, map_k, shared_k, k_full, k_empty, k_stage,
+             k_phase, j, K_ROW, K_HEAD + h / GROUP);
       };
       auto load_v = [&](int j) {
-        load(map_v, shared_v, v_full, v_empty, v_stage, v_phase, V_ROW + j * BLOCK, V_HEAD + h / GROUP);
+        load(Just<V_STEP>(), V_PAGED, V_PAGE, V_PAGES, v_pages, v_page0, map_v, shared_v, v_full, v_empty, v_stage,
+             v_phase, j, V_ROW, V_HEAD + h / GROUP);
       };
       barrier_expect(q_full, Q_BYTES);
 #pragma unroll

@@ -7,14 +7,13 @@ keys makes one tile of them all, so that keys and values are read once.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, gcd
 
 from schedules.cuda.attention.form import Attention, match
-from schedules.cuda.attention.logit import Logit
 from schedules.cuda.attention.strides import Heads
-from schedules.cuda.attention.text import NO_LOGIT, constants, entry, multiply, tensor_map
+from schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
 from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate
+from schedules.cuda.common.template import HopperTemplate, trusting
 from schedules.hardware import Gpu
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
@@ -24,6 +23,8 @@ __all__ = ["DecodingSm90", "packed"]
 _ROWS = 64
 """Queries of a tile."""
 _LEAST_KEYS = 256
+_SWIZZLED = 8
+"""Rows in which the copy engine turns the places of columns: what is copied on its own begins at such."""
 _SPLITS = (2, 4, 8)
 """CTAs of a cluster; more than eight is not portable."""
 _BLOCKS = (64, 128)
@@ -50,10 +51,22 @@ class _Tile:
         return self._beside(attention) + ring
 
     def _beside(self, attention: Attention) -> int:
-        return 1024 + _ROWS * _row_bytes(attention) + 8 + 4 * _MOST_STAGES * 8
+        pages = 2 * 4 * self.entries(attention) if attention.is_paged else 0
+        return 1024 + _ROWS * _row_bytes(attention) + 8 + 4 * _MOST_STAGES * 8 + pages
+
+    def entries(self, attention: Attention) -> int:
+        """Return how many pages a CTA's keys lie in at most: their numbers are in shared memory."""
+        keys = ceil(ceil(attention.keys / self.block) / self.splits) * self.block
+        return max((ceil(keys / each.pages.rows) + 1 for each in (attention.k, attention.v) if each.pages), default=0)
+
+    def step(self, attention: Attention, at: Heads) -> int:
+        """Return the rows of keys or values that are copied at once: of one page."""
+        return self.block if at.pages is None else gcd(at.pages.rows, self.block, attention.keys)
 
     def fits(self, attention: Attention, gpu: Gpu) -> bool:
         """Return whether an SM holds it without spilling, and every CTA has keys."""
+        if any(self.step(attention, at) % _SWIZZLED for at in (attention.k, attention.v)):
+            return False
         registers = self.block // 2 + self.block // 4 + attention.head // 2 + _SPARE_REGISTERS
         return (
             registers <= 255 and self.stages(attention, gpu) >= 2 and ceil(attention.keys / self.block) >= self.splits
@@ -78,13 +91,21 @@ class DecodingSm90(HopperTemplate[Attention]):
         found = match(func)
         if isinstance(found, Declined):
             return found
+        if found.rounded or found.finish:
+            return Declined("it rounds weights or results")
         found = packed(found)
+        if found.is_paged and any(
+            at.pages and gcd(at.pages.rows, min(_BLOCKS), found.keys) % _SWIZZLED for at in (found.k, found.v)
+        ):
+            return Declined(f"its pages are not of multiples of {_SWIZZLED} rows")
         if found.queries > _ROWS or found.keys < _LEAST_KEYS:
             return Declined(f"it is not of up to {_ROWS} queries and at least {_LEAST_KEYS} keys")
         return found
 
     def outdone(self, form: Attention, gpu: Gpu) -> str:
         """See `HopperTemplate`: with a tile for each SM there is nothing to share, only a merge to wait for."""
+        if form.is_paged:
+            return ""
         crowded = form.queries == 1 and form.batch * form.heads > gpu.sms
         return "every SM has a query of its own" if crowded else ""
 
@@ -106,18 +127,15 @@ class DecodingSm90(HopperTemplate[Attention]):
 
 
 def packed(attention: Attention) -> Attention:
-    """Return heads that share keys as queries of one head, where each has one query: they lie in rows all the same.
-
-    Those whose logits are code of their own stay, since that asks which head it is for.
-    """
+    """Return heads that share keys as queries of one head, where each has one query: they lie in rows all the same."""
     at, group = attention, attention.group
     seen = at.logit.causal is None or at.logit.causal >= at.keys - 1
     whole = all(each.row_at == 0 and each.head_at % group == 0 for each in (at.q, at.out))
-    if at.queries != 1 or group == 1 or at.logit.text or not seen or not whole:
+    if at.queries != 1 or group == 1 or not seen or not whole or (at.logit.text and not trusting()):
         return at
     q, out = (_by_groups(each, group) for each in (at.q, at.out))
-    logit = Logit(scale=at.logit.scale)
-    return replace(at, heads=at.heads // group, group=1, queries=group, q=q, out=out, logit=logit)
+    logit = replace(at.logit, causal=None)
+    return replace(at, heads=at.heads // group, group=1, queries=group, q=q, out=out, logit=logit, packed=True)
 
 
 def _by_groups(at: Heads, group: int) -> Heads:
@@ -130,10 +148,10 @@ def _kernel(attention: Attention, tile: _Tile, gpu: Gpu) -> TextKernel:
         source=_source(at, tile, gpu),
         maps=[
             tensor_map(at, at.q, at.queries, at.heads, _ROWS),
-            tensor_map(at, at.k, at.keys, shared, tile.block),
-            tensor_map(at, at.v, at.keys, shared, tile.block),
+            tensor_map(at, at.k, at.keys, shared, tile.step(at, at.k)),
+            tensor_map(at, at.v, at.keys, shared, tile.step(at, at.v)),
         ],
-        pointers=(at.out.buffer, *at.logit.operands),
+        pointers=(at.out.buffer, *at.operands),
         grid=at.batch * at.heads * tile.splits,
         cluster=tile.splits,
         threads=_THREADS,
@@ -149,11 +167,11 @@ def _source(attention: Attention, tile: _Tile, gpu: Gpu) -> str:
         "LAST_PAIR": at.keys - 2 if at.keys % 2 == 0 else at.keys - 1, "Q_ROW": at.q.row_at, "Q_HEAD": at.q.head_at,
         "K_ROW": at.k.row_at, "K_HEAD": at.k.head_at, "V_ROW": at.v.row_at, "V_HEAD": at.v.head_at,
         "O_ROW": at.out.rows, "O_HEAD": at.out.heads, "O_BATCH": at.out.batches, "NAN_": 0, "ZERO": 1, "NEVER_NAN": 2,
+        "K_STEP": tile.step(at, at.k), "V_STEP": tile.step(at, at.v), "ENTRIES": tile.entries(at),
     }  # fmt: skip
     switches = {"CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text)}
     lines = [constants(at, numbers, switches)]
-    lines.append("using namespace hopper;\n")
-    parts = [*lines, at.logit.text or NO_LOGIT, *multiply(tile.block, at.head, at.dtype)]
+    parts = [*lines, functions(at), *multiply(tile.block, at.head, at.dtype)]
     parts += [text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "decoding.cuh")]
     instructions = text_of("schedules.cuda.common", "hopper.cuh")
     return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'decoding')}"

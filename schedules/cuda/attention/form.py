@@ -12,10 +12,10 @@ from tvm.ir import TensorLoad
 
 from schedules.cuda.attention.logit import Logit, logit_of
 from schedules.cuda.attention.strides import Heads, Place, heads_of, place_of
-from schedules.cuda.common.expression import LOW, Unsupported
+from schedules.cuda.common.expression import BYTES, LOW, Unsupported, Writer
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
-from schedules.ir.types import Expr, PrimFunc, SBlock, Var
+from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Var
 from schedules.template import Declined
 
 __all__ = ["MASKED", "Attention", "match"]
@@ -25,7 +25,9 @@ MASKED = "relaxc.masked_rows"
 
 _MAX_ELEMENTS = 1 << 30
 _MAX_HEAD = 256
-_SCORES, _LOGITS, _VALUES, _OUT = (f"attention_{name}" for name in ("scores", "logits", "values", "out"))
+_SCORES, _LOGITS, _WEIGHTS, _ROUNDED, _VALUES, _OUT = (
+    f"attention_{name}" for name in ("scores", "logits", "weights", "rounded", "values", "out")
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,19 @@ class Attention:
     v: Heads
     out: Heads
     logit: Logit
+    packed: bool = False
+    """Whether its queries are heads that share keys, of one query each: what a logit asks of a head, these are."""
+    rounded: str = ""
+    """CUDA text of the function `rounded`, of two weights before they are multiplied; '' where they stay."""
+    finish: str = ""
+    """CUDA text of the function `finish`, of two sums before they are stored; '' where they are only cast."""
+    operands: tuple[Buffer, ...] = ()
+    """What these, the logit and the tables of pages read: the fields of the struct Operands, in order."""
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether keys or values lie in pages."""
+        return self.k.pages is not None or self.v.pages is not None
 
     def blocks(self, block: int, queries: int) -> int:
         """Return the blocks of `block` keys that the first `queries` queries see."""
@@ -93,13 +108,21 @@ def match(func: PrimFunc) -> Attention | Declined:
     batches, heads, group, strides = found
     if strides["out"].row_at or strides["out"].head_at:
         return Declined("its result does not begin where its tensor does")
+    if strides["q"].pages is not None:
+        return Declined("its queries lie in pages")
     try:
         logit = logit_of(blocks[_LOGITS], scores.body.buffer) if _LOGITS in blocks else Logit()
+        operands = list(logit.operands)
+        rounded = _rounded(blocks[_ROUNDED], blocks[_WEIGHTS].body.buffer, operands) if _ROUNDED in blocks else ""
+        finish = _finish(blocks[_OUT], values.body.buffer, operands)
+        tables = (each.pages.table for each in (strides["k"], strides["v"]) if each.pages is not None)
+        operands += [table for table in tables if not any(table.same_as(other) for other in operands)]
     except Unsupported as error:
         return Declined(str(error))
     return Attention(
         batches, heads, group, queries, keys, head, str(q.source.dtype), str(masked),
-        q=strides["q"], k=strides["k"], v=strides["v"], out=strides["out"], logit=logit,
+        q=strides["q"], k=strides["k"], v=strides["v"], out=strides["out"], logit=logit, rounded=rounded,
+        finish=finish, operands=tuple(operands),
     )  # fmt: skip
 
 
@@ -117,9 +140,10 @@ def _load(value: Expr) -> TensorLoad | None:
 def _result(block: SBlock, batch: Sequence[tuple[Var, int]], queries: int, width: int) -> Place | Declined:
     """Where the result of (batch, m, e) is stored: the axes of the last block solved for what it loads at."""
     out = block.body
-    value = out.value.value if isinstance(out.value, tirx.Cast) else out.value
-    if not isinstance(value, TensorLoad) or str(out.buffer.dtype) not in (*LOW, "float32"):
+    loads = tir.loads(out.value)
+    if not loads or str(out.buffer.dtype) not in (*LOW, "float32", *BYTES):
         return Declined("its result is not a movement of heads")
+    value = loads[0]
     axes = [iv.var for iv in block.iter_vars]
     try:
         inverse = tirx.IndexMap(axes, list(value.indices), None).inverse([iv.dom for iv in block.iter_vars])
@@ -129,3 +153,37 @@ def _result(block: SBlock, batch: Sequence[tuple[Var, int]], queries: int, width
     places = inverse.map_indices([*(var for var, _ in batch), m, e])
     indices = [tir.substitute(index, dict(zip(axes, places, strict=True))) for index in out.indices]
     return place_of(out.buffer, indices, dict(batch), (m, queries), (e, width))
+
+
+def _rounded(block: SBlock, weights: Buffer, operands: list[Buffer]) -> str:
+    """The function `rounded` of the block that stores weights anew. Raise Unsupported."""
+    signature = "DEV float2 rounded(float2 sums, const Operands& operands)"
+    return _elementwise(signature, block.body.value, weights, "float2", operands)
+
+
+def _finish(block: SBlock, sums: Buffer, operands: list[Buffer]) -> str:
+    """The function `finish` of the block that stores the result, '' where it casts alone. Raise Unsupported."""
+    value = block.body.value
+    if str(value.ty.dtype) in LOW and isinstance(value, tirx.Cast):  # the store rounds
+        value = value.value
+    if isinstance(value, TensorLoad):
+        return ""
+    pair = "int2" if str(value.ty.dtype) in BYTES else "float2"
+    return _elementwise(f"DEV {pair} finish(float2 sums, const Operands& operands)", value, sums, pair, operands)
+
+
+def _elementwise(signature: str, value: Expr, source: Buffer, pair: str, operands: list[Buffer]) -> str:
+    """The function of one element of `source`, and of numbers, which join `operands`. Raise Unsupported."""
+    loads = tir.loads(value)
+    first, *others = (load for load in loads if load.source.same_as(source))
+    numbers = [load for load in loads if not load.source.same_as(source)]
+    if any(not tir.same(first, other) for other in others) or any(map(_varies, numbers)):
+        raise Unsupported("it computes with several elements at once")
+    column = tirx.Var("n", "int64")
+    writer = Writer({}, column, lambda load: None, lambda load: load.source.same_as(source), fast=True)
+    writer.operands = operands
+    return writer.function(signature, value, pair)
+
+
+def _varies(load: TensorLoad) -> bool:
+    return any(tir.as_int(index) is None for index in load.indices)

@@ -14,6 +14,9 @@ constexpr int TILES_M = (QUERIES + ROWS - 1) / ROWS;
 constexpr int BLOCKS = (KEYS + BLOCK - 1) / BLOCK;
 constexpr int DEPTH_STEPS = (HEAD + 15) / 16;
 
+// A row without a finite logit has NaN, or zeros where the model says so.
+DEV bool is_empty(float all) { return EMPTY == NEVER_NAN ? !(all > 0.f) : EMPTY == ZERO && all == 0.f; }
+
 struct Tile { int m, h, b; };
 
 // What no query of the tile may see is left out; one block stays where that is all.
@@ -38,29 +41,7 @@ DEV Tile tile_of(int t) {
   return tile;
 }
 
-DEV void store_row(Out* to, const float* sums, float by, int lane) {
-  // `sums` has columns i * 8 + (lane & 3) * 2 and the next at i * 4, i * 4 + 1.
-  constexpr int whole = sizeof(Out) == 2 ? HEAD / 32 : 0;
-  const int q = lane & 3;
-#pragma unroll
-  for (int g = 0; g < whole; g++) {  // a quad exchanges its fragments, so that every thread stores 16 bytes
-    uint32_t x[4], y[4];
-#pragma unroll
-    for (int i = 0; i < 4; i++) x[i] = pack<Out>(sums[(g * 4 + i) * 4] * by, sums[(g * 4 + i) * 4 + 1] * by);
-#pragma unroll
-    for (int i = 0; i < 4; i++) {  // sends fragment q ^ i, and gets its own from lane q ^ i
-      uint32_t v = (q ^ i) == 0 ? x[0] : (q ^ i) == 1 ? x[1] : (q ^ i) == 2 ? x[2] : x[3];
-      v = __shfl_xor_sync(0xffffffff, v, i);
-#pragma unroll
-      for (int p = 0; p < 4; p++)
-        if ((q ^ i) == p) y[p] = v;
-    }
-    if (to) *(uint4*)(to + g * 32 + q * 8) = make_uint4(y[0], y[1], y[2], y[3]);
-  }
-#pragma unroll
-  for (int i = whole * 4; i < HEAD / 8; i++)
-    if (to) store_pair<Out>(to + i * 8 + q * 2, sums[i * 4] * by, sums[i * 4 + 1] * by);
-}
+static_assert(!ROUNDS || BLOCKS == 1, "weights are rounded where the sum of all powers is known");
 
 DEV void attention(uint8_t* raw, const TensorMap* map_q, const TensorMap* map_k, const TensorMap* map_v, Out* O,
                    const Operands operands) {
@@ -221,6 +202,21 @@ DEV void attention(uint8_t* raw, const TensorMap* map_q, const TensorMap* map_k,
 #pragma unroll
       for (int i = 0; i < BLOCK / 4; i++) P[i] = pack<Low>(S[i * 2], S[i * 2 + 1]);
     };
+    auto round_weights = [&]() {
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        float all = total[h];
+        all += __shfl_xor_sync(0xffffffff, all, 1);
+        all += __shfl_xor_sync(0xffffffff, all, 2);
+        const float by = is_empty(all) ? 0.f : 1.f / all;
+#pragma unroll
+        for (int i = 0; i < BLOCK / 8; i++) {
+          const float2 w = rounded(make_float2(S[i * 4 + h * 2] * by, S[i * 4 + h * 2 + 1] * by), operands);
+          S[i * 4 + h * 2] = w.x;
+          S[i * 4 + h * 2 + 1] = w.y;
+        }
+      }
+    };
     barrier_wait(q_full, q_phase);
     q_phase ^= 1;
     barrier_wait(k_full + k_stage * 8, k_phase);
@@ -233,6 +229,7 @@ DEV void attention(uint8_t* raw, const TensorMap* map_q, const TensorMap* map_k,
     if (HAS_LOGIT) change(blocks - 1);
     if ((CAUSAL && blocks * BLOCK - 1 > seen_by_all) || blocks * BLOCK > KEYS) hide(blocks - 1);
     softmax(true);
+    if constexpr (ROUNDS) round_weights();
     to_low();
     auto step = [&](int j, bool hides, bool first_block) {
       barrier_wait(k_full + k_stage * 8, k_phase);
@@ -278,15 +275,14 @@ DEV void attention(uint8_t* raw, const TensorMap* map_q, const TensorMap* map_k,
       float all = total[h];
       all += __shfl_xor_sync(0xffffffff, all, 1);
       all += __shfl_xor_sync(0xffffffff, all, 2);
-      // A row without a finite logit has NaN, or zeros where the model says so.
-      const bool empty = EMPTY == NEVER_NAN ? !(all > 0.f) : EMPTY == ZERO && all == 0.f;
+      const bool empty = !ROUNDS && is_empty(all);
       if (empty)
 #pragma unroll
         for (int i = 0; i < HEAD / 4; i++) sums[(i / 2) * 4 + h * 2 + (i & 1)] = 0.f;
-      const float by = empty ? 0.f : 1.f / all;
+      const float by = ROUNDS ? 1.f : empty ? 0.f : 1.f / all;
       const int m = row + h * 8;
       Out* to = O + (size_t)tile.b * O_BATCH + (size_t)tile.h * O_HEAD + (size_t)m * O_ROW;
-      store_row(m < QUERIES ? to : nullptr, &sums[h * 2], by, lane);
+      store_row(m < QUERIES ? to : nullptr, &sums[h * 2], by, lane, operands);
     }
   }
 }

@@ -9,7 +9,7 @@ from math import inf
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from schedules.cuda.common.expression import Pair, Unsupported, Writer, operands_text
+from schedules.cuda.common.expression import Pair, Unsupported, Writer
 from schedules.ir import tir
 from schedules.ir.types import Buffer, Expr, SBlock, Var
 
@@ -18,7 +18,7 @@ __all__ = ["Logit", "logit_of"]
 
 @dataclass(frozen=True)
 class Logit:
-    """`score * scale`, for keys up to `query + causal` only; or `text`, with the struct Operands and `logit`.
+    """`score * scale`, for keys up to `query + causal` only; or `text`, the function `logit`.
 
     Where there is text, the scale is in it.
     """
@@ -44,14 +44,13 @@ def logit_of(block: SBlock, scores: Buffer) -> Logit:
     if scale is not None and scale > 0:
         return Logit(scale=scale, causal=causal)
     column = n
-    index = {**_places(batch, bounds), m: Pair("m", "m"), n: Pair("n", "next")}
+    index = {**_places(batch, bounds), m: Pair("(m * !PACKED)", "(m * !PACKED)"), n: Pair("n", "next")}
     writer = Writer(
         index, column, lambda load: None, lambda load: load.source.same_as(scores), fast=True, pairs=bounds[n] % 2 == 0
     )
     signature = "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands)"
     function = writer.function(signature, value)
-    text = operands_text(writer.operands) + function
-    return Logit(causal=causal, text=text, operands=tuple(writer.operands))
+    return Logit(causal=causal, text=function, operands=tuple(writer.operands))
 
 
 def _causal(value: Expr, m: Var, n: Var) -> tuple[Expr, int | None]:
@@ -80,11 +79,12 @@ def _factor(value: Expr, scores: Buffer) -> float | None:
 
 
 def _places(batch: Sequence[Var], bounds: Mapping[Var, int]) -> dict[Var, Pair]:
-    """The text of each axis of the batch from the head's number among all."""
+    """The text of each axis of the batch from the head's number among all; of packed heads, `m` says which."""
     found: dict[Var, Pair] = {}
     stride = 1
     for axis in reversed(batch):
-        text = f"((b * HEADS + h) / {stride} % {bounds[axis]})"
+        head = "((b * HEADS + h) * (PACKED ? QUERIES : 1) + (PACKED ? m : 0))"
+        text = f"({head} / {stride} % {bounds[axis]})"
         found[axis] = Pair(text, text)
         stride *= bounds[axis]
     return found

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 from tvm import tirx
 
+from schedules.cuda.attention.pages import Pages, Table, split_rows, table_of
 from schedules.ir import tir
 from schedules.ir.types import Buffer, Expr, Var
 from schedules.template import Declined
@@ -24,16 +25,25 @@ _UNIT = 8
 
 @dataclass(frozen=True)
 class Place:
-    """An operand by rows: element (row, column) of head `i` is at `starts[i] + row * row_stride + column`."""
+    """An operand by rows: element (row, column) of head `i` is at `starts[i] + row * row_stride + column`.
+
+    With `pages` the row is one of a page: `pages.start` and `pages.batches` are of the first head, and `tables` says
+    where those of head `i` begin in the table.
+    """
 
     buffer: Buffer
     starts: Array
     row_stride: int
+    pages: Pages | None = None
+    tables: Array | None = None
 
 
 @dataclass(frozen=True)
 class Heads:
-    """Element (b, h, row, column) is at `(row_at + row) * rows + (head_at + h) * heads + b * batches + column`."""
+    """Element (b, h, row, column) is at `(row_at + row) * rows + (head_at + h) * heads + b * batches + column`.
+
+    With `pages`, `b` and `row` are the page and its row, as these say.
+    """
 
     buffer: Buffer
     rows: int
@@ -41,6 +51,7 @@ class Heads:
     batches: int
     row_at: int
     head_at: int
+    pages: Pages | None = None
 
 
 def place_of(
@@ -48,6 +59,9 @@ def place_of(
 ) -> Place | Declined:
     """Return where `buffer[indices]` is; the indices are in the variables of the batch, of a row and of a column."""
     bounds = {**batch, row[0]: row[1], column[0]: column[1]}
+    table = table_of(indices)
+    if table is not None:
+        return table if isinstance(table, Declined) else _paged(buffer, table, batch, row, column)
     at = tir.flatten(list(indices), list(buffer.shape))
     rows, columns = (tir.stride(at, var, bounds) if size > 1 else 0 for var, size in (row, column))
     if rows is None or columns is None:
@@ -56,11 +70,35 @@ def place_of(
         return Declined("a head's row is not contiguous")
     zeros = {var: tir.zero(var) for var in (row[0], column[0])}
     first = tir.simplify(tir.substitute(at, zeros), bounds)
+    return Place(buffer, _over(first, batch), rows if row[1] > 1 else 0)
+
+
+def _paged(
+    buffer: Buffer, table: Table, batch: Mapping[Var, int], row: tuple[Var, int], column: tuple[Var, int]
+) -> Place | Declined:
+    """The same of an operand whose rows lie in the pages that a table names."""
+    bounds = {**batch, row[0]: row[1], column[0]: column[1], table.page: table.count}
+    at = tir.simplify(tir.flatten(table.indices, list(buffer.shape)), bounds)
+    entry = tir.flatten(list(table.load.indices), list(table.load.source.shape))
+    stride, columns = (tir.stride(at, var, bounds) for var in (table.page, column[0]))
+    if stride is None or columns != 1 or tir.uses(entry, [column[0]]):
+        return Declined("a head's row in a page is not contiguous")
+    zeros = {var: tir.zero(var) for var in (table.page, column[0])}
+    parts = split_rows(tir.simplify(tir.substitute(at, zeros), bounds), tir.simplify(entry, bounds), row, bounds)
+    if isinstance(parts, Declined):
+        return parts
+    first, start, rows, apart = parts
+    tables = _over(start, batch)
+    pages = Pages(table.load.source, rows, stride, table.count, int(tables[0]), 0, -(-row[1] // rows))
+    return Place(buffer, _over(first, batch), apart, pages, tables)
+
+
+def _over(position: Expr, batch: Mapping[Var, int]) -> Array:
+    """The positions of all elements of a batch."""
     extents = list(batch.values())
     grid = np.indices(extents, dtype=np.int64).reshape(len(extents), -1) if extents else np.zeros((0, 1), np.int64)
     values = dict(zip(batch, grid, strict=True))
-    starts = np.broadcast_to(_evaluate(first, values), (prod(extents),))
-    return Place(buffer, starts, rows if row[1] > 1 else 0)
+    return np.broadcast_to(_evaluate(position, values), (prod(extents),))
 
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
@@ -110,16 +148,29 @@ def _split(starts: Array, heads: int, group: int) -> tuple[int, int, int, int, i
 def _heads(place: Place, found: tuple[int, int, int, int, int], head: int) -> Heads | None:
     """The strides, those of one element made up; None where the copy engine takes them not."""
     start, batches, heads, many_batches, many_heads = found
+    pages = _tables(place, many_batches)
+    if place.pages is not None and (pages is None or batches):
+        return None
     rows = place.row_stride or -(-head // _UNIT) * _UNIT
     whole = -(-int(tir.product(list(place.buffer.shape))) // _UNIT) * _UNIT
-    batches = batches if many_batches > 1 else whole
+    batches = pages.stride if pages is not None else batches if many_batches > 1 else whole
     heads = heads if many_heads > 1 else (start or whole)
     row_at = head_at = 0
     if start % heads == 0:
         head_at = start // heads
-    elif start % rows == 0 and place.row_stride:
+    elif start % rows == 0 and place.row_stride and pages is None:
         row_at = start // rows
     else:
         return None
     fits = all(stride > 0 and stride % _UNIT == 0 for stride in (rows, heads, batches))
-    return Heads(place.buffer, rows, heads, batches, row_at, head_at) if fits else None
+    return Heads(place.buffer, rows, heads, batches, row_at, head_at, pages) if fits else None
+
+
+def _tables(place: Place, batches: int) -> Pages | None:
+    """The pages with the stride of the table from batch to batch; None where it differs from head to head."""
+    if place.pages is None or place.tables is None:
+        return None
+    tables = place.tables.reshape(batches, -1)
+    apart = int(tables[1, 0] - tables[0, 0]) if batches > 1 else 0
+    wanted = place.pages.start + np.arange(batches)[:, None] * apart
+    return replace(place.pages, batches=apart) if bool((tables == wanted).all()) else None

@@ -9,18 +9,43 @@ import numpy as np
 
 from schedules.cuda.attention.form import Attention
 from schedules.cuda.attention.strides import Heads
-from schedules.cuda.common.expression import C_TYPES
+from schedules.cuda.common.expression import C_TYPES, operands_text
 from schedules.cuda.common.kernel import TensorMap
 
-__all__ = ["NO_LOGIT", "constants", "entry", "multiply", "tensor_map"]
+__all__ = ["constants", "entry", "functions", "multiply", "tensor_map"]
 
 _EMPTY = {"nan": "NAN_", "zero": "ZERO", "never_nan": "NEVER_NAN"}
 """What a row without a softmax gets, by `Attention.masked`."""
 
-NO_LOGIT = (
-    "struct Operands {};\n"
+_NOT_ROUNDED = "DEV float2 rounded(float2 sums, const Operands& operands) { return sums; }\n"
+_NOT_FINISHED = "DEV float2 finish(float2 sums, const Operands& operands) { return sums; }\n"
+
+_NO_LOGIT = (
     "DEV float2 logit(float2 sums, int b, int h, int m, int n, int next, const Operands& operands) { return sums; }\n"
 )
+
+
+def functions(attention: Attention) -> str:
+    """Return the struct Operands and the functions `logit`, `rounded` and `finish`."""
+    at = attention
+    texts = (at.logit.text or _NO_LOGIT, at.rounded or _NOT_ROUNDED, at.finish or _NOT_FINISHED)
+    return "".join((operands_text(at.operands), *texts, _page("k", at.k, at), _page("v", at.v, at)))
+
+
+def _page(name: str, heads: Heads, attention: Attention) -> str:
+    """The function `k_page` or `v_page`: the page of row `n`, for whatever the table says one of the cache."""
+    pages = heads.pages
+    constants = f"constexpr bool {name.upper()}_PAGED = {str(pages is not None).lower()};\n"
+    constants += f"constexpr int {name.upper()}_PAGE = {pages.rows if pages else 1};\n"
+    constants += f"constexpr int {name.upper()}_PAGES = {pages.count if pages else 0};\n"
+    signature = f"DEV int {name}_page(int b, int n, const Operands& operands)"
+    if pages is None:
+        return f"{constants}{signature} {{ return 0; }}\n"
+    number = next(i for i, other in enumerate(attention.operands) if other.same_as(pages.table))
+    place = f"{pages.start} + b * {pages.batches} + min(n / {pages.rows}, {pages.entries - 1})"
+    dtype = C_TYPES[str(pages.table.dtype)]
+    found = f"((const {dtype}*)operands.p{number})[{place}]"
+    return f"{constants}{signature} {{\n  return (int)min(max({found}, ({dtype})0), ({dtype}){pages.count - 1});\n}}\n"
 
 
 def constants(attention: Attention, numbers: Mapping[str, int], switches: Mapping[str, bool]) -> str:
@@ -31,11 +56,17 @@ def constants(attention: Attention, numbers: Mapping[str, int], switches: Mappin
     lines.append(f"constexpr int EMPTY = {_EMPTY[attention.masked]};\n")
     lines.append(f"constexpr float LOG2_SCALE = {float(np.float32(scale)).hex()}f;\n")
     out = C_TYPES[str(attention.out.buffer.dtype)]
-    return "".join([*lines, f"typedef {C_TYPES[attention.dtype]} Low;\ntypedef {out} Out;\n"])
+    lines.append(f"typedef {C_TYPES[attention.dtype]} Low;\ntypedef {out} Out;\nusing namespace hopper;\n")
+    lines.append(f"constexpr bool PACKED = {str(attention.packed).lower()};\n")
+    lines.append(f"constexpr bool ROUNDS = {str(bool(attention.rounded)).lower()};\n")
+    return "".join(lines)
 
 
 def tensor_map(attention: Attention, at: Heads, rows: int, heads: int, box: int) -> TensorMap:
-    """Return the map of one operand, in boxes of `box` rows of a head."""
+    """Return the map of one operand, in boxes of `box` rows of a head; of one in pages, these are its batches."""
+    if at.pages is not None:
+        dims = (attention.head, at.pages.rows, at.head_at + heads, at.pages.count)
+        return TensorMap(at.buffer, dims, box, (at.rows, at.heads, at.batches))
     dims = (attention.head, at.row_at + rows, at.head_at + heads, attention.batch)
     return TensorMap(at.buffer, dims, box, (at.rows, at.heads, at.batches))
 
@@ -69,7 +100,7 @@ def _wgmma(name: str, columns: int, dtype: str, from_registers: bool) -> str:
 
 def entry(attention: Attention, function: str) -> str:
     """Return the function that the PrimFunc calls, around `function` of the namespace."""
-    pointers = [f"const void* p{i}" for i in range(len(attention.logit.operands))]
+    pointers = [f"const void* p{i}" for i in range(len(attention.operands))]
     maps = [f"unsigned long long {name}" for name in "qkv"]
     operands = ", ".join(f"p{i}" for i in range(len(pointers)))
     given = ", ".join(f"(const hopper::TensorMap*){name}" for name in "qkv")

@@ -11,9 +11,11 @@ from schedules.cuda.attention.form import Attention
 from schedules.hardware import Gpu
 from schedules.template import Choices, Parameters
 
-__all__ = ["Tile", "choices", "default", "order"]
+__all__ = ["MOST_ROUNDED", "Tile", "choices", "default", "order"]
 
 STAGES = 2
+MOST_ROUNDED = 128
+"""Keys whose weights may be rounded: of one step, which every size of heads leaves the registers for."""
 _SECTION = 16
 """Heads whose keys and values stay in L2 while their tiles are computed."""
 
@@ -87,6 +89,8 @@ class Tile:
         Warpgroups that move registers take them all: a second CTA's would wait for them forever.
         """
         if self.moves_registers and self.per_sm > 1:
+            return False
+        if attention.rounded and attention.keys > self.block:  # the sum of all powers comes first
             return False
         most = {1: (255, 168, 128)[self.per_sm - 1], 2: 240, 3: 160}[self.consumers]
         used = self.registers(attention.head) + (48 if attention.logit.text else 32)

@@ -127,6 +127,8 @@ def refusal(tile: WarpTile, attention: Attention, gpu: Gpu) -> str:
         return "a warp has more queries than the tile"
     if not 2 <= tile.warps <= _MAX_WARPS:
         return f"a CTA has 2 to {_MAX_WARPS} warps, not {tile.warps}"
+    if attention.rounded and tile.slices > 1:
+        return "weights are rounded where the sum of all powers is known"
     if tile.registers(attention) > _MOST_REGISTERS:
         return "a thread has not the registers for its scores and sums"
     if tile.shared_bytes(attention) > gpu.shared_bytes_of_code:

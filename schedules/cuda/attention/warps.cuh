@@ -5,7 +5,7 @@
 // has blocks, buffers and a softmax of its own, and their parts are added up in the end.
 // Stands in a namespace that has defined: the configuration (TILE_M, WARP_M, BLOCK, STAGES, SLICES, KEEPS_Q), the problem
 // (HEADS, GROUP, QUERIES, KEYS, HEAD, CAUSAL, OFFSET, HAS_LOGIT, LOG2_SCALE, EMPTY, LAST_PAIR, of each operand where it
-// begins and its strides, the types Low and Out), Operands, `logit` and `merge`.
+// begins and its strides, ROUNDS, the types Low and Out), Operands, `logit`, `rounded`, `merge` and `store_row`.
 
 constexpr int WARPS = TILE_M / WARP_M, SLICE_THREADS = WARPS * 32, THREADS = SLICE_THREADS * SLICES;
 constexpr int DEPTH = (HEAD + 15) / 16 * 16, CHUNKS = DEPTH / 8, PITCH = DEPTH * 2 + 16;
@@ -13,6 +13,10 @@ constexpr int Q_BYTES = TILE_M * PITCH, BLOCK_BYTES = BLOCK * PITCH, SLICE_BYTES
 constexpr int BLOCKS_M = WARP_M / 16, BLOCKS = (KEYS + BLOCK - 1) / BLOCK, TILES_M = (QUERIES + TILE_M - 1) / TILE_M;
 constexpr int PART = HEAD + 4;  // floats of a row of a slice: its sums, its largest logit, and the sum of its powers
 static_assert(BLOCK % 16 == 0 && HEAD % 8 == 0 && (STAGES == 1 || STAGES == 2), "tile");
+
+static_assert(!ROUNDS || SLICES == 1, "weights are rounded by who knows the sum of all powers");
+
+template <int VALUE> struct Just { static constexpr int value = VALUE; };
 
 struct Tile { int m, h, b; };
 
@@ -47,24 +51,28 @@ template <int ROWS, int STRIDE, int COUNT> DEV void copy_rows(uint32_t to, const
   }
 }
 
-DEV bool is_empty(float all) { return EMPTY == NEVER_NAN ? !(all > 0.f) : EMPTY == ZERO && all == 0.f; }
-
-// `sums` has columns i * 8 + (lane & 3) * 2 and the next at i * 4, i * 4 + 1. A row that is not there has no `to`.
-DEV void store_row(Out* to, const float* sums, float by, int lane) {
-  constexpr int WHOLE = sizeof(Out) == 2 ? HEAD / 32 : 0;
-  const int quad = lane & 3;
+// The same of rows in pages, of which `page` names that of a row: all of a thread's are looked up before any is copied.
+template <int ROWS, int STRIDE, int PAGE, int COUNT, class Page>
+DEV void copy_pages(uint32_t to, const Low* from, size_t pages, int n, int left, int thread, Page page) {
+  constexpr int BESIDE = CHUNKS & -CHUNKS, STEP = COUNT / BESIDE;
+  static_assert(COUNT % BESIDE == 0, "whole rows of threads");
+  const int first = thread / BESIDE, chunk = thread % BESIDE;
+  int at[(ROWS + STEP - 1) / STEP];
 #pragma unroll
-  for (int g = 0; g < WHOLE; g++) {
-    uint32_t parts[4];
+  for (int row = 0; row < ROWS; row += STEP) at[row / STEP] = page(n + min(first + row, left - 1));
+  to += first * PITCH + chunk * 16;
 #pragma unroll
-    for (int p = 0; p < 4; p++) parts[p] = pack<Out>(sums[(g * 4 + p) * 4] * by, sums[(g * 4 + p) * 4 + 1] * by);
-    gather_rows(parts, lane);
-    if (to) *(uint4*)(to + g * 32 + quad * 8) = make_uint4(parts[0], parts[1], parts[2], parts[3]);
+  for (int row = 0; row < ROWS; row += STEP) {
+    if (ROWS % STEP != 0 && row + first >= ROWS) break;
+    const Low* const source = from + at[row / STEP] * pages + (size_t)((n + first + row) % PAGE) * STRIDE + chunk * 8;
+#pragma unroll
+    for (int c = 0; c < CHUNKS; c += BESIDE)
+      copy<16>(to + row * PITCH + c * 16, source + c * 8,
+               first + row < left && (HEAD % 16 == 0 || c + chunk < HEAD / 8));
   }
-#pragma unroll
-  for (int i = WHOLE * 4; i < HEAD / 8; i++)
-    if (to) store_pair<Out>(to + i * 8 + quad * 2, sums[i * 4] * by, sums[i * 4 + 1] * by);
 }
+
+DEV bool is_empty(float all) { return EMPTY == NEVER_NAN ? !(all > 0.f) : EMPTY == ZERO && all == 0.f; }
 
 DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* O, const Operands operands) {
   const uint32_t shared_q = (shared_address(raw) + 127) & ~127u;
@@ -78,13 +86,23 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
   const int seen_by_all = m0 + OFFSET;  // the last key that the tile's first query may see
   const int head = tile.h / GROUP;
   const Low* q_from = Q + (size_t)tile.b * Q_BATCHES + (size_t)(Q_HEAD + tile.h) * Q_HEADS + (size_t)(Q_ROW + m0) * Q_ROWS;
-  const Low* k_from = K + (size_t)tile.b * K_BATCHES + (size_t)(K_HEAD + head) * K_HEADS + (size_t)K_ROW * K_ROWS;
-  const Low* v_from = V + (size_t)tile.b * V_BATCHES + (size_t)(V_HEAD + head) * V_HEADS + (size_t)V_ROW * V_ROWS;
+  const Low* k_from = K + (size_t)(K_PAGED ? 0 : tile.b) * K_BATCHES + (size_t)(K_HEAD + head) * K_HEADS + (size_t)K_ROW * K_ROWS;
+  const Low* v_from = V + (size_t)(V_PAGED ? 0 : tile.b) * V_BATCHES + (size_t)(V_HEAD + head) * V_HEADS + (size_t)V_ROW * V_ROWS;
   auto copy_keys = [&](int j, uint32_t to) {
-    copy_rows<BLOCK, K_ROWS, SLICE_THREADS>(to, k_from + (size_t)j * BLOCK * K_ROWS, KEYS - j * BLOCK, thread);
+    const int left = KEYS - j * BLOCK;
+    if constexpr (K_PAGED)
+      copy_pages<BLOCK, K_ROWS, K_PAGE, SLICE_THREADS>(to, k_from, K_BATCHES, j * BLOCK, left, thread,
+                                                       [&](int n) { return k_page(tile.b, n, operands); });
+    else
+      copy_rows<BLOCK, K_ROWS, SLICE_THREADS>(to, k_from + (size_t)j * BLOCK * K_ROWS, left, thread);
   };
   auto copy_values = [&](int j, uint32_t to) {
-    copy_rows<BLOCK, V_ROWS, SLICE_THREADS>(to + BLOCK_BYTES, v_from + (size_t)j * BLOCK * V_ROWS, KEYS - j * BLOCK, thread);
+    const int left = KEYS - j * BLOCK;
+    if constexpr (V_PAGED)
+      copy_pages<BLOCK, V_ROWS, V_PAGE, SLICE_THREADS>(to + BLOCK_BYTES, v_from, V_BATCHES, j * BLOCK, left, thread,
+                                                       [&](int n) { return v_page(tile.b, n, operands); });
+    else
+      copy_rows<BLOCK, V_ROWS, SLICE_THREADS>(to + BLOCK_BYTES, v_from + (size_t)j * BLOCK * V_ROWS, left, thread);
   };
   auto meet = [&] {
     if constexpr (SLICES == 1) __syncthreads();
@@ -194,16 +212,20 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
           if (at >= KEYS || (CAUSAL && at > m + OFFSET)) S[i][n][e] = -INFINITY;
         }
   };
-  auto softmax = [&] {
+  // Weights that are rounded need the sum of all powers first: they are computed twice where keys are of several blocks.
+  constexpr int BOTH = 0, STATISTICS = 1, WEIGHTS = 2;
+  auto softmax = [&](auto what) {
 #pragma unroll
     for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         float most = top[i][h];
+        if constexpr (decltype(what)::value != WEIGHTS) {
 #pragma unroll
-        for (int n = 0; n < BLOCK / 8; n++) most = fmaxf(most, fmaxf(S[i][n][h * 2], S[i][n][h * 2 + 1]));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
-        most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+          for (int n = 0; n < BLOCK / 8; n++) most = fmaxf(most, fmaxf(S[i][n][h * 2], S[i][n][h * 2 + 1]));
+          most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 1));
+          most = fmaxf(most, __shfl_xor_sync(0xffffffff, most, 2));
+        }
         const float from = most == -INFINITY ? 0.f : most;
         // Logits may be the least float, as masks have it: times log2(e) that would be infinite.
         const float scaled = from * LOG2_SCALE;
@@ -218,63 +240,100 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
           even += S[i][n][h * 2] = power(S[i][n][h * 2]);
           odd += S[i][n][h * 2 + 1] = power(S[i][n][h * 2 + 1]);
         }
-        total[i][h] = fmaf(total[i][h], shrink, even + odd);
+        if constexpr (decltype(what)::value != WEIGHTS) total[i][h] = fmaf(total[i][h], shrink, even + odd);
+        if constexpr (decltype(what)::value == BOTH) {
 #pragma unroll
-        for (int c = 0; c < DEPTH / 8; c++) {
-          sums[i][c][h * 2] *= shrink;
-          sums[i][c][h * 2 + 1] *= shrink;
+          for (int c = 0; c < DEPTH / 8; c++) {
+            sums[i][c][h * 2] *= shrink;
+            sums[i][c][h * 2 + 1] *= shrink;
+          }
+        }
+      }
+  };
+  auto add_totals = [&] {
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        total[i][h] += __shfl_xor_sync(0xffffffff, total[i][h], 1);
+        total[i][h] += __shfl_xor_sync(0xffffffff, total[i][h], 2);
+      }
+  };
+  auto round_weights = [&] {
+#pragma unroll
+    for (int i = 0; i < BLOCKS_M; i++)
+#pragma unroll
+      for (int h = 0; h < 2; h++) {
+        const float by = is_empty(total[i][h]) ? 0.f : 1.f / total[i][h];
+#pragma unroll
+        for (int n = 0; n < BLOCK / 8; n++) {
+          const float2 w = rounded(make_float2(S[i][n][h * 2] * by, S[i][n][h * 2 + 1] * by), operands);
+          S[i][n][h * 2] = w.x;
+          S[i][n][h * 2 + 1] = w.y;
         }
       }
   };
 
   uint32_t from = ring;
+  auto over_keys = [&](auto what) {
+    constexpr bool MULTIPLIES = decltype(what)::value != STATISTICS;
 #pragma unroll 1
-  for (; j >= 0; j -= SLICES) {
-    copies_wait<0>();
-    meet();  // the keys are there, and nobody reads the values of the step before
-    if constexpr (STAGES == 2) {
-      const uint32_t other = from == ring ? ring + 2 * BLOCK_BYTES : ring;
-      if (j >= SLICES) {
-        copy_keys(j - SLICES, other);
-        copy_values(j - SLICES, other);
-      }
-      copies_commit();
-      scores(from);
-    } else {
-      copy_values(j, from);
-      copies_commit();
-      scores(from);
+    for (; j >= 0; j -= SLICES) {
       copies_wait<0>();
-      meet();
-      if (j >= SLICES) copy_keys(j - SLICES, from);
-      copies_commit();
+      meet();  // the keys are there, and nobody reads the values of the step before
+      if constexpr (STAGES == 2) {
+        const uint32_t other = from == ring ? ring + 2 * BLOCK_BYTES : ring;
+        if (j >= SLICES) {
+          copy_keys(j - SLICES, other);
+          if (MULTIPLIES) copy_values(j - SLICES, other);
+        }
+        copies_commit();
+        scores(from);
+      } else {
+        if (MULTIPLIES) copy_values(j, from);
+        copies_commit();
+        scores(from);
+        copies_wait<0>();
+        meet();
+        if (j >= SLICES) copy_keys(j - SLICES, from);
+        copies_commit();
+      }
+      if (HAS_LOGIT) change(j);
+      if ((CAUSAL && (j + 1) * BLOCK - 1 > seen_by_all) || (j + 1) * BLOCK > KEYS) hide(j);
+      softmax(what);
+      if constexpr (ROUNDS && BLOCKS == 1) add_totals();
+      if constexpr (ROUNDS && MULTIPLIES) round_weights();
+      if constexpr (MULTIPLIES) values(from);
+      if (STAGES == 2) from = from == ring ? ring + 2 * BLOCK_BYTES : ring;
     }
-    if (HAS_LOGIT) change(j);
-    if ((CAUSAL && (j + 1) * BLOCK - 1 > seen_by_all) || (j + 1) * BLOCK > KEYS) hide(j);
-    softmax();
-    values(from);
-    if (STAGES == 2) from = from == ring ? ring + 2 * BLOCK_BYTES : ring;
+  };
+  if constexpr (ROUNDS && BLOCKS > 1) {
+    over_keys(Just<STATISTICS>());
+    add_totals();
+    meet();  // nobody reads the keys of the last step
+    j = blocks - 1;
+    from = ring;
+    copy_keys(j, ring);
+    if (STAGES == 2) copy_values(j, ring);
+    copies_commit();
+    over_keys(Just<WEIGHTS>());
+  } else {
+    over_keys(Just<BOTH>());
   }
 
   Out* const out = O + (size_t)tile.b * O_BATCHES + (size_t)tile.h * O_HEADS;
-#pragma unroll
-  for (int i = 0; i < BLOCKS_M; i++)
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-      total[i][h] += __shfl_xor_sync(0xffffffff, total[i][h], 1);
-      total[i][h] += __shfl_xor_sync(0xffffffff, total[i][h], 2);
-    }
+  if constexpr (!ROUNDS) add_totals();
   if constexpr (SLICES == 1) {
 #pragma unroll
     for (int i = 0; i < BLOCKS_M; i++)
 #pragma unroll
       for (int h = 0; h < 2; h++) {
         const int m = row + i * 16 + h * 8;
-        const bool empty = is_empty(total[i][h]);
+        const bool empty = !ROUNDS && is_empty(total[i][h]);
         if (empty)
 #pragma unroll
           for (int c = 0; c < HEAD / 8; c++) sums[i][c][h * 2] = sums[i][c][h * 2 + 1] = 0.f;
-        store_row(m < QUERIES ? out + (size_t)m * O_ROWS : nullptr, &sums[i][0][h * 2], empty ? 0.f : 1.f / total[i][h], lane);
+        store_row(m < QUERIES ? out + (size_t)m * O_ROWS : nullptr, &sums[i][0][h * 2], ROUNDS ? 1.f : empty ? 0.f : 1.f / total[i][h], lane, operands);
       }
     return;
   }
@@ -308,6 +367,6 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
     }
     const bool empty = is_empty(all);
     const float by = 1.f / all;
-    store_pair<Out>(out + (size_t)(m0 + m) * O_ROWS + column, empty ? 0.f : x * by, empty ? 0.f : y * by);
+    store_two(out + (size_t)(m0 + m) * O_ROWS + column, empty ? 0.f : x * by, empty ? 0.f : y * by, operands);
   }
 }

@@ -15,7 +15,7 @@ from service.request import ModelFormat
 from service.rounding import Rounding
 from service.signature import Dim, DimBounds, Signature, TensorSpec
 
-__all__ = ["inspect", "load", "moved_reference", "reference", "tensors"]
+__all__ = ["inspect", "load", "moved_reference", "reference", "tensors", "unquantized_reference"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -86,6 +86,13 @@ def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, see
     from service.frontend.onnx.reference import moved_reference as build
 
     return build(path, threads, move, seed, by)
+
+
+def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Reference | None:
+    """Return `reference` without the rounding of activations, None for a model that has none."""
+    from service.frontend.onnx.reference import unquantized_reference as build
+
+    return build(path, threads)
 
 
 def _with_types(model: Any) -> Any:

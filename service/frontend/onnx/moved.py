@@ -8,11 +8,27 @@ from typing import Any
 from service.frontend.model import Move
 from service.frontend.onnx.file import tensors
 
-__all__ = ["graphs", "moved"]
+__all__ = ["MOVEMENT", "graphs", "moved"]
 
-_RESULT_SCALE = {"QuantizeLinear": 1, "QLinearConv": 6, "QLinearMatMul": 6}
-"""Operator → which input is the scale that it quantizes with."""
+_RESULT_SCALE = {"QLinearConv": 6, "QLinearMatMul": 6}
+"""Operator on codes → which input is the scale that it quantizes its result with."""
 
+_QUANTIZES = ("QuantizeLinear", "DynamicQuantizeLinear")
+
+MOVEMENT = frozenset(
+    {"Concat", "Expand", "Flatten", "Gather", "Identity", "MaxPool", "Reshape", "Slice", "Split", "Squeeze", "Tile"}
+    | {"Transpose", "Unsqueeze"}
+)
+"""Operators that choose among the values that they are given, and compute none."""
+
+_EXACT = MOVEMENT | {"QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear", "MatMulInteger", "ConvInteger"}
+"""What is the same to the bit wherever it is right, of values that are: integers, and single roundings of IEEE's."""
+
+_CAST_LIKE = 15
+"""The opset since which there is CastLike; what is quantized in older ones is float32."""
+
+_SMALL = 2.0**-20
+"""Sums of fillers of -3.4e38, which masks have, times this are no infinity."""
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
@@ -20,7 +36,9 @@ _FLOATS = ("float16", "bfloat16", "float32", "float64")
 def moved(model: Any, move: Move, seed: int, by: float) -> Any | None:
     """Return the model with `move` of it moved by `by`, as `seed` decides; it is changed in place.
 
-    None where it has none: it quantizes nothing. What dequantizes keeps its scale.
+    Quantizations move anew in each run: what one rounds is off by up to `by` of itself and of the mean size of its
+    tensor, each element by a number of its own. None where the model has none that others may decide otherwise. What
+    dequantizes keeps its scale.
     """
     return _quantizations_moved(model, seed, by) if move is Move.QUANTIZATIONS else _weights_moved(model, seed, by)
 
@@ -40,14 +58,17 @@ def _weights_moved(model: Any, seed: int, by: float) -> Any:
 
 
 def _quantizations_moved(model: Any, seed: int, by: float) -> Any | None:
-    import numpy as np
-
-    rng = np.random.default_rng(seed)
     count = 0
+    opset = next((each.version for each in model.opset_import if each.domain in ("", "ai.onnx")), 1)
+    exact = {value.name for value in model.graph.input} | {""}
     for holder in [*graphs(model.graph), *model.functions]:
+        exact |= {tensor.name for tensor in getattr(holder, "initializer", ())}
         nodes: list[Any] = []
         for node in list(holder.node):
-            made = _moved(node, f"relaxc_moved_{count}", 1 + by * float(rng.choice((-1, 1))))
+            decided = all(name in exact for name in node.input)
+            if decided and node.domain in ("", "ai.onnx") and node.op_type in _EXACT | {"Constant"}:
+                exact.update(node.output)
+            made = [node] if decided else _moved(node, f"relaxc_moved_{count}", by, float(seed + 1 + count), opset)
             count += len(made) > 1
             nodes += made
         del holder.node[:]
@@ -55,32 +76,66 @@ def _quantizations_moved(model: Any, seed: int, by: float) -> Any | None:
     return model if count else None
 
 
-def _moved(node: Any, name: str, factor: float) -> list[Any]:
-    """The node, and before or behind it what moves its scale."""
+def _moved(node: Any, name: str, by: float, seed: float, opset: int) -> list[Any]:
+    """The node, and before or behind it what moves its scale, or what it rounds."""
     from onnx import helper
 
     if node.domain not in ("", "ai.onnx"):
         return [node]
     if node.op_type in _RESULT_SCALE:
         at = _RESULT_SCALE[node.op_type]
-        before = _times(node.input[at], name, factor)
+        before = _times(node.input[at], name, by, seed)
         node.input[at] = name
         return [*before, node]
     if node.op_type == "DynamicQuantizeLinear":
         result, scale, zero = node.output
         node.output[0] = f"{name}_unmoved"
-        again = helper.make_node("QuantizeLinear", [node.input[0], name, zero], [result])
-        return [node, *_times(scale, name, factor), again]
+        again = helper.make_node("QuantizeLinear", [name, scale, zero], [result])
+        return [node, *_near(again, node.input[0], name, by, seed, opset), again]
+    if node.op_type == "QuantizeLinear":
+        before = _near(node, node.input[0], name, by, seed, opset)
+        node.input[0] = name
+        return [*before, node]
     return [node]
 
 
-def _times(scale: str, name: str, factor: float) -> list[Any]:
-    """`name = scale * factor`; a scale in 16 bits, which newer opsets have, would not move by so little."""
+def _near(quantize: Any, x: str, name: str, by: float, seed: float, opset: int) -> list[Any]:
+    """`name = x + u (|y| + mean |y|)`, u from -`by` to `by`; y is what `quantize` leaves of x. That saturates: a filler
+    of -3.4e38 has no part in the mean.
+    """
     from onnx import TensorProto, helper
 
-    number = helper.make_tensor(f"{name}_value", TensorProto.FLOAT, [], [factor])
-    made = helper.make_node("Constant", [], [f"{name}_by"], value=number)
-    return [made, helper.make_node("Mul", [scale, f"{name}_by"], [name])]
+    small, wide = helper.make_tensor("", TensorProto.FLOAT, [], [_SMALL]), by / _SMALL
+    parameters = list(quantize.input)[1:]
+    steps = helper.make_node("QuantizeLinear", [x, *parameters], [f"{name}_q"])
+    back = helper.make_node("DequantizeLinear", [f"{name}_q", *parameters], [f"{name}_y"])
+    steps.attribute.extend(quantize.attribute)
+    back.attribute.extend(each for each in quantize.attribute if each.name in ("axis", "block_size"))
+    return [
+        steps,
+        back,
+        helper.make_node("Constant", [], [f"{name}_small"], value=small),
+        helper.make_node("Identity", [f"{name}_small"], [f"{name}_unit"])
+        if opset < _CAST_LIKE
+        else helper.make_node("CastLike", [f"{name}_small", f"{name}_y"], [f"{name}_unit"]),
+        helper.make_node("Mul", [f"{name}_y", f"{name}_unit"], [f"{name}_scaled"]),
+        helper.make_node("Abs", [f"{name}_scaled"], [f"{name}_size"]),
+        helper.make_node("ReduceMean", [f"{name}_size"], [f"{name}_mean"], keepdims=0),
+        helper.make_node("Add", [f"{name}_size", f"{name}_mean"], [f"{name}_scale"]),
+        helper.make_node("RandomUniformLike", [f"{name}_y"], [f"{name}_u"], low=-wide, high=wide, seed=seed),
+        helper.make_node("Mul", [f"{name}_scale", f"{name}_u"], [f"{name}_by"]),
+        helper.make_node("Add", [x, f"{name}_by"], [name]),
+    ]
+
+
+def _times(scale: str, name: str, by: float, seed: float) -> list[Any]:
+    """`name = scale * u` with u from 1 - `by` to 1 + `by`; a scale in 16 bits would not move by so little."""
+    from onnx import helper
+
+    return [
+        helper.make_node("RandomUniformLike", [scale], [f"{name}_u"], low=1 - by, high=1 + by, seed=seed),
+        helper.make_node("Mul", [scale, f"{name}_u"], [name]),
+    ]
 
 
 def graphs(graph: Any) -> Iterator[Any]:

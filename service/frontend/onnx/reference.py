@@ -11,12 +11,15 @@ from service.frontend.model import Move, Reference
 from service.frontend.onnx.file import array, check_tensors, one_line, parse, tensors
 from service.frontend.onnx.moved import graphs, moved
 from service.frontend.onnx.rounded import round_weights
+from service.frontend.onnx.unquantized import quantizes, unquantized
 from service.frontend.onnx.widen import uses_bfloat16, widened
 from service.rounding import Rounding
 
-__all__ = ["moved_reference", "reference"]
+__all__ = ["moved_reference", "reference", "unquantized_reference"]
 
 _ACCURACY = "accuracy_level"
+
+_UNVERIFIED = "--no-verify compiles it without a comparison."
 
 _MOST_BYTES = 1 << 31
 """Of a message of protobuf."""
@@ -59,6 +62,22 @@ def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) 
     try:
         if uses_bfloat16(model):
             return _rounded(model, threads)
+        return _runtime(_session(model.SerializeToString(), threads))
+    except _errors():
+        return None
+
+
+def unquantized_reference(path: Path, threads: int) -> Reference | None:
+    """Run the model without the rounding of its activations (`service.frontend.onnx.unquantized`).
+
+    None where it has none, or where ONNX Runtime does not take it so.
+    """
+    if not quantizes(parse(path)):
+        return None
+    model = unquantized(_without_rounding(_with_data(path)))
+    if model is None or model.ByteSize() >= _MOST_BYTES:
+        return None
+    try:
         return _runtime(_session(model.SerializeToString(), threads))
     except _errors():
         return None
@@ -125,7 +144,10 @@ def _runtime(session: Any) -> Reference:
     names = [output.name for output in session.get_outputs()]
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        try:
+            return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        except _errors() as error:
+            raise ModelMalformed(f"ONNX Runtime stops in the model: {one_line(error)}", remedy=_UNVERIFIED) from error
 
     return run
 
@@ -164,7 +186,8 @@ def _evaluator(model: Any, cause: Exception) -> Reference:
     try:
         evaluator = onnx.reference.ReferenceEvaluator(model)
     except (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
-        raise ModelMalformed(f"ONNX Runtime refuses the model: {one_line(cause)}") from error
+        refused = f"ONNX Runtime refuses the model: {one_line(cause)}"
+        raise ModelMalformed(refused, remedy=_UNVERIFIED) from error
     names = list(evaluator.output_names)
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:

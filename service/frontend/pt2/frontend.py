@@ -6,23 +6,22 @@ program (`graph`), and each node goes through its converter (`importer`, `ops`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from service.errors import InputName, UnsupportedModel
+from service.errors import InputName, ModelMalformed, UnsupportedModel
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
 from service.frontend.pt2.program import Document, Program, deserialize, parse
+from service.frontend.pt2.quantizations import FAMILY, QUANTIZE, Moved, Quantizations, Unrounded
 from service.frontend.pt2.signature import signature
 from service.frontend.pt2.torch_calls import quiet
 from service.request import ModelFormat
 from service.rounding import Rounding
 
-__all__ = ["inspect", "load", "moved_reference", "reference", "tensors"]
-
-_QUANTIZE = "quantized_decomposed.quantize_"
-"""Operators whose second argument is the scale, or the scales, that they quantize with."""
+__all__ = ["inspect", "load", "moved_reference", "reference", "tensors", "unquantized_reference"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -82,13 +81,14 @@ def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, see
     """Return `reference` with `move` of the program moved, None for a program that has none."""
     document = parse(path, writable=True)
     refuse(document.unknown)
-    quantizes = any(name.startswith(_QUANTIZE) for name in document.op_counts)
+    quantizes = any(name.startswith(QUANTIZE) for name in document.op_counts)
     if move is Move.QUANTIZATIONS and not quantizes:
         return None
     signature(document.interface, shapes)
     program = deserialize(document)
     if move is Move.QUANTIZATIONS:
-        return _TorchReference(document, program, threads, moved=(seed, by))
+        moved = Moved(seed, by)
+        return _TorchReference(document, program, threads, quantizations=lambda: moved)
     _move_weights(program, seed, by)
     return _TorchReference(document, program, threads)
 
@@ -105,11 +105,20 @@ def _move_weights(program: Program, seed: int, by: float) -> None:
                 held[name] = (value.detach() * factor).to(value.dtype)
 
 
+def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Reference | None:
+    """Return `reference` without the rounding of activations, None for a program that has none."""
+    document = parse(path, writable=True)
+    if not any(name.startswith(QUANTIZE) for name in document.op_counts):
+        return None
+    refuse(document.unknown)
+    signature(document.interface, shapes)
+    return _TorchReference(document, deserialize(document), threads, quantizations=Unrounded)
+
+
 class _TorchReference:
     """Interprets the exported graph; torch's generated code for the module is not used.
 
-    `moved` is a seed and by how much of itself the scale of each quantization is moved, up or down; `rounding` is what
-    was done to weights.
+    `quantizations` gives what is done instead of them in a run; `rounding` is what was done to weights.
     """
 
     def __init__(
@@ -117,10 +126,10 @@ class _TorchReference:
         document: Document,
         program: Program,
         threads: int,
-        moved: tuple[int, float] = (0, 0.0),
+        quantizations: Callable[[], Quantizations] | None = None,
         rounding: Rounding | None = None,
     ) -> None:
-        self.moved = moved
+        self.quantizations = quantizations
         self.stored, self.unrounded = _rounded(program, rounding)
         self.interface = document.interface
         self.program = program
@@ -138,6 +147,10 @@ class _TorchReference:
         try:
             with torch.no_grad(), quiet():
                 results = self._run(inputs)
+        except (RuntimeError, IndexError) as error:
+            first = str(error).partition("\n")[0][:300]
+            remedy = "--no-verify compiles it without a comparison."
+            raise ModelMalformed(f"torch stops in the program: {first}", remedy=remedy) from error
         finally:
             torch.set_num_threads(before)
         leaves = zip(self.interface.outputs, results, strict=True)
@@ -155,7 +168,9 @@ class _TorchReference:
                 arguments.append(self.stored[spec.target])
             else:
                 raise UnsupportedModel(f"the program takes {spec.arg.name} as {spec.kind.name.lower()}")
-        values = _interpreter(exported.graph_module, *self.moved, self.unrounded).run(*arguments)
+        values = _interpreter(
+            exported.graph_module, self.quantizations() if self.quantizations else None, self.unrounded
+        ).run(*arguments)
         specs = exported.graph_signature.output_specs
         flat = list(values) if isinstance(values, list | tuple) else [values]
         return [v for v, spec in zip(flat, specs, strict=True) if spec.kind.name in ("USER_OUTPUT", "LOSS_OUTPUT")]
@@ -175,24 +190,26 @@ def _rounded(program: Program, rounding: Rounding | None) -> tuple[dict[str, Any
     return stored, before
 
 
-def _interpreter(graph_module: Any, seed: int, by: float, unrounded: Mapping[int, Any]) -> Any:
+def _interpreter(graph_module: Any, quantizations: Quantizations | None, unrounded: Mapping[int, Any]) -> Any:
     """torch's interpreter, but for lookups in weights that were rounded for products, and for 16-bit convolutions in
     groups, which go through float32.
 
     oneDNN in torch 2.13 computes them wrongly on CPUs with AMX: conv1d of 32 channels in 4 groups with a kernel of 8
     is off by as much as its largest value, in bfloat16 and in float16.
     """
-    import numpy as np
     import torch
 
-    signs = np.random.default_rng(seed)
-
     class Interpreter(torch.fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
+        def run_node(self, node: Any) -> Any:
+            self.given = bool(node.args) and getattr(node.args[0], "op", "") == "placeholder"
+            return super().run_node(node)
+
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             if unrounded and "embedding" in str(target):
                 args = tuple(unrounded.get(id(arg), arg) for arg in args)
-            if by and str(target).startswith(_QUANTIZE):
-                args = (args[0], args[1] * (1 + by * float(signs.choice((-1, 1)))), *args[2:])
+            if quantizations is not None and str(target).startswith(FAMILY):
+                call = partial(super().call_function, target, kwargs=kwargs)
+                return quantizations(str(target), args, call, given=self.given)
             is_half = args and isinstance(args[0], torch.Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)
             if is_half and "conv" in str(target) and any(isinstance(arg, int) and arg > 1 for arg in args):
                 wide = [arg.float() if isinstance(arg, torch.Tensor) else arg for arg in args]

@@ -9,7 +9,7 @@ from pathlib import Path
 from service.frontend.model_file import only_format
 from service.jobs.database.rows import ModelFile
 from service.process.limits import Limits
-from service.process.pool import Pool
+from service.process.runner import Runner
 from service.process.sandbox.confinement import Confinement
 from service.process.task import Task
 from service.process.workspace import Workspace
@@ -66,7 +66,7 @@ def memory_to_check(size_bytes: int) -> int:
     return min(_BASE_BYTES + _TIMES_MODEL * size_bytes, Limits.of_settings().memory_bytes)
 
 
-def check(pool: Pool, workspace: Workspace, path: Path) -> None:
+def check(pool: Runner, workspace: Workspace, path: Path) -> None:
     """Have a child read the model at `path`, with its external data beside it: somebody else wrote it.
 
     That it is refused is all that the child has to say, and only its sender hears it. Raise UnknownFormat,

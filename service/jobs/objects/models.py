@@ -20,7 +20,7 @@ from service.jobs.database.engine import Database
 from service.jobs.database.models import Content
 from service.jobs.database.rows import ModelFile, ModelRow, Owner
 from service.jobs.objects.intake import Sent, check, memory_to_check
-from service.process.pool import Pool
+from service.process.runner import Runner
 from service.process.workspace import Workspace
 from service.request import ModelRef
 
@@ -42,7 +42,7 @@ class Models:
         self,
         database: Database,
         blobs: Blobs,
-        pool: Pool,
+        pool: Runner,
         workspace: Workspace,
         lend: Callable[[int], AbstractContextManager[None]] = lambda size_bytes: nullcontext(),
     ) -> None:

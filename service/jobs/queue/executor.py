@@ -16,6 +16,7 @@ from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.job_error import job_error
 from service.jobs.queue.running import Running
+from service.process.runner import RunnerLost
 
 __all__ = ["Executor"]
 
@@ -47,23 +48,29 @@ class Executor:
                     return
         self._told(running.job)
 
-    def _outcome(self, running: Running) -> Outcome:
+    def _outcome(self, running: Running) -> Outcome | None:
+        """What came of it; None where that is not known, as who ran it is lost."""
         try:
             return self._work(running)
+        except RunnerLost as error:
+            _LOG.warning("job %s: %s", running.job.id, error)
+            return None
         except Exception as error:  # noqa: BLE001  # whatever it is, it is written down
             if isinstance(error, ServiceError) and is_no_answer(error):  # no fault of the job's
                 running.cancel(error, give_back=True)
             return Outcome(error=job_error(error, running.job.id, reason=running.reason))
 
-    def _settled(self, running: Running, outcome: Outcome) -> bool:
+    def _settled(self, running: Running, outcome: Outcome | None) -> bool:
         running.trials.flush()
         job = running.job
         try:
             with running.events.taken() as told, self._database.begin() as connection:
                 if told:
                     told.write(connection)
-                if running.give_back and outcome.error is not None:
+                if running.give_back and (outcome is None or outcome.error is not None):
                     now = transitions.give_back(connection, job, str(running.reason))
+                elif outcome is None:
+                    now = transitions.recover(connection, job.claim)
                 else:
                     now = transitions.end(connection, job, outcome)
         except ServiceError as error:

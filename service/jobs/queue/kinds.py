@@ -32,7 +32,7 @@ from service.lowering.target import resolve
 from service.process.bounds import checked
 from service.process.limits import Limits, tuning_time_s
 from service.process.plain import MAX_READ_BYTES, open_left
-from service.process.pool import Pool
+from service.process.runner import Runner, RunnerLost
 from service.process.sandbox.confinement import Confinement, folders_of
 from service.process.task import Flavour, Task, finite
 from service.process.unnamed import unnamed
@@ -56,7 +56,7 @@ class Kinds:
     """Does a job, and returns what came of it. Raises a RelaxcError, which is how the job ends."""
 
     compile_once: CompileOnce
-    pool: Pool
+    pool: Runner
     workspace: Workspace
     limits: Limits
     blobs: Blobs
@@ -105,7 +105,7 @@ class Kinds:
             try:
                 return self._run(running, payload, Flavour(model.format), allowed, limits, self._tuned, files)
             except Exception as error:
-                if running.give_back or running.lost or is_no_answer(error):
+                if running.give_back or running.lost or is_no_answer(error) or isinstance(error, RunnerLost):
                     raise
                 return Outcome(records=self._won(running), error=job_error(error, job.id, reason=running.reason))
 
@@ -176,7 +176,15 @@ class Kinds:
         try:
             for name, text in files.items():
                 (workdir / name).write_text(text)
-            task = Task(self.entries[running.job.kind], payload, workdir, flavour, limits, confinement=allowed)
+            task = Task(
+                self.entries[running.job.kind],
+                payload,
+                workdir,
+                flavour,
+                limits,
+                confinement=allowed,
+                tunes=running.tunes,
+            )
             with running.at(workdir):
                 result = self.pool.run(task, running.take, cancellation=running.cancellation)
                 return keep(running.job, workdir, unnamed(result, task))

@@ -9,12 +9,12 @@ from pathlib import Path
 from service.jobs.database.engine import Database
 from service.jobs.database.migrate import is_current
 from service.jobs.disks import Disks
-from service.process.pool import Pool
+from service.process.runner import Runner
 
 __all__ = ["reasons"]
 
 
-def reasons(database: Database, pool: Pool, root: Path, disks: Disks) -> Iterator[str]:
+def reasons(database: Database, pool: Runner, root: Path, disks: Disks) -> Iterator[str]:
     """Return each reason as a phrase for whoever runs the server; none when all is well."""
     if why := database.ping():
         yield why

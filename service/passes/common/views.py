@@ -12,7 +12,17 @@ from schedules.ir import tir
 from service.passes.common.rewrite import Scope, dims_equal, op_name, scalar_of
 from service.passes.simplify.simplify_shapes import is_one, permutation, shape_of
 
-__all__ = ["View", "broadcast", "look_through"]
+__all__ = ["Gathered", "View", "broadcast", "look_through"]
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """`var = clip(table[index], 0, size - 1)`"""
+
+    var: Any
+    table: relax.Expr
+    index: tuple[Any, ...]
+    size: int
 
 
 @dataclass(frozen=True)
@@ -22,6 +32,8 @@ class View:
     source: relax.Expr
     index: tuple[Any, ...]
     scale: float = 1.0
+    gathered: tuple[Gathered, ...] = ()
+    """What stands for the variables of the index that are read from tables."""
 
 
 Bounds = Mapping[Any, Any]
@@ -35,21 +47,32 @@ def look_through(
     *,
     accept: Callable[[View], bool] = lambda view: True,
     scales: bool = False,
+    gathers: bool = False,
     once: bool = False,
 ) -> View:
     """Return `view` with the movements (and with `scales`, products with a number) that its source is made by undone.
+
+    With `gathers` also what takes slices of the source by a table.
 
     The last view on the way that `accept` takes, which must take the first. With `once`, stops at what anything
     else reads.
     """
     best = view
     while not once or not isinstance(view.source, relax.Var) or scope.used_once(view.source):
-        step = _step(view, scope, scales)
+        step = _step(view, scope, scales) or (_gather(view, scope) if gathers else None)
         if step is None:
             break
-        view = replace(step, index=tuple(tir.simplify(each, bounds) for each in step.index))
+        view = _simplified(step, bounds)
         best = view if accept(view) else best
     return best
+
+
+def _simplified(view: View, bounds: Bounds) -> View:
+    within = {**bounds, **{each.var: each.size for each in view.gathered}}
+    gathered = tuple(
+        replace(each, index=tuple(tir.simplify(at, bounds) for at in each.index)) for each in view.gathered
+    )
+    return replace(view, index=tuple(tir.simplify(each, within) for each in view.index), gathered=gathered)
 
 
 def broadcast(index: Sequence[Any], sizes: Sequence[Any]) -> tuple[Any, ...]:
@@ -131,6 +154,24 @@ def _take(call: relax.Call, view: View, scope: Scope) -> View | None:
         return None
     index = [*view.index[:axis], tirx.const(int(at), "int64"), *view.index[axis:]]
     return replace(view, source=call.args[0], index=tuple(index))
+
+
+def _gather(view: View, scope: Scope) -> View | None:
+    """Slices of an axis that a tensor of integers names, each clipped into it."""
+    call = scope.call(view.source, "relax.take")
+    if call is None or str(call.attrs.mode) != "clip" or call.attrs.axis is None:
+        return None
+    table, sizes = call.args[1], shape_of(call.args[0])
+    if sizes is None or not isinstance(table.ty, relax.TensorType) or str(table.ty.dtype) not in ("int32", "int64"):
+        return None
+    axis, rank = int(call.attrs.axis) % len(sizes), table.ty.ndim
+    length = tir.as_int(sizes[axis])
+    if length is None or not length or not rank:
+        return None
+    var = tirx.Var("page", "int64")
+    found = Gathered(var, table, tuple(view.index[axis : axis + rank]), length)
+    index = (*view.index[:axis], var, *view.index[axis + rank :])
+    return replace(view, source=call.args[0], index=index, gathered=(*view.gathered, found))
 
 
 def _multiply(call: relax.Call, view: View, scope: Scope) -> View | None:

@@ -39,6 +39,13 @@ class AttentionSpec:
     place: Callable[..., tuple[Sequence[Any], Any, Any]]
     dtype: str | None = None
     """In which the result is stored; None for that of the sums."""
+    rounded: Element | None = None
+    """What becomes of a weight before it is multiplied: quantized and dequantized, say. Of 0 it makes 0.
+
+    A function of (tensors, weight).
+    """
+    finish: Element | None = None
+    """What becomes of a sum before it is stored: a function of (tensors, sum)."""
     plan: Plan | None = None
     """How it is to be computed; None for a GPU, whose templates follow no plans."""
 
@@ -61,6 +68,9 @@ def attention(*tensors: te.Tensor, spec: AttentionSpec) -> te.Tensor:
             logits.shape, lambda *at: logit(tensors, scores(*at), at[:-2], at[-2], at[-1]), name="attention_logits"
         )
     weights = _weights(logits, spec, along, across)
+    if spec.rounded is not None:
+        plain, rounded = weights, spec.rounded
+        weights = te.compute(plain.shape, lambda *at: rounded(tensors, plain(*at)), name="attention_rounded")
     values = te.compute(
         (*batch, spec.queries, spec.width),
         lambda *at: te.sum(weights(*at[:-1], n) * spec.value(tensors, at[:-2], n.var, at[-1]), axis=n),
@@ -70,6 +80,7 @@ def attention(*tensors: te.Tensor, spec: AttentionSpec) -> te.Tensor:
     def element(*at: Any) -> Any:
         where, m, e = spec.place(*at)
         value = values(*where, m, e)
+        value = value if spec.finish is None else spec.finish(tensors, value)
         return value if spec.dtype in (None, str(value.ty.dtype)) else value.astype(spec.dtype)
 
     return te.compute(spec.shape, element, name="attention_out")

@@ -12,7 +12,7 @@ from schedules.strict import made_up_for
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, with_functions
 from service.passes.precision.dtypes import is_low, is_widening
 
-__all__ = ["StoreLow"]
+__all__ = ["StoreLow", "rounded_at_definitions"]
 
 HOISTED = (
     "permute_dims", "reshape", "expand_dims", "squeeze", "flatten", "concat", "nn.max_pool1d",
@@ -71,9 +71,13 @@ def _round_at_definitions(module: IRModule) -> IRModule:
     for gvar, function in module.functions_items():
         rounded = _shared(function) if isinstance(function, relax.Function) else {}
         if rounded:
-            rewritten = _Rounder(module, rounded).visit_expr(function)
-            changed[gvar] = relax.analysis.remove_all_unused(rewritten)
+            changed[gvar] = rounded_at_definitions(module, function, rounded)
     return with_functions(module, changed)
+
+
+def rounded_at_definitions(module: IRModule, function: relax.Function, rounded: dict[Any, str]) -> relax.Function:
+    """Return the function with these variables in the 16-bit dtype that each has there, for all that read them."""
+    return relax.analysis.remove_all_unused(_Rounder(module, rounded).visit_expr(function))
 
 
 def _shared(function: relax.Function) -> dict[Any, str]:

@@ -10,6 +10,7 @@ from tvm import relax, tirx
 
 from service.passes.common.rewrite import Scope, dims_equal, op_name, scalar_of
 from service.passes.common.views import Bounds, View, broadcast, look_through
+from service.passes.recognize.attention_rounding import Rounding, round_trip
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["Logits", "Step", "choose", "logits_of"]
@@ -40,6 +41,8 @@ class Step:
     """Whether the step adds a mask."""
     name: str = ""
     """What the step is called: `add`, `where`."""
+    roundings: tuple[Rounding, ...] = ()
+    """What the step does with the score instead, if it is a quantization."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +54,14 @@ class Logits:
     masked: str
 
 
-def logits_of(weights: View, scope: Scope, bounds: Bounds, safe: Collection[str]) -> Logits | None:
+def logits_of(
+    weights: View, scope: Scope, bounds: Bounds, safe: Collection[str], *, quantized: bool = False
+) -> Logits | None:
     """Return what the softmax that `weights` views is of, innermost step first; `safe` names the safe_softmax
     PrimFuncs.
 
-    None where it is no softmax over the last axis, or anything else reads what is on the way.
+    None where it is no softmax over the last axis, or anything else reads what is on the way. With `quantized`, scores
+    may be quantized on the way.
     """
     found = _softmax(weights, scope, safe)
     if found is None:
@@ -69,12 +75,26 @@ def logits_of(weights: View, scope: Scope, bounds: Bounds, safe: Collection[str]
         call = scope.value(view.source)
         if op_name(call) == "relax.matmul":
             return Logits(view, tuple(reversed(steps)), masked)
-        step = _where(call, view, scope) if op_name(call) == "relax.where" else _binary(call, view, scope)
+        step = _rounded(view, scope) if quantized and op_name(call) == "relax.dequantize" else _step(call, view, scope)
         if step is None:
             return None
         steps.append(step[0])
         view = replace(view, source=step[1])
     return None
+
+
+def _step(call: relax.Call, view: View, scope: Scope) -> tuple[Step, relax.Expr] | None:
+    return _where(call, view, scope) if op_name(call) == "relax.where" else _binary(call, view, scope)
+
+
+def _rounded(view: View, scope: Scope) -> tuple[Step, relax.Expr] | None:
+    """The quantization of scores, and the scores."""
+    found = round_trip(view.source, scope)
+    return None if found is None else (Step(_unrounded, (), roundings=found[0], name="quantize"), found[1])
+
+
+def _unrounded(score: Any) -> Any:
+    raise TypeError("a quantization of scores is applied with its tensors")
 
 
 def _softmax(view: View, scope: Scope, safe: Collection[str]) -> tuple[str, View] | None:
@@ -177,6 +197,6 @@ def _leads_to_product(expr: relax.Expr, scope: Scope, left: int = _MAX_STEPS) ->
     name = op_name(call).removeprefix("relax.")
     if name == "matmul":
         return True
-    if not left or name not in (*_BINARY, "where", "reshape", "permute_dims"):
+    if not left or name not in (*_BINARY, "where", "reshape", "permute_dims", "quantize", "dequantize"):
         return False
     return any(_leads_to_product(arg, scope, left - 1) for arg in call.args if isinstance(arg.ty, relax.TensorType))

@@ -54,18 +54,31 @@ class Tensors:
 
     def element(self, view: View, *free: Any) -> Callable[..., Any]:
         """Return the operand as a function of (tensors, indices of the batch, values of `free`)."""
-        known = next((i for i, other in enumerate(self.found) if other.same_as(view.source)), None)
-        at = len(self.found) if known is None else known
-        if known is None:
-            self.found.append(view.source)
+        at = self._at(view.source)
+        tables = [(each, self._at(each.table)) for each in view.gathered]
 
         def load(tensors: Sequence[Any], batch: Sequence[Any], *places: Any) -> Any:
             values = dict(zip((*self.axes.batch, *free), (*batch, *places), strict=True))
+            for page, table in tables:
+                value = tensors[table](*(tir.substitute(each, values) for each in page.index)).astype("int64")
+                last = tirx.const(page.size - 1, "int64")
+                values[page.var] = tirx.Max(tirx.Min(value, last), tirx.const(0, "int64"))
             value = tensors[at](*(tir.substitute(each, values) for each in view.index))
             value = value.astype("float32") if is_low(view.source) else value
             return value if view.scale == 1.0 else value * tirx.const(view.scale, "float32")
 
         return load
+
+    def number(self, expr: relax.Expr) -> Callable[[Sequence[Any]], Any]:
+        """Return the element of a tensor of one as a function of the tensors."""
+        at = self._at(expr)
+        return lambda tensors: tensors[at](*[0] * len(tensors[at].shape))
+
+    def _at(self, expr: relax.Expr) -> int:
+        known = next((i for i, other in enumerate(self.found) if other.same_as(expr)), None)
+        if known is None:
+            self.found.append(expr)
+        return len(self.found) - 1 if known is None else known
 
 
 def keeps_columns(result: View, outer: dict[Any, Any], width: Any) -> bool:
@@ -81,9 +94,19 @@ def place(result: View, at: dict[Any, Any]) -> tuple[list[Any], Any, Any]:
 
 
 def operand(
-    expr: relax.Expr, index: Sequence[Any], axes: Axes, free: tuple[Any, Any], scope: Scope, *, scales: bool = False
+    expr: relax.Expr,
+    index: Sequence[Any],
+    axes: Axes,
+    free: tuple[Any, Any],
+    scope: Scope,
+    *,
+    scales: bool = False,
+    gathers: bool = False,
 ) -> View:
-    """Return `expr` at `index`, read back while rows and columns (`free`) have constant strides."""
+    """Return `expr` at `index`, read back while rows and columns (`free`) have constant strides.
+
+    With `gathers`, rows may be of pages that a table names.
+    """
     start = View(expr, broadcast(index, shape_of(expr) or []))
     contiguous = free[1] if not scales else None
 
@@ -92,10 +115,16 @@ def operand(
         if sizes is None:
             return False
         position = tir.flatten(view.index, sizes)
+        if view.gathered:
+            return len(view.gathered) == 1 and tir.as_int(_stride(position, free[1], _bounds(view, axes)) or 0) == 1
         strides = [_stride(position, var, axes.bounds) for var in free]
         return all(each is not None for each in strides) and (contiguous is None or tir.as_int(strides[1]) == 1)
 
-    return look_through(start, scope, axes.bounds, accept=accept, scales=scales)
+    return look_through(start, scope, axes.bounds, accept=accept, scales=scales, gathers=gathers)
+
+
+def _bounds(view: View, axes: Axes) -> dict[Any, Any]:
+    return {**axes.bounds, **{each.var: each.size for each in view.gathered}}
 
 
 def _stride(position: Any, var: Any, bounds: dict[Any, Any]) -> Any | None:

@@ -13,6 +13,7 @@ from service.passes.common.views import View, broadcast, look_through
 from service.passes.precision.dtypes import is_low
 from service.passes.recognize.attention_logits import Logits, logits_of
 from service.passes.recognize.attention_operands import Axes, keeps_columns
+from service.passes.recognize.attention_rounding import Rounding, finished, round_trip
 from service.passes.simplify.simplify_shapes import shape_of
 
 __all__ = ["Found", "attention_of", "uncast"]
@@ -27,6 +28,10 @@ class Found:
     axes: Axes
     result: View
     outer: dict[Any, Any]
+    rounded: tuple[Rounding, ...] = ()
+    """What becomes of the weights before they are multiplied, innermost first."""
+    finish: tuple[Rounding, ...] = ()
+    """What becomes of the sums before they are stored, innermost first."""
 
 
 def attention_of(
@@ -35,17 +40,24 @@ def attention_of(
     safe: Collection[str],
     is_product: Callable[[relax.Expr], bool],
     uncast: Callable[[View, Scope], View] = lambda view, scope: view,
+    *,
+    quantized: bool = False,
 ) -> Found | None:
     """Return the attention whose result `call` is, or None.
 
     `is_product` says which products may be its outer one, and `uncast` goes through the casts around weights and
-    result. `safe` are the names of functions that are a softmax with a guard.
+    result. `safe` are the names of functions that are a softmax with a guard. With `quantized`, scores, weights and
+    result may be quantized.
     """
     sizes = shape_of(call)
     if sizes is None or (op_name(call) == "relax.reshape" and scope.call(call.args[0], "relax.permute_dims") is None):
         return None
     outer = {tirx.Var(f"i{i}", "int64"): size for i, size in enumerate(sizes)}
-    result = uncast(look_through(View(call, tuple(outer)), scope, outer, once=True), scope)
+    finish: tuple[Rounding, ...] = ()
+    if quantized:
+        result, finish = finished(View(call, tuple(outer)), scope, outer)
+    else:
+        result = uncast(look_through(View(call, tuple(outer)), scope, outer, once=True), scope)
     product = scope.value(result.source)
     shared = isinstance(result.source, relax.Var) and not scope.used_once(result.source)
     if shared or not is_product(product):
@@ -56,8 +68,11 @@ def attention_of(
         return None
     weights = View(product.args[0], broadcast((*axes.batch, axes.m, axes.n), shape_of(product.args[0]) or []))
     weights = uncast(look_through(weights, scope, axes.bounds, once=True), scope)
-    logits = logits_of(look_through(weights, scope, axes.bounds, once=True), scope, axes.bounds, safe)
-    return None if logits is None else Found(product, logits, axes, result, outer)
+    found = round_trip(weights.source, scope, keeps_zero=True) if quantized else None
+    rounded, source = ((), weights.source) if found is None else found
+    weights = look_through(replace(weights, source=source), scope, axes.bounds, once=True)
+    logits = logits_of(weights, scope, axes.bounds, safe, quantized=quantized)
+    return None if logits is None else Found(product, logits, axes, result, outer, rounded, finish)
 
 
 def uncast(view: View, scope: Scope) -> View:

@@ -20,6 +20,7 @@ from service.passes.precision.dtypes import is_low
 from service.passes.recognize.attention_logits import Logits
 from service.passes.recognize.attention_masks import simplified
 from service.passes.recognize.attention_operands import Axes, Tensors, operand, place
+from service.passes.recognize.attention_rounding import applied
 from service.passes.recognize.attention_walk import Found, attention_of, uncast
 from service.passes.simplify.simplify_shapes import shape_of
 
@@ -27,6 +28,8 @@ __all__ = ["RecognizeLowAttention"]
 
 _OPAQUE = 8
 """TVM's pattern kind of a function that is fused with nothing."""
+
+_QUANTIZING = ("relax.quantize", "relax.dequantize")
 
 Matches = Callable[[Any], Any]
 """What a PrimFunc computes, or Declined: the `match` of the template that shall take it."""
@@ -38,28 +41,43 @@ class RecognizeLowAttention:
 
     As RecognizeAttention finds it, with the casts that `precision` leaves: scores, softmax and sums are fp32. Heads are
     read and written where they are, slices of a merged product in place; its cast moves in front of the slices. Masks
-    that are constant go: one that hides nothing, or, for a comparison of positions, a causal one.
+    that are constant go: one that hides nothing, or, for a comparison of positions, a causal one. Of quantized networks
+    the kernel quantizes scores, weights and result, each by the numbers that the model has for it; not without
+    `quantized`. With `paged`, keys and values that `take` gathers from the pages of a cache, `cache[table]`, are read
+    there: a number of a page that is outside is clipped, as `take` does.
 
     Left alone: what the template does not take, as `matches` says; it runs as it did before.
     """
 
-    def __init__(self, matches: Matches) -> None:
+    def __init__(self, matches: Matches, *, quantized: bool = True, paged: bool = True) -> None:
         self.matches = matches
+        self.quantized = quantized
+        self.paged = paged
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
         names = {str(gvar.name_hint) for gvar in module.get_global_vars()}
         safe = {name for name in names if name.startswith("safe_softmax")}
-        rule = partial(_attention, self.matches, safe)
+        rule = partial(self._attention, safe)
         # From the outermost movement inwards: the result is written where the last of them puts it.
-        for name in ("reshape", "permute_dims", "astype", "matmul"):
+        for name in ("reshape", "permute_dims", "astype", "quantize", "dequantize", "matmul"):
             module = rewrite_calls(module, {name: rule})
         return module
 
+    def _attention(self, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
+        if op_name(call) in _QUANTIZING and (not self.quantized or _goes_on(scope)):
+            return None
+        found = attention_of(call, scope, safe, _is_batched_product, uncast, quantized=self.quantized)
+        if found is None:
+            return None
+        emitted = _emit(self.matches, call, found, scope, paged=True) if self.paged else None
+        return _emit(self.matches, call, found, scope, paged=False) if emitted is None else emitted
 
-def _attention(matches: Matches, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
-    found = attention_of(call, scope, safe, _is_batched_product, uncast)
-    return None if found is None else _emit(matches, call, found, scope)
+
+def _goes_on(scope: Scope) -> bool:
+    """Whether all that reads the call that is rewritten quantizes or dequantizes it: attention ends behind that."""
+    readers = scope.readers.of(scope.bound) if scope.bound is not None else []
+    return len(readers) == 1 and readers[0] is not None and op_name(readers[0].value) in _QUANTIZING
 
 
 def _is_batched_product(call: relax.Expr) -> bool:
@@ -72,7 +90,8 @@ def _is_batched_product(call: relax.Expr) -> bool:
     return all(is_low(each) for each in call.args) and call.args[0].ty.dtype == call.args[1].ty.dtype
 
 
-def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope) -> relax.Expr | None:
+def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope, *, paged: bool) -> relax.Expr | None:
+    """The call of the kernel, or None; with `paged`, where it reads keys and values through a table."""
     product, logits, axes = found.product, found.logits, found.axes
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
@@ -81,13 +100,15 @@ def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope) -> rel
     axes = axes.with_depth(shape_of(scores.args[0])[-1])  # type: ignore[index]
     stored: dict[Any, relax.Var] = {}
     views = [
-        _stored(operand(expr, index, axes, free, scope), axes, free, scope, stored)
+        _stored(operand(expr, index, axes, free, scope, gathers=paged), axes, free, scope, stored)
         for expr, index, free in (
             (scores.args[0], (*where, axes.m, axes.d), (axes.m, axes.d)),
             (scores.args[1], (*where, axes.d, axes.n), (axes.n, axes.d)),
             (product.args[1], (*axes.batch, axes.n, axes.e), (axes.n, axes.e)),
         )
     ]
+    if paged and not any(view.gathered for view in views):
+        return None
     tensors = Tensors(axes)
     query, key, value = (
         tensors.element(view, *free)
@@ -107,6 +128,8 @@ def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope) -> rel
         shape=tuple(found.outer.values()),
         place=lambda *at: place(found.result, dict(zip(found.outer, at, strict=True))),
         dtype=str(call.ty.dtype),
+        rounded=applied(found.rounded, tensors) if found.rounded else None,
+        finish=applied(found.finish, tensors) if found.finish else None,
     )
     compute = partial(attention, spec=spec)
     attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
@@ -150,12 +173,19 @@ def _only_in(whole: relax.Var, dtype: str, scope: Scope) -> bool:
 
 def _logit(logits: Logits, axes: Axes, tensors: Tensors, scope: Scope) -> Callable[..., Any] | None:
     steps = [
-        (step.apply, [tensors.element(mask, axes.m, axes.n) if isinstance(mask, View) else mask for mask in step.masks])
+        (
+            step.apply,
+            [tensors.element(mask, axes.m, axes.n) if isinstance(mask, View) else mask for mask in step.masks],
+            applied(step.roundings, tensors) if step.roundings else None,
+        )
         for step in simplified(logits.steps, axes, scope)
     ]
 
     def logit(given: Sequence[Any], score: Any, batch: Sequence[Any], m: Any, n: Any) -> Any:
-        for apply, masks in steps:
+        for apply, masks, rounding in steps:
+            if rounding is not None:
+                score = rounding(given, score)
+                continue
             values = [mask(given, batch, m, n) if callable(mask) else tirx.const(mask, "float32") for mask in masks]
             score = apply(score, *values, m=m, n=n) if getattr(apply, "by_position", False) else apply(score, *values)
         return score

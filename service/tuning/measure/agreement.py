@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from service.runtime.compare import TOLERANCES
 from service.runtime.measure import FLOOR, OUTLIER
 from service.runtime.tensors import Array
+from service.runtime.tolerances import TOLERANCES
 
 __all__ = ["agree"]
 

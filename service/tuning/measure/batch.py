@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from service.tuning.measure.messages import Build, Built, Ran, Run
 from service.tuning.measure.outcome import MeasureLimits, Outcome
-from service.tuning.measure.pool import Done, Lost, Pool, collect
+from service.tuning.measure.pool import Done, Lost, Seats, collect
 
 if TYPE_CHECKING:
     from schedules.template import Parameters
@@ -39,8 +39,8 @@ class Batch:
     not built: it raises what ends the batch if that is no fault of the point.
     """
 
-    builders: Pool
-    runners: Pool
+    builders: Seats
+    runners: Seats
     limits: MeasureLimits
     run_limit_s: float
     policy: Policy
@@ -121,7 +121,7 @@ def outcome_of(point: Parameters, answer: Ran | Lost, who: str) -> Outcome:
     return Outcome(point, answer.kind, answer.seconds, answer.spread, answer.runs, answer.detail, error=answer.error)
 
 
-def run_alone(pool: Pool, job: Any, limit_s: float) -> Any:
+def run_alone(pool: Seats, job: Any, limit_s: float) -> Any:
     """Return the answer to one job of a pool that is idle."""
     pool.submit(None, job, limit_s)
     try:

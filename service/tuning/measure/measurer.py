@@ -17,12 +17,13 @@ from service.process.workspace import Workspace
 from service.request import TargetSpec
 from service.tuning.measure.batch import Batch, Policy, outcome_of, run_alone
 from service.tuning.measure.disk import check_room, writing
+from service.tuning.measure.far_builders import FarBuilders, Line
 from service.tuning.measure.libraries import Libraries
 from service.tuning.measure.listener import Listener
 from service.tuning.measure.messages import Build, Built, Compare, Heard, Listen, Ran, Reference, Run, Subject
 from service.tuning.measure.outcome import GPU_LIMITS, MeasureLimits, Noise, Outcome, RpcOptions
 from service.tuning.measure.placement import place
-from service.tuning.measure.pool import Lost, Pool, collect
+from service.tuning.measure.pool import Lost, Pool, Seats, collect
 from service.tuning.measure.zygote import TuneZygote
 from service.tuning.task import Task
 
@@ -56,11 +57,13 @@ class Measurer:
         rules: Sequence[str] = (),
         folder: Path | None = None,
         device: str = "",
+        far: tuple[Line, int] | None = None,
     ) -> None:
         """`threads` is what a kernel runs with; with `rpc`, on servers that are registered there.
 
         Files are below `folder`, by default one of the cache folder. Kernels for a CUDA target run on this machine's
-        GPU, one core beside it; `device` is the module that opens it, or a stand-in.
+        GPU, one core beside it; `device` is the module that opens it, or a stand-in. With `far` nothing is built here,
+        but over that line as many points at a time as the number says, which disturbs no measurement.
 
         Raise InvalidOption where it or `builders` is under 1, or more threads are timed here than there are cores,
         StoreUnwritable where no file can be written, and ServerUnreachable where there is no such server.
@@ -82,13 +85,15 @@ class Measurer:
         memory = {"memory_bytes": self._limits.memory_bytes}
         building = {"cpus": sorted(self._placement.building), "target": spec.to_dict(), "rules": list(rules), **memory}
         timed = {"cpus": sorted(self._placement.timed), "threads": threads, "limits": asdict(self._limits), **memory}
-        self._builders = Pool(self._zygote, "builder", builders, building)
+        self._builders: Seats = Pool(self._zygote, "builder", builders, building)
         if device:
             lock = settings().cache_dir / "peak" / "gpu-0.lock"  # in a folder that a tuning job may write
             self._runners = Pool(self._zygote, "gpu", 1, {**timed, "device": device, "lock": str(lock)})
         else:
             self._runners = Pool(self._zygote, "runner", 1, timed)
-        self._policy = Policy(overlap=self._placement.overlap)
+        self._policy = Policy(overlap=self._placement.overlap or far is not None)
+        if far is not None:
+            self._builders = FarBuilders(*far, building)
         if rpc is not None:
             self._use_servers(rpc, {**timed, "cpus": building["cpus"], "rpc": asdict(rpc)})
         self._listener = Listener(self._hear, self._limits.quiet_wait_s)

@@ -7,11 +7,11 @@ import time
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from service.tuning.measure.zygote import TuneZygote, Worker
 
-__all__ = ["Done", "Lost", "Pool", "collect"]
+__all__ = ["Done", "Lost", "Pool", "Seats", "collect"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,44 @@ class Done:
 
     ident: Hashable
     answer: Any
+
+
+class Seats(Protocol):
+    """What does jobs for who submits them, some at a time: a Pool of workers, or builders on other machines."""
+
+    @property
+    def free(self) -> int:
+        """How many more jobs can be submitted now."""
+        ...
+
+    @property
+    def busy(self) -> int:
+        """How many jobs are under way."""
+        ...
+
+    def submit(self, ident: Hashable, job: Any, limit_s: float) -> None:
+        """Begin `job`; `collect` returns its answer under `ident`."""
+        ...
+
+    def end_idle(self) -> None:
+        """Have the next job done by somebody fresh."""
+        ...
+
+    def drop_busy(self) -> None:
+        """Forget what is under way."""
+        ...
+
+    def connections(self) -> list[Any]:
+        """Return what to wait for while jobs are under way."""
+        ...
+
+    def next_deadline(self) -> float:
+        """Return when the time of one is over, by the monotonic clock; infinity where none is under way."""
+        ...
+
+    def ready(self, connections: Sequence[object], now: float) -> Iterable[Done]:
+        """Yield what has come to its end, over those of its `connections` that can be read, or by `now`."""
+        ...
 
 
 @dataclass(slots=True)
@@ -94,7 +132,8 @@ class Pool:
         seat.worker, seat.ident, seat.deadline = None, None, None
         return how
 
-    def _ready(self, connections: Sequence[object], now: float) -> Iterable[Done]:
+    def ready(self, connections: Sequence[object], now: float) -> Iterable[Done]:
+        """See `Seats`."""
         for seat in self._seats:
             if seat.deadline is None or seat.worker is None:
                 continue
@@ -114,22 +153,24 @@ class Pool:
         seat.ident, seat.deadline = None, None
         return answer
 
-    def _connections(self) -> list[Any]:
+    def connections(self) -> list[Any]:
+        """See `Seats`."""
         return [seat.worker.connection for seat in self._seats if seat.busy and seat.worker is not None]
 
-    def _next_deadline(self) -> float:
+    def next_deadline(self) -> float:
+        """See `Seats`."""
         return min((seat.deadline for seat in self._seats if seat.deadline is not None), default=float("inf"))
 
 
-def collect(*pools: Pool) -> list[tuple[Pool, Done]]:
+def collect(*pools: Seats) -> list[tuple[Seats, Done]]:
     """Wait until at least one of the busy workers of `pools` has answered, died or passed its time."""
     while True:
-        connections = [connection for pool in pools for connection in pool._connections()]
+        connections = [connection for pool in pools for connection in pool.connections()]
         if not connections:
             return []
-        left = min(pool._next_deadline() for pool in pools) - time.monotonic()
+        left = min(pool.next_deadline() for pool in pools) - time.monotonic()
         ready = wait(connections, max(0.0, left) + 0.001)
         now = time.monotonic()
-        found = [(pool, done) for pool in pools for done in pool._ready(ready, now)]
+        found = [(pool, done) for pool in pools for done in pool.ready(ready, now)]
         if found:
             return found

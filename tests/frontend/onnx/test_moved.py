@@ -15,7 +15,12 @@ from tests.frontend.onnx.harness import model, node, value, write
 
 UINT8 = TensorProto.UINT8
 X = np.random.default_rng(0).standard_normal((200, 50)).astype("float32")
-WEIGHTS: dict[str, Any] = {"s": np.float32(0.02), "z": np.uint8(128), "w": np.eye(50, dtype="uint8") * 100}
+WEIGHTS: dict[str, Any] = {
+    "one": np.float32(1),
+    "s": np.float32(0.02),
+    "z": np.uint8(128),
+    "w": np.eye(50, dtype="uint8") * 100,
+}
 NODES = {
     "QuantizeLinear": [node("QuantizeLinear", ["x", "s", "z"], ["y"])],
     "DynamicQuantizeLinear": [node("DynamicQuantizeLinear", ["x"], ["y", "ys", "yz"])],
@@ -29,15 +34,42 @@ NODES = {
 @pytest.mark.parametrize("name", NODES)
 @pytest.mark.parametrize("opset", [13, 21])
 def test_a_few_values_fall_a_step_to_the_other_side(tmp_path: Path, name: str, opset: int) -> None:
-    nodes = NODES[name]
+    nodes = [node("Mul", ["given", "one"], ["x"]), *NODES[name]]
     path = write(
-        tmp_path, model(nodes, [value("x", [200, 50])], [value("y", [200, 50], UINT8)], opset=opset, **WEIGHTS)
+        tmp_path, model(nodes, [value("given", [200, 50])], [value("y", [200, 50], UINT8)], opset=opset, **WEIGHTS)
     )
     moved = moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-3)
     assert moved is not None
-    apart = np.abs(moved({"x": X})["y"].astype(int) - reference(path, ModelFormat.ONNX)({"x": X})["y"])
-    assert 0 < (apart > 0).mean() < 0.25
+    plain = reference(path, ModelFormat.ONNX)({"given": X})["y"]
+    apart, again = (np.abs(moved({"given": X})["y"].astype(int) - plain) for _ in range(2))
+    assert 0 < (apart > 0).mean() < 0.25 and not np.array_equal(apart, again)
     assert apart.max() == 1 or name == "QLinearMatMul"
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_a_single_kernel_is_exact(tmp_path: Path, name: str) -> None:
+    """Its operands are given to the bit, so nothing decides but ONNX's rules; behind it, rounding does."""
+    nodes = NODES[name]
+    shapes = [value("x", [200, 50])], [value("y", [200, 50], UINT8)]
+    path = write(tmp_path, model(nodes, *shapes, **WEIGHTS))
+    assert moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-3) is None
+    if name != "QLinearMatMul":
+        return
+    nodes = [*nodes[:-1], node("QLinearMatMul", nodes[-1].input, ["h"])]
+    nodes.append(node("QLinearMatMul", ["h", *nodes[-1].input[1:]], ["y"]))
+    path = write(tmp_path, model(nodes, *shapes, **WEIGHTS))
+    assert moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-3) is not None
+
+
+def test_fillers_have_no_part_in_the_mean(tmp_path: Path) -> None:
+    nodes = [node("Mul", ["given", "one"], ["x"]), *NODES["QuantizeLinear"]]
+    path = write(tmp_path, model(nodes, [value("given", ["n"])], [value("y", ["n"], UINT8)], **WEIGHTS))
+    moved = moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-3)
+    assert moved is not None
+    many = np.full(999, -np.finfo("float32").max)
+    assert not moved({"given": many.astype("float32")})["y"].any()
+    for filler in (-3.4e38, -np.inf):
+        assert moved({"given": np.array([0.5, filler, 0.511], "float32")})["y"].tolist() == [153, 0, 154]
 
 
 def test_what_quantizes_nothing_does_not_move(tmp_path: Path) -> None:
@@ -60,3 +92,15 @@ def test_every_weight_moves_by_a_number_of_its_own(tmp_path: Path, dtype: str) -
     assert 2**-7 < apart.max() <= 2**-5 + 2**-8
     assert len(np.unique(apart)) > 5
     assert reference(path, ModelFormat.ONNX)(ones)["y"].astype("float64").tolist() == [[2.0] * 50] * 3
+
+
+def test_masks_that_were_quantized_with_their_fillers_stay_masks(tmp_path: Path) -> None:
+    """The scale of 1.3e36 that a quantizer gave them: a mean that overflows would move every element anywhere."""
+    lowest = np.finfo("float32").min
+    held = {"one": np.float32(1), "s": np.float32(-lowest / 255), "z": np.uint8(255)}
+    nodes = [node("Mul", ["given", "one"], ["x"]), *NODES["QuantizeLinear"]]
+    path = write(tmp_path, model(nodes, [value("given", [64])], [value("y", [64], UINT8)], **held))
+    moved = moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-4)
+    assert moved is not None
+    given = np.where(np.arange(64) % 2, lowest, np.linspace(-3, 3, 64)).astype("float32")
+    assert moved({"given": given})["y"].tolist() == [255, 0] * 32

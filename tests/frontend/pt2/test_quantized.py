@@ -100,8 +100,23 @@ def test_the_reference_with_its_quantizations_moved(tmp_path: Path) -> None:
     assert moved is not None
     apart = np.abs(list(moved({"x": x.numpy()}).values())[1].astype(int) - plain[1])
     assert 0 < (apart > 0).mean() < 0.25
+    again = np.abs(list(moved({"x": x.numpy()}).values())[1].astype(int) - plain[1])
+    assert not np.array_equal(apart, again)
     path = export(tmp_path / "plain.pt2", nn.ReLU(), x)
     assert frontend.moved_reference(path, Move.QUANTIZATIONS, threads=1, shapes={}, seed=0, by=1e-3) is None
+
+
+def test_the_reference_without_the_rounding_of_activations(tmp_path: Path) -> None:
+    x = torch.randn(400, 24, generator=torch.Generator().manual_seed(1)) * 3
+    path = export(tmp_path / "m.pt2", Linear(), x)
+    given = {"x": x.numpy()}
+    plain = next(iter(frontend.reference(path, threads=1, shapes={})(given).values()))
+    real = frontend.unquantized_reference(path, threads=1, shapes={})
+    assert real is not None
+    apart = np.sqrt(np.mean((next(iter(real(given).values())) - plain) ** 2)) / plain.std()
+    assert 1e-4 < apart < 0.05
+    path = export(tmp_path / "plain.pt2", nn.ReLU(), x)
+    assert frontend.unquantized_reference(path, threads=1, shapes={}) is None
 
 
 def test_the_reference_with_its_weights_moved(tmp_path: Path) -> None:

@@ -298,3 +298,28 @@ def take_step(database: Database, who: JobRow, step: str) -> bool:
         if step == "die":
             return transitions.recover(connection, who.claim) is not None
         return transitions.end(connection, who, Outcome(error=CompileFailed("late"))) is not None
+
+
+def test_a_job_whose_node_is_lost_is_begun_once_more(servers: OpenStepped, database: Database) -> None:
+    server = servers("a")
+    put(database)
+    for attempt in (1, 2):
+        held = server.begin()
+        assert held is not None and held.running.job.attempts == attempt
+        held.do(lambda running: running.take(STAGE))
+        held.lose()
+    id = held.running.job.id
+    assert story(database, id) == ["running", "start", "queued", "running", "start", "failed"]
+    job = find(database, id)
+    assert job.error is not None and job.error["code"] == "server-died"
+
+
+def test_a_job_lost_while_its_server_stops_has_lost_no_attempt(servers: OpenStepped, database: Database) -> None:
+    server = servers("a")
+    put(database)
+    held = server.begin()
+    assert held is not None
+    held.running.cancel(CompileFailed("the service is shutting down"), give_back=True)
+    held.lose()
+    job = find(database, held.running.job.id)
+    assert (job.state, job.attempts) == (State.QUEUED, 0)

@@ -58,3 +58,11 @@ def test_a_weight_that_two_products_read_is_told_of_once() -> None:
     module = graph(lambda x, y: R.add(R.matmul(x, constant(W)), R.matmul(y, constant(W))), x=(3, 192), y=(3, 192))
     assert ops(QuantizeWeights(4, KNOWN, report)(module)).count("dequantize") == 2
     assert report.rounding is not None and len(report.rounding.weights) == 1
+
+
+def test_a_weight_that_something_else_computes_with_is_kept() -> None:
+    """The reference has one tensor: rounded for the product, it would be so for the sum."""
+    report = OptimizeReport()
+    module = graph(lambda x, y: (R.matmul(x, constant(W)), R.add(y, constant(W))), x=(3, 192), y=(192, 130))
+    assert_unchanged(module, QuantizeWeights(4, KNOWN, report))
+    assert report.rounding is not None and report.rounding.reasons == (("read in several ways", 1),)

@@ -18,7 +18,8 @@ from schedules.hardware import CPUS, cpu_of
 from schedules.plan import Plan
 from service.passes.layout.block_channels import BlockChannels
 from service.passes.report import OptimizeReport
-from service.runtime.compare import TOLERANCES, compare
+from service.runtime.compare import compare
+from service.runtime.tolerances import TOLERANCES
 from tests.passes.graphs import TARGET, compute, graph, operators
 from tests.schedules.cpu.conv.test_winograd import operator
 

@@ -15,6 +15,7 @@ import tvm_ffi
 
 from benchmarks.gpu.attention_cases import AttentionCase, prim_func
 from schedules.cuda import RULES
+from schedules.cuda.attention.attention_sm80 import AttentionSm80
 from schedules.cuda.attention.decoding_sm90 import DecodingSm90, packed
 from schedules.cuda.attention.form import match
 from schedules.cuda.common.kernel import TEXT_KERNEL, text_of
@@ -178,3 +179,23 @@ def test_it_becomes_machine_code(case, tmp_path):
     made = RULE.apply(prim_func(case), TARGET, {"splits": 2, "block": 64})
     build_kernel(finish(made.func, SPEC, 2), SPEC, tmp_path / "kernel.so")
     assert (tmp_path / "kernel.so").stat().st_size < 120_000
+
+
+@pytest.mark.parametrize(
+    ("page", "step"), [(8, 8), (16, 16), (24, 8), (64, 64), (256, 128)], ids=lambda value: str(value)
+)
+def test_pages_are_copied_by_what_lies_in_one_piece(page, step):
+    case = AttentionCase(2, 8, 1, page * 96, 128, shared=2, page=page, layout="bhsd")
+    form = RULE.match(prim_func(case))
+    assert not isinstance(form, Declined)
+    made = RULE.kernel_of(form, {"splits": 4, "block": 128}, gpu_of(TARGET))
+    assert not isinstance(made, Declined)
+    assert f"constexpr int K_STEP = {step};" in made.source and f"constexpr int V_PAGE = {page};" in made.source
+    assert [each.rows for each in made.maps[1:]] == [step, step]
+
+
+def test_pages_that_the_copy_engine_would_turn_wrongly_are_another_template_s():
+    case = AttentionCase(2, 8, 1, 20 * 20, 128, shared=2, page=20)
+    result = RULE.apply(prim_func(case), TARGET)
+    assert isinstance(result, Declined) and "multiples of 8" in result.reason
+    assert isinstance(AttentionSm80().apply(prim_func(case), TARGET), Schedule)

@@ -1,0 +1,69 @@
+"""What a reference does in place of a program's quantizations: it moves what they round, or it does not round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+__all__ = ["FAMILY", "QUANTIZE", "Moved", "Quantizations", "Unrounded"]
+
+FAMILY = "quantized_decomposed."
+QUANTIZE = f"{FAMILY}quantize_"
+_DEQUANTIZE = f"{FAMILY}dequantize_"
+
+Call = Callable[[tuple[Any, ...]], Any]
+"""The operator, with other arguments."""
+
+
+class Quantizations(Protocol):
+    """Stands for the operators of `FAMILY`; `given` where the first argument is none that the program computes."""
+
+    def __call__(self, target: str, args: tuple[Any, ...], call: Call, *, given: bool) -> Any:
+        """What the operator gives instead."""
+        ...
+
+
+class Moved:
+    """What a quantization rounds is off by up to `by` of itself and of its tensor's mean size, anew in each run; what
+    is given is rounded as it is.
+    """
+
+    def __init__(self, seed: int, by: float) -> None:
+        import torch
+
+        self.by = by
+        self.draw = torch.Generator().manual_seed(seed)
+
+    def __call__(self, target: str, args: tuple[Any, ...], call: Call, *, given: bool) -> Any:
+        import torch
+
+        if given or not target.startswith(QUANTIZE):
+            return call(args)
+        size = _saturated(target, args).abs()
+        by = self.by * (2 * torch.rand(size.shape, generator=self.draw) - 1)
+        return call((args[0] + by * (size + size.mean()), *args[1:]))
+
+
+class Unrounded:
+    """Quantizations saturate, and what dequantizes their codes gives the values as they were."""
+
+    def __init__(self) -> None:
+        self.real: dict[int, tuple[Any, Any]] = {}
+
+    def __call__(self, target: str, args: tuple[Any, ...], call: Call, *, given: bool) -> Any:
+        if target.startswith(QUANTIZE):
+            codes = call(args)
+            self.real[id(codes)] = codes, _saturated(target, args)  # held, so that no other tensor has its id
+            return codes
+        held = self.real.get(id(args[0])) if target.startswith(_DEQUANTIZE) else None
+        return call(args) if held is None else held[1]
+
+
+def _saturated(target: str, args: tuple[Any, ...]) -> Any:
+    """What is quantized, within what the codes of one scale can stand for."""
+    import torch
+
+    if "per_tensor" not in target:
+        return args[0]
+    x, scale, zero, low, high = args[:5]
+    return torch.clamp(x, min=(low - float(zero)) * float(scale), max=(high - float(zero)) * float(scale))

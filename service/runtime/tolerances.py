@@ -1,0 +1,81 @@
+"""How far an output may be off: by its dtype, and by what rounding decides.
+
+| dtype    | tolerance | cosine at least | why |
+|----------|-----------|-----------------|-----|
+| float64  | 1e-8      | 1 - 1e-12       | constants are often float32 in origin |
+| float32  | 1e-4      | 1 - 1e-6        | a tanh GELU in place of an erf one is off by 3e-4 |
+| float16  | 2e-2      | 1 - 1e-4        | 20 roundings of 2^-10, after tens of layers |
+| bfloat16 | 1e-1      | 1 - 1e-3        | 25 roundings of 2^-8 |
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+__all__ = [
+    "FAR_MARGIN",
+    "LEAST_COSINE",
+    "MOST_SHARE",
+    "MOVED_MARGIN",
+    "SCATTERS",
+    "TOLERANCES",
+    "Apart",
+    "Moved",
+    "Tolerance",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """The largest scaled error, the smallest cosine, and the largest root mean square of errors that pass."""
+
+    error: float
+    cosine: float
+    rms: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """How far an output of the reference moves where rounding decides otherwise.
+
+    Floats: the largest scaled error, the least cosine, and the root mean square of the errors. Quantized: the most
+    `steps` of an element, and the `share` of elements that move at all. `far` is the root mean square by which the
+    reference, moved or not, is off from what is not rounded.
+    """
+
+    error: float = 0.0
+    cosine: float = 1.0
+    rms: float = 0.0
+    steps: float = 0.0
+    share: float = 0.0
+    far: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """How far the artifact and the reference are from what is not rounded: the root mean square over that of values."""
+
+    artifact: float
+    reference: float
+
+
+SCATTERS = 0.5
+"""Of the reference's distance from what is not rounded: an output that moves by as much scatters."""
+
+FAR_MARGIN = 1.1
+"""How much further from what is not rounded than the reference in its runs an artifact may be that scatters."""
+
+MOVED_MARGIN = 2.0
+"""How much further than the reference an output may be: a maximum over a few runs is not the largest there is."""
+
+
+LEAST_COSINE, MOST_SHARE = 0.99, 0.25
+"""An output of which more moves is noise, and judged as if nothing did: nothing would be compared."""
+
+TOLERANCES = {
+    "float64": Tolerance(1e-8, 1 - 1e-12),
+    "float32": Tolerance(1e-4, 1 - 1e-6),
+    "float16": Tolerance(2e-2, 1 - 1e-4),
+    "bfloat16": Tolerance(1e-1, 1 - 1e-3),
+}

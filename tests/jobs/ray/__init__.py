@@ -1,0 +1,1 @@
+"""Jobs on a Ray cluster of several nodes, all on this machine."""

@@ -1,0 +1,62 @@
+"""What a comparison is made with: a reference that may not run, and inputs that show what others hide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+import service
+from service import compiler, frontend
+from service.errors import ModelMalformed, VerificationFailed
+from service.request import CompileOptions
+from service.runtime import load
+from tests.frontend.onnx.harness import model, node, value, write
+
+UNVERIFIED = CompileOptions(verify=False)
+
+
+def out_of_range(folder: Path) -> Path:
+    """Row 1 of a table of one row, for an id of 1: ONNX Runtime stops there."""
+    table = np.ones((1, 8), "float32")
+    graph = [node("Gather", ["table", "ids"], ["y"])]
+    ids = value("ids", [64], TensorProto.INT64)
+    return write(folder, model(graph, [ids], [value("y", [64, 8])], table=table))
+
+
+def test_a_model_that_its_reference_stops_in_compiles_unverified_alone(tmp_path: Path) -> None:
+    path = out_of_range(tmp_path)
+    made = service.compile(path, options=UNVERIFIED)
+    assert str(made.manifest.verification).startswith("not verified: the reference does not run it")
+    with pytest.raises(ModelMalformed, match="ONNX Runtime stops in the model") as refused:
+        service.compile(path)
+    assert "--no-verify" in refused.value.remedy
+
+
+def test_a_product_that_loses_digits_where_inputs_have_one_sign_is_found(tmp_path: Path) -> None:
+    """y = x (W + 4096) - 4096 sum(x), of which what has a mean of 0 tells too little."""
+    depth = 512
+    weights = np.random.default_rng(0).standard_normal((depth, 8)).astype("float32")
+    shapes: Any = [value("x", [16, depth])], [value("y", [16, 8])]
+    right = write(tmp_path, model([node("MatMul", ["x", "w"], ["y"])], *shapes, w=weights), "right.onnx")
+    shift = np.float32(24)
+    nodes = [
+        node("MatMul", ["x", "w"], ["far"]),
+        node("MatMul", ["x", "ones"], ["sum"]),
+        node("Sub", ["far", "sum"], ["y"]),
+    ]
+    held = {"w": weights + shift, "ones": np.full((depth, 8), shift, "float32")}
+    made = service.compile(write(tmp_path, model(nodes, *shapes, **held), "wrong.onnx"), options=UNVERIFIED)
+    request = compiler.prepare(right)
+    signature = frontend.inspect(right, request.model.format).signature
+    with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
+        compiler.verify(request, signature, lambda: load(made.path), lambda *_: None)
+
+
+def test_inputs_of_one_sign_are_left_out_where_the_model_has_no_numbers_for_them(tmp_path: Path) -> None:
+    path = write(tmp_path, model([node("Acos", ["x"], ["y"])], [value("x", [64])], [value("y", [64])]))
+    found: Any = service.compile(path).manifest.verification
+    assert found["passed"] and found["outputs"][0]["nonfinite"] > 0
