@@ -10,8 +10,6 @@ from typing import Any
 __all__ = ["DECODING", "PAGED", "QUANTIZED", "TIMED", "UNCONFIRMED", "AttentionCase", "awkward", "prim_func"]
 
 LAYOUTS = ("bshd", "bhsd", "merged", "flat")
-PAGES = 97
-"""Those of a cache."""
 _ROUNDINGS = ("scored", "rounded", "step")
 ZEROS = {"uint8": 128, "int8": 3}
 """The zero points of results in bytes."""
@@ -66,6 +64,11 @@ class AttentionCase:
         """The scale of the scores."""
         return self.scale or self.head**-0.5
 
+    @property
+    def pages(self) -> int:
+        """Pages of the cache: as many as are read where it is timed, a prime number elsewhere."""
+        return self.batch * -(-self.keys // self.page) if self.timed else 97
+
     def shapes(self) -> list[tuple[tuple[int, ...], str]]:
         """The inputs: Q, K, V (or all in one), and the mask."""
         b, h, g, d = self.batch, self.heads, self.kv_heads, self.head
@@ -76,7 +79,7 @@ class AttentionCase:
             found = [((b, self.queries, (h + 2 * g) * d), self.dtype)]
         elif self.page:
             rows = (g, self.page) if self.layout == "bhsd" else (self.page, g)
-            cache = ((PAGES, *rows, d), self.dtype)
+            cache = ((self.pages, *rows, d), self.dtype)
             query = (b, h, self.queries, d) if self.layout == "bhsd" else (b, self.queries, h * d)
             found = [(query, self.dtype), cache, cache, ((b, entries), "int32")]
         elif self.layout == "bshd":
@@ -133,7 +136,7 @@ def _spec(case: AttentionCase) -> Any:
             head = batch[-1] if which == 0 else tirx.floordiv(batch[-1], h // g)
             if case.page and which:
                 entry = tensors[3](batch[0], tirx.floordiv(s, case.page)).astype("int64")
-                page = tirx.Max(tirx.Min(entry, tirx.const(PAGES - 1, "int64")), tirx.const(0, "int64"))
+                page = tirx.Max(tirx.Min(entry, tirx.const(case.pages - 1, "int64")), tirx.const(0, "int64"))
                 row = tirx.floormod(s, case.page)
                 value = tensors[which](page, *((head, row) if case.layout == "bhsd" else (row, head)), column)
             elif case.layout == "merged":
