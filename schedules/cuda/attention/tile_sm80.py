@@ -138,7 +138,8 @@ def refusal(tile: WarpTile, attention: Attention, gpu: Gpu) -> str:
 
 def choices(attention: Attention, gpu: Gpu) -> Choices:
     """Return the space; a point that does not fit is refused."""
-    most = max(16, attention.queries)
+    # Without slices of keys, two warps take more than 16 queries
+    most = max(17 if attention.rounded else 16, attention.queries)
     return {
         "rows": tuple(rows for rows in (16, 32, 64, 128) if rows < 2 * most),
         "warp": (16, 32) if most > 16 else (16,),

@@ -154,10 +154,11 @@ def test_single_queries_of_heads_that_share_keys_are_one_tile():
 @pytest.mark.parametrize("queries", [1, 64, 197, 4096])
 @pytest.mark.parametrize("keys", [5, 77, 2048])
 @pytest.mark.parametrize("head", [8, 64, 128, 256])
+@pytest.mark.parametrize("rounded", ["", "some"], ids=["", "rounded"])
 @pytest.mark.parametrize("target", [TARGET, HOPPER], ids=["sm_80", "sm_90a"])
-def test_the_default_fits_every_device_that_runs_the_code(queries, keys, head, target):
+def test_the_default_fits_every_device_that_runs_the_code(queries, keys, head, rounded, target):
     gpu = gpu_of(target)
-    attention = replace(RULE.match(prim_func(BASE)), queries=queries, keys=keys, head=head)
+    attention = replace(RULE.match(prim_func(BASE)), queries=queries, keys=keys, head=head, rounded=rounded)
     parameters = default(attention, gpu)
     space = choices(attention, gpu)
     assert all(value in space[name] for name, value in parameters.items())
