@@ -48,11 +48,12 @@ def look_through(
     accept: Callable[[View], bool] = lambda view: True,
     scales: bool = False,
     gathers: bool = False,
+    casts: bool = False,
     once: bool = False,
 ) -> View:
     """Return `view` with the movements (and with `scales`, products with a number) that its source is made by undone.
 
-    With `gathers` also what takes slices of the source by a table.
+    With `gathers` also what takes slices of the source by a table, with `casts` those between 16-bit floats and fp32.
 
     The last view on the way that `accept` takes, which must take the first. With `once`, stops at what anything
     else reads.
@@ -60,6 +61,7 @@ def look_through(
     best = view
     while not once or not isinstance(view.source, relax.Var) or scope.used_once(view.source):
         step = _step(view, scope, scales) or (_gather(view, scope) if gathers else None)
+        step = _uncast(view, scope) if step is None and casts else step
         if step is None:
             break
         view = _simplified(step, bounds)
@@ -154,6 +156,13 @@ def _take(call: relax.Call, view: View, scope: Scope) -> View | None:
         return None
     index = [*view.index[:axis], tirx.const(int(at), "int64"), *view.index[axis:]]
     return replace(view, source=call.args[0], index=tuple(index))
+
+
+def _uncast(view: View, scope: Scope) -> View | None:
+    call = scope.call(view.source, "relax.astype")
+    dtypes = () if call is None else tuple(sorted(str(each.ty.dtype) for each in (call, call.args[0])))
+    known = dtypes in (("float16", "float32"), ("bfloat16", "float32"))
+    return replace(view, source=call.args[0]) if call is not None and known else None
 
 
 def _gather(view: View, scope: Scope) -> View | None:

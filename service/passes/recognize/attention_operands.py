@@ -102,17 +102,19 @@ def operand(
     *,
     scales: bool = False,
     gathers: bool = False,
+    unscaled: bool = False,
 ) -> View:
     """Return `expr` at `index`, read back while rows and columns (`free`) have constant strides.
 
-    With `gathers`, rows may be of pages that a table names.
+    With `gathers`, rows may be of pages that a table names; with `unscaled`, `expr` may be in 16 bits and multiplied by
+    a number in fp32, whose rounding is left out.
     """
     start = View(expr, broadcast(index, shape_of(expr) or []))
     contiguous = free[1] if not scales else None
 
     def accept(view: View) -> bool:
         sizes = shape_of(view.source)
-        if sizes is None:
+        if sizes is None or (unscaled and not is_low(view.source)):
             return False
         position = tir.flatten(view.index, sizes)
         if view.gathered:
@@ -120,7 +122,9 @@ def operand(
         strides = [_stride(position, var, axes.bounds) for var in free]
         return all(each is not None for each in strides) and (contiguous is None or tir.as_int(strides[1]) == 1)
 
-    return look_through(start, scope, axes.bounds, accept=accept, scales=scales, gathers=gathers)
+    return look_through(
+        start, scope, axes.bounds, accept=accept, scales=scales or unscaled, gathers=gathers, casts=unscaled
+    )
 
 
 def _bounds(view: View, axes: Axes) -> dict[Any, Any]:

@@ -70,8 +70,10 @@ class RecognizeLowAttention:
         found = attention_of(call, scope, safe, _is_batched_product, uncast, quantized=self.quantized)
         if found is None:
             return None
-        emitted = _emit(self.matches, call, found, scope, paged=True) if self.paged else None
-        return _emit(self.matches, call, found, scope, paged=False) if emitted is None else emitted
+        # Keys that an exporter scaled hide their pages, or lie by columns: their scale becomes the scores'
+        ways = [(paged, unscaled) for paged in (True, False) for unscaled in (False, True) if self.paged or not paged]
+        emitted = (_emit(self.matches, call, found, scope, paged=p, unscaled=u) for p, u in ways)
+        return next((each for each in emitted if each is not None), None)
 
 
 def _goes_on(scope: Scope) -> bool:
@@ -90,8 +92,13 @@ def _is_batched_product(call: relax.Expr) -> bool:
     return all(is_low(each) for each in call.args) and call.args[0].ty.dtype == call.args[1].ty.dtype
 
 
-def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope, *, paged: bool) -> relax.Expr | None:
-    """The call of the kernel, or None; with `paged`, where it reads keys and values through a table."""
+def _emit(
+    matches: Matches, call: relax.Call, found: Found, scope: Scope, *, paged: bool, unscaled: bool
+) -> relax.Expr | None:
+    """The call of the kernel, or None; with `paged`, where it reads keys and values through a table.
+
+    With `unscaled`, queries and keys are those before they were multiplied by numbers.
+    """
     product, logits, axes = found.product, found.logits, found.axes
     scores = scope.value(logits.product.source)
     *where, m, n = logits.product.index
@@ -100,15 +107,17 @@ def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope, *, pag
     axes = axes.with_depth(shape_of(scores.args[0])[-1])  # type: ignore[index]
     stored: dict[Any, relax.Var] = {}
     views = [
-        _stored(operand(expr, index, axes, free, scope, gathers=paged), axes, free, scope, stored)
-        for expr, index, free in (
-            (scores.args[0], (*where, axes.m, axes.d), (axes.m, axes.d)),
-            (scores.args[1], (*where, axes.d, axes.n), (axes.n, axes.d)),
-            (product.args[1], (*axes.batch, axes.n, axes.e), (axes.n, axes.e)),
+        _stored(operand(expr, index, axes, free, scope, gathers=paged, unscaled=bare), axes, free, scope, stored)
+        for expr, index, free, bare in (
+            (scores.args[0], (*where, axes.m, axes.d), (axes.m, axes.d), unscaled),
+            (scores.args[1], (*where, axes.d, axes.n), (axes.n, axes.d), unscaled),
+            (product.args[1], (*axes.batch, axes.n, axes.e), (axes.n, axes.e), False),
         )
     ]
-    if paged and not any(view.gathered for view in views):
+    scale = views[0].scale * views[1].scale
+    if (paged and not any(view.gathered for view in views)) or (unscaled and scale == 1.0):
         return None
+    views = [replace(view, scale=1.0) for view in views]
     tensors = Tensors(axes)
     query, key, value = (
         tensors.element(view, *free)
@@ -124,7 +133,7 @@ def _emit(matches: Matches, call: relax.Call, found: Found, scope: Scope, *, pag
         query=query,
         key=key,
         value=value,
-        logit=_logit(logits, axes, tensors, scope),
+        logit=_logit(logits, axes, tensors, scope, scale),
         shape=tuple(found.outer.values()),
         place=lambda *at: place(found.result, dict(zip(found.outer, at, strict=True))),
         dtype=str(call.ty.dtype),
@@ -171,7 +180,8 @@ def _only_in(whole: relax.Var, dtype: str, scope: Scope) -> bool:
     return True
 
 
-def _logit(logits: Logits, axes: Axes, tensors: Tensors, scope: Scope) -> Callable[..., Any] | None:
+def _logit(logits: Logits, axes: Axes, tensors: Tensors, scope: Scope, scale: float) -> Callable[..., Any] | None:
+    """What becomes of a score, which is multiplied by `scale` first; None where it stays."""
     steps = [
         (
             step.apply,
@@ -182,6 +192,7 @@ def _logit(logits: Logits, axes: Axes, tensors: Tensors, scope: Scope) -> Callab
     ]
 
     def logit(given: Sequence[Any], score: Any, batch: Sequence[Any], m: Any, n: Any) -> Any:
+        score = score if scale == 1.0 else score * tirx.const(scale, "float32")
         for apply, masks, rounding in steps:
             if rounding is not None:
                 score = rounding(given, score)
@@ -190,4 +201,4 @@ def _logit(logits: Logits, axes: Axes, tensors: Tensors, scope: Scope) -> Callab
             score = apply(score, *values, m=m, n=n) if getattr(apply, "by_position", False) else apply(score, *values)
         return score
 
-    return logit if steps else None
+    return logit if steps or scale != 1.0 else None

@@ -115,3 +115,26 @@ def test_without_pages_the_cache_is_gathered_first() -> None:
     module = graph(net, q=QUERY, k=BY_ROWS, v=BY_ROWS, table=("int64", TABLE.shape))
     assert "take" in operators(recognized(module, paged=False))
     assert "attention" in operators(recognized(module, paged=False))
+
+
+@pytest.mark.parametrize("paged", [False, True])
+def test_keys_that_were_scaled_are_read_as_they_lie(paged: bool) -> None:
+    """As ONNX's exporters spell it: queries and keys are each multiplied by the root of the scale."""
+
+    def scaled(x: relax.Expr) -> relax.Expr:
+        emit = relax.BlockBuilder.current().emit
+        wide = emit(op.multiply(emit(op.astype(x, "float32")), relax.const(0.6, "float32")))
+        return emit(op.astype(wide, "float16"))
+
+    def net(q: relax.Expr, k: relax.Expr, v: relax.Expr, table: relax.Expr) -> relax.Expr:
+        emit = relax.BlockBuilder.current().emit
+        keys, values = gathered(k, table), gathered(v, table)
+        turned = scaled(emit(op.permute_dims(keys, [0, 1, 3, 2])))
+        weights = emit(op.astype(emit(op.nn.softmax(emit(op.matmul(scaled(q), turned, "float32")), -1)), "float16"))
+        return op.astype(emit(op.matmul(weights, values, "float32")), "float16")
+
+    module = graph(net, q=QUERY, k=BY_ROWS, v=BY_ROWS, table=("int64", TABLE.shape))
+    changed, given = recognized(module, paged=paged), arrays(BY_ROWS, TABLE)
+    assert operators(changed)[-1] == "attention" and ("take" in operators(changed)) != paged
+    assert "multiply" not in operators(changed)
+    np.testing.assert_allclose(compute(changed, *given)[0], compute(module, *given)[0], rtol=6e-3, atol=6e-3)
