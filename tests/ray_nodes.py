@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import psutil
 
 from service.jobs.ray.resources import resources_of
 from service.jobs.workers.machine import Machine
@@ -17,6 +20,8 @@ __all__ = ["MACHINE", "RayNodes", "machine", "running_ray"]
 MACHINE = "tests.ray_nodes:machine"
 _SAID = "RELAXC_TEST_MACHINE"
 _STORE_BYTES = 80 << 20
+_TRIES = 5
+T = TypeVar("T")
 
 
 def machine() -> Machine:
@@ -32,7 +37,7 @@ class RayNodes:
 
         self._folder = folder
         head = {"num_cpus": 0, "include_dashboard": False, "object_store_memory": _STORE_BYTES}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+        self._cluster = _started(lambda: Cluster(initialize_head=True, head_node_args=head))
         self._nodes: dict[str, Any] = {}
 
     @property
@@ -48,12 +53,14 @@ class RayNodes:
             _SAID: json.dumps(is_a.to_dict()),
             **{f"RELAXC_{key}": str(value) for key, value in settings.items()},
         }
-        self._nodes[name] = self._cluster.add_node(
-            num_cpus=2,
-            num_gpus=len(is_a.gpus),
-            resources=dict(resources_of(is_a)),
-            object_store_memory=_STORE_BYTES,
-            env_vars=environment,
+        self._nodes[name] = _started(
+            lambda: self._cluster.add_node(
+                num_cpus=2,
+                num_gpus=len(is_a.gpus),
+                resources=dict(resources_of(is_a)),
+                object_store_memory=_STORE_BYTES,
+                env_vars=environment,
+            )
         )
 
     def kill(self, name: str) -> None:
@@ -63,6 +70,21 @@ class RayNodes:
     def close(self) -> None:
         """Ends all."""
         self._cluster.shutdown()
+
+
+def _started(start: Callable[[], T]) -> T:
+    """What is started; Ray gives a node 30 s for that, which a loaded machine may not have."""
+    for _ in range(_TRIES):
+        before = {process.pid for process in psutil.Process().children(recursive=True)}
+        try:
+            return start()
+        except Exception as error:  # noqa: BLE001  # Ray raises no other
+            failed = error
+            for process in psutil.Process().children(recursive=True):
+                if process.pid not in before:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.kill()
+    raise failed
 
 
 @contextmanager
