@@ -121,6 +121,17 @@ class Settings(BaseSettings):
     tune_alone: bool | None = _setting(
         None, "Whether nothing else runs in the process that tunes; unset, so it is in a worker, not in a server."
     )
+    rpc_tracker: str = _setting(
+        "",
+        "Tracker of TVM's RPC, HOST:PORT, by which a worker measures tunings on phones and boards; whoever reaches it "
+        "runs code on them.",
+        pattern=r"^(|([^\s:,/@]+|\[[0-9a-fA-F:]+\]):\d{1,5})$",
+    )
+    rpc_devices: str = _setting(
+        "",
+        "What is registered at that tracker: KEY=TARGET, separated by commas, as rpi5=neoverse-n1. A tuning for such a "
+        "target is measured there.",
+    )
     placement_wait_s: float = _setting(
         900.0,
         "Time that a job waits for a worker of the kind that it needs before it fails with `no-worker`; 0 refuses one "

@@ -18,6 +18,13 @@ class WorkerGpu(BaseModel):
     capability: str = Field(examples=["9.0"])
 
 
+class WorkerDevice(BaseModel):
+    """Phones or boards that it measures tunings on, by TVM's RPC: what they are registered as, and what they run."""
+
+    key: str = Field(examples=["rpi5"])
+    target: str = Field(examples=["neoverse-n1"])
+
+
 class WorkerMachine(BaseModel):
     """What a machine says that it is; `kind` is what its targets are called."""
 
@@ -31,6 +38,7 @@ class WorkerMachine(BaseModel):
     gpus: list[WorkerGpu]
     tools: list[str]
     versions: dict[str, str]
+    devices: list[WorkerDevice]
 
 
 class WorkerSlots(BaseModel):

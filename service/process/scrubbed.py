@@ -28,7 +28,19 @@ _NAMES = frozenset(
 _PREFIXES = ("LC_", "PYTHON", "CUDA_", "NVIDIA_", "TVM_", "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_")
 
 NOT_FOR_JOBS = frozenset(
-    {"api_key", "database_url", "blobs_url", "host", "port", "runner", "s3_endpoint_url", "server", "webhook_secret"}
+    {
+        "api_key",
+        "database_url",
+        "blobs_url",
+        "host",
+        "port",
+        "rpc_devices",
+        "rpc_tracker",
+        "runner",
+        "s3_endpoint_url",
+        "server",
+        "webhook_secret",
+    }
 )
 """Settings that a job has no use for, and that may hold passwords."""
 

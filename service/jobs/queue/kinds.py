@@ -27,6 +27,7 @@ from service.jobs.once import Ask, CompileOnce
 from service.jobs.queue.files import TUNE_FILES, blob_of
 from service.jobs.queue.running import Running
 from service.jobs.queue.trials import kept_records
+from service.jobs.workers.devices import Device, ports_of_settings, tracker_of_settings
 from service.jobs.workers.machine import Machine
 from service.lowering.target import resolve
 from service.process.bounds import checked
@@ -98,10 +99,16 @@ class Kinds:
         with self._model(job) as model:
             request = self._request(running, model)
             reads = (*folders_of(model.path), *places_read(request), _peak_folder())
-            payload = {"request": request.to_dict(), **_tune_options(job), "records": list(request.options.records)}
+            device = None if self.machine is None else self.machine.device_for(request.target)
+            payload = {
+                "request": request.to_dict(),
+                **_tune_options(job, device),
+                "records": [*request.options.records],
+            }
             limits = self.limits.for_tuning(job.extras.get("time_s"))
             files = {KNOWN: lines_of(running.trials.known())}
-            allowed = Confinement(reads, gpu_in_children=request.target.kind == "cuda")
+            ports = () if device is None else ports_of_settings()
+            allowed = Confinement(reads, gpu_in_children=request.target.kind == "cuda", ports=ports)
             try:
                 return self._run(running, payload, Flavour(model.format), allowed, limits, self._tuned, files)
             except Exception as error:
@@ -208,11 +215,15 @@ def compile_request(job: JobRow, target: TargetSpec, model: ModelRef, records: R
     return CompileRequest(model, target, options)
 
 
-def _tune_options(job: JobRow) -> dict[str, Any]:
-    """What of `service.tuning.options.TuneOptions` a request may say; its trials outlive the job's folder."""
+def _tune_options(job: JobRow, device: Device | None) -> dict[str, Any]:
+    """What of `service.tuning.options.TuneOptions` a request may say, and where it is measured.
+
+    Its trials outlive the job's folder.
+    """
+    where = {} if device is None else {"rpc_tracker": tracker_of_settings(), "rpc_key": device.key}
     asked = {} if job.extras.get("trials") is None else {"trials": job.extras["trials"]}
     time_s = tuning_time_s(job.extras.get("time_s"))
-    return {**asked, "time_s": time_s, "seed": job.options["seed"], "durable": True}
+    return {**asked, **where, "time_s": time_s, "seed": job.options["seed"], "durable": True}
 
 
 def _peak_folder() -> Path:

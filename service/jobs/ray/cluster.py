@@ -8,6 +8,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from service.errors import CompilerCrashed, RelaxcError, ServerUnreachable, ToolMissing
@@ -79,7 +80,8 @@ class Cluster:
         if kind not in self._known:
             asked = self._told_machine.options(resources={kind: 0.0001}).remote(self._machine)
             try:
-                self._known[kind] = Machine.from_dict(self._ray.get(asked, timeout=_ASK_S))
+                machine = Machine.from_dict(self._ray.get(asked, timeout=_ASK_S))
+                self._known[kind] = replace(machine, devices=())  # a task has no network
             except self.ended_early as error:
                 _LOG.warning("nodes of kind %s cannot be asked what they are: %s", kind, error)
                 return None

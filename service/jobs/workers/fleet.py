@@ -205,4 +205,5 @@ def _described(machine: Machine) -> dict[str, Any]:
         "gpus": [{"name": gpu.name, "capability": "{}.{}".format(*gpu.capability)} for gpu in machine.gpus],
         "tools": list(machine.tools),
         "versions": dict(machine.versions),
+        "devices": [{"key": device.key, "target": device.target.name} for device in machine.devices],
     }

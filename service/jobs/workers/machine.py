@@ -13,6 +13,7 @@ from typing import Any
 from service import machine
 from service.config import settings
 from service.errors import InvalidTarget
+from service.jobs.workers.devices import Device, devices_of_settings
 from service.lowering.target import resolve
 from service.machine import Gpu, family_of
 from service.request import TargetSpec
@@ -26,7 +27,8 @@ _PACKAGES = {"relaxc": "relaxc", "tvm": "apache-tvm", "torch": "torch"}
 class Machine:
     """A machine that jobs run on; `target` and `gpu_target` are what `auto` and `auto-gpu` mean there.
 
-    `tools` are programs that some targets need and that it has, `versions` those of what compiles.
+    `tools` are programs that some targets need and that it has, `versions` those of what compiles; it measures on
+    `devices` elsewhere.
     """
 
     title: str
@@ -37,11 +39,14 @@ class Machine:
     gpu_target: TargetSpec | None = None
     tools: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    devices: tuple[Device, ...] = ()
 
     @staticmethod
     @lru_cache(maxsize=1)
     def here() -> Machine:
-        """Return what this machine is. Raise InvalidTarget where there is no code generator for its CPU."""
+        """Return what this machine is. Raise InvalidTarget where there is no code generator for its CPU,
+        InvalidOption for settings that name no devices.
+        """
         gpu = machine.gpu()
         return Machine(
             title=machine.model_name(),
@@ -52,6 +57,7 @@ class Machine:
             gpu_target=None if gpu is None else resolve("auto-gpu"),
             tools=("nvcc",) if shutil.which(settings().nvcc) else (),
             versions={name: found for name, package in _PACKAGES.items() if (found := _version(package))},
+            devices=devices_of_settings(),
         )
 
     @property
@@ -74,6 +80,10 @@ class Machine:
         device = self.gpus[0] if self.gpus else "there is none"
         return machine.lacking(spec, self.arch, frozenset(self.target.features), device)
 
+    def device_for(self, spec: TargetSpec) -> Device | None:
+        """Return the device elsewhere on which it measures for this target, if it has one."""
+        return next((device for device in self.devices if device.target == spec), None)
+
     def means(self, target: str) -> TargetSpec:
         """Return what this target means there, `auto` and `auto-gpu` among them. Raise InvalidTarget."""
         word = target.strip()
@@ -94,6 +104,7 @@ class Machine:
             "gpus": [{**asdict(gpu), "capability": list(gpu.capability)} for gpu in self.gpus],
             "tools": list(self.tools),
             "versions": dict(self.versions),
+            "devices": [device.to_dict() for device in self.devices],
         }
 
     @staticmethod
@@ -108,6 +119,7 @@ class Machine:
             gpu_target=None if data["gpu_target"] is None else TargetSpec.from_dict(data["gpu_target"]),
             tools=tuple(data["tools"]),
             versions=data["versions"],
+            devices=tuple(map(Device.from_dict, data.get("devices", ()))),  # earlier versions had none
         )
 
 

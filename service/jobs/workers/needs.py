@@ -28,7 +28,8 @@ _FAMILIES = frozenset(name for _, name, _ in FAMILIES)
 class Needs:
     """Code for `runs` is run there, and where it `measures`, on just the kind of machine that this code is for.
 
-    `device` is for `auto-gpu`, which is resolved where it runs; `tools` are programs that the build needs.
+    `device` is for `auto-gpu`, which is resolved where it runs; `tools` are programs that the build needs. A device
+    elsewhere (`devices.Device`) measures as well as such a machine.
     """
 
     runs: TargetSpec | None = None
@@ -64,7 +65,7 @@ class Needs:
         found = [f"the program {tool}" for tool in self.tools if tool not in machine.tools]
         if self.device and not machine.gpus:
             found.append("a CUDA device")
-        if self.runs is None:
+        if self.runs is None or (self.measures and machine.device_for(self.runs) is not None):
             return found
         found += machine.lacks(self.runs)
         return found if found or not self.measures else [*_other_kind(self.runs, machine)]

@@ -68,6 +68,8 @@ def confine(workdir: Path, allowed: Confinement, place: Place) -> Sandbox:
     _limit_counts()
     if allowed.network:
         sandbox.network = "open"
+    elif allowed.ports:
+        sandbox.network = _ports(allowed)
     elif _set_up(sandbox, "network", leave_network):
         sandbox.network = "namespace"
     own = os.geteuid() == 0 and allowed.own_user
@@ -84,11 +86,15 @@ def confine(workdir: Path, allowed: Confinement, place: Place) -> Sandbox:
         # root may write below /proc is the kernel's settings.
         rules.append((_PROCESSES_FOLDER, landlock.READ | landlock.REWRITE))
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _set_up(sandbox, "files", lambda: _restrict_files(sandbox, rules, network=allowed.network))
-    if _set_up(sandbox, "calls", lambda: filter_calls(network=allowed.network, modes=sandbox.modes != "none")):
+    _set_up(sandbox, "files", lambda: _restrict_files(sandbox, rules, allowed))
+    changes_modes = sandbox.modes != "none"
+    calls = {"network": allowed.network, "modes": changes_modes, "tcp": bool(allowed.ports)}
+    if _set_up(sandbox, "calls", lambda: filter_calls(**calls)):
         sandbox.calls = "seccomp"
         sandbox.modes = "filter" if sandbox.modes == "none" else sandbox.modes
         sandbox.network = "filter" if sandbox.network == "none" else sandbox.network
+    if sandbox.network == "ports" and "none" in (sandbox.files, sandbox.calls):
+        raise ServiceError(f"a job that may reach some ports can be held to them by no sandbox here: {sandbox}")
     if settings().sandbox == "require" and sandbox.gaps:
         could = "; ".join(sandbox.gaps)
         raise ServiceError(
@@ -107,10 +113,16 @@ def _set_up(sandbox: Sandbox, part: str, build: Callable[[], None]) -> bool:
     return True
 
 
-def _restrict_files(sandbox: Sandbox, rules: list[tuple[Path, int]], *, network: bool) -> None:
+def _ports(allowed: Confinement) -> str:
+    if landlock.version() < landlock.TCP:
+        raise ServiceError("a job that may reach some ports needs Landlock 4 (Linux 6.7)")
+    return "ports"
+
+
+def _restrict_files(sandbox: Sandbox, rules: list[tuple[Path, int]], allowed: Confinement) -> None:
     # Never closed: a rule holds for a folder of /proc as long as the kernel remembers it.
     os.open(_OWN_THREADS, os.O_PATH | os.O_CLOEXEC)
-    version = landlock.restrict(rules, network=network)
+    version = landlock.restrict(rules, network=allowed.network, ports=allowed.ports)
     sandbox.files = "landlock"
     if version < _TRUNCATION:
         sandbox.missing["files"] = f"Landlock {version} does not cover truncation; {_TRUNCATION} (Linux 6.2) does"

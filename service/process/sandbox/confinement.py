@@ -14,10 +14,11 @@ class Confinement:
     """What a job may touch besides its own folder, Python and the compiler's tools.
 
     `reads` and `writes` are files and folders with all that is in them. `network` leaves the network as it is, for a
-    tracker that the user named. `own_user` runs the job under a user id that only it has, where we are root; without
-    it a job of root stays root's, with the right to pass over file modes and no other. `gpu_in_children` is for a job
-    whose processes start CUDA, which the job's own process may always. `published` are folders of ours whose files, of
-    which there may be many, everybody may read: the job reads them too, and nothing has to be lent.
+    tracker that the user named; `ports` leave TCP to these, at any address, and nothing else of it. `own_user` runs the
+    job under a user id that only it has, where we are root; without it a job of root stays root's, with the right to
+    pass over file modes and no other. `gpu_in_children` is for a job whose processes start CUDA, which the job's own
+    process may always. `published` are folders of ours whose files, of which there may be many, everybody may read: the
+    job reads them too, and nothing has to be lent.
     """
 
     reads: tuple[Path, ...] = ()
@@ -26,20 +27,22 @@ class Confinement:
     own_user: bool = True
     gpu_in_children: bool = False
     published: tuple[Path, ...] = ()
+    ports: tuple[int, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as JSON values; `from_dict` is its inverse."""
         kinds = {"reads": self.reads, "writes": self.writes, "published": self.published}
         paths = {kind: [str(path) for path in found] for kind, found in kinds.items()}
         switches = {"network": self.network, "own_user": self.own_user, "gpu_in_children": self.gpu_in_children}
-        return {**paths, **switches}
+        return {**paths, **switches, "ports": list(self.ports)}
 
     @staticmethod
     def from_dict(data: dict[str, Any]) -> Confinement:
         """Return what `to_dict` described."""
         reads, writes, published = (tuple(map(Path, data[kind])) for kind in ("reads", "writes", "published"))
         switches = {name: bool(data[name]) for name in ("network", "own_user", "gpu_in_children")}
-        return Confinement(reads, writes, **switches, published=published)
+        ports = tuple(map(int, data["ports"]))
+        return Confinement(reads, writes, **switches, published=published, ports=ports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +62,8 @@ def folders_of(*paths: Path) -> tuple[Path, ...]:
 class Sandbox:
     """What holds a job now, part by part; `missing` says why a part is weaker than it could be.
 
-    `network`: `namespace` (there is none), `filter` (no socket can be made), `open` (asked for), `none`.
+    `network`: `namespace` (there is none), `filter` (no socket can be made), `ports` (TCP to those that
+    were asked for), `open` (asked for), `none`.
     `files`, their bytes and names: `landlock` (from version 3 on it covers truncation) or `none`.
     `modes`, owners and times of files: `mounts` (read-only for the job), `user` (others' are not its own), `filter` (no
     call may change any), `none`. `calls`: `seccomp` or `none`.

@@ -15,12 +15,12 @@ from pathlib import Path
 
 from service.process.sandbox.kernel import call
 
-__all__ = ["EXECUTE", "LIST", "READ", "REWRITE", "USE_DEVICE", "WRITE", "restrict", "version"]
+__all__ = ["EXECUTE", "LIST", "READ", "REWRITE", "TCP", "USE_DEVICE", "WRITE", "restrict", "version"]
 
 # The numbers are the same on every architecture.
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _QUERY_VERSION = 1
-_RULE_PATH_BENEATH = 1
+_RULE_PATH_BENEATH, _RULE_NET_PORT = 1, 2
 
 _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
 _REMOVE_DIR, _REMOVE_FILE, _MAKE_DIR, _MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
@@ -35,8 +35,13 @@ WRITE = READ | REWRITE | (_MAKE_REG | _MAKE_DIR) | (_REMOVE_FILE | _REMOVE_DIR |
 USE_DEVICE = _READ_FILE | REWRITE | _IOCTL_DEV
 
 _OF_FILES = EXECUTE | USE_DEVICE
-_OF_TCP = 0b11  # bind, connect
+_CONNECT = 0b10
+_OF_TCP = 0b01 | _CONNECT  # bind, connect
 _OF_SCOPE = 0b11  # abstract UNIX sockets, signals
+
+
+TCP = 4
+"""The version from which on it holds TCP."""
 
 
 def version() -> int:
@@ -47,12 +52,12 @@ def version() -> int:
         return 0
 
 
-def restrict(rules: Iterable[tuple[Path, int]], *, network: bool) -> int:
+def restrict(rules: Iterable[tuple[Path, int]], *, network: bool, ports: Iterable[int] = ()) -> int:
     """From now on this process and its children reach below each path only what is named beside it.
 
-    Paths that do not exist are left out; TCP stays only with `network`. Returns the interface's version, which says
-    what else is held: from 6 on no signal reaches a process outside. Raise OSError without Landlock or
-    `no_new_privs`. Not to be undone.
+    Paths that do not exist are left out; TCP stays only with `network`, or to `ports`, from version 4 on. Returns the
+    interface's version, which says what else is held: from 6 on no signal reaches a process outside. Raise OSError
+    without Landlock or `no_new_privs`. Not to be undone.
     """
     abi = call(_CREATE_RULESET, None, 0, _QUERY_VERSION)
     handled = _files_of(abi)
@@ -63,6 +68,9 @@ def restrict(rules: Iterable[tuple[Path, int]], *, network: bool) -> int:
         for path, access in rules:
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 _allow(ruleset, path, access & handled)
+        for port in ports if abi >= TCP else ():
+            rule = ctypes.create_string_buffer(struct.pack("QQ", _CONNECT, port), 16)
+            call(_ADD_RULE, ruleset, _RULE_NET_PORT, ctypes.cast(rule, ctypes.c_void_p), 0)
         call(_RESTRICT_SELF, ruleset, 0)
     finally:
         os.close(ruleset)

@@ -22,6 +22,10 @@ _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _AND, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
 _NR, _ARCH, _ARGUMENTS = 0, 4, 16
 _X32 = 0x40000000
+_AF_INET, _AF_INET6, _IPPROTO_TCP, _MSG_FASTOPEN = 2, 10, 6, 0x20000000
+_SENDS = (((44, 206), 3), ((46, 211), 2), ((307, 269), 3))
+"""sendto, sendmsg, sendmmsg, and which argument their flags are."""
+
 _AF_UNIX, _SOCK_STREAM, _SOCK_SEQPACKET, _TYPE_MASK = 1, 1, 5, 0xF
 _NAMESPACES = 0x7E020000  # every CLONE_NEW… that clone(2) takes
 
@@ -114,11 +118,12 @@ def available() -> bool:
     return platform.machine() in _ARCHES
 
 
-def filter_calls(*, network: bool, modes: bool) -> None:
+def filter_calls(*, network: bool, modes: bool, tcp: bool = False) -> None:
     """From now on this process and its children get EPERM for the calls above; a network stays only with `network`.
 
     Without one there are UNIX sockets that wait or are made in pairs, and none that reaches a name: the standard
     library makes such pairs, and the CUDA driver does not start where it may not listen on one.
+    With `tcp` there is that as well, and nothing else that Landlock has no ports for.
     `modes` allows the calls that change those of files, and their owners and times.
 
     Raise OSError where the kernel has no seccomp or `no_new_privs` is not set, NotImplementedError on other
@@ -126,21 +131,22 @@ def filter_calls(*, network: bool, modes: bool) -> None:
     """
     if not available():
         raise NotImplementedError(f"no filter of system calls for {platform.machine()}")
-    code = b"".join(struct.pack("HBBI", *row) for row in _program(platform.machine(), network=network, modes=modes))
+    machine = platform.machine()
+    code = b"".join(struct.pack("HBBI", *row) for row in _program(machine, network=network, modes=modes, tcp=tcp))
     rows = ctypes.create_string_buffer(code, len(code))
     header = struct.pack("HxxxxxxQ", len(code) // 8, ctypes.addressof(rows))
     program = ctypes.create_string_buffer(header, len(header))
     prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(program))
 
 
-def _program(machine: str, *, network: bool, modes: bool) -> Iterator[Instruction]:
+def _program(machine: str, *, network: bool, modes: bool, tcp: bool = False) -> Iterator[Instruction]:
     column = list(_ARCHES).index(machine)
     yield _LOAD, 0, 0, _ARCH
     yield _EQUAL, 1, 0, _ARCHES[machine]
     yield _RETURN, 0, 0, _KILL
     yield _LOAD, 0, 0, _NR
     yield from _refuse((_AT_LEAST, 0, 1, _X32), errno.ENOSYS)  # numbers of another table
-    denied = [*_DENIED.values(), *([] if network else [_CONNECT]), *([] if modes else _CHANGES_MODES.values())]
+    denied = [*_DENIED.values(), *([] if network or tcp else [_CONNECT]), *([] if modes else _CHANGES_MODES.values())]
     for number in (numbers[column] for numbers in denied):
         if number is not None:
             yield from _refuse((_EQUAL, 0, 1, number), errno.EPERM)
@@ -151,9 +157,46 @@ def _program(machine: str, *, network: bool, modes: bool) -> Iterator[Instructio
     yield _LOAD, 0, 0, _ARGUMENTS
     yield from _refuse((_ANY_BIT, 0, 1, _NAMESPACES), errno.EPERM)
     yield _RETURN, 0, 0, _ALLOW
-    if not network:
+    if tcp:
+        yield from _only_tcp(_SOCKET[column])
+        for numbers, argument in _SENDS:
+            yield from _no_fast_open(numbers[column], argument)
+    elif not network:
         yield from _only_unix_streams(_SOCKET[column])
         yield from _only_unix_streams(_SOCKETPAIR[column])
+    yield _RETURN, 0, 0, _ALLOW
+
+
+def _only_tcp(number: int) -> Iterator[Instruction]:
+    """Sockets of UNIX streams, and of TCP itself: Landlock, which knows ports, takes neither MPTCP nor SCTP for it."""
+    refused, allowed = (_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
+    yield _EQUAL, 0, 19, number
+    yield _LOAD, 0, 0, _ARGUMENTS
+    yield _EQUAL, 3, 0, _AF_UNIX
+    yield _EQUAL, 7, 0, _AF_INET
+    yield _EQUAL, 6, 0, _AF_INET6
+    yield refused
+    yield _LOAD, 0, 0, _ARGUMENTS + 8
+    yield _AND, 0, 0, _TYPE_MASK
+    yield _EQUAL, 10, 0, _SOCK_STREAM
+    yield _EQUAL, 9, 0, _SOCK_SEQPACKET
+    yield refused
+    yield _LOAD, 0, 0, _ARGUMENTS + 8
+    yield _AND, 0, 0, _TYPE_MASK
+    yield _EQUAL, 1, 0, _SOCK_STREAM
+    yield refused
+    yield _LOAD, 0, 0, _ARGUMENTS + 16
+    yield _EQUAL, 2, 0, 0
+    yield _EQUAL, 1, 0, _IPPROTO_TCP
+    yield refused
+    yield allowed
+
+
+def _no_fast_open(number: int, argument: int) -> Iterator[Instruction]:
+    """A call that may connect while it sends, which Landlock does not see."""
+    yield _EQUAL, 0, 4, number
+    yield _LOAD, 0, 0, _ARGUMENTS + 8 * argument
+    yield from _refuse((_ANY_BIT, 0, 1, _MSG_FASTOPEN), errno.EPERM)
     yield _RETURN, 0, 0, _ALLOW
 
 

@@ -36,10 +36,10 @@ class Rpc:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.port = self._start("tvm.exec.rpc_tracker", *PORTS)
 
-    def serve(self, key: str) -> psutil.Process:
-        """Another server."""
+    def serve(self, key: str, port: int = 21000) -> psutil.Process:
+        """Another server, on the first port from there on that is free."""
         tracker = f"127.0.0.1:{self.port}"
-        self._start("service.tuning.measure.rpc_server", "--tracker", tracker, "--key", key, "--port", "21000")
+        self._start("service.tuning.measure.rpc_server", "--tracker", tracker, "--key", key, "--port", str(port))
         return psutil.Process(self.processes[-1].pid)
 
     def options(self, key: str) -> RpcOptions:
