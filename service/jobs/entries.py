@@ -36,7 +36,7 @@ def compile_model(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     from service import compiler
     from service.lowering.kernel_builder import start_builder
 
-    objects = start_builder(payload["kernels"]) if payload.get("kernels") else None  # before the model is read
+    objects = start_builder(payload["kernels"], workdir) if payload.get("kernels") else None  # before the model is read
 
     dump_dir = Path(payload["dump_dir"]) if payload.get("dump_dir") else None
     request = CompileRequest.from_dict(payload["request"])

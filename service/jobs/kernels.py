@@ -80,7 +80,7 @@ class Kernels:
         path = workdir / _JOURNAL
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            yield Journal({**payload, "folder": str(self.root), "journal": str(path)}, number)
+            yield Journal({**payload, "folder": str(self.root), "journal": _JOURNAL}, number)
         finally:
             os.close(number)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -16,7 +15,6 @@ from service.artifact.entry import Entry
 from service.artifact.key import Key
 from service.artifact.packing import check_made
 from service.artifact.store import Store
-from service.cgroups import cores_left
 from service.compiler import STAGES
 from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed
@@ -102,7 +100,7 @@ class CompileOnce:
     ) -> Entry:
         workdir = self._workspace.folder("job")
         try:
-            with self._kernels.journal(workdir, ask.key, _processes()) as journal, around(workdir):
+            with self._kernels.journal(workdir, ask.key, settings().build_processes) as journal, around(workdir):
                 apart = ask.dump_dir is None and any(each.kind == "llvm" for each in ask.request.target.each)
                 task = self._task(ask, workdir, journal if apart else None)
                 result = self._pool.run(task, on_event, cancellation=cancellation)
@@ -131,11 +129,6 @@ class CompileOnce:
             repro_command(ask.request, ask.name),
             replace(ask.confinement, published=published),
         )
-
-
-def _processes() -> int:
-    """How many kernels one compile builds at a time."""
-    return settings().build_processes or min(len(os.sched_getaffinity(0)), cores_left() or 1 << 20)
 
 
 def _record(workdir: Path, limits: Limits, ask: Ask) -> dict[str, Any]:

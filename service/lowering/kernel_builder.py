@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from service.cgroups import cores_left
 from service.errors import CompileFailed, CompilerCrashed, CompilerOutOfMemory, RelaxcError, in_one_line
 from service.lowering.kernel_cache import MAX_OBJECT_BYTES, Record, is_object, kernel_key, read_object
 from service.process.each_apart import each_apart
@@ -46,15 +47,17 @@ class _Config:
     processes: int
 
     @staticmethod
-    def of(data: Mapping[str, Any]) -> _Config:
-        folder, journal = (Path(data[name]) if data.get(name) else None for name in ("folder", "journal"))
-        return _Config(str(data["toolchain"]), folder, journal, max(1, int(data["processes"])))
+    def of(data: Mapping[str, Any], workdir: Path) -> _Config:
+        folder = Path(data["folder"]) if data.get("folder") else None
+        journal = workdir / data["journal"] if data.get("journal") else None
+        return _Config(str(data["toolchain"]), folder, journal, int(data["processes"]) or _cores())
 
 
-def start_builder(data: Mapping[str, Any]) -> KernelBuilder:
+def start_builder(data: Mapping[str, Any], workdir: Path) -> KernelBuilder:
     """Fork the builder, and return when it is apart from this process, which may read its model from then on.
 
-    `data`: `toolchain`, `processes`, and where there is a cache its `folder` and the `journal` to write.
+    `data`: `toolchain`; `processes`, 0 for as many as there are cores; and where there is a cache its `folder` and the
+    name of the `journal` to write, a file of `workdir`.
     """
     ours, theirs = Pipe()
     parent = os.getpid()
@@ -63,7 +66,7 @@ def start_builder(data: Mapping[str, Any]) -> KernelBuilder:
         try:
             ours.close()
             die_with_parent(parent)
-            _live(theirs, _Config.of(data))
+            _live(theirs, _Config.of(data, workdir))
             code = 0
         finally:
             os._exit(code)
@@ -142,8 +145,9 @@ class _Builder:
         self._toolchain = f"{config.toolchain} LLVM {_llvm_version()}"
         self._journal: BinaryIO | None = None
         if config.journal is not None:
-            self._journal = config.journal.open("ab")
-            config.journal.unlink()
+            with suppress(OSError):  # on another machine there is none
+                self._journal = config.journal.open("r+b")
+                config.journal.unlink()
 
     def serve(self) -> None:
         """Answer one request: for each kernel its state and number, what is said of it, and the object."""
@@ -202,6 +206,11 @@ class _Builder:
             record.write(self._journal)
         except OSError:  # a full disk: what is not noted is built again
             self._journal = None
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    return max(1, min(len(os.sched_getaffinity(0)), cores_left() or 1 << 20))
 
 
 def _llvm_version() -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from service.artifact.key import Key
-from service.jobs.kernels import Journal, Kernels, toolchain_of
+from service.jobs.kernels import Kernels, toolchain_of
 from service.lowering.kernel_cache import Record, kernel_key, packed, path_of, read_object
 from tests.lowering.test_kernel_cache import elf
 
@@ -29,9 +29,8 @@ def workdir(tmp_path: Path) -> Path:
     return tmp_path / "job"
 
 
-def note(journal: Journal, noted: Iterable[Record]) -> None:
+def note(path: Path, noted: Iterable[Record]) -> None:
     """Do as a builder does."""
-    path = Path(journal.payload["journal"])
     with path.open("ab") as file:
         path.unlink()
         for record in noted:
@@ -40,7 +39,7 @@ def note(journal: Journal, noted: Iterable[Record]) -> None:
 
 def adopted(kernels: Kernels, workdir: Path, *noted: Record) -> int:
     with kernels.journal(workdir, TOOLS, 1) as journal:
-        note(journal, noted)
+        note(workdir / journal.payload["journal"], noted)
         return kernels.adopt(journal)
 
 
@@ -60,7 +59,7 @@ def test_what_was_made_is_found_and_anybody_may_read_it(kernels: Kernels, workdi
 
 def test_a_journal_that_no_builder_took_is_not_believed(kernels: Kernels, workdir: Path) -> None:
     with kernels.journal(workdir, TOOLS, 1) as journal:
-        with Path(journal.payload["journal"]).open("ab") as file:
+        with (workdir / journal.payload["journal"]).open("ab") as file:
             Record(KEYS[0], elf()).write(file)
         assert kernels.adopt(journal) == 0
     assert kernels.stats().count == 0

@@ -34,7 +34,7 @@ def built(kernels: Kernels, tmp_path: Path, target: str = "x86-64-v3", processes
     texts, spec = texts_of(target)
     with kernels.journal(workdir, TOOLS, processes) as journal:
         timings = Timings()
-        made = start_builder(journal.payload)(texts, spec, timings)
+        made = start_builder(journal.payload, workdir)(texts, spec, timings)
         noted = list(records(journal.number)) if journal.number >= 0 else []
         kernels.adopt(journal)
     assert list(workdir.iterdir()) == []
@@ -129,7 +129,7 @@ def test_what_is_no_object_is_not_noted(
 
 def test_a_builder_that_is_killed_is_an_error(tmp_path: Path) -> None:
     before = set(psutil.Process().children())
-    builder = start_builder({"toolchain": "", "processes": 1})
+    builder = start_builder({"toolchain": "", "processes": 1}, tmp_path)
     (process,) = set(psutil.Process().children()) - before
     process.kill()
     texts, spec = texts_of("x86-64-v3")
@@ -140,11 +140,18 @@ def test_a_builder_that_is_killed_is_an_error(tmp_path: Path) -> None:
 
 def test_its_journal_has_no_name_once_it_is_ready(kernels: Kernels, tmp_path: Path) -> None:
     with kernels.journal(tmp_path, TOOLS, 1) as journal:
-        path = Path(journal.payload["journal"])
+        path = tmp_path / journal.payload["journal"]
         assert path.exists()
-        start_builder(journal.payload)
+        start_builder(journal.payload, tmp_path)
         assert not path.exists()
         assert isinstance(journal, Journal)
+
+
+def test_where_there_is_no_journal_and_no_cache_it_builds_all_the_same(tmp_path: Path) -> None:
+    """As on a machine that runs jobs for another one."""
+    texts, spec = texts_of("x86-64-v3")
+    payload = {"toolchain": "", "processes": 0, "folder": str(tmp_path / "none"), "journal": "none"}
+    assert start_builder(payload, tmp_path)(texts, spec, Timings()).keys() == texts.keys()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user id is needed, which root alone can take")
@@ -155,19 +162,19 @@ def test_a_process_of_the_same_user_cannot_open_what_it_has_open(kernels: Kernel
             path.chmod(path.stat().st_mode | 0o055)
     tmp_path.chmod(0o777)
     with kernels.journal(tmp_path, TOOLS, 1) as journal:
-        Path(journal.payload["journal"]).chmod(0o666)
+        (tmp_path / journal.payload["journal"]).chmod(0o666)
         pid = os.fork()
         if pid == 0:
-            os._exit(_opens_what_the_builder_has(journal))
+            os._exit(_opens_what_the_builder_has(journal, tmp_path))
         _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 
 
-def _opens_what_the_builder_has(journal: Journal) -> int:
+def _opens_what_the_builder_has(journal: Journal, workdir: Path) -> int:
     """In a child: the number of ways by which the builder's memory and files can be reached."""
     try:
         os.setresuid(1_900_000_001, 1_900_000_001, 1_900_000_001)
-        start_builder(journal.payload)
+        start_builder(journal.payload, workdir)
         (builder,) = psutil.Process().children()
         opened = 0
         for path, way in (("fd", os.listdir), ("mem", lambda path: os.open(path, os.O_RDWR)), ("fd/3", os.readlink)):
