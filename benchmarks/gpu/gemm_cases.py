@@ -62,7 +62,15 @@ _TIMED = (
 _POINTS: tuple[tuple[tuple[int, int, int], tuple[dict[str, int], ...]], ...] = (
     ((128, 3072, 768), ({"ahead": 1},)),
     ((512, 4096, 1024), ({"ahead": 1}, {"rows": 64, "columns": 128, "splits": 0})),
-    ((4096, 4096, 1024), ({"cluster": 2}, {"ahead": 1}, {"rows": 128, "columns": 256, "splits": 1, "cluster": 2})),
+    (
+        (4096, 4096, 1024),
+        (
+            {"cluster": 2},
+            {"ahead": 1},
+            {"rows": 128, "columns": 256, "splits": 1, "cluster": 2},
+            {"rows": 128, "columns": 128, "splits": 0, "cluster": 2, "group": 4},
+        ),
+    ),
     ((4096, 768, 3072), ({"ahead": 1},)),
 )
 _TIMED_POINTS = [
