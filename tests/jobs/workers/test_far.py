@@ -80,6 +80,7 @@ def test_a_log_is_read_and_a_job_cancelled_from_another_server(apart: Open) -> N
 def test_auto_is_what_the_worker_is_that_takes_it(apart: Open) -> None:
     server = apart("server", workers=0)
     apart("zen", role=Role.WORKER, machine=ZEN)
+    wait_for(lambda: len(server.fleet.every()) == 2)
     model = upload(server, ANN)
     one = server.jobs.submit(ANN, JobRequest(JobKind.COMPILE, model=model)).job
     assert one.target["name"] == "znver4"
