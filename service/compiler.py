@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -290,17 +290,18 @@ def verify(
     return compared(load(), signature, references, request.options, progress)
 
 
-def _moved_references(request: CompileRequest, rounds: float) -> Iterator[Reference]:
-    """The reference with its quantizations moved, in several ways; of a model that has none with its weights moved by
-    `rounds`, unless that is 0.
+def _moved_references(request: CompileRequest, judged: Iterable[str], stored: Iterable[str]) -> Iterator[Reference]:
+    """The reference with its quantizations moved, in several ways; of a model that has none with its weights moved
+    where outputs are `judged` as 16 bits. `stored` are the dtypes of the artifact's weights.
     """
     from service import frontend
     from service.frontend import Move
-    from service.runtime.moved import MOVED_BY, RUNS
+    from service.runtime.moved import RUNS, quantizations_move_by, rounds_by
 
-    model, shapes = request.model, dict(request.options.shapes)
+    model, shapes, rounds = request.model, dict(request.options.shapes), rounds_by(judged)
     build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
-    found = build(Move.QUANTIZATIONS, seed=request.options.seed, by=MOVED_BY)
+    steps = quantizations_move_by(request.target.kind, stored)
+    found = build(Move.QUANTIZATIONS, seed=request.options.seed, by=steps)
     if found is not None:
         yield from [found] * RUNS  # each run moves them anew
         return

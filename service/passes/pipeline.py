@@ -12,7 +12,6 @@ from tvm.target import Target
 
 from schedules.cpu import planning
 from schedules.cuda.attention.form import match
-from schedules.cuda.common.template import trusting
 from schedules.cuda.gemm.compute import takes_bytes
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
@@ -281,9 +280,8 @@ def _cuda_simplify(job: Job, arch: str) -> list[Any]:
     if arch != _HOPPER:
         return twice
     recognized = RecognizeIntegerProducts(takes=takes_bytes), RecognizeIntegerConvolutions(takes_bytes)
-    # Its kernels are right on a GPU; no whole model has run there yet
-    floats = [RecognizeFloat8Products(takes_bytes)] if trusting() else []
-    return [KeepBytes(moves=False), *recognized, *floats, *twice, FoldQuantization()]
+    floats = RecognizeFloat8Products(takes_bytes)
+    return [KeepBytes(moves=False), *recognized, floats, *twice, FoldQuantization()]
 
 
 def _cuda_layout(job: Job, arch: str) -> list[Any]:

@@ -13,7 +13,7 @@ from service.request import CompileOptions
 from service.rounding import Rounding
 from service.runtime.compare import compare, judging_dtypes
 from service.runtime.inputs import drawn
-from service.runtime.moved import Run, distances, moved_outputs, rounds_by
+from service.runtime.moved import Run, distances, moved_outputs
 from service.runtime.session import Session
 from service.runtime.ties import ties_of
 from service.runtime.tolerances import Apart
@@ -27,13 +27,13 @@ __all__ = ["References", "verify"]
 class References:
     """How the framework that a model came from runs it.
 
-    `model`: as it is, or with rounded weights. `moved`: in several ways, for outputs that are judged as 16 bits by how
-    much of themselves weights are rounded. `unquantized`: without the rounding of activations, None where there is
+    `model`: as it is, or with rounded weights. `moved`: in several ways, for outputs that are judged as some
+    dtypes, and for the dtypes of the artifact's weights. `unquantized`: without the rounding of activations, None where there is
     none.
     """
 
     model: Callable[[Rounding | None], Run]
-    moved: Callable[[float], Iterable[Run]]
+    moved: Callable[[Iterable[str], Iterable[str]], Iterable[Run]]
     unquantized: Callable[[], Run | None]
 
 
@@ -72,7 +72,8 @@ def _compared(
     reference = references.model(rounding)
     unrounded = references.model(None) if rounding is not None else None
     unquantized = references.unquantized() if rounding is None else None
-    dtypes = judging_dtypes(signature, precision=options.precision, weights=session.manifest.weights.tensors)
+    stored = session.manifest.weights.tensors
+    dtypes = judging_dtypes(signature, precision=options.precision, weights=stored)
     results, draws = [], drawn(signature, options.seed)
     for done, draw in enumerate(draws):
         inputs = draw.inputs
@@ -86,7 +87,8 @@ def _compared(
             ties = ties_of(reference, inputs, wanted, seed=options.seed)
             compared = compare(got, wanted, dtypes, ties)
         if not compared.passed and rounding is None:
-            moved = moved_outputs(references.moved(rounds_by(dtypes.values())), inputs, wanted, real)
+            others = references.moved(dtypes.values(), [spec.dtype for spec in stored])
+            moved = moved_outputs(others, inputs, wanted, real)
             compared = compare(got, wanted, dtypes, ties, moved, _apart(got, wanted, real)) if moved else compared
         if unrounded is not None:
             compared = compared.apart(got, unrounded(inputs))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from service.runtime.compare import compare
-from service.runtime.moved import MOVED_BY, distances, moved_outputs
+from service.runtime.moved import MOVED_BY, distances, moved_outputs, quantizations_move_by
 from service.runtime.tolerances import Apart
 
 Array = np.ndarray[Any, Any]
@@ -96,3 +96,8 @@ def test_a_network_that_scatters_is_judged_by_its_distance_from_what_is_not_roun
     found = compare(got, want, None, None, moved, apart)
     assert found.passed is passes and found.outputs[0].scattered is passes, found.reason
     assert found.outputs[0].bound == pytest.approx(0.02, rel=0.05)
+
+
+def test_sums_of_8_bit_floats_on_a_gpu_have_fewer_digits() -> None:
+    assert quantizations_move_by("cuda", ["float32", "float8_e4m3fn"]) > MOVED_BY
+    assert quantizations_move_by("cuda", ["int8"]) == quantizations_move_by("llvm", ["float8_e4m3fn"]) == MOVED_BY

@@ -128,11 +128,23 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _session(model: str | bytes, threads: int, fastest: bool = False) -> Any:
+    """A session of ONNX Runtime; one without optimizations where these make what it has no kernel for.
+
+    It fuses products of 8-bit floats into a QGemm that takes bytes alone.
+    """
+    from onnxruntime import GraphOptimizationLevel as Level
+
+    try:
+        return _session_at(Level.ORT_ENABLE_ALL if fastest else Level.ORT_ENABLE_BASIC, model, threads)
+    except _errors():
+        return _session_at(Level.ORT_DISABLE_ALL, model, threads)
+
+
+def _session_at(level: Any, model: str | bytes, threads: int) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    levels = onnxruntime.GraphOptimizationLevel
-    options.graph_optimization_level = levels.ORT_ENABLE_ALL if fastest else levels.ORT_ENABLE_BASIC
+    options.graph_optimization_level = level
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Only fatal messages: what a session refuses comes as an exception.

@@ -15,7 +15,7 @@ from service.errors import InputName, ModelMalformed, UnsupportedModel
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
 from service.frontend.pt2.program import Document, Program, deserialize, parse
-from service.frontend.pt2.quantizations import FAMILY, QUANTIZE, Moved, Quantizations, Unrounded
+from service.frontend.pt2.quantizations import QUANTIZE, Moved, Quantizations, Unrounded, concerns, quantizes
 from service.frontend.pt2.signature import signature
 from service.frontend.pt2.torch_calls import quiet
 from service.request import ModelFormat
@@ -81,12 +81,12 @@ def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, see
     """Return `reference` with `move` of the program moved, None for a program that has none."""
     document = parse(path, writable=True)
     refuse(document.unknown)
-    quantizes = any(name.startswith(QUANTIZE) for name in document.op_counts)
-    if move is Move.QUANTIZATIONS and not quantizes:
-        return None
     signature(document.interface, shapes)
     program = deserialize(document)
     if move is Move.QUANTIZATIONS:
+        nodes = program.exported.graph.nodes
+        if not any(quantizes(str(node.target), (*node.args[1:], *node.kwargs.values())) for node in nodes):
+            return None
         moved = Moved(seed, by)
         return _TorchReference(document, program, threads, quantizations=lambda: moved)
     _move_weights(program, seed, by)
@@ -207,7 +207,7 @@ def _interpreter(graph_module: Any, quantizations: Quantizations | None, unround
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
             if unrounded and "embedding" in str(target):
                 args = tuple(unrounded.get(id(arg), arg) for arg in args)
-            if quantizations is not None and str(target).startswith(FAMILY):
+            if quantizations is not None and concerns(str(target), (*args[1:], *kwargs.values())):
                 call = partial(super().call_function, target, kwargs=kwargs)
                 return quantizations(str(target), args, call, given=self.given)
             is_half = args and isinstance(args[0], torch.Tensor) and args[0].dtype in (torch.float16, torch.bfloat16)

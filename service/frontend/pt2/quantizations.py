@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-__all__ = ["FAMILY", "QUANTIZE", "Moved", "Quantizations", "Unrounded"]
+__all__ = ["QUANTIZE", "Moved", "Quantizations", "Unrounded", "concerns", "quantizes"]
 
-FAMILY = "quantized_decomposed."
-QUANTIZE = f"{FAMILY}quantize_"
-_DEQUANTIZE = f"{FAMILY}dequantize_"
+_FAMILY = "quantized_decomposed."
+QUANTIZE = f"{_FAMILY}quantize_"
+_DEQUANTIZE = f"{_FAMILY}dequantize_"
 
 Call = Callable[[tuple[Any, ...]], Any]
 """The operator, with other arguments."""
 
 
+def quantizes(target: str, arguments: Iterable[Any]) -> bool:
+    """Return whether an operator rounds to codes: it quantizes with a scale, or casts to an 8-bit float."""
+    import torch
+
+    return target.startswith(QUANTIZE) or ("to" in target and torch.float8_e4m3fn in arguments)
+
+
+def concerns(target: str, arguments: Iterable[Any]) -> bool:
+    """Return whether an operator is one that `Quantizations` stand for: it quantizes, or gives back what codes mean."""
+    return target.startswith(_FAMILY) or quantizes(target, arguments)
+
+
 class Quantizations(Protocol):
-    """Stands for the operators of `FAMILY`; `given` where the first argument is none that the program computes."""
+    """Stands for the operators that `concerns` names; `given` where the first argument is none that the program computes."""
 
     def __call__(self, target: str, args: tuple[Any, ...], call: Call, *, given: bool) -> Any:
         """What the operator gives instead."""
@@ -37,7 +49,7 @@ class Moved:
     def __call__(self, target: str, args: tuple[Any, ...], call: Call, *, given: bool) -> Any:
         import torch
 
-        if given or not target.startswith(QUANTIZE):
+        if given or (target.startswith(_FAMILY) and not target.startswith(QUANTIZE)):
             return call(args)
         size = _saturated(target, args).abs()
         by = self.by * (2 * torch.rand(size.shape, generator=self.draw) - 1)

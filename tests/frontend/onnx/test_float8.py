@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from service.errors import UnsupportedModel
-from service.frontend import load
+from service.frontend import Move, load, moved_reference
 from service.request import ModelFormat
 from tests.frontend.onnx.harness import FLOAT, node, value
 from tests.frontend.onnx.test_quantized import agree
@@ -54,6 +54,7 @@ def test_a_linear_layer(tmp_path: Path, per_column: bool) -> None:
     initializers.append(number("b", draw.standard_normal(24)))
     path = written(tmp_path, nodes, initializers, [5, 32], [5, 24])
     agree(path, {"x": draw.standard_normal((5, 32)).astype(np.float32)})
+    assert moved_reference(path, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=0, by=1e-3, shapes={}) is not None
 
 
 def test_casts(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from service import compiler
 from service.errors import UnsupportedModel
+from service.frontend import Move
 from service.frontend.pt2 import frontend
 from tests.frontend.pt2.support import arrays_of, compiled, export
 from tests.passes.graphs import ops
@@ -20,6 +22,11 @@ F8 = torch.float8_e4m3fn
 class Cast(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.to(F8).to(torch.float32)
+
+
+class Wide(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.to(torch.float32)
 
 
 class Scaled(nn.Module):
@@ -64,3 +71,25 @@ def test_a_model_s_result_in_8_bits_is_refused(tmp_path: Path) -> None:
     path = export(tmp_path / "m.pt2", Scaled(rows=False, out=F8), torch.randn(16, 64))
     with pytest.raises(UnsupportedModel, match="only weights may have"):
         frontend.load(path, shapes={})
+
+
+@pytest.mark.parametrize("rows", [False, True])
+def test_what_is_rounded_to_8_bits_may_fall_elsewhere(tmp_path: Path, rows: bool) -> None:
+    """Two layers: the second one's steps are a hundredth of what it rounds, and a last digit of a float decides."""
+    two = nn.Sequential(Scaled(rows=rows, out=torch.float32), nn.Linear(48, 64), Scaled(rows=rows))
+    path = export(tmp_path / "m.pt2", two.eval(), x := torch.randn(64, 64))
+    other = frontend.moved_reference(path, Move.QUANTIZATIONS, threads=1, shapes={}, seed=0, by=1e-3)
+    assert other is not None
+    (got,), want = other({"input": x.numpy()}).values(), two(x).to(torch.float32)
+    off = np.linalg.norm(got.astype(np.float32) - want.detach().numpy()) / want.norm().item()
+    assert 1e-4 < off < 0.1
+
+
+def test_such_a_model_is_verified(tmp_path: Path) -> None:
+    """The last digits of sums decide which of two 8-bit floats the next layer reads."""
+    layers = [nn.Sequential(nn.LayerNorm(64), Scaled(rows=True), Wide(), nn.GELU()) for _ in range(4)]
+    for each in layers:
+        each.append(nn.Linear(48, 64, bias=False))
+        each[-1].weight.data = torch.randn(64, 48, generator=torch.Generator().manual_seed(3))
+    request = compiler.prepare(export(tmp_path / "m.pt2", nn.Sequential(*layers).eval(), torch.randn(512, 64)))
+    compiler.run(request, tmp_path, lambda event: None)
