@@ -82,8 +82,7 @@ def test_one_artifact_for_several_gpus_has_each_weight_once(tmp_path: Path) -> N
     assert extent is not None and made.path.read_bytes()[extent[0] :].startswith(b"\x7fELF")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("format", ["onnx", "pt2"])
+@pytest.mark.parametrize("format", ["onnx", pytest.param("pt2", marks=pytest.mark.slow)])
 def test_one_artifact_takes_several_batches_and_lengths(format: str) -> None:
     path = zoo.export("bert", format, dynamic=True)
     made = service.compile(path)

@@ -68,7 +68,7 @@ def _is_brain(buffer: Any) -> bool:
 
 def _buffers(func: Any) -> list[Any]:
     allocated = [each.buffer for each in tir.collect(func.body, tirx.AllocBuffer)]
-    return [*(param for param in func.params if isinstance(param, tirx.Buffer)), *allocated]
+    return [*(param for param in func.params if tirx.is_buffer_var(param)), *allocated]
 
 
 class _Keeper:

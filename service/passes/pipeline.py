@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from schedules.cpu import planning
 from schedules.cuda.attention.form import match
+from schedules.cuda.common.template import trusting
 from schedules.cuda.gemm.compute import takes_bytes
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
@@ -133,8 +134,8 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         Phase("layout", 2, _layout(job, cpu)),
         # Cheaper arithmetic within the verification tolerance
         Phase("fast_math", 3, [FastMath()]),
-        # Operators become TIR
-        Phase("legalize", 0, _legalize(job, by_fma=cpu.fuses)),
+        # Operators become TIR; where no arithmetic is in 16 bits, a cast to them is there for its rounding
+        Phase("legalize", 0, _legalize(job, by_fma=cpu.fuses, rounds=not job.low_dtypes and _narrowed(job) is None)),
         # One kernel for a contraction and its epilogue, and for a chain of elementwise operators
         Phase("fuse", 1, _fuse(job)),
         # Constants become a parameter
@@ -310,13 +311,13 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
     ]
 
 
-def _legalize(job: Job, *, by_fma: bool = False, by_casts: bool = False) -> list[Any]:
+def _legalize(job: Job, *, by_fma: bool = False, by_casts: bool = False, rounds: bool = False) -> list[Any]:
     return [
         backend.DispatchSampling(),
         backend.DispatchSortScan(),
         relax.transform.DecomposeOpsForInference(),
         relax.transform.CanonicalizeBindings(),
-        Legalize(job.raised, by_fma=by_fma, by_casts=by_casts),
+        Legalize(job.raised, by_fma=by_fma, by_casts=by_casts, rounds=rounds),
         NameBlocks(),
         relax.transform.DeadCodeElimination(),
     ]

@@ -28,8 +28,8 @@ class References:
     """How the framework that a model came from runs it.
 
     `model`: as it is, or with rounded weights. `moved`: in several ways, for outputs that are judged as some
-    dtypes, and for the dtypes of the artifact's weights. `unquantized`: without the rounding of activations, None where there is
-    none.
+    dtypes, and for the dtypes of the artifact's weights. `unquantized`: without the rounding of activations, None where
+    there is none.
     """
 
     model: Callable[[Rounding | None], Run]

@@ -11,6 +11,7 @@ import tvm
 from tvm import s_tir, te, tirx
 
 from service.lowering import pipeline
+from service.lowering.brain_floats import KeepBrainFloats
 from service.lowering.target import host_features, resolve, to_tvm
 
 pipeline.register()
@@ -74,3 +75,11 @@ def test_what_has_none_of_them_is_left_alone() -> None:
     data = te.placeholder((32,), name="x")
     result = te.compute((32,), lambda i: data[i] + 1.0, name="more")
     assert "bfloat" not in built(result, data, "x86-64-v4").inspect_source("ll")
+
+
+def test_a_size_that_is_passed_is_no_buffer() -> None:
+    size = tirx.Var("n", "int64")
+    data = te.placeholder((32,), name="x")
+    result = te.compute((32,), lambda i: data[i] + tirx.Cast("float32", size), name="more")
+    func = te.create_prim_func([data, result, size]).with_attr("target", to_tvm(resolve("x86-64-v4")))
+    assert KeepBrainFloats()(tvm.IRModule({"main": func}))

@@ -28,7 +28,7 @@ def concerns(target: str, arguments: Iterable[Any]) -> bool:
 
 
 class Quantizations(Protocol):
-    """Stands for the operators that `concerns` names; `given` where the first argument is none that the program computes."""
+    """Stands for the operators that `concerns` names; `given` where the program does not compute the first argument."""
 
     def __call__(self, target: str, args: tuple[Any, ...], call: Call, *, given: bool) -> Any:
         """What the operator gives instead."""

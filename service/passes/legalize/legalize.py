@@ -10,6 +10,7 @@ from tvm import IRModule, relax
 
 from service.errors import RelaxcError, UnsupportedModel
 from service.passes.common.rewrite import op_name
+from service.passes.legalize.legalize_casts import ROUNDING_CASTS
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
 from service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
@@ -31,13 +32,16 @@ class Legalize:
 
     Raises UnsupportedModel that names every operator that has no TIR for its dtypes, shapes or attributes;
     it is kept in `raised` too, since it does not come through tvm as it is. `by_fma`: the target has multiply-adds of
-    one rounding, by which bytes are quantized without a division. `by_casts`: it converts 8-bit floats.
+    one rounding, by which bytes are quantized without a division. `by_casts`: it converts 8-bit floats. `rounds`: a
+    cast to bfloat16 and back is more than a way to store what lies between.
     """
 
-    def __init__(self, raised: list[RelaxcError], *, by_fma: bool = False, by_casts: bool = False) -> None:
+    def __init__(
+        self, raised: list[RelaxcError], *, by_fma: bool = False, by_casts: bool = False, rounds: bool = False
+    ) -> None:
         self.raised = raised
         quantized = QUANTIZED_BY_FMA if by_fma else QUANTIZED_BY_CASTS if by_casts else QUANTIZED
-        self.rules = INDEXING | NORMS | quantized
+        self.rules = INDEXING | NORMS | quantized | (ROUNDING_CASTS if rounds else {})
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""
