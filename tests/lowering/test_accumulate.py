@@ -54,7 +54,7 @@ def test_a_condition_keeps_the_sums_in_memory(monkeypatch) -> None:
 
 def test_it_changes_no_result() -> None:
     pipeline.register()
-    func = product.with_attr("tirx.is_scheduled", True)
+    func = product.with_attr({"tirx.is_scheduled": True, "global_symbol": "main"})
     built = tirx.build(tvm.IRModule({"main": func}), to_tvm(resolve("x86-64-v3")), pipeline="relaxc")
     rng = np.random.default_rng(0)
     a, p, c = (rng.standard_normal(shape, dtype="float32") for shape in ((4, 8), (8, 16), (4, 16)))
