@@ -45,23 +45,27 @@ class RayNodes:
         """The setting RELAXC_RUNNER."""
         return f"ray://{self._cluster.address}"
 
-    def start(self, name: str, is_a: Machine, **settings: object) -> None:
-        """A node with a folder of its own."""
+    def start(self, name: str, is_a: Machine, *, on: int | None = None, **settings: object) -> None:
+        """A node with a folder of its own, all of it on one core where that is said."""
         environment = {
             "RELAXC_CACHE_DIR": str(self._folder / name),
             "RELAXC_SANDBOX": "auto",
             _SAID: json.dumps(is_a.to_dict()),
             **{f"RELAXC_{key}": str(value) for key, value in settings.items()},
         }
-        self._nodes[name] = _started(
-            lambda: self._cluster.add_node(
-                num_cpus=2,
-                num_gpus=len(is_a.gpus),
-                resources=dict(resources_of(is_a)),
-                object_store_memory=_STORE_BYTES,
-                env_vars=environment,
-            )
-        )
+        options = {
+            "num_cpus": 2,
+            "num_gpus": len(is_a.gpus),
+            "resources": dict(resources_of(is_a)),
+            "object_store_memory": _STORE_BYTES,
+            "env_vars": environment,
+        }
+        cores = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, cores if on is None else {on})
+        try:
+            self._nodes[name] = _started(lambda: self._cluster.add_node(**options))
+        finally:
+            os.sched_setaffinity(0, cores)
 
     def kill(self, name: str) -> None:
         """SIGKILL to all that Ray has there."""

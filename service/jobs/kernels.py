@@ -15,10 +15,12 @@ from service.artifact.key import Key
 from service.lowering.kernel_cache import is_object, packed, path_of, read_object, records
 from service.request import canonical_json
 
-__all__ = ["Journal", "Kernels", "Stats", "toolchain_of"]
+__all__ = ["JOURNAL", "Journal", "Kernels", "Stats", "toolchain_of"]
 
 _ENTRIES = ("version.apache-tvm", "version.apache-tvm-ffi", "source.lowering", "setting.", "platform.")
-_JOURNAL = "kernels.journal"
+JOURNAL = "kernels.journal"
+"""Its name in a job's folder."""
+
 _STALE_S = 60.0
 """Age at which what is being written is somebody's who died."""
 
@@ -77,10 +79,10 @@ class Kernels:
             yield Journal(payload, -1)
             return
         self._prepare()
-        path = workdir / _JOURNAL
+        path = workdir / JOURNAL
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            yield Journal({**payload, "folder": str(self.root), "journal": _JOURNAL}, number)
+            yield Journal({**payload, "folder": str(self.root), "journal": JOURNAL}, number)
         finally:
             os.close(number)
 

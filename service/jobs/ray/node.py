@@ -70,7 +70,7 @@ def perform(
     cancellation = Cancellation()
     try:
         roots = _unload(text, cargo, inputs, fetch)
-        task = moved(text, roots, workdir, (settings().cache_dir / "peak",))
+        task = moved({**text, "payload": _adapted(text["payload"])}, roots, workdir, (settings().cache_dir / "peak",))
         for name, content in known.items():
             (workdir / name).write_bytes(content)
         ending: dict[str, Any] = {}
@@ -100,6 +100,15 @@ def build(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"kind": "build-failed", "detail": f"what is asked is no build: {error}"[:300]}
     finally:
         here.workspace.remove(workdir)
+
+
+def _adapted(payload: dict[str, Any]) -> dict[str, Any]:
+    """The payload without the kernel cache of who sent it, which is on their disk; cores are ours."""
+    kernels = payload.get("kernels")
+    if kernels is None:
+        return payload
+    own = {"toolchain": kernels["toolchain"], "processes": len(os.sched_getaffinity(0))}
+    return {**payload, "kernels": own}
 
 
 def _unload(text: Mapping[str, Any], cargo: Cargo, inputs: Path, fetch: Callable[[Any], bytes]) -> dict[int, Path]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.errors import Cancelled, CompilerCrashed, RelaxcError, ServiceError
+from service.jobs.kernels import JOURNAL
 from service.jobs.ray.cargo import Cargos
 from service.jobs.ray.resources import Kind
 from service.jobs.ray.shipment import is_plain_name, of_task
@@ -75,7 +76,7 @@ class RayRunner:
 
     def _run(self, task: Task, on_event: Emit, cancellation: Cancellation) -> dict[str, Any]:
         shipment = of_task(task)
-        known = {path.name: path.read_bytes() for path in task.workdir.iterdir() if path.is_file()}
+        known = {path.name: path.read_bytes() for path in task.workdir.iterdir() if _goes_along(path)}
         stage: list[str | None] = [None]
         share = self._kind.share(1 if task.tunes else self._parts)
         stream = self._cluster.perform(
@@ -129,3 +130,8 @@ class RayRunner:
             if is_cancelled:
                 raise Cancelled("the compile was cancelled") from None
             raise self._cluster.meaning(error) from error
+
+
+def _goes_along(path: Path) -> bool:
+    """Whether a file of the job's folder is for the job: a kernel cache's journal is this machine's."""
+    return path.is_file() and path.name != JOURNAL
