@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from benchmarks.gpu.__main__ import main
+from benchmarks.gpu.attention_cases import AttentionCase
 from benchmarks.gpu.build import described
 from benchmarks.gpu.conv_bytes_cases import ConvBytesCase
 from benchmarks.gpu.fuzz import run as running
@@ -35,7 +36,20 @@ from tests.benchmarks.on_cpu import computed
 
 HERE = Path(__file__).parent
 FAKE = [sys.executable, "-S", str(HERE / "fake_fuzz_child.py")]
-FAMILIES = {"attention", "conv", "decoding", "gemm", "gemm_bytes", "gemm_sm80", "groups", "moves", "plain", "rows"}
+FAMILIES = {
+    "attention",
+    "conv",
+    "decoding",
+    "paged",
+    "quantized",
+    "gemm",
+    "gemm_bytes",
+    "gemm_sm80",
+    "groups",
+    "moves",
+    "plain",
+    "rows",
+}
 FAMILIES |= {"conv_bytes", "spread"}
 
 
@@ -71,6 +85,9 @@ SMALL = [
     ("conv_bytes", ConvBytesCase((2, 5, 6, 16), 8, (3, 2), (1, 2), (1, 1, 0, 1), (1, 2), "int8", "int8", "quantize")),
     ("gemm_bytes", BytesCase(5, 16, 32, "int8", "uint8", "quantize")),
     ("gemm_bytes", BytesCase(5, 16, 32, "uint8", "float16", "scale_residual")),
+    ("attention", AttentionCase(2, 4, 3, 21, 8, shared=2, page=8, mask="keys")),
+    ("attention", AttentionCase(1, 2, 5, 9, 8, layout="bhsd", page=16, causal=4)),
+    ("attention", AttentionCase(2, 2, 5, 9, 8, scored=0.05, rounded=0.004, step=0.02, out="uint8", mask="full")),
 ]
 
 

@@ -212,6 +212,21 @@ def _decoding(chance: random.Random) -> AttentionCase:
             return case
 
 
+def _paged(chance: random.Random) -> AttentionCase:
+    """Of any number of queries over the pages of a cache, whose table names some that are not in it."""
+    drawn = _decoding(chance) if chance.random() < 0.7 else _attention(chance)
+    page = chance.choice((1, 7, 8, 16, 16, 20, 24, 64, 128, 256))
+    return replace(drawn, layout=chance.choice(("bshd", "bhsd")), page=page)
+
+
+def _quantized(chance: random.Random) -> AttentionCase:
+    """With scores, weights or results that are quantized."""
+    drawn = _attention(chance)
+    scored, rounded, step = (chance.choice((0.0, each, each)) for each in (0.05, 0.004, 0.02))
+    out = chance.choice(("uint8", "int8")) if step else drawn.out
+    return replace(drawn, scored=scored, rounded=rounded, step=step, out=out)
+
+
 def _rows(chance: random.Random) -> RowsCase:
     kind = chance.choice(("layer_norm", "rms_norm", "softmax", "softmax", "gelu", "add", "transpose"))
     moves = kind in ("gelu", "add", "transpose")
@@ -278,13 +293,15 @@ def _plain(chance: random.Random) -> PlainCase:
 
 
 _FAMILIES: Mapping[str, tuple[int, str, Callable[[random.Random], Any]]] = {
-    "gemm": (14, "gemm", _gemm),
+    "gemm": (12, "gemm", _gemm),
     "gemm_bytes": (5, "gemm_bytes", _gemm_bytes),
     "gemm_sm80": (8, "gemm_sm80", _gemm_sm80),
     "conv_bytes": (3, "conv_bytes", _conv_bytes),
-    "conv": (19, "conv", _conv),
-    "attention": (9, "attention", _attention),
-    "decoding": (8, "attention", _decoding),
+    "conv": (17, "conv", _conv),
+    "attention": (7, "attention", _attention),
+    "decoding": (6, "attention", _decoding),
+    "paged": (4, "attention", _paged),
+    "quantized": (4, "attention", _quantized),
     "rows": (12, "rows", _rows),
     "groups": (7, "groups", _groups),
     "moves": (11, "moves", _moves),

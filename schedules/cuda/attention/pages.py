@@ -79,9 +79,11 @@ def split_rows(
         for node in (*tir.collect(at, tirx.FloorMod), *tir.collect(table, tirx.FloorDiv))
         if tir.same_var(node.a, var) and (value := tir.as_int(node.b)) is not None
     }
-    if len(rows) > 1 or (not rows and tir.uses(table, [var])):
+    if not rows:  # one page has them all, or each has one
+        rows = {1 if tir.uses(table, [var]) else keys}
+    if len(rows) > 1:
         return Declined("the rows of its pages are no number")
-    size = rows.pop() if rows else keys  # one page has them all
+    size = rows.pop()
     entry, within = tir.fresh("entry"), tir.fresh("within")
     inside = {each: extent for each, extent in bounds.items() if not each.same_as(var)}
     inside |= {entry: -(-keys // size), within: size}

@@ -70,6 +70,7 @@ SIMULATED = [
         AttentionCase(1, 2, 33, 50, 64, rounded=0.004, causal=17, masked="zero"), WarpTile(64, 32, 16, 1, 1), marks=SLOW
     ),
     (AttentionCase(1, 2, 3, 37, 32, page=16, layout="bhsd"), WarpTile(16, 16, 16, 1, 2)),
+    pytest.param(AttentionCase(2, 4, 1, 70, 64, shared=2, page=1), WarpTile(16, 16, 32, 2, 2), marks=SLOW),
     pytest.param(
         AttentionCase(2, 4, 3, 50, 40, shared=2, page=24, layout="bshd", mask="keys"),
         WarpTile(16, 16, 16, 2, 2),
