@@ -69,9 +69,11 @@ def _build_for_cpu(
 
     from service.lowering import pipeline
     from service.lowering.objects import kernels_of
+    from service.lowering.trusted_arguments import trust_arguments
 
     pipeline.register()
     folder = _new_folder(out)
+    module = trust_arguments(module)
     with timings("vm.build"), tvm.transform.PassContext(opt_level=3):
         machine = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NOTHING).mod
         inputs = _embed(machine, [], {}, spec, folder)

@@ -14,6 +14,7 @@ from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
 from service.lowering.text_kernels import lower_text_kernels, split_text_kernels
+from service.lowering.trusted_arguments import SkipTrustedChecks
 from service.lowering.vector_alignment import UnrollUnalignedVectors
 from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
 from service.lowering.vector_tails import VersionVectorLoops
@@ -111,6 +112,7 @@ def _host_and_device() -> list[Any]:
     return [
         tirx.transform.SplitHostDevice(),
         tirx.transform.MakePackedAPI(),
+        SkipTrustedChecks(),  # ours
         tirx.transform.FP8StorageLegalize(),
         tirx.transform.BF16StorageLegalize(),
     ]

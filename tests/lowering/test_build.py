@@ -29,6 +29,11 @@ def ready(target: str, m: int = 30):
     """A linear layer with GELU, scheduled and ready for the VM."""
     spec = resolve(target)
     module = legalized(lambda x, w, b: R.nn.gelu(R.add(R.matmul(x, w), b)), [(m, 40), (40, 64), (64,)], ["float32"] * 3)
+    return lowered(module, spec), spec
+
+
+def lowered(module, spec):
+    """The legalized module, scheduled and ready for the VM."""
     module = schedule(module, spec).module
     passes = [
         T.ToNonDataflow(), T.RemovePurityChecking(), T.CallTIRRewrite(), T.StaticPlanBlockMemory(),
@@ -36,7 +41,7 @@ def ready(target: str, m: int = 30):
         T.VMShapeLower(), T.AttachGlobalSymbol(),
     ]  # fmt: skip
     with to_tvm(spec):
-        return tvm.ir.transform.Sequential(passes)(module), spec
+        return tvm.ir.transform.Sequential(passes)(module)
 
 
 class Dumps(dict):
