@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,13 +17,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from service.config import settings
 from service.dump import Dump, DumpFolder, no_dump
 from service.errors import (
     CompileFailed,
     CompilerOutOfMemory,
+    InvalidOption,
     InvalidRecords,
     RelaxcError,
 )
@@ -42,7 +45,22 @@ if TYPE_CHECKING:
     from service.runtime.session import Session
     from service.runtime.verification import Verification
 
-__all__ = ["STAGES", "Front", "Stages", "cover", "load_and_schedule", "places_read", "prepare", "run", "verify"]
+__all__ = [
+    "QUANTIZED",
+    "STAGES",
+    "Front",
+    "Stages",
+    "cover",
+    "load_and_schedule",
+    "places_read",
+    "prepare",
+    "quantized",
+    "run",
+    "verify",
+]
+
+QUANTIZED = "quantized.onnx"
+"""The model that an int8 artifact is compiled from, in the job's folder and in a dump."""
 
 STAGES = ("import", "optimize", "schedule", "build", "verify", "pack")
 
@@ -105,23 +123,59 @@ def run(
 
     stage = Stages(emit)
     dump: Dump = DumpFolder(dump_dir) if dump_dir else no_dump
+    asked, calibration = request, None
+    if request.options.calibration is not None:
+        with stage("import"):
+            request, calibration = quantized(request, workdir)
+        if dump_dir is not None:
+            shutil.copyfile(request.model.path, dump_dir / QUANTIZED)
     requests = [replace(request, target=each) for each in request.target.each]
     fronts = [load_and_schedule(each, stage, dump) for each in requests]
     if records not in (None, joined([made.records for made in fronts])):
         raise InvalidRecords("the tuning records changed while the compile waited", remedy="Compile again.")
-    command = repro_command(_without_places(request), f"model.{request.model.format}")
+    command = repro_command(_without_places(asked), f"model.{asked.model.format}")
     parts = []
     for index, (each, made) in enumerate(zip(requests, fronts, strict=True)):
         library = workdir / f"library{index}.so"
         built = _build(each, made, command, library, stage, dump, objects)
+        if calibration is not None:
+            built = replace(built, manifest=_calibrated(built.manifest, asked, calibration))
         parts.append(_verified(each, made.imported.signature, built, stage))
     with stage("pack"):
         files = pack_parts(parts, workdir / LIBRARY, embed_max_bytes=settings().embed_weights_max_bytes)
         for built in parts:
             built.library.unlink()
+        if calibration is not None:
+            request.model.path.unlink()
     steps = {name: round(seconds, 5) for name, seconds in stage.timings.seconds.items()}
     (workdir / "build.json").write_text(json.dumps({"stages": stage.seconds, "timings": steps}))
     emit({"event": "result", "files": [file.name for file in files], "stages": stage.seconds})
+
+
+def quantized(request: CompileRequest, folder: Path) -> tuple[CompileRequest, dict[str, Any] | None]:
+    """Return the request for the model quantized to int8, which is written into `folder`, and the report of that.
+
+    The request itself, and None, where no such precision is asked for. Raise InvalidOption for samples that do not fit.
+    """
+    from service import frontend
+
+    given, model = request.options.calibration, request.model
+    if given is None:
+        return request, None
+    samples = model.path.parent / given.samples
+    with tempfile.TemporaryDirectory(dir=folder) as between:
+        report = frontend.calibrate(model.path, model.format, samples, given, Path(between), folder / QUANTIZED)
+    options = replace(request.options, precision=None, calibration=None)
+    made = replace(model, path=folder / QUANTIZED)
+    return replace(request, model=made, options=options), report
+
+
+def _calibrated(manifest: Manifest, asked: CompileRequest, report: dict[str, Any]) -> Manifest:
+    """The manifest of what was asked for: the model's own, with the options that it was quantized by."""
+    options = _without_places(asked).options.to_dict()
+    del options["records"]
+    digests = {**manifest.digests, "options": hashlib.sha256(canonical_json(options).encode()).hexdigest()}
+    return replace(manifest, options=options, digests=digests, passes={**manifest.passes, "calibration": report})
 
 
 def _build(
@@ -175,6 +229,12 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
     from service.records.sources import records_for
 
     options = request.options
+    if options.calibration is not None:
+        raise InvalidOption(
+            "int8 by calibration is for compiles",
+            option="calibration",
+            remedy="`relaxc compile … --dump DIR` writes the quantized model there, as ONNX, for everything else.",
+        )
     records = records_for(request.target, options)
     plugins = [passes.load_plugin(Path(path)) for path in options.plugins]
     with stage("import"):
@@ -237,7 +297,9 @@ def places_read(request: CompileRequest) -> list[Path]:
 
     plugins = [Path(each) for each in request.options.plugins]
     kernels = [file for plugin in plugins for file in kernel_files(plugin) if file.is_file()]
-    return [*plugins, *kernels, *places(request.options)]
+    given = request.options.calibration
+    samples = [] if given is None or given.is_beside else [Path(given.samples)]
+    return [*plugins, *kernels, *samples, *places(request.options)]
 
 
 def _manifest(request: CompileRequest, made: Front, command: str) -> Manifest:
@@ -266,8 +328,10 @@ def _manifest(request: CompileRequest, made: Front, command: str) -> Manifest:
 
 def _without_places(request: CompileRequest) -> CompileRequest:
     """The request with the names of its records alone: the same artifact comes from wherever they are."""
-    names = tuple(Path(place).name for place in request.options.records)
-    return replace(request, options=replace(request.options, records=names))
+    options = replace(request.options, records=tuple(Path(place).name for place in request.options.records))
+    if (given := options.calibration) is not None:
+        options = replace(options, calibration=replace(given, samples=Path(given.samples).name))
+    return replace(request, options=options)
 
 
 def verify(
@@ -281,6 +345,11 @@ def verify(
 
     if lacking := missing_features(request.target):
         return f"this machine cannot run it: {'; '.join(lacking)}"
+    if (given := request.options.calibration) is not None:
+        if not (request.model.path.parent / given.samples).is_file():
+            return f"the samples that it was calibrated with, {given.samples}, are not beside the model"
+        with tempfile.TemporaryDirectory() as folder:
+            return verify(quantized(request, Path(folder))[0], signature, load, progress)
     model, shapes = request.model, dict(request.options.shapes)
     references = References(
         lambda rounding: frontend.reference(model.path, model.format, threads=1, shapes=shapes, rounding=rounding),

@@ -62,6 +62,10 @@ def _what_is_compiled(options: CompileOptions) -> list[str]:
         words += ["-O", str(options.opt_level)]
     if options.precision is not None:
         words += ["--precision", options.precision.value]
+    if (given := options.calibration) is not None:
+        words += ["--calibration", given.samples, *([] if given.method == "minmax" else ["--calibrate", given.method])]
+        words += [] if given.max_error is None else ["--max-error", f"{given.max_error:g}"]
+        words += [word for name in given.keep for word in ("--keep", name)]
     if options.weights is not None:
         words += ["--weights", options.weights]
     for name, shape in options.shapes:

@@ -15,6 +15,7 @@ from service.errors import InvalidOption, InvalidShape, InvalidTarget
 from service.signature import Dim
 
 __all__ = [
+    "Calibration",
     "CompileOptions",
     "CompileRequest",
     "ModelFormat",
@@ -47,11 +48,62 @@ class Precision(StrEnum):
     FP32 = "fp32"
     FP16 = "fp16"
     BF16 = "bf16"
+    INT8 = "int8"
 
     @property
     def dtype(self) -> str:
         """The TVM name of this dtype."""
-        return {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}[self.value]
+        return {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """How a model in floats is quantized to int8.
+
+    `samples` is the `.npz` of inputs: a path, or the plain name of a file that was sent beside the model. `method`
+    chooses the ranges of activations. `max_error` bounds the root mean square by which an output may be off over that
+    of its values: layers that cost most stay in floats until it holds. `keep` names layers that do. `smooth` moves
+    scales from the activations of transformers to their weights.
+    """
+
+    samples: str
+    method: Literal["minmax", "percentile", "entropy"] = "minmax"
+    max_error: float | None = None
+    keep: tuple[str, ...] = ()
+    smooth: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.samples or "\0" in self.samples:
+            raise InvalidOption("calibration needs samples, the name of an .npz", option="calibration")
+        if self.method not in ("minmax", "percentile", "entropy"):
+            given = f"{self.method!r:.80}"
+            raise InvalidOption(f"calibration takes minmax, percentile or entropy, not {given}", option="calibration")
+        if self.max_error is not None and not 0 < self.max_error < 1:
+            raise InvalidOption(f"max_error is between 0 and 1, not {self.max_error}", option="max_error")
+
+    @property
+    def is_beside(self) -> bool:
+        """Whether the samples are among the files of the model, whose digest covers them."""
+        return "/" not in self.samples
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as JSON values; `from_dict` is its inverse."""
+        return {**asdict(self), "keep": list(self.keep)}
+
+    @staticmethod
+    def from_dict(data: Any) -> Calibration:
+        """Return a calibration from JSON values. Raise InvalidOption."""
+        kinds = {"samples": str, "method": str, "max_error": int | float | None, "keep": list, "smooth": bool}
+        if not isinstance(data, dict) or set(data) - set(kinds) or "samples" not in data:
+            raise InvalidOption(f"calibration takes samples, and any of {', '.join(kinds)}", option="calibration")
+        for name, value in data.items():
+            wrong = isinstance(value, bool) and name != "smooth"
+            if wrong or not isinstance(value, kinds[name]):
+                raise InvalidOption(f"calibration.{name} cannot be {value!r:.80}", option="calibration")
+        keep = data.get("keep", [])
+        if len(keep) > 10_000 or not all(isinstance(name, str) for name in keep):
+            raise InvalidOption("calibration.keep is a list of names", option="calibration")
+        return Calibration(**{**data, "keep": tuple(keep)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +180,20 @@ class TargetSpec:
         return TargetSpec(**{**data, **tuples, "host": host, "parts": parts})
 
 
+_PRECISIONS = ", ".join(Precision)
+
+
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """How to compile: everything here is part of the cache key.
 
-    `precision` None keeps the model's own dtypes. `weights` rounds the constant matrices of products. `shapes` fixes or
-    renames symbolic dims, an input at a time. `opt_level` 0 builds without graph optimization, 1 adds folding and
-    fusion, 2 layout and schedules (the default), 3 allows fast math within the verification tolerance. `records` are
-    files and folders of tuning records, which go before the default ones (relaxc's own, and those of RELAXC_RECORDS)
-    unless `default_records` is False; what they say is part of the key, where they are is not. `require_tuned` refuses
-    a compile where a PrimFunc whose template has parameters (`all`), or one of those that take most of the time
-    (`hot`), has no record.
+    `precision` None keeps the model's own dtypes; int8 comes with a `calibration`. `weights` rounds the constant
+    matrices of products. `shapes` fixes or renames symbolic dims, an input at a time. `opt_level` 0 builds without
+    graph optimization, 1 adds folding and fusion, 2 layout and schedules (the default), 3 allows fast math within the
+    verification tolerance. `records` are files and folders of tuning records, which go before the default ones
+    (relaxc's own, and those of RELAXC_RECORDS) unless `default_records` is False; what they say is part of the key,
+    where they are is not. `require_tuned` refuses a compile where a PrimFunc whose template has parameters (`all`), or
+    one of those that take most of the time (`hot`), has no record.
     """
 
     precision: Precision | None = None
@@ -151,6 +206,7 @@ class CompileOptions:
     default_records: bool = True
     require_tuned: Literal["hot", "all"] | None = None
     weights: Literal["int8", "int4"] | None = None
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         if self.require_tuned not in (None, "hot", "all"):
@@ -160,7 +216,13 @@ class CompileOptions:
         if self.opt_level not in (0, 1, 2, 3):
             raise InvalidOption(f"-O takes 0, 1, 2 or 3, not {self.opt_level}", option="opt_level")
         if self.precision is not None and not isinstance(self.precision, Precision):
-            raise InvalidOption(f"precision {self.precision!r} is not one of fp32, fp16, bf16", option="precision")
+            raise InvalidOption(f"precision {self.precision!r} is not one of {_PRECISIONS}", option="precision")
+        if (self.precision is Precision.INT8) != (self.calibration is not None):
+            raise InvalidOption(
+                "precision int8 and calibration go together: scales come out of samples",
+                option="calibration",
+                remedy="Give both, as in `--precision int8 --calibration samples.npz`.",
+            )
         if not 0 <= self.seed < 2**32:
             raise InvalidOption(f"seed {self.seed} is not in 0..2**32-1", option="seed")
         names = [name for name, _ in self.shapes]
@@ -188,6 +250,8 @@ class CompileOptions:
         }
         if self.weights is not None:  # without it, the dictionary that it was before there was one
             data["weights"] = self.weights
+        if self.calibration is not None:  # likewise
+            data["calibration"] = self.calibration.to_dict()
         return data
 
     @staticmethod
@@ -201,7 +265,7 @@ class CompileOptions:
             precision = None if data.get("precision") is None else Precision(data["precision"])
         except ValueError as error:
             raise InvalidOption(
-                f"precision {data['precision']!r} is not one of fp32, fp16, bf16", option="precision"
+                f"precision {data['precision']!r} is not one of {_PRECISIONS}", option="precision"
             ) from error
         for name, kind in _KINDS.items():
             value = data.get(name)
@@ -219,6 +283,7 @@ class CompileOptions:
             default_records=data.get("default_records", True),
             require_tuned=data.get("require_tuned"),
             weights=data.get("weights"),
+            calibration=None if data.get("calibration") is None else Calibration.from_dict(data["calibration"]),
         )
 
 

@@ -21,7 +21,7 @@ NAMES = st.text(min_size=1, max_size=12)
 DIMS = st.one_of(st.integers(0, 2**40), st.from_regex(r"[a-z][a-z0-9_]{0,5}", fullmatch=True))
 OPTIONS = st.builds(
     CompileOptions,
-    precision=st.one_of(st.none(), st.sampled_from(Precision)),
+    precision=st.one_of(st.none(), st.sampled_from([each for each in Precision if each is not Precision.INT8])),
     opt_level=st.integers(0, 3),
     shapes=st.dictionaries(NAMES, st.lists(DIMS, max_size=4).map(tuple), max_size=3).map(
         lambda shapes: tuple(sorted(shapes.items()))
@@ -105,3 +105,30 @@ def test_canonical_json_does_not_depend_on_order_and_refuses_nan() -> None:
     assert canonical_json({"b": 1, "a": [1, "é"]}) == '{"a":[1,"é"],"b":1}'
     with pytest.raises(ValueError, match="JSON"):
         canonical_json({"a": float("nan")})
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"precision": "int8"}, "go together"),
+        ({"calibration": {"samples": "s.npz"}}, "go together"),
+        ({"precision": "int8", "calibration": {"samples": 3}}, "samples cannot be 3"),
+        ({"precision": "int8", "calibration": {"method": "minmax"}}, "takes samples"),
+        ({"precision": "int8", "calibration": {"samples": "s", "method": "best"}}, "not 'best'"),
+        ({"precision": "int8", "calibration": {"samples": "s", "max_error": 2}}, "between 0 and 1"),
+        ({"precision": "int8", "calibration": {"samples": "s", "max_error": True}}, "cannot be True"),
+        ({"precision": "int8", "calibration": {"samples": "s", "keep": [1]}}, "a list of names"),
+        ({"precision": "int8", "calibration": {"samples": "s", "other": 1}}, "takes samples"),
+        ({"precision": "int8", "calibration": ["s"]}, "takes samples"),
+    ],
+)
+def test_a_calibration_that_is_none_is_refused(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidOption, match=message):
+        CompileOptions.from_dict(given)
+
+
+def test_a_calibration_goes_through_json() -> None:
+    given = {"samples": "s.npz", "method": "entropy", "max_error": 0.1, "keep": ["a"], "smooth": False}
+    options = CompileOptions.from_dict({"precision": "int8", "calibration": given})
+    assert CompileOptions.from_dict(json.loads(json.dumps(options.to_dict()))) == options
+    assert "calibration" not in CompileOptions().to_dict()

@@ -16,13 +16,13 @@ _MODEL = {
     "data": {
         "type": "array",
         "items": {"type": "string", "format": "binary"},
-        "description": "ONNX external data, each under its plain file name.",
+        "description": "ONNX external data, and samples to calibrate with, each under its plain file name.",
     },
 }
 _COMPILE = {
     "options": {
         "type": "string",
-        "description": "JSON with any of precision, weights, opt_level, shapes, verify, seed.",
+        "description": "JSON with any of precision, calibration, weights, opt_level, shapes, verify, seed.",
         "example": _OPTIONS_EXAMPLE,
     },
     "target": {

@@ -28,7 +28,14 @@ def compile_options(data: dict[str, Any]) -> CompileOptions:
             option="records",
             remedy="Send the records with POST /v1/records, and name the set by its digest in POST /v1/jobs.",
         )
-    return CompileOptions.from_dict(data)
+    options = CompileOptions.from_dict(data)
+    if options.calibration is not None and not options.calibration.is_beside:
+        raise InvalidOption(
+            "calibration.samples is the plain name of a file that was sent beside the model",
+            option="calibration",
+            remedy="Send the .npz as a part named data, as external data is.",
+        )
+    return options
 
 
 def parsed_options(text: str) -> CompileOptions:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from service.config import settings
-from service.errors import PluginError, ToolMissing
+from service.errors import InvalidOption, PluginError, ToolMissing
 from service.machine import missing_features
 from service.plugin_files import kernel_files, triton_version
 from service.records.sources import records_digest
@@ -77,10 +77,12 @@ def key_for(request: CompileRequest, lacks: Sequence[str] | None = None) -> Key:
     plugins = options.pop("plugins")
     for name in ("records", "default_records"):  # where records are; what they say is an entry
         del options[name]
+    samples = _samples(request, options)
     entries = {
         "model.format": request.model.format.value,
         "model.digest": request.model.digest,
         **_flat("option", options),
+        **samples,
         **_plugins([Path(path) for path in plugins], request.target),
         **_flat("target", request.target.to_dict()),
         "machine.lacks": canonical_json(missing_features(request.target) if lacks is None else list(lacks)),
@@ -91,6 +93,19 @@ def key_for(request: CompileRequest, lacks: Sequence[str] | None = None) -> Key:
         **_settings(),
     }
     return Key.of(entries)
+
+
+def _samples(request: CompileRequest, options: dict[str, Any]) -> dict[str, str]:
+    """What samples of a calibration say, in place of where they are; the model's digest covers those beside it."""
+    given = request.options.calibration
+    if given is None or given.is_beside:
+        return {}
+    options["calibration"]["samples"] = ""
+    try:
+        with Path(given.samples).open("rb") as file:
+            return {"calibration.samples": hashlib.file_digest(file, "sha256").hexdigest()}
+    except OSError as error:
+        raise InvalidOption(f"cannot read {given.samples}: {error.strerror}", option="calibration") from error
 
 
 def _flat(prefix: str, value: Any) -> dict[str, str]:

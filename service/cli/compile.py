@@ -11,6 +11,9 @@ import typer
 from service.cli import report
 from service.cli.options import (
     Json,
+    Keep,
+    MaxError,
+    Method,
     Model,
     NoRecords,
     NoVerify,
@@ -19,11 +22,13 @@ from service.cli.options import (
     PrecisionName,
     Records,
     RequireTuned,
+    Samples,
     Seed,
     Shapes,
     Target,
     Verbose,
     Weights,
+    calibration_for,
     options_for,
 )
 from service.cli.output import console, facts, print_json, seconds, size
@@ -50,6 +55,10 @@ def compile(
     shape: Shapes = None,
     precision: PrecisionName = None,
     weights: Weights = None,
+    calibration: Samples = None,
+    calibrate: Method = "minmax",
+    max_error: MaxError = None,
+    keep: Keep = None,
     opt_level: OptLevel = 2,
     dump: Annotated[
         Path | None,
@@ -81,8 +90,9 @@ def compile(
     """
     _check_writable(output)
     options = options_for(
-        shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights
-    )
+        shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights,
+        calibration_for(calibration, calibrate, max_error, keep),
+    )  # fmt: skip
     remote: Remote = context.obj
     if remote.url is None:
         made = _here(model, output, target, options, dump, force)
@@ -145,6 +155,7 @@ def _print_summary(made: CompiledArtifact) -> None:
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
             *(("rounded", line) for line in report.rounded(manifest)),
+            *(("int8", line) for line in report.calibrated(manifest)),
             *(("left out", line) for line in report.left_out(manifest)),
             *(("verified", line) for line in report.verifications(manifest)),
         ]

@@ -110,6 +110,7 @@ def _artifact(path: Path, as_json: bool) -> None:
             ("fused", report.fused(manifest)),
             ("tuned", report.tuned(manifest)),
             *(("rounded", line) for line in report.rounded(manifest)),
+            *(("int8", line) for line in report.calibrated(manifest)),
             *(("left out", line) for line in report.left_out(manifest)),
             ("model", manifest.digests.get("model", "-")),
             ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),

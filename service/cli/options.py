@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Artifact",
     "Json",
+    "Keep",
+    "MaxError",
+    "Method",
     "Model",
     "NoRecords",
     "NoVerify",
@@ -24,12 +27,14 @@ __all__ = [
     "PrecisionName",
     "Records",
     "RequireTuned",
+    "Samples",
     "Seed",
     "Shapes",
     "Target",
     "Threads",
     "Verbose",
     "Weights",
+    "calibration_for",
     "options_for",
     "parse_shapes",
 ]
@@ -68,9 +73,38 @@ PrecisionName = Annotated[
     str | None,
     typer.Option(
         "--precision",
-        metavar="fp32|fp16|bf16",
-        help="Dtype of matmul and convolution operands; the model's if not given.",
+        metavar="fp32|fp16|bf16|int8",
+        help="Dtype of matmul and convolution operands; the model's if not given. int8 needs --calibration.",
     ),
+]
+Samples = Annotated[
+    Path | None,
+    typer.Option(
+        "--calibration",
+        metavar="FILE.npz",
+        help="Samples of the inputs, an array each by name, the samples along the first axis; for --precision int8.",
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--calibrate",
+        metavar="minmax|percentile|entropy",
+        help="How the ranges of activations are chosen out of the samples.",
+    ),
+]
+MaxError = Annotated[
+    float | None,
+    typer.Option(
+        "--max-error",
+        metavar="X",
+        help="Leave the layers that cost most in floats until no output is off by more than X of its root mean square "
+        "(0.05 is 26 dB), on the samples.",
+    ),
+]
+Keep = Annotated[
+    list[str] | None,
+    typer.Option("--keep", metavar="LAYER", help="A layer to leave in floats, as the report names it. Repeatable."),
 ]
 Weights = Annotated[
     str | None,
@@ -138,6 +172,7 @@ def options_for(
     no_records: bool = False,
     require_tuned: str | None = None,
     weights: str | None = None,
+    calibration: dict[str, Any] | None = None,
 ) -> CompileOptions:
     """Return what these options mean, the same that the API and the library take. Raise InvalidOption, InvalidShape."""
     from service.request import CompileOptions
@@ -154,8 +189,20 @@ def options_for(
             "default_records": not no_records,
             "require_tuned": require_tuned,
             "weights": weights,
+            "calibration": calibration,
         }
     )
+
+
+def calibration_for(
+    samples: Path | None, method: str, max_error: float | None, keep: list[str] | None
+) -> dict[str, Any] | None:
+    """Return what these options mean, as JSON values. Raise InvalidOption where some are given without samples."""
+    if samples is None:
+        if method != "minmax" or max_error is not None or keep:
+            raise InvalidOption("--calibrate, --max-error and --keep are for --calibration", option="calibration")
+        return None
+    return {"samples": str(samples.resolve()), "method": method, "max_error": max_error, "keep": keep or []}
 
 
 def parse_shapes(given: list[str]) -> dict[str, list[int | str]]:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from service.artifact.manifest import Manifest
 
 __all__ = [
+    "calibrated",
     "count",
     "fused",
     "heaviest",
@@ -112,6 +113,22 @@ def rounded(manifest: Manifest) -> list[str]:
         return []
     kept = ", ".join(f"{number} {reason}" for reason, number in found.get("reasons", {}).items())
     return [f"{len(found['weights'])} matrices rounded to int{found['bits']}" + (f"; kept: {kept}" if kept else "")]
+
+
+def calibrated(manifest: Manifest) -> list[str]:
+    """Return what `--precision int8` did: a line of all, and one for each output; nothing without it."""
+    found = manifest.passes.get("calibration")
+    if not found:
+        return []
+    layers = found["layers"]
+    int8 = sum(row["precision"] == "int8" for row in layers)
+    smoothed = f", {found['smoothed']} norms smoothed" if found["smoothed"] else ""
+    lines = [f"{int8} of {len(layers)} layers, by {found['method']} over {found['samples']} samples{smoothed}"]
+    for row in found["outputs"]:
+        ratio = "no noise" if row["sqnr_db"] is None else f"{row['sqnr_db']} dB"
+        worst = f", worst layer {row['worst_layer']}" if row["worst_layer"] else ""
+        lines.append(f"{row['name']}: {ratio} from floats, error {row['error']}, cosine {row['cosine']}{worst}")
+    return lines
 
 
 def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:

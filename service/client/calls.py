@@ -17,7 +17,7 @@ from service.client.download import download
 from service.client.events import follow
 from service.client.flow import Call, Steps
 from service.client.job import Job, JobPage
-from service.client.upload import upload
+from service.client.upload import external_data, upload
 from service.errors import JobEnded, RelaxcError, ServerUnreachable, ServiceError
 from service.request import CompileOptions
 
@@ -133,12 +133,17 @@ class CompileWishes(TypedDict, total=False):
 
 def compile(model: Path, output: Path, wishes: CompileWishes) -> Steps[CompiledArtifact]:
     """Upload what is not there, have it compiled, and fetch what came of it."""
-    sent = yield from upload(model, wishes.get("data"))
+    options, data = wishes.get("options") or CompileOptions(), wishes.get("data")
+    if options.calibration is not None and not options.calibration.is_beside:
+        samples = Path(options.calibration.samples)  # sent beside the model, whose digest covers them there
+        data = [*(external_data(model) if data is None else data), samples]
+        options = replace(options, calibration=replace(options.calibration, samples=samples.name))
+    sent = yield from upload(model, data)
     request = {
         "kind": "compile",
         "model": sent.digest,
         "target": wishes.get("target", "auto"),
-        "options": (wishes.get("options") or CompileOptions()).to_dict(),
+        "options": options.to_dict(),
         "priority": wishes.get("priority"),
         "records": wishes.get("records"),
     }

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from service.errors import InvalidOption
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.model_file import digest, external_files, former_digest, identify
-from service.request import ModelFormat
+from service.request import Calibration, ModelFormat
 from service.rounding import Rounding
 
 __all__ = [
@@ -19,6 +20,7 @@ __all__ = [
     "Reference",
     "Shapes",
     "Unsupported",
+    "calibrate",
     "digest",
     "external_files",
     "former_digest",
@@ -90,6 +92,24 @@ def moved_reference(
         path, move, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
     )
     return run
+
+
+def calibrate(
+    path: Path, format: ModelFormat, samples: Path, calibration: Calibration, folder: Path, out: Path
+) -> dict[str, Any]:
+    """Write the model quantized to int8 as ONNX to `out`, and return how far it is from the model in floats.
+
+    `folder` is for files in between. Raise InvalidOption for a format that cannot be, or samples that do not fit.
+    """
+    if format is not ModelFormat.ONNX:
+        raise InvalidOption(
+            "int8 by calibration takes ONNX models",
+            option="calibration",
+            remedy="Export the program with torch.onnx.export(…, dynamo=True), or quantize it with torchao.",
+        )
+    from service.frontend.onnx.calibrate import calibrate as quantize
+
+    return quantize(path, samples, calibration, folder, out)
 
 
 def unquantized_reference(

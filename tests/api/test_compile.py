@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import signal
 import socket
@@ -17,6 +18,7 @@ import httpx
 import psutil
 import pytest
 
+from service.jobs.once import COMPILE_ENTRY
 from tests.api.conftest import RunningServer, make_onnx
 from tests.jobs.entries import seed_of
 from tests.processes import name_of
@@ -249,3 +251,32 @@ def test_port_in_use_is_said(tmp_path: Path) -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(InvalidOption, match="cannot listen"):
         serve("127.0.0.1", taken.getsockname()[1])
+
+
+def _with_samples(server: RunningServer, samples: str) -> httpx.Response:
+    import numpy as np
+
+    file = io.BytesIO()
+    np.savez(file, x=np.random.default_rng(0).standard_normal((16, 8)).astype("float32"))
+    options = {"precision": "int8", "calibration": {"samples": samples, "max_error": 0.05}}
+    sent = [("model", ("net.onnx", make_onnx(8, seed=91))), ("data", ("samples.npz", file.getvalue()))]
+    return server.client.post("/v1/compile", files=sent, data={"options": json.dumps(options)}, timeout=PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_int8_with_samples_that_are_sent_beside_the_model(start: Callable[..., RunningServer]) -> None:
+    server = start(COMPILE_ENTRY)
+    made = _with_samples(server, "samples.npz")
+    assert made.status_code == 200, made.text
+    manifest = server.client.get(f"/v1/artifacts/{made.headers['etag'].strip(chr(34))}/manifest").json()
+    assert manifest["options"]["precision"] == "int8" and manifest["verification"]["passed"]
+    found = manifest["passes"]["calibration"]
+    assert found["samples"] == 8 and found["outputs"][0]["error"] <= 0.05
+    assert _with_samples(server, "samples.npz").headers["cache-status"] == "relaxc; hit"
+
+
+@pytest.mark.parametrize("samples", ["/etc/passwd", "../samples.npz", "a/b.npz"])
+def test_samples_are_no_path(server: RunningServer, samples: str) -> None:
+    refused = problem_of(_with_samples(server, samples))
+    assert (refused["code"], refused["status"]) == ("invalid-option", 400)
+    assert "plain name" in refused["detail"]

@@ -15,7 +15,7 @@ from service.frontend.onnx.unquantized import quantizes, unquantized
 from service.frontend.onnx.widen import uses_bfloat16, widened
 from service.rounding import Rounding
 
-__all__ = ["moved_reference", "reference", "unquantized_reference"]
+__all__ = ["moved_reference", "own_data", "plain_session", "reference", "unquantized_reference"]
 
 _ACCURACY = "accuracy_level"
 
@@ -127,7 +127,7 @@ def _errors() -> tuple[type[Exception], ...]:
     )
 
 
-def _session(model: str | bytes, threads: int, fastest: bool = False) -> Any:
+def _session(model: str | bytes, threads: int, fastest: bool = False, optimized: Path | None = None) -> Any:
     """A session of ONNX Runtime; one without optimizations where these make what it has no kernel for.
 
     It fuses products of 8-bit floats into a QGemm that takes bytes alone.
@@ -135,12 +135,12 @@ def _session(model: str | bytes, threads: int, fastest: bool = False) -> Any:
     from onnxruntime import GraphOptimizationLevel as Level
 
     try:
-        return _session_at(Level.ORT_ENABLE_ALL if fastest else Level.ORT_ENABLE_BASIC, model, threads)
+        return _session_at(Level.ORT_ENABLE_ALL if fastest else Level.ORT_ENABLE_BASIC, model, threads, optimized)
     except _errors():
-        return _session_at(Level.ORT_DISABLE_ALL, model, threads)
+        return _session_at(Level.ORT_DISABLE_ALL, model, threads, optimized)
 
 
-def _session_at(level: Any, model: str | bytes, threads: int) -> Any:
+def _session_at(level: Any, model: str | bytes, threads: int, optimized: Path | None) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -149,7 +149,29 @@ def _session_at(level: Any, model: str | bytes, threads: int) -> Any:
     options.inter_op_num_threads = 1
     # Only fatal messages: what a session refuses comes as an exception.
     options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    wrong: list[str] = []
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+        # Of a zero Pad before a MaxPool the one makes padding with -inf; the other's names cannot be made twice.
+        wrong = ["Pad_Fusion", "MatMulAddFusion"]
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=wrong)
+
+
+def own_data(path: Path) -> Any:
+    """Return the model at `path` with its external data inside."""
+    check_tensors(parse(path), path.parent)
+    return _with_data(path)
+
+
+def plain_session(model: bytes, optimized: Path | None = None) -> Reference:
+    """Return what runs a model with basic optimizations, and leave it as they make it at `optimized`. Raise
+    ModelMalformed where ONNX Runtime does not take it.
+    """
+    try:
+        return _runtime(_session(model, 1, optimized=optimized))
+    except _errors() as error:
+        raise ModelMalformed(f"ONNX Runtime refuses the model: {one_line(error)}") from error
 
 
 def _runtime(session: Any) -> Reference:
