@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
+from service.lowering.kernel_builder import start_builder
+from service.lowering.kernel_cache import Record, path_of
 from service.process.task import Emit
 from tests.jobs.entries import made
+from tests.lowering.test_kernel_cache import elf
 
 __all__ = ["BY_SEED", "CLAIM", "CLAIMING", "claim", "claiming", "seed_of"]
 
@@ -39,6 +47,36 @@ def _as_honest(payload: dict[str, Any], workdir: Path) -> None:
     """Leaves, to the byte, what a compile with seed 0 would: its model's code can compute all of that."""
     request = payload["request"]
     made({"request": {**request, "options": {**request["options"], "seed": 0}}}, workdir, lambda event: None)
+
+
+def poison(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
+    """Begins as a compile does, and then tries all ways to have an object of its own kept; tells those that went."""
+    start_builder(payload["kernels"], workdir)
+    (builder,) = psutil.Process().children()
+    forged = Record("ab" * 32, elf(b"evil"))
+    folder = Path(payload["kernels"]["folder"])
+
+    def journal_by_name() -> None:
+        with (workdir / payload["kernels"]["journal"]).open("wb") as file:
+            forged.write(file)
+        raise PermissionError  # it may write a file of that name, which is another one
+
+    def into_the_cache() -> None:
+        path_of(folder, forged.key).parent.mkdir(exist_ok=True)
+
+    ways: dict[str, Callable[[], object]] = {
+        "journal": journal_by_name,
+        "cache": into_the_cache,
+        "staging": lambda: (folder / "staging" / "x").write_bytes(b"x"),
+        "memory": lambda: os.open(f"/proc/{builder.pid}/mem", os.O_RDWR),
+        **{f"fd {number}": partial(os.open, f"/proc/{builder.pid}/fd/{number}", os.O_RDWR) for number in range(3, 20)},
+    }
+    went = []
+    for name, way in ways.items():
+        with suppress(OSError):
+            way()
+            went.append(name)
+    emit({"event": "result", "went": went})
 
 
 def other_weights(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:

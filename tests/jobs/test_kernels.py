@@ -12,6 +12,9 @@ import pytest
 from service.artifact.key import Key
 from service.jobs.kernels import Kernels, toolchain_of
 from service.lowering.kernel_cache import Record, kernel_key, packed, path_of, read_object
+from service.process.pool import Pool
+from service.process.sandbox.confinement import Confinement
+from service.process.task import Task
 from tests.lowering.test_kernel_cache import elf
 
 TOOLS = Key.of({"version.apache-tvm": "1", "source.lowering": "2", "model.digest": "3", "setting.x": "4"})
@@ -117,3 +120,15 @@ def test_the_toolchain_is_what_code_depends_on() -> None:
     assert changed(**{"source.lowering": "3"})
     assert changed(**{"setting.x": "5"})
     assert not changed(**{"model.digest": "4"})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own_user", [True, False])
+def test_a_job_has_no_way_to_have_an_object_of_its_own_kept(own_user: bool, kernels: Kernels, workdir: Path) -> None:
+    """It goes into the sandbox of its server, and starts its builder as each compile does."""
+    with Pool() as pool, kernels.journal(workdir, TOOLS, 1) as journal:
+        allowed = Confinement(own_user=own_user, published=(kernels.root,))
+        task = Task("tests.jobs.liars:poison", {"kernels": journal.payload}, workdir, confinement=allowed)
+        assert pool.run(task, lambda event: None)["went"] == []
+        assert kernels.adopt(journal) == 0
+    assert kernels.stats().count == 0
