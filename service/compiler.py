@@ -172,10 +172,14 @@ def quantized(request: CompileRequest, folder: Path) -> tuple[CompileRequest, di
 
 def _calibrated(manifest: Manifest, asked: CompileRequest, report: dict[str, Any]) -> Manifest:
     """The manifest of what was asked for: the model's own, with the options that it was quantized by."""
+    from service.artifact.precisions import precisions
+
     options = _without_places(asked).options.to_dict()
     del options["records"]
     digests = {**manifest.digests, "options": hashlib.sha256(canonical_json(options).encode()).hexdigest()}
-    return replace(manifest, options=options, digests=digests, passes={**manifest.passes, "calibration": report})
+    kernels = precisions(manifest.schedule, CompileOptions(weights=asked.options.weights), calibrated=True)
+    passes = {**manifest.passes, "calibration": report, "precisions": kernels}
+    return replace(manifest, options=options, digests=digests, passes=passes)
 
 
 def _build(
@@ -189,6 +193,7 @@ def _build(
 ) -> Built:
     from service import lowering, passes
     from service.artifact.packing import Built, table_of
+    from service.artifact.precisions import precisions
     from service.lowering.target import to_tvm
 
     with stage("build"):
@@ -198,6 +203,7 @@ def _build(
         report = {**made.optimized.report.to_dict(), "memory": memory.to_dict()}
         if (peak := lowering.peak_of(request.target)) is not None:
             report["peak"] = peak
+        report["precisions"] = precisions(made.scheduled.report, request.options)
     manifest = replace(_manifest(request, made, command), passes=report)
     return Built(library, made.optimized.weights, manifest.with_weights(table_of(made.optimized.weights)))
 

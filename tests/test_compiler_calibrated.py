@@ -59,6 +59,8 @@ def test_an_artifact_in_int8_is_verified_and_near_to_the_model(tmp_path: Path) -
     assert "--precision int8 --calibration samples.npz --max-error 0.03" in manifest.command
     found = manifest.passes["calibration"]
     assert found["samples"] == 8 and {row["precision"] for row in found["layers"]} == {"int8"}
+    why = {row["why"] for row in manifest.passes["precisions"].values() if "int8" in row["dtype"]}
+    assert "--precision int8: quantized by calibration" in why
     (row,) = found["outputs"]
     inputs = {"x": np.load(given)["x"][:1]}
     want, got = frontend.reference(path, request.model.format)(inputs)["y"], session(inputs)["y"]

@@ -111,6 +111,7 @@ def _artifact(path: Path, as_json: bool) -> None:
             ("tuned", report.tuned(manifest)),
             *(("rounded", line) for line in report.rounded(manifest)),
             *(("int8", line) for line in report.calibrated(manifest)),
+            *(("precision", line) for line in report.precisions(manifest)),
             *(("left out", line) for line in report.left_out(manifest)),
             ("model", manifest.digests.get("model", "-")),
             ("versions", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())),

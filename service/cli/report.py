@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "fused",
     "heaviest",
     "left_out",
+    "precisions",
     "prim_funcs",
     "rounded",
     "signature",
@@ -129,6 +131,13 @@ def calibrated(manifest: Manifest) -> list[str]:
         worst = f", worst layer {row['worst_layer']}" if row["worst_layer"] else ""
         lines.append(f"{row['name']}: {ratio} from floats, error {row['error']}, cosine {row['cosine']}{worst}")
     return lines
+
+
+def precisions(manifest: Manifest) -> list[str]:
+    """Return in what kernels compute and why, the commonest first; `--json` has each of them."""
+    rows = manifest.passes.get("precisions", {}).values()
+    found = Counter((row["dtype"], row["why"]) for row in rows)
+    return [f"{number} of {dtype}: {why}" for (dtype, why), number in found.most_common()]
 
 
 def prim_funcs(title: str, rows: Iterable[Mapping[str, Any]]) -> Table:
