@@ -80,6 +80,16 @@ class Served:
         docker("kill", "--signal=KILL", self.name)
         docker("rm", "--force", self.name)
 
+    @property
+    def keeps_elsewhere(self) -> bool:
+        """Whether its volume is a cache: the rest is in a database and a bucket."""
+        return any(option.startswith("--env=RELAXC_BLOBS_URL=s3:") for option in self._options)
+
+    def lose_volume(self) -> None:
+        """Have an empty one in its place."""
+        docker("volume", "rm", self.name)
+        docker("volume", "create", self.name)
+
     def stop(self) -> int:
         """`docker stop`; its exit status."""
         docker("stop", "--time=60", self.name)

@@ -14,13 +14,14 @@ from tests import zoo
 from tests.docker.composed import Served, locked_down, served
 from tests.docker.conftest import docker, size_of
 from tests.postgres import PostgresMissing, running_postgres
+from tests.s3 import BUCKET, CREDENTIALS, running_s3
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
-def server(request: pytest.FixtureRequest, image: str) -> Iterator[Served]:
-    """Not started yet: off loopback it wants a key first."""
+@pytest.fixture(scope="module", params=["sqlite", "postgresql and s3"])
+def server(request: pytest.FixtureRequest, image: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """Not started yet: off loopback it wants a key first. What is kept is in its volume, or nothing of it is."""
     if request.param == "sqlite":
         with served(image) as server:
             yield server
@@ -29,8 +30,10 @@ def server(request: pytest.FixtureRequest, image: str) -> Iterator[Served]:
         with running_postgres() as url, psycopg.connect(url, autocommit=True) as database:
             [[socket]] = database.execute("SHOW unix_socket_directories").fetchall()
             Path(socket).chmod(0o755)  # the image's user is nobody here
-            with served(image, [f"{socket}:{socket}"], RELAXC_DATABASE_URL=url) as server:
-                yield server
+            with running_s3(tmp_path_factory.mktemp("moto") / "log") as s3:
+                kept = {"RELAXC_BLOBS_URL": f"s3://{BUCKET}/docker", "RELAXC_S3_ENDPOINT_URL": s3, **CREDENTIALS}
+                with served(image, [f"{socket}:{socket}"], RELAXC_DATABASE_URL=url, **kept) as server:
+                    yield server
     except PostgresMissing as error:
         pytest.skip(str(error))
 
@@ -83,6 +86,20 @@ def test_no_job_is_lost_when_its_container_is_killed(server: Served, client: Cli
     server.kill()
     server.start()
     assert [client.wait(job.id, timeout_s=900).state for job in jobs] == ["succeeded"] * 3
+
+
+def test_what_is_kept_elsewhere_outlives_the_volume(server: Served, client: Client, tmp_path: Path) -> None:
+    if not server.keeps_elsewhere:
+        pytest.skip("on SQLite the volume is all that there is")
+    made = client.compile(zoo.export("mlp", "onnx"), tmp_path / "out.so")
+    digest = client.upload(zoo.export("resnet18", "onnx")).digest
+    job = client.submit("compile", model=digest, options={"seed": 7})
+    server.kill()
+    server.lose_volume()
+    server.start()
+    assert client.wait(job.id, timeout_s=900).state == "succeeded"
+    again = client.compile(zoo.export("mlp", "onnx"), tmp_path / "again.so")
+    assert (again.cached, (tmp_path / "again.so").read_bytes()) == (True, made.path.read_bytes())
 
 
 def test_docker_stop_drains(server: Served, client: Client) -> None:

@@ -34,6 +34,7 @@ __all__ = ["OnNodes"]
 _NODES = {"zen-1": "zen", "zen-2": "zen", "haswell": "haswell", "hopper": "hopper"}
 _WEIGHTS = {"node": 13, "worker": 2, "server": 1, "relaxc-zygote": 2, "relaxc-guard": 1, "relaxc-job": 1}
 _JOBS = ("relaxc-job", "relaxc-guard", "relaxc-init")
+_NO_HASWELL = "unknown target 'haswell'"
 _LATEST_S, _GONE_S, _LOOK_S = 8.0, 120.0, 0.3
 
 
@@ -75,6 +76,10 @@ class OnNodes(fleet.Fleet):
     def kinds(self) -> dict[str, str]:
         """See `Fleet`."""
         return dict(self._ids)
+
+    def round(self) -> list[str]:
+        """See `Fleet`. A kind's own name is no target while the database has no worker of it."""
+        return [each for each in super().round() if _NO_HASWELL not in each]
 
     def _of_processes(self) -> Iterator[str]:
         """No job's process lives; a node's own, and its zygotes, do."""
