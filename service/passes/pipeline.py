@@ -12,7 +12,6 @@ from tvm.target import Target
 
 from schedules.cpu import planning
 from schedules.cuda.attention.form import match
-from schedules.cuda.common.template import trusting
 from schedules.cuda.gemm.compute import takes_bytes
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
@@ -296,16 +295,16 @@ def _cuda_layout(job: Job, arch: str) -> list[Any]:
         SimplifyShapes(),
         MergeParallelMatmuls(through_casts=True),
         SimplifyAlgebra(),
-        # Attention that quantizes, or reads pages, is right by its text on a CPU; no GPU has run it yet
-        *([HoistQuantization(), MergeQuantizedMatmuls()] if trusting() else []),
-        RecognizeLowAttention(match, quantized=trusting(), paged=trusting()),
+        HoistQuantization(),
+        MergeQuantizedMatmuls(),
+        RecognizeLowAttention(match),
         StoreProductsLow(),
         SimplifyAlgebra(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
         MergeEqualCalls(),
         relax.transform.DeadCodeElimination(),
-        *([StoreSumsLow(narrow.dtype)] if narrow and trusting() else []),
+        *([StoreSumsLow(narrow.dtype)] if narrow else []),
         *([ReadLow()] if job.low_dtypes else []),
         *([BytesByColumns()] if arch == _HOPPER else []),
     ]

@@ -13,7 +13,7 @@ from schedules.cuda.attention.form import Attention, match
 from schedules.cuda.attention.strides import Heads
 from schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
 from schedules.cuda.common.kernel import TextKernel, text_of
-from schedules.cuda.common.template import HopperTemplate, trusting
+from schedules.cuda.common.template import HopperTemplate
 from schedules.hardware import Gpu
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
@@ -131,7 +131,7 @@ def packed(attention: Attention) -> Attention:
     at, group = attention, attention.group
     seen = at.logit.causal is None or at.logit.causal >= at.keys - 1
     whole = all(each.row_at == 0 and each.head_at % group == 0 for each in (at.q, at.out))
-    if at.queries != 1 or group == 1 or not seen or not whole or (at.logit.text and not trusting()):
+    if at.queries != 1 or group == 1 or not seen or not whole:
         return at
     q, out = (_by_groups(each, group) for each in (at.q, at.out))
     logit = replace(at.logit, causal=None)

@@ -29,6 +29,8 @@ __all__ = ["MatmulBlocks"]
 
 _MOST_ELEMENTS = 1 << 31
 _WARPS, _TILES, _AHEAD = (4, 8, 16), (1, 2, 4), (2, 4, 8)
+_DEEP = 12 << 10
+"""From this depth on two CTAs of a cluster share it, where there are few columns."""
 _MOST_LOADED = 8
 """Codes of a lane, in 16 bytes, that its registers hold at a time."""
 
@@ -69,8 +71,12 @@ class MatmulBlocks(AmpereTemplate[_Product]):
         ctas, splits = _ctas(form, 4), _splits(gpu)
         if ctas >= 0.75 * gpu.sms:
             return {"tiles": 4, "warps": 8, "splits": 1 if ctas >= gpu.sms else min(2, splits[-1]), "ahead": 2}
-        if ctas >= 0.25 * gpu.sms and splits[-1] > 1:
-            return {"tiles": 2, "warps": 8, "splits": 2, "ahead": 4}
+        if ctas >= 0.25 * gpu.sms:  # many warps share the depth: a cluster's exchange takes longer than a CTA's
+            if form.rows > 8:
+                return {"tiles": 2, "warps": 16, "splits": 1, "ahead": 2}
+            if form.weights.depth >= _DEEP and splits[-1] > 1:
+                return {"tiles": 4, "warps": 16, "splits": 2, "ahead": 2}
+            return {"tiles": 2, "warps": 16, "splits": 1, "ahead": 4}
         return {"tiles": 1, "warps": 16, "splits": 1, "ahead": 4}
 
     def kernel_of(self, form: _Product, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from service.passes.precision.dtypes import BYTES, is_low
 __all__ = ["MergeQuantizedMatmuls"]
 
 _MOST_STEPS = 16
+_MOST_ROWS = 512
+"""Of the tensor: of 128 one kernel is faster than three, of 4096 the constants by column cost more than that."""
 _NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1}
 
 
@@ -29,7 +32,8 @@ class MergeQuantizedMatmuls:
     As MergeParallelMatmuls, of products that are dequantized and rounded to 16 bits: `f` and the others are the same
     steps (add, subtract, multiply, quantize, dequantize, cast) with other constants, of which the merged one has a
     vector each; where one lacks an addition or a factor, it gets 0 or 1. The numbers stay the same, to the bit. Only
-    where what reads each result, reshapes aside, is a transpose.
+    where what reads each result, reshapes aside, is a transpose, and of few rows, whose products start longer than
+    they take.
     """
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
@@ -86,6 +90,9 @@ def _chain(binding: Any, readers: Mapping[Any, Sequence[Any]]) -> _Chain | None:
         return None
     data, weight = value.args
     if not isinstance(data, relax.Var) or not is_tensor_constant(weight) or weight.ty.ndim != 2 or data.ty.ndim < 2:
+        return None
+    shape = static_shape(data)
+    if shape is None or prod(shape[:-1]) > _MOST_ROWS:
         return None
     columns, steps = array_of(weight).shape[-1], list[_Step]()
     while len(steps) < _MOST_STEPS and len(readers[binding.var]) == 1 and readers[binding.var][0] is not None:

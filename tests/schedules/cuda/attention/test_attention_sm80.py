@@ -17,7 +17,6 @@ from benchmarks.gpu.attention_sm80_cases import POINTS
 from schedules.cuda.attention.attention_sm80 import AttentionSm80, kernel
 from schedules.cuda.attention.tile_sm80 import WarpTile, choices, default, refusal
 from schedules.cuda.common.kernel import TEXT_KERNEL
-from schedules.cuda.common.template import trusted
 from schedules.hardware import gpu_of
 from schedules.template import Declined, Schedule
 from service.lowering.target import resolve, to_tvm
@@ -102,10 +101,9 @@ def test_its_text_computes_attention(tmp_path, case, tile):
 @pytest.mark.parametrize("page", [0, 16])
 def test_heads_that_share_keys_and_have_a_mask_each(tmp_path, page):
     """One tile has them all, and asks for the mask of each."""
-    with trusted():
-        case = AttentionCase(2, 4, 1, 70, 64, shared=2, layout="bhsd", mask="low", page=page)
-        assert RULE.match(prim_func(case)).packed
-        simulate(case, WarpTile(16, 16, 32, 2, 2), tmp_path)
+    case = AttentionCase(2, 4, 1, 70, 64, shared=2, layout="bhsd", mask="low", page=page)
+    assert RULE.match(prim_func(case)).packed
+    simulate(case, WarpTile(16, 16, 32, 2, 2), tmp_path)
 
 
 @pytest.mark.slow

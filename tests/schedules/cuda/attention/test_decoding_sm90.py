@@ -74,8 +74,13 @@ def test_heads_that_share_keys_are_queries_of_one_tile():
     assert rows.q.batches == found.q.batches and rows.k == found.k
 
 
-@pytest.mark.parametrize("case", [replace(STEP, mask="low"), replace(STEP, queries=2), replace(STEP, causal=5)])
-def test_heads_stay_where_their_logits_or_queries_differ(case):
+def test_a_logit_asks_for_the_head_of_a_packed_row():
+    rows = packed(match(prim_func(replace(STEP, mask="low"))))
+    assert rows.packed and (rows.heads, rows.queries) == (4, 4) and "PACKED ? m : 0" in rows.logit.text
+
+
+@pytest.mark.parametrize("case", [replace(STEP, queries=2), replace(STEP, causal=5)])
+def test_heads_stay_where_their_queries_or_what_they_see_differ(case):
     found = match(prim_func(case))
     assert packed(found) == found
 
