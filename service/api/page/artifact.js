@@ -2,6 +2,7 @@
 
 import { starting } from "./again.js";
 import { artifactPath, download, get } from "./api.js";
+import { calibrationPanel } from "./calibration.js";
 import { button, code, el, facts, panel } from "./dom.js";
 import { bytes, count, number, short } from "./format.js";
 import { kernelPanel } from "./kernels.js";
@@ -32,6 +33,7 @@ export async function artifactPanels(digest, { job = null, signal }) {
     signaturePanel(manifest.signature),
     ...speedPanels(manifest, work),
     verificationPanel(manifest.verification),
+    ...calibrationPanel(manifest.passes.calibration),
     manifestPanel("Manifest", manifest));
 }
 
