@@ -25,12 +25,28 @@ def of_text(source: str) -> object:
             "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
         ),
         ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {", "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"),
+        (
+            "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 { wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {",
+            "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16",
+        ),
         ("wgmma.fence.sync.aligned; // no product", None),
         ("a = b + c", None),
     ],
 )
 def test_the_text_of_a_kernel_says_it(source: str, wanted: str | None) -> None:
     assert instruction_of(of_text(source)) == wanted
+
+
+@pytest.mark.parametrize(("dtype", "kind"), [("float16", "f16"), ("bfloat16", "bf16")])
+def test_a_text_for_two_dtypes_is_read_for_the_kernel_s(dtype: str, kind: str) -> None:
+    source = " ".join(f"mma.sync.aligned.m16n8k16.row.col.f32.{each}.{each}.f32" for each in ("f16", "bf16"))
+
+    @T.prim_func
+    def main(a: T.handle) -> None:
+        A = T.match_buffer(a, (4,), dtype)
+        T.evaluate(T.call_extern("int32", source, A.data))
+
+    assert instruction_of(main) == f"mma.sync.aligned.m16n8k16.row.col.f32.{kind}.{kind}.f32"
 
 
 def test_a_cpu_s_is_an_intrinsic() -> None:
