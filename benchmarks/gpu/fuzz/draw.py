@@ -220,8 +220,9 @@ def _paged(chance: random.Random) -> AttentionCase:
 
 
 def _quantized(chance: random.Random) -> AttentionCase:
-    """With scores, weights or results that are quantized."""
+    """With scores, weights or results that are quantized; NaN, which a row without a softmax is, has no code."""
     drawn = _attention(chance)
+    drawn = replace(drawn, masked="zero" if drawn.masked == "nan" else drawn.masked)
     scored, rounded, step = (chance.choice((0.0, each, each)) for each in (0.05, 0.004, 0.02))
     out = chance.choice(("uint8", "int8")) if step else drawn.out
     return replace(drawn, scored=scored, rounded=rounded, step=step, out=out)
