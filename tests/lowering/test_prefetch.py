@@ -82,7 +82,8 @@ def test_a_loop_without_a_stream_stays_as_it_is(monkeypatch) -> None:
 def test_it_changes_no_result_and_prefetches_in_the_machine_code() -> None:
     target = to_tvm(resolve("x86-64-v3"))
     pipeline.register()
-    built = tirx.build(tvm.IRModule({"main": product.with_attr("tirx.is_scheduled", True)}), target, pipeline="relaxc")
+    func = product.with_attr({"tirx.is_scheduled": True, "global_symbol": "main"})
+    built = tirx.build(tvm.IRModule({"main": func}), target, pipeline="relaxc")
     rng = np.random.default_rng(0)
     a, p = rng.standard_normal((4, 8), dtype="float32"), rng.standard_normal((3, 8, 32), dtype="float32")
     out = tvm.runtime.tensor(np.zeros(384, "float32"))

@@ -88,6 +88,7 @@ RULES = (
     Rule(Place.BUCKET, "artifacts", "those that nobody has any more and no live job needs", "artifact_expiry_s"),
     Rule(Place.BUCKET, "keys", "those that lead to an artifact that nobody has", "artifact_expiry_s"),
     Rule(Place.CACHE, "artifacts", "the least recently used, but for what a live job needs", "cache_max_bytes"),
+    Rule(Place.CACHE, "kernels", "the least recently used, after a job that made one", "kernel_cache_max_bytes", False),
     Rule(Place.CACHE, "keys", "with their artifact", "cache_max_bytes", is_counted=False),
     Rule(Place.CACHE, "jobs", "folders of processes that are gone, at once", is_counted=False),
     Rule(Place.CACHE, "locks", "locks that nobody has held for an hour", is_counted=False),
