@@ -12,7 +12,7 @@ from onnx import TensorProto
 
 from service import compiler, frontend
 from service.artifact.key import key_for
-from service.errors import InvalidOption
+from service.errors import InvalidOption, UnsupportedModel
 from service.request import Calibration, CompileOptions, CompileRequest, Precision
 from service.runtime.session import Session, load
 from tests.frontend.onnx.harness import model, node, value, write
@@ -132,3 +132,29 @@ def test_samples_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         compiler.run(
             compiler.prepare(half, options=options(str(samples(tmp_path)))), tmp_path / "out", lambda event: None
         )
+
+
+def test_an_error_that_no_choice_of_layers_reaches_is_refused(tmp_path: Path) -> None:
+    request = compiler.prepare(network(tmp_path), options=options(str(samples(tmp_path)), max_error=1e-12))
+    with pytest.raises(InvalidOption, match="with every layer in floats that may be"):
+        compiler.run(request, tmp_path, lambda event: None)
+
+
+def test_an_error_of_no_floats_is_refused(tmp_path: Path) -> None:
+    weights = RNG.standard_normal((8, 8)).astype("float32")
+    nodes = [node("MatMul", ["x", "w"], ["p"]), node("ArgMax", ["p"], ["y"], axis=1)]
+    net = model(nodes, [value("x", [4, 8])], [value("y", [4, 1], TensorProto.INT64)], w=weights)
+    np.savez(tmp_path / "s.npz", x=RNG.standard_normal((16, 8)).astype("float32"))
+    request = compiler.prepare(write(tmp_path, net), options=options(str(tmp_path / "s.npz"), max_error=0.01))
+    with pytest.raises(InvalidOption, match="no output of the model has floats"):
+        compiler.run(request, tmp_path, lambda event: None)
+
+
+def test_weights_that_are_no_numbers_are_named(tmp_path: Path) -> None:
+    weights = RNG.standard_normal((8, 8)).astype("float32")
+    weights[2, 2] = np.nan
+    net = model([node("MatMul", ["x", "w"], ["y"])], [value("x", [4, 8])], [value("y", [4, 8])], w=weights)
+    np.savez(tmp_path / "s.npz", x=RNG.standard_normal((16, 8)).astype("float32"))
+    request = compiler.prepare(write(tmp_path, net), options=options(str(tmp_path / "s.npz")))
+    with pytest.raises(UnsupportedModel, match="quantizer stops"):
+        compiler.run(request, tmp_path, lambda event: None)

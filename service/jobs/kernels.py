@@ -75,10 +75,9 @@ class Kernels:
     def journal(self, workdir: Path, key: Key, processes: int) -> Iterator[Journal]:
         """Give the journal of a job that is to run in `workdir`; it has no name once the job's builder has it."""
         payload: dict[str, Any] = {"toolchain": toolchain_of(key), "processes": processes}
-        if self.max_bytes == 0:
+        if self.max_bytes == 0 or not self._prepare():
             yield Journal(payload, -1)
             return
-        self._prepare()
         path = workdir / JOURNAL
         number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -86,11 +85,15 @@ class Kernels:
         finally:
             os.close(number)
 
-    def _prepare(self) -> None:
-        """Makes the folders, which jobs of any user id of ours may read."""
-        for path in (self.root, self._staging):
-            path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o755)
+    def _prepare(self) -> bool:
+        """Makes the folders, which jobs of any user id of ours may read; False where something else has their name."""
+        try:
+            for path in (self.root, self._staging):
+                path.mkdir(parents=True, exist_ok=True)
+                path.chmod(0o755)
+        except (FileExistsError, NotADirectoryError):
+            return False
+        return True
 
     def adopt(self, journal: Journal) -> int:
         """Put away what the builder of a job that has ended noted, and return how many objects are new.

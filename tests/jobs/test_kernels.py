@@ -112,6 +112,12 @@ def test_no_cache_is_no_folder(tmp_path: Path, workdir: Path) -> None:
     assert not kernels.root.exists()
 
 
+def test_a_file_in_its_place_is_no_cache(tmp_path: Path, workdir: Path) -> None:
+    (tmp_path / "kernels").write_bytes(b"")
+    with Kernels.below(tmp_path, 1 << 20).journal(workdir, TOOLS, 2) as journal:
+        assert journal.number == -1 and "folder" not in journal.payload
+
+
 def test_the_toolchain_is_what_code_depends_on() -> None:
     def changed(**entries: str) -> bool:
         return toolchain_of(Key.of({**dict(TOOLS.entries), **entries})) != toolchain_of(TOOLS)

@@ -98,8 +98,13 @@ def _of_two_values(model: Any) -> list[str]:
 def _keep_until(
     work: _Work, kept: dict[str, str], layers: Mapping[str, Error], errors: dict[str, Error], out: Path
 ) -> None:
-    """Leave in floats what costs most, once as many layers each time, until no output is off by more than was said."""
+    """Leave in floats what costs most, twice as many layers each time, until no output is off by more than was said.
+
+    Raise InvalidOption where it stays so, or where no output has floats that could be bounded.
+    """
     most = work.calibration.max_error
+    if most is not None and not errors:
+        raise InvalidOption("no output of the model has floats whose error could be bounded", option="max_error")
     costly = sorted((name for name in layers if name not in kept), key=lambda name: -layers[name].relative)
     step = 1
     while most is not None and costly and max((each.relative for each in errors.values()), default=0.0) > most:
@@ -107,6 +112,11 @@ def _keep_until(
             kept[name] = f"costs most: {layers[name].relative:.3g} of itself; --max-error {most:g}"
         costly, step = costly[step:], 2 * step
         errors = _quantized(work, kept, out)
+    worst = max((each.relative for each in errors.values()), default=0.0)
+    if most is not None and worst > most:
+        raise InvalidOption(
+            f"with every layer in floats that may be, the outputs are off by {worst:.3g}", option="max_error"
+        )
 
 
 def _named(model: Any) -> None:
@@ -184,20 +194,23 @@ def _quantized(work: _Work, kept: Mapping[str, str], out: Path) -> dict[str, Err
     extra: dict[str, Any] = {"CalibStridedMinMax": 1}
     if work.transformer:
         extra |= {"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": list(LAYERS)}
-    quantize_static(
-        str(work.plain),
-        str(out),
-        Reader(),
-        quant_format=QuantFormat.QDQ,
-        op_types_to_quantize=list(LAYERS) if work.transformer else None,
-        per_channel=True,
-        activation_type=QuantType.QUInt8,
-        weight_type=QuantType.QInt8,
-        nodes_to_exclude=list(kept),
-        calibrate_method=getattr(CalibrationMethod, _METHODS[work.calibration.method]),
-        calibration_cache_path=work.folder / _RANGES,
-        extra_options=extra,
-    )
+    try:
+        quantize_static(
+            str(work.plain),
+            str(out),
+            Reader(),
+            quant_format=QuantFormat.QDQ,
+            op_types_to_quantize=list(LAYERS) if work.transformer else None,
+            per_channel=True,
+            activation_type=QuantType.QUInt8,
+            weight_type=QuantType.QInt8,
+            nodes_to_exclude=list(kept),
+            calibrate_method=getattr(CalibrationMethod, _METHODS[work.calibration.method]),
+            calibration_cache_path=work.folder / _RANGES,
+            extra_options=extra,
+        )
+    except (AssertionError, ValueError, RuntimeError) as error:
+        raise UnsupportedModel(f"ONNX Runtime's quantizer stops in the model: {str(error)[:200]}") from error
     if not layers_of(_load(out)):
         if any(why not in (NO_WEIGHTS, "asked for") for why in kept.values()):
             return output_errors(_session(out), work.reference, work.samples)

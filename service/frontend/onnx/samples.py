@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import lzma
 import math
 import zipfile
 import zlib
@@ -24,6 +25,12 @@ MOST_BYTES, MOST_SAMPLES = 1 << 30, 512
 
 _OPTION = "calibration"
 
+_UNREADABLE = (
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError, RuntimeError, ValueError,
+    LookupError, TypeError, SyntaxError, MemoryError, TokenError,
+)  # fmt: skip
+"""What the readers of zip files and of .npy headers raise for bytes that are none."""
+
 
 def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
     """Return the samples in the file, an array for each input each.
@@ -35,7 +42,7 @@ def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[dict[str, Arr
     try:
         with zipfile.ZipFile(path) as archive:
             arrays = _arrays(archive, inputs)
-    except (zipfile.BadZipFile, OSError, EOFError, zlib.error, NotImplementedError, RuntimeError) as error:
+    except _UNREADABLE as error:
         raise _bad(f"{path.name} is no .npz that can be read: {str(error)[:200]}") from error
     several = {spec.name: list(_split(arrays[spec.name], spec)) for spec in inputs}
     counts = {name: len(parts) for name, parts in several.items()}
@@ -77,21 +84,27 @@ def _array(file: IO[bytes], size: int, spec: TensorSpec) -> Array:
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = read(file)
-    except (ValueError, KeyError, SyntaxError, RecursionError, MemoryError, TokenError) as error:
+    except _UNREADABLE as error:
         raise _bad(f"the samples of {spec.name} are no .npy array") from error
-    if dtype.hasobject or dtype.name != spec.dtype or fortran:
-        order = " in Fortran's order" if fortran else ""
+    if dtype.hasobject or dtype.name != spec.dtype or fortran or not dtype.isnative:
+        order = " in Fortran's order" if fortran else "" if dtype.isnative else " of the other byte order"
         raise _bad(f"the samples of {spec.name} are {str(dtype)[:40]}{order}; the input is {spec.dtype}")
-    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != size - file.tell():
+    if (
+        any(type(each) is not int or each < 0 for each in shape)
+        or math.prod(shape) * dtype.itemsize != size - file.tell()
+    ):
         raise _bad(f"the samples of {spec.name} have another size than their header says")
-    return np.frombuffer(file.read(size), dtype).reshape(shape)
+    found = np.frombuffer(file.read(size), dtype).reshape(shape)
+    if found.dtype.kind in "fV" and not np.isfinite(found).all():
+        raise _bad(f"the samples of {spec.name} have values that are not finite, of which no scale can be chosen")
+    return found
 
 
 def _split(array: Array, spec: TensorSpec) -> Iterator[Array]:
     rank = len(spec.shape)
     if array.ndim == rank + 1:
         _check(array.shape[1:], spec)
-        yield from array
+        yield from (array[index, ...] for index in range(array.shape[0]))
         return
     if array.ndim != rank or not rank:
         raise _bad(f"the samples of {spec.name} have rank {array.ndim}; the input has {rank}")

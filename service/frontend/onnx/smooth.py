@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from service.frontend.onnx.moved import graphs
+
 __all__ = ["smooth"]
 
 Array = np.ndarray[Any, Any]
@@ -33,12 +35,11 @@ def smooth(model: Any, maxima: Maxima) -> int:
     for node in model.graph.node:
         for name in node.input:
             readers.setdefault(name, []).append(node)
-    outputs = {value.name for value in model.graph.output}
+    seen = _seen_elsewhere(model.graph)
+    own = {name: tensor for name, tensor in weights.items() if name not in seen}
     found = {}
     for norm in model.graph.node:
-        products = [
-            each for each in readers.get(norm.output[0], []) if _multiplies(each, norm.output[0], weights, readers)
-        ]
+        products = [each for each in readers.get(norm.output[0], []) if _multiplies(each, norm.output[0], own, readers)]
         if norm.op_type == "LayerNormalization" and products:
             found[norm.output[0]] = norm, products
     largest = maxima(list(found)) if found else {}
@@ -46,14 +47,21 @@ def smooth(model: Any, maxima: Maxima) -> int:
         scales = _scales(largest[name], [_rows(node, weights) for node in products])
         for node in products:
             _replace(weights[node.input[1]], _by_rows(node, weights, scales))
-        alone = len(products) == len(readers[name]) and name not in outputs
+        alone = len(products) == len(readers[name]) and name not in seen
         parameters = [each for each in norm.input[1:] if each]
-        if alone and all(each in weights and len(readers[each]) == 1 for each in parameters):
+        if alone and all(each in own and len(readers[each]) == 1 for each in parameters):
             for each in parameters:
                 _replace(weights[each], _array(weights[each]) / scales)
         else:
             _divide(model, name, products, scales)
     return len(found)
+
+
+def _seen_elsewhere(graph: Any) -> set[str]:
+    """What is an output of the model, or is read within the branch of an If or the body of a loop."""
+    inner = list(graphs(graph))[1:]
+    read = {name for each in inner for node in each.node for name in node.input}
+    return read | {value.name for each in (graph, *inner) for value in each.output}
 
 
 def _multiplies(node: Any, name: str, weights: Mapping[str, Any], readers: Mapping[str, list[Any]]) -> bool:

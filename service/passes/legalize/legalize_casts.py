@@ -11,11 +11,11 @@ __all__ = ["ROUNDING_CASTS"]
 
 def _astype(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, dtype = call.args[0], str(call.ty.dtype)
-    if (str(data.ty.dtype), dtype) != ("float32", "bfloat16"):
+    if dtype != "bfloat16" or str(data.ty.dtype) == dtype:
         return call.op.get_attr("FLegalize")(builder, call)
 
     def cast(data: te.Tensor) -> te.Tensor:
-        return te.compute(data.shape, lambda *at: _rounded(data(*at)).astype(dtype), name="cast")
+        return te.compute(data.shape, lambda *at: _rounded(data(*at).astype("float32")).astype(dtype), name="cast")
 
     return builder.call_te(cast, data, primfunc_name_hint="cast")
 

@@ -136,6 +136,8 @@ def _reason(array: Array, *, known: bool, whole: bool, readings: set[int | None]
         return "computed from the file's tensors"
     if len(readings) > 1:
         return "read in several ways"
+    if not np.isfinite(array).all():
+        return "with values that are not finite"
     return "" if whole else "a depth of no whole blocks"
 
 

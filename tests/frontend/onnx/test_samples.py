@@ -48,6 +48,9 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "another is there": ({"x": X, "ids": IDS, "y": X}, "too many"),
     "another dtype": ({"x": X.astype("float64"), "ids": IDS}, "the input is float32"),
     "objects": ({"x": np.array([{}], object), "ids": IDS}, "the input is float32"),
+    "the other byte order": ({"x": X.astype(">f4"), "ids": IDS}, "the other byte order"),
+    "a NaN": ({"x": np.where(X == 7, np.nan, X).astype("float32"), "ids": IDS}, "not finite"),
+    "an infinity": ({"x": np.where(X == 7, np.inf, X).astype("float32"), "ids": IDS}, "not finite"),
     "Fortran's order": ({"x": np.asfortranarray(X), "ids": IDS}, "Fortran"),
     "another shape": ({"x": X[:, :, :2], "ids": IDS}, "a sample of x is"),
     "another rank": ({"x": X.reshape(-1), "ids": IDS}, "rank 1"),
@@ -121,3 +124,20 @@ def test_what_is_no_archive_is_refused(content: bytes, tmp_path: Path) -> None:
         read_samples(tmp_path / "samples.npz", SPECS)
     with pytest.raises(InvalidOption, match=r"no \.npz"):
         read_samples(tmp_path / "none.npz", SPECS)
+
+
+@pytest.mark.parametrize(
+    "header", ["{'descr': '<f4', 'fortran_order': False, 'shape': (True, 30)}", "{[]: 1}", "{'descr': ('<f4',)}"]
+)
+def test_headers_that_are_none_are_named(tmp_path: Path, header: str) -> None:
+    text = header.encode().ljust(117) + b"\n"
+    path = written(tmp_path, ids=IDS)
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text + X.tobytes())
+    with pytest.raises(InvalidOption, match="samples of x"):
+        read_samples(path, SPECS)
+
+
+def test_a_sample_may_be_a_single_number(tmp_path: Path) -> None:
+    found = read_samples(written(tmp_path, s=np.float32([1, 2, 3])), [TensorSpec("s", "float32", ())])
+    assert [type(each["s"]) for each in found] == [np.ndarray] * 3 and found[2]["s"] == 3

@@ -34,6 +34,17 @@ def test_a_cast_to_bfloat16_rounds_to_even_and_keeps_nan() -> None:
     np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int16", "int32", "int64"])
+def test_other_numbers_are_rounded_too(dtype: str) -> None:
+    values = (np.random.default_rng(0).standard_normal(4000) * 9000).astype(dtype)
+
+    def cast(x):
+        return x.astype("bfloat16").astype("float32")
+
+    (got,) = compute(Legalize([], rounds=True)(graph(cast, x=(dtype, values.shape))), values)
+    np.testing.assert_array_equal(got, values.astype("float32").astype(ml_dtypes.bfloat16).astype("float32"))
+
+
 @pytest.mark.parametrize("low", LOW)
 def test_a_network_in_float32_rounds_where_it_says_so(tmp_path: Path, low: str) -> None:
     nodes = [

@@ -66,3 +66,12 @@ def test_a_weight_that_something_else_computes_with_is_kept() -> None:
     module = graph(lambda x, y: (R.matmul(x, constant(W)), R.add(y, constant(W))), x=(3, 192), y=(192, 130))
     assert_unchanged(module, QuantizeWeights(4, KNOWN, report))
     assert report.rounding is not None and report.rounding.reasons == (("read in several ways", 1),)
+
+
+def test_a_matrix_with_an_infinity_is_kept() -> None:
+    array = W.copy()
+    array[3, 4] = np.inf
+    report = OptimizeReport()
+    module = graph(lambda x: R.matmul(x, constant(array)), x=(3, 192))
+    assert_unchanged(module, QuantizeWeights(8, frozenset({digest(array)}), report))
+    assert report.rounding is not None and report.rounding.reasons == (("with values that are not finite", 1),)
