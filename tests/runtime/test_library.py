@@ -76,11 +76,11 @@ import os, sys
 from pathlib import Path
 from service.artifact.manifest import Manifest, code_extent
 from service.process.sandbox.confine import confine
-from service.process.sandbox.confinement import Confinement
+from service.process.sandbox.confinement import Confinement, Place
 from service.runtime.library import load_library
 file, folder = Path(sys.argv[1]), Path(sys.argv[2])
 os.chdir(folder)
-confine(folder, Confinement(reads=(file.parent,)))
+confine(folder, Confinement(reads=(file.parent,)), Place(os.getpid(), "a test"))
 print(load_library(file, code_extent(file, Manifest.read(file), 1)))
 """
 
