@@ -1,6 +1,6 @@
 """How long `relaxc compile` takes: cold, with the kernels cached, and with other weights; ours beside another checkout.
 
-    python -m benchmarks.compile resnet50 bert --rounds 3 --beside /work/before
+    python -m benchmarks.compile resnet50 bert --rounds 3 --beside before
 
 Each compile is a process of its own. `cold` has an empty store, `again` all kernels and no artifact,
 `weights` the kernels of the same model with other weights. Sides take turns; the ratio is of the medians. Where the

@@ -17,7 +17,7 @@ from service.errors import InvalidOption, ModelTooLarge, UnsupportedModel
 from service.frontend.onnx.accuracy import LAYERS, Error, layers_of, measured, output_errors, probe
 from service.frontend.onnx.frontend import input_specs
 from service.frontend.onnx.graph import read
-from service.frontend.onnx.reference import own_data, plain_session
+from service.frontend.onnx.reference import MOST_BYTES, own_data, plain_session
 from service.frontend.onnx.samples import read_samples
 from service.frontend.onnx.smooth import smooth
 from service.request import Calibration
@@ -26,9 +26,6 @@ __all__ = ["calibrate"]
 
 Array = np.ndarray[Any, Any]
 Samples = Sequence[Mapping[str, Array]]
-
-_MOST_BYTES = 1 << 31
-"""Of a message of protobuf."""
 
 _ATTENTION = frozenset({"Softmax", "LayerNormalization"})
 """In a network with one of these only products by weights are quantized: what lies between loses most."""
@@ -63,9 +60,9 @@ def calibrate(path: Path, samples: Path, calibration: Calibration, folder: Path,
     given = read_samples(samples, input_specs(graph))
     model = own_data(path)
     _named(model)
-    if model.ByteSize() >= _MOST_BYTES:
+    if model.ByteSize() >= MOST_BYTES:
         raise ModelTooLarge(
-            f"{path.name} has {model.ByteSize()} bytes; models of less than {_MOST_BYTES} are calibrated"
+            f"{path.name} has {model.ByteSize()} bytes; models of less than {MOST_BYTES} are calibrated"
         )
     transformer = bool(_ATTENTION & {node.op_type for node in model.graph.node})
     reference = plain_session(model.SerializeToString())
@@ -84,8 +81,8 @@ def calibrate(path: Path, samples: Path, calibration: Calibration, folder: Path,
     errors = _quantized(work, kept, out)
     layers = _layer_errors(work, out)
     first = {name: error.relative for name, error in errors.items()}
-    _keep_until(work, kept, layers, errors, out)
-    return _report(work, kept, layers, output_errors(_session(out), reference, given), first, smoothed)
+    errors = _kept_until(work, kept, layers, errors, out)
+    return _report(work, kept, layers, errors, first, smoothed)
 
 
 def _of_two_values(model: Any) -> list[str]:
@@ -95,10 +92,11 @@ def _of_two_values(model: Any) -> list[str]:
     return [node.name for node in layers if not held & set(node.input[:2])]
 
 
-def _keep_until(
+def _kept_until(
     work: _Work, kept: dict[str, str], layers: Mapping[str, Error], errors: dict[str, Error], out: Path
-) -> None:
-    """Leave in floats what costs most, twice as many layers each time, until no output is off by more than was said.
+) -> dict[str, Error]:
+    """Leave in floats what costs most, twice as many layers each time, until no output is off by more than was said;
+    return the outputs' errors.
 
     Raise InvalidOption where it stays so, or where no output has floats that could be bounded.
     """
@@ -117,6 +115,7 @@ def _keep_until(
         raise InvalidOption(
             f"with every layer in floats that may be, the outputs are off by {worst:.3g}", option="max_error"
         )
+    return errors
 
 
 def _named(model: Any) -> None:
@@ -211,9 +210,7 @@ def _quantized(work: _Work, kept: Mapping[str, str], out: Path) -> dict[str, Err
         )
     except (AssertionError, ValueError, RuntimeError) as error:
         raise UnsupportedModel(f"ONNX Runtime's quantizer stops in the model: {str(error)[:200]}") from error
-    if not layers_of(_load(out)):
-        if any(why not in (NO_WEIGHTS, "asked for") for why in kept.values()):
-            return output_errors(_session(out), work.reference, work.samples)
+    if not layers_of(_load(out)) and all(why in (NO_WEIGHTS, "asked for") for why in kept.values()):
         raise UnsupportedModel("the model has no convolution or product by weights that could be quantized")
     return output_errors(_session(out), work.reference, work.samples)
 

@@ -15,13 +15,13 @@ from service.frontend.onnx.unquantized import quantizes, unquantized
 from service.frontend.onnx.widen import uses_bfloat16, widened
 from service.rounding import Rounding
 
-__all__ = ["moved_reference", "own_data", "plain_session", "reference", "unquantized_reference"]
+__all__ = ["MOST_BYTES", "moved_reference", "own_data", "plain_session", "reference", "unquantized_reference"]
 
 _ACCURACY = "accuracy_level"
 
 _UNVERIFIED = "--no-verify compiles it without a comparison."
 
-_MOST_BYTES = 1 << 31
+MOST_BYTES = 1 << 31
 """Of a message of protobuf."""
 
 
@@ -57,7 +57,7 @@ def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) 
     None where it has none, or where ONNX Runtime does not take it so: scales in 16 bits, 2 GB of weights.
     """
     model = moved(_without_rounding(_with_data(path)), move, seed, by)
-    if model is None or model.ByteSize() >= _MOST_BYTES:
+    if model is None or model.ByteSize() >= MOST_BYTES:
         return None
     try:
         if uses_bfloat16(model):
@@ -75,7 +75,7 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
     if not quantizes(parse(path)):
         return None
     model = unquantized(_without_rounding(_with_data(path)))
-    if model is None or model.ByteSize() >= _MOST_BYTES:
+    if model is None or model.ByteSize() >= MOST_BYTES:
         return None
     try:
         return _runtime(_session(model.SerializeToString(), threads))
@@ -88,9 +88,9 @@ def _as_we_compute(path: Path, rounding: Rounding | None) -> Any:
     model = _without_rounding(_with_data(path))
     if rounding is not None:
         round_weights(model, rounding)
-    if (size := model.ByteSize()) >= _MOST_BYTES:
+    if (size := model.ByteSize()) >= MOST_BYTES:
         raise ModelTooLarge(
-            f"{path.name} has {size} bytes; a reference with other weights is of less than {_MOST_BYTES}"
+            f"{path.name} has {size} bytes; a reference with other weights is of less than {MOST_BYTES}"
         )
     return model
 

@@ -103,12 +103,9 @@ def build(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _adapted(payload: dict[str, Any]) -> dict[str, Any]:
-    """The payload without the kernel cache of who sent it, which is on their disk; cores are ours."""
+    """The payload without the kernel cache of who sent it, which is on their disk; its builder counts our cores."""
     kernels = payload.get("kernels")
-    if kernels is None:
-        return payload
-    own = {"toolchain": kernels["toolchain"], "processes": len(os.sched_getaffinity(0))}
-    return {**payload, "kernels": own}
+    return payload if kernels is None else {**payload, "kernels": {"toolchain": kernels["toolchain"], "processes": 0}}
 
 
 def _unload(text: Mapping[str, Any], cargo: Cargo, inputs: Path, fetch: Callable[[Any], bytes]) -> dict[int, Path]:

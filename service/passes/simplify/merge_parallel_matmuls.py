@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import tvm
 from tvm import IRModule, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from service.passes.common.constants import Array, array_of, constant, is_tensor_constant
+from service.passes.common.epilogue import Readers
+from service.passes.common.merging import Merging, is_free
 from service.passes.common.rewrite import op_name, with_functions
 from service.passes.precision.dtypes import is_low
 from service.passes.simplify.simplify_shapes import shape_of
@@ -68,31 +70,27 @@ def _bindings(function: relax.Function) -> Iterator[Any]:
 
 def _groups(function: relax.Function, movements: Sequence[str]) -> list[list[_Product]]:
     """Products to merge, two or more of the same tensor."""
-    readers: dict[Any, list[Any]] = defaultdict(list)
-    for binding in _bindings(function):
-        if isinstance(binding, relax.VarBinding):
-            for var in relax.analysis.free_vars(binding.value):
-                readers[var].append(binding)
-    readers[function.body.body].append(None)
+    readers = Readers(function)
     groups: dict[Any, list[_Product]] = defaultdict(list)
     for binding in _bindings(function):
         product = _product(binding, readers)
-        if product is not None and _is_free(product.result, readers, movements):
+        if product is not None and is_free(product.result, readers, movements):
             groups[product.data, str(product.out_dtype), str(product.weight.ty.dtype)].append(product)
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _product(binding: Any, readers: Mapping[Any, Sequence[Any]]) -> _Product | None:
+def _product(binding: Any, readers: Readers) -> _Product | None:
     value: Any = getattr(binding, "value", None)
     if op_name(value) != "relax.matmul":
         return None
     data, weight = value.args
     if not isinstance(data, relax.Var) or not is_tensor_constant(weight) or weight.ty.ndim != 2 or data.ty.ndim < 2:
         return None
-    following = readers[binding.var]
-    bias = _bias(following[0], binding.var, weight) if len(following) == 1 else None
-    result = binding.var if bias is None else following[0].var
-    return _Product(data, weight, bias, result, value.attrs.out_dtype, _rounded(readers[result]))
+    following = readers.of(binding.var)
+    behind = following[0] if len(following) == 1 else None
+    bias = _bias(behind, binding.var, weight)
+    result = binding.var if bias is None or behind is None else behind.var
+    return _Product(data, weight, bias, result, value.attrs.out_dtype, _rounded(readers.of(result)))
 
 
 def _rounded(readers: Sequence[Any]) -> str:
@@ -115,47 +113,10 @@ def _bias(binding: Any, product: relax.Var, weight: relax.Expr) -> relax.Expr | 
     return other if same else None
 
 
-def _is_free(product: relax.Var, readers: Mapping[Any, Sequence[Any]], movements: Sequence[str]) -> bool:
-    """Whether a slice in the product's place costs nothing: every reader, `movements` aside, is a transpose."""
-    pending, found = [product], False
-    while pending:
-        for reader in readers[pending.pop()]:
-            name = op_name(getattr(reader, "value", None))
-            if name in movements:
-                pending.append(reader.var)
-            elif name != "relax.permute_dims":
-                return False
-            found = found or name == "relax.permute_dims"
-    return found
-
-
 @mutator
-class _Merger(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
-    def __init__(self, module: IRModule, groups: list[list[_Product]]) -> None:
-        super().__init__(module)
-        self.members = {member.result: (group, at) for group in groups for at, member in enumerate(group)}
-        self.merged: dict[Any, relax.Var] = {}
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        """Put the slice in the place of a product; the first of a group computes all of them."""
-        if binding.var not in self.members:
-            super().visit_var_binding_(binding)
-            return
-        group, at = self.members[binding.var]
-        first = group[0].result
-        if first not in self.merged:
-            self.merged[first] = self._product_of(group)
-        whole = self.merged[first]
-        start = sum(member.columns for member in group[:at])
-        part = relax.op.strided_slice(
-            whole, [whole.ty.ndim - 1], [start], [start + group[at].columns], [1], assume_inbound=True
-        )
-        wide = self.builder_.emit(part)
-        if str(wide.ty.dtype) != str(binding.var.ty.dtype):
-            wide = self.builder_.emit(relax.op.astype(wide, str(binding.var.ty.dtype)))
-        self.set_var_remap(binding.var, wide)
-
-    def _product_of(self, group: list[_Product]) -> relax.Var:
+class _Merger(Merging[_Product]):
+    def computed(self, group: list[_Product]) -> relax.Var:
+        """Return the products beside each other."""
         data = self.visit_expr(group[0].data)
         weight = constant(np.concatenate([array_of(member.weight) for member in group], axis=1))
         product = self.builder_.emit(relax.op.matmul(data, weight, group[0].out_dtype))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,9 +11,11 @@ from typing import Any
 import numpy as np
 import tvm
 from tvm import IRModule, relax
-from tvm.relax.expr_functor import PyExprMutator, mutator
+from tvm.relax.expr_functor import mutator
 
 from service.passes.common.constants import Array, array_of, constant, is_tensor_constant
+from service.passes.common.epilogue import Readers
+from service.passes.common.merging import Merging, is_free
 from service.passes.common.rewrite import op_name, static_shape, with_functions
 from service.passes.precision.dtypes import BYTES, is_low
 
@@ -22,6 +24,7 @@ __all__ = ["MergeQuantizedMatmuls"]
 _MOST_STEPS = 16
 _MOST_ROWS = 512
 """Of the tensor: of 128 one kernel is faster than three, of 4096 the constants by column cost more than that."""
+_MOVEMENTS = ("relax.reshape",)
 _NEUTRAL = {"add": 0, "subtract": 0, "multiply": 1}
 
 
@@ -63,18 +66,17 @@ class _Chain:
     steps: tuple[_Step, ...]
     result: relax.Var
 
+    @property
+    def columns(self) -> int:
+        return int(self.weight.shape[-1])
+
 
 def _groups(function: relax.Function) -> list[list[_Chain]]:
-    readers: dict[Any, list[Any]] = defaultdict(list)
-    for binding in _bindings(function):
-        if isinstance(binding, relax.VarBinding):
-            for var in relax.analysis.free_vars(binding.value):
-                readers[var].append(binding)
-    readers[function.body.body].append(None)
+    readers = Readers(function)
     groups: dict[Any, list[_Chain]] = defaultdict(list)
     for binding in _bindings(function):
         chain = _chain(binding, readers)
-        if chain is not None and _is_transposed(chain.result, readers):
+        if chain is not None and is_free(chain.result, readers, _MOVEMENTS):
             groups[chain.data, tuple(_skeleton(chain))].append(chain)
     return [group for group in groups.values() if len(group) > 1 and _aligned(group) is not None]
 
@@ -83,7 +85,7 @@ def _bindings(function: relax.Function) -> Iterator[Any]:
     return (binding for block in function.body.blocks for binding in block.bindings)
 
 
-def _chain(binding: Any, readers: Mapping[Any, Sequence[Any]]) -> _Chain | None:
+def _chain(binding: Any, readers: Readers) -> _Chain | None:
     """The product that `binding` is and what is computed of it, as far as to its rounding to 16 bits."""
     value: Any = getattr(binding, "value", None)
     if op_name(value) != "relax.matmul" or str(value.ty.dtype) != "int32":
@@ -95,8 +97,8 @@ def _chain(binding: Any, readers: Mapping[Any, Sequence[Any]]) -> _Chain | None:
     if shape is None or prod(shape[:-1]) > _MOST_ROWS:
         return None
     columns, steps = array_of(weight).shape[-1], list[_Step]()
-    while len(steps) < _MOST_STEPS and len(readers[binding.var]) == 1 and readers[binding.var][0] is not None:
-        var, binding = binding.var, readers[binding.var][0]
+    while len(steps) < _MOST_STEPS and len(reader := readers.of(binding.var)) == 1 and reader[0] is not None:
+        var, binding = binding.var, reader[0]
         step = _step(getattr(binding, "value", None), var, columns)
         if step is None:
             return None
@@ -139,20 +141,6 @@ def _by_column(expr: relax.Expr, columns: int) -> Array | None:
     return np.broadcast_to(array.reshape(-1), (columns,))
 
 
-def _is_transposed(result: relax.Var, readers: Mapping[Any, Sequence[Any]]) -> bool:
-    """Whether a slice in its place costs nothing: every reader, reshapes aside, is a transpose."""
-    pending, found = [result], False
-    while pending:
-        for reader in readers[pending.pop()]:
-            name = op_name(getattr(reader, "value", None))
-            if name == "relax.reshape":
-                pending.append(reader.var)
-            elif name != "relax.permute_dims":
-                return False
-            found = found or name == "relax.permute_dims"
-    return found
-
-
 def _skeleton(chain: _Chain) -> Iterator[str]:
     return (step.name for step in chain.steps if step.name not in _NEUTRAL)
 
@@ -171,7 +159,7 @@ def _filled(chain: _Chain, model: Sequence[_Step]) -> list[_Step] | None:
         if left and left[0].name == wanted.name:
             found.append(left.pop(0))
         elif wanted.name in _NEUTRAL:
-            columns, dtype = chain.weight.shape[-1], wanted.constants[0].dtype
+            columns, dtype = chain.columns, wanted.constants[0].dtype
             found.append(_Step(wanted.name, (np.full(columns, _NEUTRAL[wanted.name], dtype),)))
         else:
             return None
@@ -179,27 +167,9 @@ def _filled(chain: _Chain, model: Sequence[_Step]) -> list[_Step] | None:
 
 
 @mutator
-class _Merger(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
-    def __init__(self, module: IRModule, groups: list[list[_Chain]]) -> None:
-        super().__init__(module)
-        self.members = {chain.result: (group, at) for group in groups for at, chain in enumerate(group)}
-        self.merged: dict[Any, relax.Var] = {}
-
-    def visit_var_binding_(self, binding: Any) -> None:
-        """Put the slice in the place of a result; the first of a group computes all of them."""
-        if binding.var not in self.members:
-            super().visit_var_binding_(binding)
-            return
-        group, at = self.members[binding.var]
-        first = group[0].result
-        if first not in self.merged:
-            self.merged[first] = self._computed(group)
-        whole, ends = self.merged[first], np.cumsum([chain.weight.shape[-1] for chain in group]).tolist()
-        begin = ends[at - 1] if at else 0
-        part = relax.op.strided_slice(whole, [whole.ty.ndim - 1], [begin], [ends[at]], [1], assume_inbound=True)
-        self.set_var_remap(binding.var, self.builder_.emit(part))
-
-    def _computed(self, group: list[_Chain]) -> relax.Var:
+class _Merger(Merging[_Chain]):
+    def computed(self, group: list[_Chain]) -> relax.Var:
+        """Return what the chains compute, beside each other."""
         data = self.visit_expr(group[0].data)
         weight = constant(np.concatenate([chain.weight for chain in group], axis=1))
         value = self.builder_.emit(relax.op.matmul(data, weight, "int32"))
