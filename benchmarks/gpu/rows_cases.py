@@ -9,12 +9,12 @@ from typing import Any
 
 __all__ = ["TIMED", "RowsCase", "awkward", "prim_func"]
 
-KINDS = ("layer_norm", "rms_norm", "softmax", "gelu", "add", "transpose")
+KINDS = ("layer_norm", "rms_norm", "softmax", "amax", "gelu", "add", "transpose")
 
 
 @dataclass(frozen=True)
 class RowsCase:
-    """`kind` over the last axis of `shape`, from `dtype` to `out`.
+    """`kind` over the last axis of `shape`, from `dtype` to `out`; `amax` is the largest absolute value of each row.
 
     `before` is what goes into the sums besides the row: `none`, a `residual` of 16 bits, or a `scale` for each column.
     """
@@ -32,7 +32,7 @@ class RowsCase:
     @property
     def rule(self) -> str:
         """The template that is meant; '' for the first that takes it."""
-        return "cuda.rows" if self.kind in ("layer_norm", "rms_norm", "softmax") else ""
+        return "cuda.rows" if self.kind in ("layer_norm", "rms_norm", "softmax", "amax") else ""
 
 
 def prim_func(case: RowsCase) -> Any:
@@ -87,6 +87,8 @@ def _value(case: RowsCase, given: Mapping[str, Any]) -> Any:
         value = op.nn.rms_norm(value, given["gamma"], axes=[-1], epsilon=1e-5)
     elif case.kind == "softmax":
         value = op.nn.softmax(value, -1)
+    elif case.kind == "amax":
+        value = op.max(op.abs(value), -1, keepdims=True)
     elif case.kind == "gelu":
         value = op.nn.gelu(value)
     return value if case.out == "float32" else op.astype(value, case.out)
@@ -96,6 +98,7 @@ _NORMED = (
     *(RowsCase("layer_norm", (batch, rows, 768)) for batch, rows in ((1, 128), (32, 128), (32, 197), (1, 512))),
     RowsCase("rms_norm", (1, 512, 2048)), RowsCase("rms_norm", (32, 512, 2048)),
     RowsCase("softmax", (32, 12, 128, 128)), RowsCase("softmax", (4, 12, 512, 512)),
+    RowsCase("amax", (4096, 4096), "float16", "float32"), RowsCase("amax", (128, 4096), "float16", "float32"),
 )  # fmt: skip
 _MOVED = tuple(
     RowsCase(kind, shape, "float16")
@@ -140,11 +143,11 @@ def awkward(count: int, seed: int) -> list[RowsCase]:
     draw = random.Random(seed)
     return [
         RowsCase(
-            draw.choice(_LARGE),
+            kind := draw.choice((*_LARGE, "amax")),
             (draw.choice((1, 2, 3)), draw.choice((1, 5, 37, 133)), 8 * draw.choice(_VECTORS)),
             dtype=draw.choice(("float32", "float32", "float16", "bfloat16")),
             out=draw.choice(("float16", "bfloat16", "float32")),
-            before=draw.choice(("none", "none", "residual", "scale")),
+            before=draw.choice(("none", "none", "residual", "none" if kind == "amax" else "scale")),
             parameters={
                 "threads": draw.choice((8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024)),
                 "each": draw.choice((1, 2, 4)),

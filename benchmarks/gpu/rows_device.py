@@ -21,12 +21,15 @@ def tolerance(case: dict[str, Any]) -> float:
 def result(case: dict[str, Any]) -> tuple[tuple[int, ...], str]:
     """Return the shape and the dtype of the result."""
     shape = tuple(case["shape"])
+    if case["kind"] == "amax":
+        return (*shape[:-1], 1), case["out"]
     return ((*shape[:-2], shape[-1], shape[-2]) if case["kind"] == "transpose" else shape), case["out"]
 
 
 def work(case: dict[str, Any]) -> tuple[float, float]:
     """Return no operations that count, and bytes read and written."""
-    size = _BYTES[case["dtype"]] + _BYTES[case["out"]] + (2 if _has_second(case) else 0)
+    written = 0 if case["kind"] == "amax" else _BYTES[case["out"]]
+    size = _BYTES[case["dtype"]] + written + (2 if _has_second(case) else 0)
     return 0.0, float(prod(case["shape"]) * size)
 
 
@@ -71,6 +74,8 @@ def _function(case: dict[str, Any]) -> Callable[..., Any]:
             return functional.rms_norm(x, columns, *given, 1e-5)
         if kind == "softmax":
             return torch.softmax(x, -1)
+        if kind == "amax":
+            return x.abs().amax(-1, keepdim=True)
         if kind == "gelu":
             return functional.gelu(x)
         return x.transpose(-1, -2).contiguous() if kind == "transpose" else x

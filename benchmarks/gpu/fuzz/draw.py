@@ -229,7 +229,7 @@ def _quantized(chance: random.Random) -> AttentionCase:
 
 
 def _rows(chance: random.Random) -> RowsCase:
-    kind = chance.choice(("layer_norm", "rms_norm", "softmax", "softmax", "gelu", "add", "transpose"))
+    kind = chance.choice(("layer_norm", "rms_norm", "softmax", "softmax", "amax", "gelu", "add", "transpose"))
     moves = kind in ("gelu", "add", "transpose")
     while True:
         columns = channels(chance, 17_000) if chance.random() < 0.85 else extent(chance, 4000)

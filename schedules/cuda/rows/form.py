@@ -32,7 +32,7 @@ class Rows:
     """`out[r, c] = result(x[r, c], sums[r, :], c)`; `text` has Operands, and a `term` for each sum, and `result`.
 
     `across` of the operands are vectors that all rows read alike, and `here` are read where the result is written:
-    their number.
+    their number. Not `whole`: the result has one value of each row, `out[r] = result(sums[r, :])`.
     """
 
     x: Buffer
@@ -44,6 +44,7 @@ class Rows:
     operands: tuple[Buffer, ...]
     across: int
     here: int
+    whole: bool
 
 
 def match(func: PrimFunc) -> Rows | Declined:
@@ -82,8 +83,9 @@ class Reader:
             raise Unsupported(f"it writes {len(outputs)} results, not one")
         self.out = outputs[0]
         self.reductions = [block for block in blocks if block.init is not None]
-        self.shape = [int(dim) for dim in self.out.shape]
-        if self.stores[self.out].init is not None or not self.shape or str(self.out.dtype) not in self.results:
+        self.whole = not self._gives_sums()
+        self.shape = [int(dim) for dim in self.out.shape] if self.whole else self._shape_of_rows()
+        if not self.shape or str(self.out.dtype) not in (self.results if self.whole else _FLOATS):
             raise Unsupported("its result is not made of the row and its sums")
         self.axes = [tirx.Var(f"a{i}", "int64") for i in range(len(self.shape))]
         self.column = self.axes[-1]
@@ -101,18 +103,34 @@ class Reader:
         rows, columns = int(tir.product(self.shape[:-1])), self.shape[-1]
         if columns % 8:
             raise Unsupported("its rows are not in multiples of 8 elements")
-        operands = tuple(self.operands)
-        return Rows(self.x, self.out, rows, columns, len(self.sums), text, operands, len(self.across), len(self.here))
+        if not self.whole and rows == 1:
+            raise Unsupported("it reduces one row")
+        pieces = len(self.across), len(self.here)
+        return Rows(self.x, self.out, rows, columns, len(self.sums), text, tuple(self.operands), *pieces, self.whole)
+
+    def _gives_sums(self) -> bool:
+        """Whether the result has one element for each of the first sum's."""
+        sums = self.reductions[0].body.buffer
+        return bool(tir.product(list(sums.shape)) == tir.product(list(self.out.shape)))
+
+    def _shape_of_rows(self) -> list[int]:
+        """The rows' axes of a result of one value each, and how long they are."""
+        reduced = [iv for iv in self.reductions[0].iter_vars if int(iv.iter_type) == 2]
+        kept = [int(dim) for dim in self.out.shape]
+        kept = kept[:-1] if kept and kept[-1] == 1 else kept
+        return [*kept, int(reduced[0].dom.extent)]
 
     def _text(self) -> str:
         """What the kernel is made of: the operands, a `term` and a `start` for each sum, and `result`."""
-        made = self._value(self.stores[self.out], self.axes)
+        made = self._result()
         fast = str(self.out.dtype) in LOW
         if isinstance(made, tirx.Cast) and fast and str(made.value.ty.dtype) == "float32":
             made = made.value  # the store rounds
         first = self.reductions[0]
         self.x = self._first_input(tir.substitute(first.body.value.b, self._places(first)), made)
         parts = [self._term(i, block) for i, block in enumerate(self.reductions)]
+        if not self.whole and len(self.operands) > len(self.here):
+            raise Unsupported("it reduces a product with a vector")
         parts += [self._function("result", made, fast=fast), *self._more()]
         kinds = ", ".join(str(_is_maximum(block)).lower() for block in self.reductions)
         calls = "".join(f"  f(Which<{i}>());\n" for i in range(len(self.sums)))
@@ -124,6 +142,25 @@ class Reader:
         )
         text += operands_text(self.operands) + self._pieces()
         return text + f"template <int N> DEV float2 term({_PARAMETERS});\n" + "".join(parts)
+
+    def _result(self) -> Expr:
+        """What the kernel stores, where it stores it."""
+        block = self.stores[self.out]
+        if block.init is not None:
+            return self._sum(block)
+        if self.whole:
+            return self._value(block, self.axes)
+        rows = self.axes[:-1]
+        made = self._value(block, [*rows, *[tirx.const(0, "int64")] * (len(self.out.shape) - len(rows))])
+        if tir.uses(made, [self.column]):
+            raise Unsupported("its result is not made of the row and its sums")
+        return made
+
+    def _sum(self, block: SBlock) -> Expr:
+        """The variable of a reduction, in the dtype that it has in the function."""
+        at = next(i for i, other in enumerate(self.reductions) if other.same_as(block))
+        dtype = str(block.body.buffer.dtype)
+        return self.sums[at] if dtype == "float32" else tirx.Cast(dtype, self.sums[at])
 
     def _more(self) -> list[str]:
         """Functions beside those."""
@@ -169,7 +206,7 @@ class Reader:
         if not own:
             raise Unsupported("it does not reduce rows")
         values = self._places(block)
-        if str(block.body.buffer.dtype) != "float32":
+        if str(block.body.buffer.dtype) not in (_FLOATS if _is_maximum(block) else ("float32",)):
             raise Unsupported("its sums are not of fp32")
         term = tir.substitute(update.b, values)
         start = f"template <> DEV float start<{at}>() {{ return {_number(float(block.init.value.value))}; }}\n"
@@ -224,11 +261,10 @@ class Reader:
             return None
         if block.init is None:
             return self._value(block, load.indices)
-        at = next(i for i, other in enumerate(self.reductions) if other.same_as(block))
         for index, own in zip(_not_one(load.indices, load.source.shape), self._of_sums(), strict=True):
             if tir.as_int(tir.simplify(index - own, self.bounds)) != 0:
                 raise Unsupported("it reads sums of other rows than its own")
-        return self.sums[at]
+        return self._sum(block)
 
     def _of_sums(self) -> list[Expr]:
         """Where the sums of an element are stored, without axes of one element."""

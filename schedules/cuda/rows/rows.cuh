@@ -1,7 +1,8 @@
 // Rows in one pass: out[r, c] = result(x[r, c], sums of the row, c), each sum over the row of a term of x and of the sums
 // before it. The row is read once, 16 bytes at a time, beside each other in a warp, and stays in registers.
 // THREADS_PER_ROW threads share ROWS_EACH rows, which they hold at once; a block has GROUPS times as many.
-// Stands in a namespace that has defined: those, ROWS, COLUMNS, VECTOR, EARLY, the types In and Out, Operands, SUMS and, for each
+// Not WHOLE, the result is one value of each row, out[r] = result(sums of the row).
+// Stands in a namespace that has defined: those, ROWS, COLUMNS, VECTOR, EARLY, WHOLE, the types In and Out, Operands, SUMS and, for each
 // of them, `term`, `start` and whether it is a maximum, and `result`; Across and Here, pieces of operands that all rows
 // read alike and that are read where the result is, with `fetch` for each, and `warm`.
 constexpr int VECTORS = COLUMNS / VECTOR;
@@ -95,6 +96,16 @@ DEV void rows(float* shared, const In* x, Out* out, const Operands operands) {
     for (int e = 0; e < ROWS_EACH; e++) sums[e][s] = all[e];
   };
   each_sum(reduce);
+  if (!WHOLE) {
+    const Here at = {};
+    const Across along = {};
+    const float2 none = make_float2(0.f, 0.f);
+#pragma unroll
+    for (int e = 0; e < ROWS_EACH; e++)
+      if (lane == 0 && first + e < ROWS)
+        out[first + e] = narrow<Out>(result(none, sums[e], row(e), 0, operands, along, at, 0).x);
+    return;
+  }
 #pragma unroll
   for (int e = 0; e < ROWS_EACH; e++)
 #pragma unroll

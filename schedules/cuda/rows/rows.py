@@ -26,6 +26,8 @@ _MANY_THREADS = 512
 class RowReductions(AmpereTemplate[Rows]):
     """`out[r, c] = f(x[r, c], reductions over the row of g(x[r, :]), …)`, any number of reductions after each other.
 
+    Also `out[r] = f(those reductions)`, one value of each of several rows, where the row alone is reduced.
+
     Parameters: `threads` that share a row; `each`, the rows that they hold at once; `rows` times as many have a block.
     """
 
@@ -95,6 +97,7 @@ def _kernel(rows: Rows, threads: int, each: int, groups: int, gpu: Gpu) -> TextK
     numbers = {
         "ROWS": rows.rows, "COLUMNS": rows.columns, "VECTOR": _vector(rows), "THREADS_PER_ROW": threads,
         "ROWS_EACH": each, "GROUPS": groups, "EARLY": int(wanted <= min(_EARLY, registers // 2)),
+        "WHOLE": int(rows.whole),
     }  # fmt: skip
     grid = ceil(rows.rows / (groups * each))
     shared = max(256, rows.sums * each * groups * threads // 32 * 4)

@@ -12,7 +12,7 @@ from tvm.relax import op
 from tvm.script import tirx as T
 
 from benchmarks.gpu import rows_cases
-from benchmarks.gpu.fused import prim_func_of
+from benchmarks.gpu.fused import one_prim_func, prim_func_of
 from benchmarks.gpu.rows_cases import RowsCase
 from benchmarks.gpu.rows_device import tolerance
 from schedules.cuda import RULES
@@ -40,6 +40,7 @@ def prim_func(kind, shape, out="float16"):
         "softmax": lambda: op.nn.softmax(x, -1),
         "softmax of columns": lambda: op.nn.softmax(x, 0),
         "sum": lambda: op.sum(x, -1),
+        "product": lambda: op.sum(op.multiply(x, gamma), -1),
         "relu": lambda: op.nn.relu(x),
     }[kind]
     block = relax.BlockBuilder()
@@ -70,7 +71,8 @@ def test_it_takes_norms_and_softmaxes(kind, sums, operands, out):
     [
         ("softmax", (4, 12), "multiples of 8"),
         ("softmax of columns", (64, 64), "rows"),
-        ("sum", (64, 64), "not made of the row"),
+        ("sum", (1, 64), "one row"),
+        ("product", (64, 64), "product with a vector"),
         ("relu", (64, 64), "reduces nothing"),
         ("layer_norm", (2, 1 << 17), "longer than a block"),
     ],
@@ -174,3 +176,42 @@ def test_a_quantized_norm_is_bytes(out, tmp_path):
     wanted = np.clip(np.rint((normal * given[1] + given[2]) / 0.02) + 7, limits.min, limits.max)
     off = np.abs(arrays[-1].astype(int) - wanted)
     assert off.max() <= 1 and (off > 0).mean() < 0.02 and len(np.unique(arrays[-1])) > 50
+
+
+_REDUCED = {
+    "amax": (lambda x: op.max(op.abs(x), -1), lambda x: np.abs(x).max(-1)),
+    "scale": (
+        lambda x: op.divide(op.max(op.abs(x), -1, keepdims=True), relax.const(448.0, "float32")),
+        lambda x: np.abs(x).max(-1, keepdims=True) / 448,
+    ),
+    "mean": (lambda x: op.mean(op.astype(x, "float32"), -1), lambda x: x.mean(-1)),
+    "variance": (lambda x: op.variance(x, -1, keepdims=True), lambda x: x.var(-1, keepdims=True)),
+    "rounded": (lambda x: op.astype(op.sum(op.astype(x, "float32"), -1), "bfloat16"), lambda x: x.sum(-1)),
+}  # fmt: skip
+"""What a row is reduced to, as a graph says it and as numpy does."""
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "dtype"),
+    [
+        ("amax", (3, 5, 264), "float16"),
+        ("scale", (37, 768), "float32"),
+        ("mean", (9, 64), "bfloat16"),
+        ("variance", (2, 7, 128), "float32"),
+        ("rounded", (33, 40), "float16"),
+    ],
+)
+def test_one_value_of_each_row(kind, shape, dtype, tmp_path):
+    """As the scales of a dynamic quantization are."""
+    graph, wanted_of = _REDUCED[kind]
+    func = one_prim_func([shape], dtype, lambda operands: graph(operands[0]))
+    first = next(rule for rule in RULES if not isinstance(rule.apply(func, TARGET), Declined))
+    assert first.name == RULE.name, RULE.apply(func, TARGET)
+    form, gpu = RULE.match(func), gpu_of(TARGET)
+    given = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    for point in (RULE.default_of(form, gpu), {"threads": 32, "each": 2, "rows": 4}):
+        made = np.zeros([int(d) for d in form.out.shape], str(form.out.dtype))
+        run(RULE.kernel_of(form, point, gpu), [given, made], tmp_path)
+        wanted = wanted_of(given.astype("float64"))
+        tolerance_of = {"float32": 1e-6, "float16": 0, "bfloat16": 8e-3}[str(form.out.dtype)]
+        assert np.abs(made.astype("float64") - wanted).max() <= tolerance_of * np.abs(wanted).max()
