@@ -39,6 +39,9 @@ POINTS = {
 """The finite points by m: 0 and pairs, whose rows share their even and odd parts. Those of m = 4 are of the least error
 among all pairs of eighths up to 2, found by search; their powers are exact in float32."""
 
+_CHANNELS = 64
+"""Input channels of weights that are transformed at once: their float64 results fit into L2."""
+
 
 @cache
 def matrices(size: int) -> tuple[Matrix, Matrix, Matrix]:
@@ -79,14 +82,22 @@ def _array(matrix: Matrix) -> Array:
 
 
 def transform_weight(weight: Array, size: int, lanes: int, vectors: int) -> Array:
-    """Turn `OIHW` into `U[O/t, m+2, m+2, I, t]`, t = `vectors * lanes`, in float64, with zeros past the channels."""
+    """Turn `OIHW` into `U[O/t, m+2, m+2, I, t]`, t = `vectors * lanes`, in float64, with zeros past the channels.
+
+    A panel at a time, of few input channels: float64 stays in the cache, and the products lie as the result does.
+    """
     kernel, width = _array(matrices(size)[1]), vectors * lanes
-    lines = np.tensordot(weight.astype(np.float64), kernel, (3, 1))
-    full = np.tensordot(lines, kernel, (2, 1)).astype(weight.dtype)  # O, I, b, a
     out, into = weight.shape[:2]
-    full = np.pad(full, ((0, -out % width), (0, -into % lanes), (0, 0), (0, 0)))
-    panels = full.reshape(-1, width, full.shape[1], size + 2, size + 2)
-    return np.ascontiguousarray(panels.transpose(0, 4, 3, 2, 1))
+    alpha = size + 2
+    result = np.zeros((-(-out // width), alpha, alpha, into + -into % lanes, width), weight.dtype)
+    for panel, kernels in zip(result, np.split(weight, range(width, out, width)), strict=True):
+        for first in range(0, into, _CHANNELS):
+            taps = kernels[:, first : first + _CHANNELS].transpose(2, 3, 1, 0).astype(np.float64)  # y, x, I, t
+            channels, columns = taps.shape[2:]
+            lines = kernel @ taps.reshape(*taps.shape[:2], -1)
+            full = (kernel @ lines.reshape(len(lines), -1)).reshape(alpha, alpha, channels, columns)
+            panel[:, :, first : first + channels, :columns] = full
+    return result
 
 
 def conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Tensor:

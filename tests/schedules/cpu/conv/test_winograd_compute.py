@@ -92,6 +92,19 @@ def ours(data: Array, weight: Array, size: int) -> Array:
 
 
 @pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("out, into", [(32, 16), (70, 50), (5, 130)])
+def test_weights_are_transformed_in_float64(size: int, out: int, into: int) -> None:
+    weight = np.random.default_rng(size).standard_normal((out, into, 3, 3)).astype("float32")
+    kernel = np.array([[float(element) for element in row] for row in matrices(size)[1]])
+    lanes, vectors = 8, 4
+    lines = np.tensordot(weight.astype(np.float64), kernel, (3, 1))
+    full = np.tensordot(lines, kernel, (2, 1)).astype("float32")  # O, I, x, y
+    padded = np.pad(full, ((0, -out % 32), (0, -into % 8), (0, 0), (0, 0)))
+    want = padded.reshape(-1, 32, *padded.shape[1:]).transpose(0, 4, 3, 2, 1)
+    np.testing.assert_array_equal(transform_weight(weight, size, lanes, vectors), want)
+
+
+@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("kind", ["normal", "positive", "one large", "alternating"])
 def test_the_error_is_bounded(size: int, kind: str) -> None:
     rng = np.random.default_rng(size)
