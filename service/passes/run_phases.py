@@ -17,6 +17,7 @@ from service.passes.check import Boundary, check
 from service.passes.common.constants import size_bytes
 from service.passes.common.kernel_graph import kernel_graph
 from service.passes.common.rewrite import op_name
+from service.passes.common.size_order import sizes_in_order
 from service.passes.phase import Phase
 from service.passes.pipeline import Job, phases
 from service.passes.plugin import Plugin
@@ -117,7 +118,8 @@ def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job
 
 def _sequence(passes: list[Any], module: IRModule, target: Target, phase: str, job: Job, timings: Timings) -> IRModule:
     """The passes one by one, so that an error names the one that raised."""
-    with target, tvm.transform.PassContext(opt_level=3, instruments=[timings.passes("graph")]):
+    instruments = [timings.passes("graph")]
+    with target, sizes_in_order(), tvm.transform.PassContext(opt_level=3, instruments=instruments):
         for each in passes:
             try:
                 module = each(module)

@@ -156,7 +156,7 @@ def test_waiting_jobs_are_done_by_the_next_server(start: Start, look: Look, open
     first.kill()
     backend = open_backend(workers=2)
     row = until(look, waiting, lambda row: row.ended)
-    assert row.state is State.SUCCEEDED
+    assert row.state is State.SUCCEEDED, row.error
     backend.store.verify(str(row.artifact))
     backend.jobs.cancel(LOCAL_OWNER, sleeping)
     assert until(look, sleeping, lambda row: row.ended).state is State.CANCELLED

@@ -253,7 +253,8 @@ def test_equal_requests_join_and_a_full_queue_refuses(open_backend: OpenBackend)
     assert backend.jobs.cancel(ANN, waiting[0].id).state is State.CANCELLED
     backend.jobs.submit(ANN, asks(backend, "made", model=model, weights_mib=3))
     backend.jobs.cancel(ANN, running.id)
-    assert end_of(backend, ANN, waiting[1].id).state is State.SUCCEEDED
+    ended = end_of(backend, ANN, waiting[1].id)
+    assert ended.state is State.SUCCEEDED, ended.error
 
 
 def test_an_equal_request_keeps_its_webhook_and_its_priority(backend: Backend) -> None:
@@ -434,7 +435,8 @@ def test_drained_jobs_come_to_their_end(open_backend: OpenBackend) -> None:
     id = backend.jobs.submit(ANN, asks(backend, "made", sleep_s=1)).job.id
     until(State.RUNNING, backend, id)
     backend.stop(drain_s=PATIENCE_S)
-    assert backend.jobs.get(ANN, id).state is State.SUCCEEDED
+    ended = backend.jobs.get(ANN, id)
+    assert ended.state is State.SUCCEEDED, ended.error
 
 
 def test_two_servers_share_the_work_and_the_story(open_backend: OpenBackend, tmp_path: Path) -> None:

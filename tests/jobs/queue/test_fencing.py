@@ -114,7 +114,8 @@ def test_a_thread_that_ends_late_takes_away_nothing_but_its_own(servers: OpenSte
     server.look()
     assert not newer.running.cancellation.cancelled
     newer.end(outcome_of(newer, "b"))
-    assert find(server.database, id).state is State.SUCCEEDED
+    ended = find(server.database, id)
+    assert ended.state is State.SUCCEEDED, ended.error
     assert server._scheduler._budget.taken_bytes == 0
 
 
@@ -206,7 +207,8 @@ def test_a_job_that_nobody_ran_here_is_left_to_who_runs_it_now(
     row = find(one.database, id)
     assert (row.state, row.claim) == (State.RUNNING, holders[0].running.job.claim)
     holders[0].end(outcome_of(holders[0], "b"))
-    assert find(one.database, id).state is State.SUCCEEDED
+    ended = find(one.database, id)
+    assert ended.state is State.SUCCEEDED, ended.error
 
 
 def fails(job: JobRow, memory_bytes: int) -> Running:

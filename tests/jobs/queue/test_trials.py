@@ -201,7 +201,8 @@ def test_trials_are_forgotten_some_at_a_time(
     removes = trials.remove
     monkeypatch.setattr(trials, "remove", lambda *args: most.append(removes(*args)) or most[-1])
     id = tuned(backend, seed=2)
-    assert end_of(backend, id).state is State.SUCCEEDED
+    ended = end_of(backend, id)
+    assert ended.state is State.SUCCEEDED, ended.error
     until(lambda: told_by(database, id) == 0)
     assert most == [4, 2]
 

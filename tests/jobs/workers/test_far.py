@@ -61,9 +61,11 @@ def test_a_job_is_done_by_a_worker_and_its_result_is_everywhere(apart: Open) -> 
         JobRequest(JobKind.BENCH, artifact=artifact),
         JobRequest(JobKind.VERIFY, artifact=artifact, model=model),
     ):
-        assert end_of(server, ANN, server.jobs.submit(ANN, request).job.id).state is State.SUCCEEDED
+        ended = end_of(server, ANN, server.jobs.submit(ANN, request).job.id)
+        assert ended.state is State.SUCCEEDED, ended.error
     tuning = server.jobs.submit(ANN, JobRequest(JobKind.TUNE, model=model, target="x86-64-v3")).job
-    assert end_of(server, ANN, tuning.id).state is State.SUCCEEDED
+    ended = end_of(server, ANN, tuning.id)
+    assert ended.state is State.SUCCEEDED, ended.error
 
 
 def test_a_log_is_read_and_a_job_cancelled_from_another_server(apart: Open) -> None:
@@ -84,13 +86,14 @@ def test_auto_is_what_the_worker_is_that_takes_it(apart: Open) -> None:
     model = upload(server, ANN)
     one = server.jobs.submit(ANN, JobRequest(JobKind.COMPILE, model=model)).job
     assert one.target["name"] == "znver4"
-    assert end_of(server, ANN, one.id).state is State.SUCCEEDED
+    ended = end_of(server, ANN, one.id)
+    assert ended.state is State.SUCCEEDED, ended.error
     apart("haswell", role=Role.WORKER, machine=HASWELL)
     wait_for(lambda: len(server.fleet.every()) == 3)
     two = server.jobs.submit(ANN, JobRequest(JobKind.COMPILE, model=model, options=CompileOptions(opt_level=1))).job
     assert two.target == {}
     ended = end_of(server, ANN, two.id)
-    assert ended.state is State.SUCCEEDED
+    assert ended.state is State.SUCCEEDED, ended.error
     assert ended.target["name"] in ("znver4", "haswell")
     assert ended.to_dict()["resolved"] == ended.target["name"]
 
@@ -105,7 +108,8 @@ def test_who_can_take_what_takes_that(apart: Open) -> None:
     asked = {target: JobRequest(JobKind.TUNE, model=model, target=target) for target in wanted}
     jobs = {target: server.jobs.submit(ANN, request).job.id for target, request in asked.items()}
     for target, id in jobs.items():
-        assert end_of(server, ANN, id).state is State.SUCCEEDED
+        ended = end_of(server, ANN, id)
+        assert ended.state is State.SUCCEEDED, ended.error
         (ran_on,) = [event.data["worker"] for event in server.jobs.events(ANN, id) if "worker" in event.data]
         assert ids[ran_on] in wanted[target]
 
@@ -117,7 +121,8 @@ def test_a_server_that_is_alone_refuses_what_it_cannot_run(open_backend: OpenBac
         alone.jobs.submit(ANN, JobRequest(JobKind.TUNE, model=model, target="x86-64-v4"))
     assert "CPU feature avx512f" in refused.value.fields["missing"]
     job = alone.jobs.submit(ANN, JobRequest(JobKind.COMPILE, model=model, target="x86-64-v4")).job
-    assert end_of(alone, ANN, job.id).state is State.SUCCEEDED
+    ended = end_of(alone, ANN, job.id)
+    assert ended.state is State.SUCCEEDED, ended.error
 
 
 def test_over_postgresql_nobody_needs_to_look_again_and_again(
