@@ -18,14 +18,17 @@ from service.artifact.manifest import Manifest, check_code, code_extent, weights
 from service.errors import (
     ArtifactCorrupt,
     ArtifactError,
-    InputName,
     InputType,
     InvalidOption,
 )
 from service.runtime.admission import check_digest, check_machine, device_of
+from service.runtime.arguments import by_name
+from service.runtime.bound import Bound, bound
 from service.runtime.cuda import require_memory
 from service.runtime.dims import bind, names_in
 from service.runtime.library import chosen, first_line, load_library
+from service.runtime.replay import FAILURES, Recorder, Replay, Work, fits
+from service.runtime.replays import Replays
 from service.runtime.tensors import (
     ALIGN,
     Array,
@@ -42,7 +45,7 @@ from service.runtime.tvm_runtime import CPU, VirtualMachine, copied_to
 from service.runtime.weights import DeviceWeights, map_weights, uploaded
 from service.signature import Signature
 
-__all__ = ["Session", "load"]
+__all__ = ["Bound", "Session", "load"]
 
 Instrument = Callable[..., int]
 """Called as (function, name, before_run, result, *arguments) around every call that the program makes; returns 0."""
@@ -106,6 +109,10 @@ class Session:
         self._weight_extents = [extent(weight) for weight in self._weights]
         self._lock = threading.Lock()
         self._copies: Copies = {}
+        self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
+        self._work = Work(manifest.schedule, self.threads)
+        self._is_small = fits(manifest.target, manifest.schedule, self._weight_extents)
+        self._replays = Replays(manifest.signature, any_fits=self._is_small)
         self._vm, self._main, arity = _machine(library, device)
         inputs = len(self.signature.inputs)
         if arity not in (inputs, inputs + 1) or (weights and arity == inputs):
@@ -146,13 +153,34 @@ class Session:
         input that the export fixed may be repeated with its value. Raise InputName, InputType or InputShape;
         ArtifactError where the program itself fails.
         """
+        if (found := self._replays.find(args, named)) is not None:
+            replay, values = found
+            with self._lock:
+                for buffer, value in zip(replay.inputs, values):  # noqa: B905  # `find` has counted them
+                    buffer[...] = value
+                replay.run()
+                return dict(zip(self._outputs, [result.copy() for result in replay.results]))  # noqa: B905
         with self._lock:
-            return self._run(self._arguments(args, named), None)
+            tensors = self._arguments(args, named)
+            outputs = self._run(tensors, None)
+            self._replays.note(tensors, self._record)
+        return outputs
+
+    def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Bound:
+        """Return a call whose inputs and outputs are these, by name: they are checked here alone, and run once.
+
+        What the caller writes into an input is read by the next call; one that is row-major, aligned to 64 bytes, on
+        the CPU and overlaps no output is read where it is. Outputs are arrays or tensors that speak DLPack, on the CPU
+        and writable, which each call overwrites; those that are not given are made. None may change its place or
+        shape. Raise what a call does, and the same for an output that does not fit.
+        """
+        with self._lock:
+            return bound(self, inputs, outputs or {})
 
     def to_device(self, inputs: Mapping[str, Any]) -> dict[str, tvm_ffi.Tensor]:
         """Return copies of the inputs where the program runs: what `on_device` takes. Raise what a call does."""
         with self._lock:
-            tensors = self._tensors((), inputs)
+            tensors = self._tensors((), inputs, self._copies)
             copies = [copied_to(tensor, self.device) for tensor in tensors]
         return {spec.name: copied for spec, copied in zip(self.signature.inputs, copies, strict=True)}
 
@@ -174,7 +202,7 @@ class Session:
         if self._on_host:
             raise InvalidOption("this artifact is for a CPU: call the session", option="device")
         with self._lock, tvm_ffi.use_raw_stream(self.device, stream):
-            tensors = self._tensors((), inputs)
+            tensors = self._tensors((), inputs, self._copies)
             for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
                 if tensor.device != self.device:
                     raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on {self.device}")
@@ -193,39 +221,21 @@ class Session:
         return bind(self.signature, [tuple(inputs[spec.name].shape) for spec in self.signature.inputs])
 
     def _arguments(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm_ffi.Tensor]:
-        tensors = self._tensors(args, named)
+        return self._placed(self._tensors(args, named, self._copies))
+
+    def _placed(self, tensors: list[tvm_ffi.Tensor]) -> list[tvm_ffi.Tensor]:
+        """The tensors where the program runs."""
         return tensors if self._on_host else [copied_to(tensor, self.device) for tensor in tensors]
 
-    def _tensors(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> list[tvm_ffi.Tensor]:
-        by_dict = not named and len(args) == 1 and isinstance(args[0], Mapping)
-        values = self._by_name((), args[0]) if by_dict else self._by_name(args, named)
-        tensors = [as_tensor(spec.name, values[spec.name], spec.dtype, self._copies) for spec in self.signature.inputs]
+    def _tensors(self, args: tuple[Any, ...], named: Mapping[str, Any], copies: Copies) -> list[tvm_ffi.Tensor]:
+        values = by_name(self.signature, args, named)
+        tensors = [as_tensor(spec.name, values[spec.name], spec.dtype, copies) for spec in self.signature.inputs]
         bind(self.signature, [tensor.shape for tensor in tensors])
         for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
             kind = tensor.device.dlpack_device_type()
             if kind not in (CPU.dlpack_device_type(), self.device.dlpack_device_type()):
                 raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on the CPU or {self.device}")
         return tensors
-
-    def _by_name(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> dict[str, Any]:
-        order = [spec.name for spec in self.signature.inputs]
-        if len(args) > len(order):
-            raise InputName(f"{len(args)} inputs were given; it takes {len(order)}: {', '.join(order)}")
-        values = dict(zip(order, args, strict=False))
-        constants = dict(self.signature.constants)
-        for name, value in named.items():
-            if name in values:
-                raise InputName(f"input {name!r} was given twice, in order and by name", name=name)
-            if name in constants:
-                _check_constant(name, value, constants[name])
-            elif name not in order:
-                raise InputName(f"there is no input {name!r}; there are {', '.join(order)}", name=name)
-            else:
-                values[name] = value
-        missing = [name for name in order if name not in values]
-        if missing:
-            raise InputName(f"inputs are missing: {', '.join(missing)}", missing=missing)
-        return values
 
     def _run(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> dict[str, Array]:
         """The outputs; the lock is held, also while they are told apart from inputs, whose copies are used again."""
@@ -234,13 +244,28 @@ class Session:
         arrays = owned_arrays(results, shared)
         return {spec.name: array for spec, array in zip(self.signature.outputs, arrays, strict=True)}
 
+    def _record(self, tensors: list[tvm_ffi.Tensor]) -> Replay | None:
+        """A replay of a run on tensors of these values, None where there is none. The lock is held."""
+        return self._recorded([copied_to(tensor, CPU) for tensor in tensors])
+
+    def _recorded(self, tensors: list[tvm_ffi.Tensor]) -> Replay | None:
+        """The same, of a run on the tensors themselves."""
+        if not self._is_small:
+            return None
+        recorder = Recorder(self._library, self._weight_extents)
+        results = self._results(tensors, recorder)
+        if recorder.steps is None:
+            return None
+        threads = self._work.threads(recorder.names, bind(self.signature, [tensor.shape for tensor in tensors]))
+        return Replay(recorder.steps, tensors, results, threads, recorder.allocated)
+
     def _results(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> list[tvm_ffi.Tensor]:
         use_threads(self.threads)
         if instrument is not None:
             self._vm.set_instrument(tvm_ffi.convert_func(instrument))
         try:
             results = self._main(*tensors, *self._tail)
-        except (RuntimeError, ValueError, TypeError, MemoryError) as error:
+        except FAILURES as error:
             raise ArtifactError(f"the program failed: {first_line(error)}") from error
         finally:
             if instrument is not None:
@@ -262,10 +287,3 @@ def _adopt(weight: Any) -> tvm_ffi.Tensor:
     array = np.ascontiguousarray(weight)
     aligned = array.__array_interface__["data"][0] % ALIGN == 0 and array.size
     return wrap_numpy(array) if aligned else aligned_copy(array, array.dtype.name, array.shape)
-
-
-def _check_constant(name: str, value: Any, wanted: Any) -> None:
-    if type(value) is not type(wanted) or value != wanted:
-        raise InputType(
-            f"input {name!r} was fixed to {wanted!r} when the model was exported, it cannot be {value!r}", name=name
-        )

@@ -20,9 +20,11 @@ __all__ = [
     "aligned_copy",
     "as_tensor",
     "extent",
+    "is_fit",
     "item_bytes",
     "numpy_dtype",
     "numpy_view",
+    "on_host",
     "owned_arrays",
     "owned_tensors",
     "shaped",
@@ -119,6 +121,16 @@ def aligned_copy(array: Array, dtype: str, shape: Sequence[int]) -> tvm_ffi.Tens
     return tensor
 
 
+def is_fit(array: Array) -> bool:
+    """Return whether kernels may work on the array where it is: it is row-major and aligned to 64 bytes."""
+    return array.flags.c_contiguous and array.__array_interface__["data"][0] % ALIGN == 0
+
+
+def on_host(tensor: tvm_ffi.Tensor) -> bool:
+    """Return whether the CPU can read and write the tensor."""
+    return tensor.device.dlpack_device_type() in _ON_HOST
+
+
 def as_tensor(name: str, value: Any, dtype: str, copies: Copies) -> tvm_ffi.Tensor:
     """Return the value as a row-major tensor aligned to 64 bytes: itself where it is so already and on the host, else a
     copy.
@@ -131,7 +143,7 @@ def as_tensor(name: str, value: Any, dtype: str, copies: Copies) -> tvm_ffi.Tens
     if isinstance(value, np.ndarray):
         if value.dtype != numpy_dtype(dtype):
             raise _wrong_dtype(name, str(value.dtype), dtype)
-        if value.flags.c_contiguous and value.__array_interface__["data"][0] % ALIGN == 0:
+        if is_fit(value):
             return wrap_numpy(value)
         return _copy(name, value, dtype, copies)
     return _from_dlpack(name, value, dtype, copies)
@@ -151,7 +163,7 @@ def _from_dlpack(name: str, value: Any, dtype: str, copies: Copies) -> tvm_ffi.T
         raise _wrong_dtype(name, str(tensor.dtype), dtype)
     if tensor.is_contiguous() and tensor.data_ptr() % ALIGN == 0:
         return tensor
-    if tensor.device.dlpack_device_type() not in _ON_HOST:
+    if not on_host(tensor):
         raise InputType(f"input {name!r} is on {tensor.device} and neither row-major nor aligned", name=name)
     return _copy(name, numpy_view(tensor), dtype, copies)
 
@@ -182,7 +194,7 @@ def owned_arrays(tensors: Iterable[tvm_ffi.Tensor], shared: Iterable[Extent]) ->
     """
     taken, arrays = list(shared), []
     for tensor in tensors:
-        if tensor.device.dlpack_device_type() not in _ON_HOST:
+        if not on_host(tensor):
             arrays.append(numpy_view(copied_to(tensor, CPU)))
         elif tensor.numel() <= _SMALL_ELEMENTS:
             arrays.append(_small_copy(tensor))
