@@ -3,8 +3,8 @@
     python -m benchmarks.calls --threads 1 2 --json
 
 `call` is `session(inputs)`, `bound` is `session.bind(inputs)()`; both, and ONNX Runtime's `run(None, inputs)`, take and
-give numpy arrays. A turn is some hundred calls; shown are medians over turns in microseconds (with `--least` the least, on
-a machine that does other things too), and the medians of the ratios of each round. `kernels` are the PrimFuncs alone,
+give numpy arrays. A turn is some hundred calls. Shown are medians over turns in microseconds, and the medians of each
+round's ratios; with `--least` the least, on a machine that does other things too. `kernels` are the PrimFuncs alone,
 each called in a loop with what it takes; `overhead` is the rest of a call.
 """
 
