@@ -6,7 +6,7 @@ that depends on the shapes alone, unless the program branches or sizes something
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import tvm_ffi
@@ -18,7 +18,7 @@ from service.runtime.library import first_line
 from service.runtime.tensors import Array, Extent, extent, is_fit, numpy_view, wrap_numpy
 from service.runtime.threads import use_threads
 
-__all__ = ["FAILURES", "Recorder", "Replay", "Work", "fits"]
+__all__ = ["FAILURES", "Instrument", "Recorder", "Replay", "Work", "fits"]
 
 FAILURES = (RuntimeError, ValueError, TypeError, MemoryError)
 """What a program may raise."""
@@ -39,6 +39,9 @@ _MAX_WEIGHT_BYTES = 16 << 20
 _LAUNCH_S = 5e-6
 _FLOPS_S, _BYTES_S = 20e9, 10e9
 """A launch on several threads; what one thread does at the least, roughly."""
+
+Instrument = Callable[..., int]
+"""Called as (function, name, before_run, result, *arguments) around every call that a program makes; returns 0."""
 
 Step = tuple[Any, tuple[Any, ...]]
 
@@ -131,26 +134,41 @@ class Replay:
 
     def __init__(
         self,
-        steps: Sequence[Step],
+        recorder: Recorder,
         inputs: Sequence[tvm_ffi.Tensor],
         results: Sequence[tvm_ffi.Tensor],
         threads: int,
-        allocated: Collection[int],
     ) -> None:
-        """The steps read `inputs` and write `results`; `allocated` are the addresses of what the run has allocated."""
+        """The steps of `recorder`, which has some, read `inputs` and write `results`."""
         self.inputs = tuple(numpy_view(tensor) for tensor in inputs)
         self.results = tuple(numpy_view(result) for result in results)
-        self.steps, self.threads = tuple(steps), threads
-        self._tensors, self._allocated = results, allocated
+        self.steps, self.names, self.threads = tuple(recorder.steps or ()), recorder.names, threads
+        self._tensors, self._allocated = results, recorder.allocated
 
-    def run(self) -> None:
+    def __call__(self, values: Sequence[Array], instrument: Instrument | None = None) -> list[Array]:
+        """Return the outputs for inputs of these values, arrays of the caller's. Raise what `run` does."""
+        for buffer, value in zip(self.inputs, values):  # noqa: B905  # as many, of the same shapes
+            buffer[...] = value
+        self.run(instrument)
+        return [result.copy() for result in self.results]
+
+    def run(self, instrument: Instrument | None = None) -> None:
         """Call the kernels. Raise ArtifactError where one fails."""
         use_threads(self.threads)
         try:
+            if instrument is not None:
+                self._run_instrumented(instrument)
+                return
             for function, arguments in self.steps:
                 function(*arguments)
         except FAILURES as error:
             raise ArtifactError(f"the program failed: {first_line(error)}") from error
+
+    def _run_instrumented(self, instrument: Instrument) -> None:
+        for name, (function, arguments) in zip(self.names, self.steps, strict=True):
+            instrument(function, name, True, None, *arguments)
+            function(*arguments)
+            instrument(function, name, False, None, *arguments)
 
     def write_to(self, index: int, array: Array) -> bool:
         """Have the steps write a result into `array`, which overlaps nothing else; False where they cannot.

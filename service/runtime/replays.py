@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import tvm_ffi
 
 from service.runtime.replay import Replay
+from service.runtime.tensors import Array
 from service.signature import Signature
 
 __all__ = ["Replays", "Shapes"]
@@ -30,33 +31,42 @@ class Replays:
 
     def __init__(self, signature: Signature, *, any_fits: bool) -> None:
         """With `any_fits` False there are none."""
-        self._names = tuple(spec.name for spec in signature.inputs)
-        self._known = frozenset(self._names)
         self._any_fits = any_fits
         self._found: dict[Shapes, Replay | Literal[False] | None] = {}
         """None for what came once, False for what cannot be replayed."""
         self._declined = 0
-        self._dtypes = [_dtype(spec.dtype) for spec in signature.inputs]
+        self._specs = [(spec.name, _dtype(spec.dtype)) for spec in signature.inputs]
 
-    def find(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Replay, tuple[Any, ...]] | None:
+    def find(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Replay, list[Array]] | None:
         """Return a replay and the inputs in order, or None where these need all checks.
 
         They are numpy arrays, by these names or all in order, of the dtypes, and of shapes that were checked.
         """
-        values: tuple[Any, ...] = args
-        if len(args) == 1 and not named and type(args[0]) is dict:
-            values, named = (), args[0]
-        if not values:
-            if named.keys() != self._known:
-                return None
-            values = tuple([named[name] for name in self._names])
-        elif named or len(values) != len(self._names):
+        if not self._found:
             return None
-        for value, dtype in zip(values, self._dtypes):  # noqa: B905  # as many
+        given: Sequence[Any] = args
+        if len(args) == 1 and not named and type(args[0]) is dict:
+            given, named = (), args[0]
+        if given:
+            if named or len(given) != len(self._specs):
+                return None
+        elif len(named) != len(self._specs):
+            return None
+        values, shapes = [], []
+        for place, (name, dtype) in enumerate(self._specs):
+            value = given[place] if given else named.get(name)
             if type(value) is not np.ndarray or value.dtype is not dtype:
                 return None
-        replay = self._found.get(tuple([value.shape for value in values]))
+            values.append(value)
+            shapes.append(value.shape)
+        replay = self._found.get(tuple(shapes))
         return (replay, values) if replay else None
+
+    def of(self, tensors: list[tvm_ffi.Tensor]) -> Replay | None:
+        """Return the replay for inputs that all checks let through, if there is one."""
+        if not self._found:
+            return None
+        return self._found.get(tuple([tensor.shape for tensor in tensors])) or None
 
     def note(self, tensors: list[tvm_ffi.Tensor], record: Record) -> None:
         """Record a call whose inputs, which all checks let through, have shapes that come again."""

@@ -6,7 +6,7 @@ Loading runs code of the file: load only artifacts that you trust. Their manifes
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from service.runtime.bound import Bound, bound
 from service.runtime.cuda import require_memory
 from service.runtime.dims import bind, names_in
 from service.runtime.library import chosen, first_line, load_library
-from service.runtime.replay import FAILURES, Recorder, Replay, Work, fits
+from service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
 from service.runtime.replays import Replays
 from service.runtime.tensors import (
     ALIGN,
@@ -36,6 +36,7 @@ from service.runtime.tensors import (
     aligned_copy,
     as_tensor,
     extent,
+    numpy_view,
     owned_arrays,
     owned_tensors,
     wrap_numpy,
@@ -46,9 +47,6 @@ from service.runtime.weights import DeviceWeights, map_weights, uploaded
 from service.signature import Signature
 
 __all__ = ["Bound", "Session", "load"]
-
-Instrument = Callable[..., int]
-"""Called as (function, name, before_run, result, *arguments) around every call that the program makes; returns 0."""
 
 
 def load(
@@ -154,17 +152,10 @@ class Session:
         ArtifactError where the program itself fails.
         """
         if (found := self._replays.find(args, named)) is not None:
-            replay, values = found
             with self._lock:
-                for buffer, value in zip(replay.inputs, values):  # noqa: B905  # `find` has counted them
-                    buffer[...] = value
-                replay.run()
-                return dict(zip(self._outputs, [result.copy() for result in replay.results]))  # noqa: B905
+                return dict(zip(self._outputs, found[0](found[1])))  # noqa: B905  # both are as the signature has them
         with self._lock:
-            tensors = self._arguments(args, named)
-            outputs = self._run(tensors, None)
-            self._replays.note(tensors, self._record)
-        return outputs
+            return self._called(self._arguments(args, named), None)
 
     def bind(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> Bound:
         """Return a call whose inputs and outputs are these, by name: they are checked here alone, and run once.
@@ -212,9 +203,12 @@ class Session:
         return {spec.name: tensor for spec, tensor in zip(self.signature.outputs, owned, strict=True)}
 
     def run_instrumented(self, inputs: Mapping[str, Any], instrument: Instrument) -> dict[str, Array]:
-        """Call the program, with `instrument` called around every call that the program makes."""
+        """Call the program, with `instrument` called around every call that the program makes.
+
+        Of one that is replayed these are those of its kernels.
+        """
         with self._lock:
-            return self._run(self._arguments((), inputs), instrument)
+            return self._called(self._arguments((), inputs), instrument)
 
     def sizes(self, inputs: Mapping[str, Any]) -> dict[str, int]:
         """Return the size that these inputs, by name, give each symbolic dim. Raise InputShape."""
@@ -237,6 +231,15 @@ class Session:
                 raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on the CPU or {self.device}")
         return tensors
 
+    def _called(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> dict[str, Array]:
+        """The outputs for inputs that were checked, by a replay where there is one for their shapes."""
+        if (replay := self._replays.of(tensors)) is not None:
+            arrays = replay([numpy_view(tensor) for tensor in tensors], instrument)
+            return dict(zip(self._outputs, arrays, strict=True))
+        outputs = self._run(tensors, instrument)
+        self._replays.note(tensors, self._record)
+        return outputs
+
     def _run(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> dict[str, Array]:
         """The outputs; the lock is held, also while they are told apart from inputs, whose copies are used again."""
         results = self._results(tensors, instrument)
@@ -257,7 +260,7 @@ class Session:
         if recorder.steps is None:
             return None
         threads = self._work.threads(recorder.names, bind(self.signature, [tensor.shape for tensor in tensors]))
-        return Replay(recorder.steps, tensors, results, threads, recorder.allocated)
+        return Replay(recorder, tensors, results, threads)
 
     def _results(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> list[tvm_ffi.Tensor]:
         use_threads(self.threads)

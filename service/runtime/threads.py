@@ -33,7 +33,10 @@ def use_threads(count: int) -> None:
     The pool is made on the thread's first call here, with max(`count`, cores) workers; one that TVM made earlier in
     this thread keeps its size.
     """
-    if not hasattr(_this_thread, "count"):
+    try:
+        if _this_thread.count == count:
+            return
+    except AttributeError:
         _make_pool(max(count, machine.cpu().cores))
     if _this_thread.count != count:
         function("runtime.config_threadpool")(_AFFINITY_BIG, count)

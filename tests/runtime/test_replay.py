@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -193,3 +194,31 @@ def test_threads_are_used_where_they_gain_more_than_their_launch() -> None:
         assert work.threads(unknown, {"n": 1}) == 4
     assert work.threads(["f"], {}) == 4
     assert Work(rows, 1).threads(["f"], {"n": 1 << 20}) == 1  # type: ignore[arg-type]
+
+
+def test_whatever_is_given_is_replayed(session: Session, linear: Linears) -> None:
+    """Also what needs all checks; an instrument sees that the kernels alone are called."""
+    torch = pytest.importorskip("torch")
+    given = inputs()
+    seen: list[str] = []
+
+    def note(_function: Any, name: str, before: bool, *_rest: Any) -> int:
+        seen.append(f"{name} {'begins' if before else 'ends'}")
+        return 0
+
+    for x in (given["x"], np.asfortranarray(given["x"]), torch.from_numpy(given["x"])):
+        seen.clear()
+        assert_right(session.run_instrumented({"x": x, "ids": given["ids"]}, note), linear, **given)
+        assert "matmul begins" in seen and "matmul ends" in seen
+        assert not any(name.startswith("vm.") for name in seen)
+
+
+def test_a_session_is_freed_with_its_last_name(artifact: Make) -> None:
+    """Not when the garbage collector comes: it may hold much memory."""
+    session = load(artifact())
+    warm(session)
+    bound, gone = session.bind(inputs()), weakref.ref(session)
+    del session
+    assert gone() is not None and bound()
+    del bound
+    assert gone() is None
