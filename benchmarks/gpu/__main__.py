@@ -23,7 +23,7 @@ def main() -> int:
     verbs = parser.add_subparsers(dest="verb", required=True)
     built = verbs.add_parser("build", help="compile models and kernels for sm_90a into FOLDER")
     built.add_argument("folder", type=Path)
-    suites = f"model, {', '.join(CASES)}; all without"
+    suites = f"model, drawn, {', '.join(CASES)}; all without"
     built.add_argument("--suite", action="append", default=[], help=suites)
     built.add_argument("--model", action="append", default=[], help="of the models, those; all without")
     built.add_argument("--target", default="", help="kernels and models for it: cuda-sm80 or cuda-sm90")

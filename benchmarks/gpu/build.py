@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu import moves_cases, plain_cases
+from benchmarks.gpu.drawn import drawn_entries
 from benchmarks.gpu.manifest import MANIFEST, Entry, read_manifest, write_manifest
 from benchmarks.gpu.plan import kernel_entries, model_entries, sanitizer_entries, thread_entries
 
@@ -39,6 +40,8 @@ def build(
     kept = {entry.id: entry for entry in read_manifest(folder)[1]} if (folder / MANIFEST).exists() else {}
     if not wanted or "model" in wanted:
         _models(folder, models, kept, target or "cuda-sm90", trust)
+    if not wanted or "drawn" in wanted:
+        _drawn(folder, kept)
     chosen = [
         (entry, case)
         for entry, case in kernel_entries()
@@ -50,7 +53,7 @@ def build(
                 if entry is not None:
                     kept[entry.id] = entry
     made = [entry for entry in kept.values() if entry.suite not in ("sanitizer", "threads")]
-    checks = sanitizer_entries([entry for entry in made if entry.suite != "model"])
+    checks = sanitizer_entries([entry for entry in made if entry.suite not in ("model", "drawn")])
     entries = [*made, *thread_entries(made), *(entry for entry in checks if entry.case["ids"])]
     write_manifest(folder, entries, _about())
     return entries
@@ -68,6 +71,17 @@ def _models(folder: Path, only: Iterable[str], kept: dict[str, Entry], target: s
                 print(f"{entry.id} is left out", file=sys.stderr)
                 continue
         kept[entry.id] = replace(entry, made=json.loads(said.read_text()))
+
+
+def _drawn(folder: Path, kept: dict[str, Entry]) -> None:
+    """Likewise a process each."""
+    for entry in drawn_entries():
+        if not all((folder / file).exists() for file in entry.files):
+            command = [sys.executable, "-m", "benchmarks.gpu.drawn_build", entry.case["model"], str(folder)]
+            if subprocess.run(command, check=False).returncode:
+                print(f"{entry.id} is left out", file=sys.stderr)
+                continue
+        kept[entry.id] = entry
 
 
 def build_kernel_of(work: tuple[Entry, Any], folder: Path) -> Entry | None:

@@ -6,14 +6,19 @@ import json
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from benchmarks.gpu.models import fingerprint, model_of
 from benchmarks.gpu.weights import explain
 
-__all__ = ["build_model"]
+if TYPE_CHECKING:
+    from service.compiler import Front
+    from service.passes import MemoryReport
+    from service.request import CompileOptions
+
+__all__ = ["build_model", "compile_to"]
 
 
 def build_model(
@@ -22,23 +27,13 @@ def build_model(
     """Write `stem`.so, .npz and .json into the folder; return what the manifest says of it."""
     import torch
 
-    from service import lowering, passes
-    from service.compiler import Stages, load_and_schedule, prepare
-    from service.dump import no_dump
-    from service.lowering.target import to_tvm
-
     module, inputs = model_of(name, batch, layers)
     with TemporaryDirectory() as scratch:
         exported = Path(scratch) / "model.pt2"
         with torch.no_grad():
             torch.export.save(torch.export.export(module, inputs, strict=False), exported)
         start = time.perf_counter()
-        request = prepare(exported, target=target)
-        front = load_and_schedule(request, Stages(lambda event: None), no_dump)
-        lowered, memory = passes.finalize(
-            front.scheduled.module, to_tvm(request.target), bounds=front.imported.signature.bounds
-        )
-        lowering.build(lowered, request.target, folder / f"{stem}.so")
+        front, memory = compile_to(exported, folder / f"{stem}.so", target=target)
     seconds = time.perf_counter() - start
     recipes, carried = explain(front.optimized.weights, module)
     np.savez_compressed(folder / f"{stem}.npz", **carried)
@@ -47,6 +42,24 @@ def build_model(
     made["memory"] = memory.to_dict()
     (folder / f"{stem}.json").write_text(json.dumps(made))
     return {"compile_s": round(seconds, 1), "dlight": _dlight(front.scheduled.report)}
+
+
+def compile_to(
+    path: Path, library: Path, options: CompileOptions | None = None, target: str = "cuda-sm90"
+) -> tuple[Front, MemoryReport]:
+    """Write the model at `path` as a library without weights; return what the stages made of it."""
+    from service import lowering, passes
+    from service.compiler import Stages, load_and_schedule, prepare
+    from service.dump import no_dump
+    from service.lowering.target import to_tvm
+
+    request = prepare(path, target=target, options=options)
+    front = load_and_schedule(request, Stages(lambda event: None), no_dump)
+    lowered, memory = passes.finalize(
+        front.scheduled.module, to_tvm(request.target), bounds=front.imported.signature.bounds
+    )
+    lowering.build(lowered, request.target, library)
+    return front, memory
 
 
 def _dlight(report: list[dict[str, Any]]) -> list[list[Any]]:

@@ -64,6 +64,10 @@ def _measured(folder: Path, entry: Entry) -> dict[str, Any]:
         from benchmarks.gpu.child_model import measure_model
 
         return measure_model(folder, entry)
+    if entry.suite == "drawn":
+        from benchmarks.gpu.child_drawn import measure_drawn
+
+        return measure_drawn(folder, entry)
     if entry.suite == "threads":
         from benchmarks.gpu.child_threads import measure_threads
 

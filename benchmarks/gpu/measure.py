@@ -28,7 +28,7 @@ __all__ = ["CHILD", "measure"]
 CHILD = (sys.executable, "-m", "benchmarks.gpu.child")
 _START_S = 90.0
 """What a child may take to import torch and to start CUDA, beside its entry's limit."""
-_WHOLE = ("model", "threads")
+_WHOLE = ("model", "threads", "drawn")
 """Suites each of whose entries has a child of its own: a model's memory goes with its process."""
 _SETTLE_S = 0.15
 """How long the GPU may still work for those that were stopped."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["MODELS", "fingerprint", "model_of", "other_inputs"]
+__all__ = ["MODELS", "fingerprint", "model_of", "other_inputs", "small_bert"]
 
 _TOKENS = 512
 _CACHED = 512
@@ -107,6 +107,19 @@ def _bert_unmasked(layers: int | None) -> Any:
     transformers.models.bert.modeling_bert.create_bidirectional_mask = lambda *_, **__: None
     config = transformers.BertConfig(**({"num_hidden_layers": layers} if layers else {}))
     return _first_of(transformers.BertModel(config, add_pooling_layer=False))
+
+
+def small_bert() -> Any:
+    """Return one of two layers and width 256 in fp32, for numbers that are carried."""
+    import transformers
+
+    transformers.models.bert.modeling_bert.create_bidirectional_mask = lambda *_, **__: None
+    config = transformers.BertConfig(
+        vocab_size=1000, hidden_size=256, num_hidden_layers=2, num_attention_heads=4, intermediate_size=1024
+    )
+    model = _first_of(transformers.BertModel(config, add_pooling_layer=False))
+    _fill(model)
+    return model.requires_grad_(False)
 
 
 def _vit(layers: int | None) -> Any:

@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+__all__ = ["quantize"]
+
 
 def main(folder: Path, name: str, batch: int) -> None:
     """Write MODEL_BATCH_int8.so, _fp16.so, and a report of both verifications into the folder."""
@@ -22,7 +24,7 @@ def main(folder: Path, name: str, batch: int) -> None:
     exported, quantized = folder / f"{stem}.pt2", folder / f"{stem}.onnx"
     with torch.no_grad():
         torch.export.save(torch.export.export(module, inputs, strict=False), exported)
-    _quantize(module.float(), tuple(x.float() if x.is_floating_point() else x for x in inputs), quantized)
+    quantize(module, inputs, quantized)
     report: dict[str, Any] = {}
     wanted = (("int8", quantized, CompileOptions(precision=Precision.FP16)), ("fp16", exported, CompileOptions()))
     for kind, source, options in wanted:
@@ -34,10 +36,12 @@ def main(folder: Path, name: str, batch: int) -> None:
     (folder / f"{stem}.json").write_text(json.dumps(report))
 
 
-def _quantize(module: Any, inputs: tuple[Any, ...], out: Path) -> None:
+def quantize(module: Any, inputs: tuple[Any, ...], out: Path) -> None:
+    """Write `module`, which becomes fp32, as a QDQ model, calibrated on `inputs`."""
     import torch
     from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
+    module, inputs = module.float(), tuple(x.float() if x.is_floating_point() else x for x in inputs)
     plain = out.with_suffix(".fp32.onnx")
     names = [f"input{index}" for index in range(len(inputs))]
     torch.onnx.export(module, inputs, str(plain), dynamo=False, opset_version=17, input_names=names)

@@ -20,9 +20,9 @@ def tables(entries: Sequence[Entry], rows: Iterable[dict[str, Any]]) -> str:
     partial = {row["id"]: row for row in rows if row["status"] == "cut" and row["id"] not in done}
     parts = [str(done["device"]["device"]) + "." if "device" in done else "No device has measured this bundle."]
     parts.append(_models(entries, {**partial, **done}))
-    suites = sorted({entry.suite for entry in entries} - {"model", "sanitizer"})
+    suites = sorted({entry.suite for entry in entries} - {"model", "sanitizer", "drawn"})
     parts += [_kernels(suite, [each for each in entries if each.suite == suite], done) for suite in suites]
-    parts += [_sanitized(entries, done), _troubles(entries, done)]
+    parts += [_drawn(entries, done), _sanitized(entries, done), _troubles(entries, done)]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
@@ -68,6 +68,18 @@ def _models(entries: Sequence[Entry], rows: dict[str, dict[str, Any]]) -> str:
     text = _table([*head, "first result, s", "planned, MiB", "torch's peak, MiB"], lines)
     many = f"\n\nGeometric mean of the ratios {_mean(ratios):.2f}, the largest {max(ratios):.2f}." if ratios else ""
     return f"### Models\n{text}{many}"
+
+
+def _drawn(entries: Sequence[Entry], rows: dict[str, dict[str, Any]]) -> str:
+    """Milliseconds of rounded models beside fp16, or how far their numbers are from a CPU's and from fp32."""
+    found = [(each.case["model"], rows[each.id]) for each in entries if each.suite == "drawn" and each.id in rows]
+    lines = [
+        [name, row.get("ms", {}).get("int8"), row.get("ms", {}).get("fp16"), row.get("ratio"),
+         *(row.get(key) for key in ("error", "to_fp32", "reference_to_fp32"))]
+        for name, row in found
+    ]  # fmt: skip
+    head = ["model", "int8, ms", "fp16, ms", "ratio", "off the reference", "off fp32", "the reference off fp32"]
+    return f"### Rounded models\n{_table(head, lines)}" if lines else ""
 
 
 def _kernels(suite: str, entries: Sequence[Entry], rows: dict[str, dict[str, Any]]) -> str:
@@ -123,7 +135,7 @@ def _troubles(entries: Sequence[Entry], rows: dict[str, dict[str, Any]]) -> str:
     for name, row in rows.items():
         if name in named and (row["status"] == "failed" or not row.get("right", True)):
             why = row.get("failed") or row.get("said") or f"error {row.get('error')}, {row.get('wrong') or ''}"
-            what = "" if named[name].suite in ("model", "sanitizer", "threads") else _described(named[name])
+            what = "" if named[name].suite in ("model", "sanitizer", "threads", "drawn") else _described(named[name])
             lines.append(f"- `{name}` {what}: {' '.join(why.split())[:300]}")
     missing = sum(entry.id not in rows for entry in entries)
     head = f"{missing} of {len(entries)} entries were not reached."

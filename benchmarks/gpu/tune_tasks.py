@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from service.request import TargetSpec
+from service.request import CompileOptions, Precision, TargetSpec
 from service.tuning.task import Named, Task
 
 __all__ = ["TUNED", "Wanted", "collect", "read_tasks"]
@@ -23,9 +23,11 @@ _LAUNCH_S = 3e-6
 
 TUNED = (
     ("resnet50", 32), ("resnet50", 1), ("bert", 32), ("bert", 1), ("gpt2", 32), ("vit", 32), ("mobilenet_v2", 32),
-    ("unet_block", 32), ("llama", 32),
+    ("unet_block", 32), ("llama", 32), ("bert_unmasked:int8", 32), ("bert_unmasked:int8", 1),
 )  # fmt: skip
-"""Models and batches, the most important first."""
+"""Models and batches, the most important first; `:int8` as ONNX Runtime quantizes them."""
+_LAYERS = 2
+"""Of a quantized model: the others have the same tasks."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def collect(folder: Path, models: Iterable[tuple[str, int]] = TUNED) -> list[Wan
     folder.mkdir(parents=True, exist_ok=True)
     found: dict[tuple[str, str, str], Wanted] = {}
     for name, batch in models:
-        stem = f"{name}_b{batch}"
+        stem = f"{name.replace(':', '_')}_b{batch}"
         file = folder / f"{stem}.{FILE}"
         if not file.exists():
             command = [sys.executable, "-m", "benchmarks.gpu.tune_tasks", str(file), name, str(batch)]
@@ -105,22 +107,32 @@ def _limit_s(task: Task) -> float:
 
 def _of_model(file: Path, name: str, batch: int) -> None:
     """What a process of `collect` does."""
-    import torch
-
-    from benchmarks.gpu.models import model_of
     from service.compiler import Stages, prepare
     from service.tuner import find_tasks
 
-    module, inputs = model_of(name, batch)
     with TemporaryDirectory() as scratch:
-        exported = Path(scratch) / "model.pt2"
-        with torch.no_grad():
-            torch.export.save(torch.export.export(module, inputs, strict=False), exported)
-        found = find_tasks(prepare(exported, target="cuda-sm90"), Stages(lambda event: None))
+        exported, options = _exported(Path(scratch), name, batch)
+        found = find_tasks(prepare(exported, target="cuda-sm90", options=options), Stages(lambda event: None))
     for one in found.untunable:
         print(f"{name}_b{batch}: not a task: {one.name} ({one.rule}): {one.reason}", file=sys.stderr)
     with gzip.open(file, "wt") as out:
         json.dump([asdict(task) for task in found.tasks], out)
+
+
+def _exported(folder: Path, name: str, batch: int) -> tuple[Path, CompileOptions]:
+    import torch
+
+    from benchmarks.gpu.models import model_of
+    from benchmarks.gpu.quantized_child import quantize
+
+    plain, _, precision = name.partition(":")
+    module, inputs = model_of(plain, batch, _LAYERS if precision else None)
+    if precision:
+        quantize(module, inputs, folder / "model.onnx")
+        return folder / "model.onnx", CompileOptions(precision=Precision.FP16)
+    with torch.no_grad():
+        torch.export.save(torch.export.export(module, inputs, strict=False), folder / "model.pt2")
+    return folder / "model.pt2", CompileOptions()
 
 
 if __name__ == "__main__":
