@@ -9,28 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from service.compiling.calibration import QUANTIZED, Samples, calibrated, quantized, samples_of, without_places
+from service.compiling.model_coverage import coverage_of, require_records
+from service.compiling.stages import Front, Stages
+from service.compiling.verifier import verify
 from service.config import settings
 from service.dump import Dump, DumpFolder, no_dump
 from service.errors import (
-    CompileFailed,
-    CompilerOutOfMemory,
     InvalidOption,
     InvalidRecords,
-    RelaxcError,
 )
-from service.model_coverage import coverage_of, require_records
 from service.process.task import Emit
-from service.process.timings import Timings
 from service.repro import repro_command
 from service.request import CompileOptions, CompileRequest, canonical_json
 from service.signature import Signature
@@ -38,31 +33,15 @@ from service.signature import Signature
 if TYPE_CHECKING:
     from service.artifact.manifest import Manifest
     from service.artifact.packing import Built
-    from service.frontend.model import ImportedModel, Reference
-    from service.lowering import RecordPlanner, Scheduled
     from service.lowering.build import Objects
-    from service.passes import Optimized
-    from service.runtime.session import Session
-    from service.runtime.verification import Verification
 
 __all__ = [
-    "QUANTIZED",
-    "STAGES",
-    "Front",
-    "Stages",
     "cover",
     "load_and_schedule",
     "places_read",
     "prepare",
-    "quantized",
     "run",
-    "verify",
 ]
-
-QUANTIZED = "quantized.onnx"
-"""The model that an int8 artifact is compiled from, in the job's folder and in a dump."""
-
-STAGES = ("import", "optimize", "schedule", "build", "verify", "pack")
 
 
 def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions | None = None) -> CompileRequest:
@@ -75,32 +54,6 @@ def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions |
 
     path = Path(path).absolute()  # the child has another working folder
     return CompileRequest(frontend.digest(path, frontend.identify(path)), resolve(target), options or CompileOptions())
-
-
-@dataclass
-class Stages:
-    """Tells the caller about each stage, times it, and gives what a stage raises the stage's name."""
-
-    emit: Emit
-    seconds: dict[str, float] = field(default_factory=dict)
-    timings: Timings = field(default_factory=Timings)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[Callable[[int, int], None]]:
-        self.emit({"event": "stage", "stage": name, "state": "start"})
-        start = time.perf_counter()
-        try:
-            yield lambda done, total: self.emit({"event": "progress", "stage": name, "done": done, "total": total})
-        except RelaxcError as error:
-            error.fields.setdefault("stage", name)
-            raise
-        except MemoryError as error:
-            raise CompilerOutOfMemory(f"stage {name} ran out of memory", stage=name) from error
-        except Exception as error:  # the one place where a stage's bug gets its name
-            raise CompileFailed(f"stage {name}: {_first_line(error)}", stage=name) from error
-        seconds = round(time.perf_counter() - start, 4)
-        self.seconds[name] = round(self.seconds.get(name, 0.0) + seconds, 4)  # of several parts, of all
-        self.emit({"event": "stage", "stage": name, "state": "done", "seconds": seconds})
 
 
 def run(
@@ -124,23 +77,25 @@ def run(
     stage = Stages(emit)
     dump: Dump = DumpFolder(dump_dir) if dump_dir else no_dump
     asked, calibration = request, None
+    samples: list[dict[str, Any]] = []
     if request.options.calibration is not None:
         with stage("import"):
             request, calibration = quantized(request, workdir)
+            samples = samples_of(asked)
         if dump_dir is not None:
             shutil.copyfile(request.model.path, dump_dir / QUANTIZED)
     requests = [replace(request, target=each) for each in request.target.each]
     fronts = [load_and_schedule(each, stage, dump) for each in requests]
     if records not in (None, joined([made.records for made in fronts])):
         raise InvalidRecords("the tuning records changed while the compile waited", remedy="Compile again.")
-    command = repro_command(_without_places(asked), f"model.{asked.model.format}")
+    command = repro_command(without_places(asked), f"model.{asked.model.format}")
     parts = []
     for index, (each, made) in enumerate(zip(requests, fronts, strict=True)):
         library = workdir / f"library{index}.so"
         built = _build(each, made, command, library, stage, dump, objects)
         if calibration is not None:
-            built = replace(built, manifest=_calibrated(built.manifest, asked, calibration))
-        parts.append(_verified(each, made.imported.signature, built, stage))
+            built = replace(built, manifest=calibrated(built.manifest, asked, calibration))
+        parts.append(_verified(each, made.imported.signature, built, stage, samples))
     with stage("pack"):
         files = pack_parts(parts, workdir / LIBRARY, embed_max_bytes=settings().embed_weights_max_bytes)
         for built in parts:
@@ -150,36 +105,6 @@ def run(
     steps = {name: round(seconds, 5) for name, seconds in stage.timings.seconds.items()}
     (workdir / "build.json").write_text(json.dumps({"stages": stage.seconds, "timings": steps}))
     emit({"event": "result", "files": [file.name for file in files], "stages": stage.seconds})
-
-
-def quantized(request: CompileRequest, folder: Path) -> tuple[CompileRequest, dict[str, Any] | None]:
-    """Return the request for the model quantized to int8, which is written into `folder`, and the report of that.
-
-    The request itself, and None, where no such precision is asked for. Raise InvalidOption for samples that do not fit.
-    """
-    from service import frontend
-
-    given, model = request.options.calibration, request.model
-    if given is None:
-        return request, None
-    samples = model.path.parent / given.samples
-    with tempfile.TemporaryDirectory(dir=folder) as between:
-        report = frontend.calibrate(model.path, model.format, samples, given, Path(between), folder / QUANTIZED)
-    options = replace(request.options, precision=None, calibration=None)
-    made = replace(model, path=folder / QUANTIZED)
-    return replace(request, model=made, options=options), report
-
-
-def _calibrated(manifest: Manifest, asked: CompileRequest, report: dict[str, Any]) -> Manifest:
-    """The manifest of what was asked for: the model's own, with the options that it was quantized by."""
-    from service.artifact.precisions import precisions
-
-    options = _without_places(asked).options.to_dict()
-    del options["records"]
-    digests = {**manifest.digests, "options": hashlib.sha256(canonical_json(options).encode()).hexdigest()}
-    kernels = precisions(manifest.schedule, CompileOptions(weights=asked.options.weights), calibrated=True)
-    passes = {**manifest.passes, "calibration": report, "precisions": kernels}
-    return replace(manifest, options=options, digests=digests, passes=passes)
 
 
 def _build(
@@ -208,24 +133,13 @@ def _build(
     return Built(library, made.optimized.weights, manifest.with_weights(table_of(made.optimized.weights)))
 
 
-def _verified(request: CompileRequest, signature: Signature, built: Built, stage: Stages) -> Built:
+def _verified(request: CompileRequest, signature: Signature, built: Built, stage: Stages, samples: Samples) -> Built:
     from service.runtime.session import Session
 
     with stage("verify") as progress:
         session = partial(Session.from_parts, built.library, built.weights, built.manifest)
-        found = verify(request, signature, session, progress)
+        found = verify(request, signature, session, progress, samples)
     return replace(built, manifest=built.manifest.with_verification(found))
-
-
-@dataclass(frozen=True)
-class Front:
-    """What the stages before the build leave, and the digest of the records that they used."""
-
-    imported: ImportedModel
-    optimized: Optimized
-    scheduled: Scheduled
-    records: str
-    planner: RecordPlanner | None = None
 
 
 def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Front:
@@ -330,63 +244,3 @@ def _manifest(request: CompileRequest, made: Front, command: str) -> Manifest:
         command=command,
         schedule=made.scheduled.report,
     )
-
-
-def _without_places(request: CompileRequest) -> CompileRequest:
-    """The request with the names of its records alone: the same artifact comes from wherever they are."""
-    options = replace(request.options, records=tuple(Path(place).name for place in request.options.records))
-    if (given := options.calibration) is not None:
-        options = replace(options, calibration=replace(given, samples=Path(given.samples).name))
-    return replace(request, options=options)
-
-
-def verify(
-    request: CompileRequest, signature: Signature, load: Callable[[], Session], progress: Callable[[int, int], None]
-) -> Verification | str:
-    """Compare an artifact with its reference (`runtime.verify`); return the result, or why there is none."""
-    from service import frontend
-    from service.lowering.target import missing_features
-    from service.runtime.verify import References
-    from service.runtime.verify import verify as compared
-
-    if lacking := missing_features(request.target):
-        return f"this machine cannot run it: {'; '.join(lacking)}"
-    if (given := request.options.calibration) is not None:
-        if not (request.model.path.parent / given.samples).is_file():
-            return f"the samples that it was calibrated with, {given.samples}, are not beside the model"
-        with tempfile.TemporaryDirectory() as folder:
-            return verify(quantized(request, Path(folder))[0], signature, load, progress)
-    model, shapes = request.model, dict(request.options.shapes)
-    references = References(
-        lambda rounding: frontend.reference(model.path, model.format, threads=1, shapes=shapes, rounding=rounding),
-        partial(_moved_references, request),
-        lambda: frontend.unquantized_reference(model.path, model.format, threads=1, shapes=shapes),
-    )
-    return compared(load(), signature, references, request.options, progress)
-
-
-def _moved_references(request: CompileRequest, judged: Iterable[str], stored: Iterable[str]) -> Iterator[Reference]:
-    """The reference with its quantizations moved, in several ways; of a model that has none with its weights moved
-    where outputs are `judged` as 16 bits. `stored` are the dtypes of the artifact's weights.
-    """
-    from service import frontend
-    from service.frontend import Move
-    from service.runtime.moved import RUNS, quantizations_move_by, rounds_by
-
-    model, shapes, rounds = request.model, dict(request.options.shapes), rounds_by(judged)
-    build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
-    steps = quantizations_move_by(request.target.kind, stored)
-    found = build(Move.QUANTIZATIONS, seed=request.options.seed, by=steps)
-    if found is not None:
-        yield from [found] * RUNS  # each run moves them anew
-        return
-    for seed in range(request.options.seed, request.options.seed + RUNS) if rounds else ():
-        found = build(Move.WEIGHTS, seed=seed, by=rounds)
-        if found is None:
-            return
-        yield found
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[-1] if lines else ''}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from service.compiler import Stages
+from service.compiling.stages import Stages
 from service.errors import MachineMismatch
 from service.process.task import Emit
 from service.records.record import Record, RecordTarget, Workload

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from service.compiler import Stages, load_and_schedule
+from service.compiler import load_and_schedule
+from service.compiling.stages import Stages
 from service.dump import no_dump
 from service.errors import InvalidOption, MachineMismatch, ToolMissing
 from service.process.task import Emit

@@ -16,6 +16,7 @@ from onnx import TensorProto
 import service
 from service import compiler, config, frontend
 from service.artifact.manifest import code_extent
+from service.compiling import verifier
 from service.errors import InvalidRecords, NotTuned, VerificationFailed
 from service.frontend import Move
 from service.jobs.local import calls as local
@@ -198,11 +199,11 @@ def test_a_quantized_model_may_be_off_by_what_its_reference_moves(tmp_path, move
         __call__ = staticmethod(other)
 
     if passes:
-        found = compiler.verify(request, signature, Session, lambda *_: None)
+        found = verifier.verify(request, signature, Session, lambda *_: None)
         assert found.passed and found.outputs[0].moved
     else:
         with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
-            compiler.verify(request, signature, Session, lambda *_: None)
+            verifier.verify(request, signature, Session, lambda *_: None)
 
 
 @pytest.mark.parametrize(("by", "passes"), [(2.0**-11, True), (0.05, False)], ids=["rounding", "another weight"])
@@ -221,11 +222,11 @@ def test_a_model_in_16_bits_may_be_off_by_what_rounding_its_weights_moves(tmp_pa
         __call__ = staticmethod(frontend.moved_reference(path, request.model.format, Move.WEIGHTS, seed=99, by=by))
 
     if passes:
-        found = compiler.verify(request, signature, Session, lambda *_: None)
+        found = verifier.verify(request, signature, Session, lambda *_: None)
         assert found.passed and found.outputs[0].moved and found.outputs[0].scaled_error > 0.02
     else:
         with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
-            compiler.verify(request, signature, Session, lambda *_: None)
+            verifier.verify(request, signature, Session, lambda *_: None)
     exact = compiler.prepare(path)
     with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
-        compiler.verify(exact, signature, Session, lambda *_: None)
+        verifier.verify(exact, signature, Session, lambda *_: None)

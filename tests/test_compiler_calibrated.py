@@ -12,7 +12,8 @@ from onnx import TensorProto
 
 from service import compiler, frontend
 from service.artifact.key import key_for
-from service.errors import InvalidOption, UnsupportedModel
+from service.compiling import calibration, verifier
+from service.errors import InvalidOption, UnsupportedModel, VerificationFailed
 from service.request import Calibration, CompileOptions, CompileRequest, Precision
 from service.runtime.session import Session, load
 from tests.frontend.onnx.harness import model, node, value, write
@@ -87,12 +88,30 @@ def test_samples_beside_the_model_are_read_and_verified_with_again(tmp_path: Pat
     samples(tmp_path)
     request = compiler.prepare(path, options=options("samples.npz"))
     session = compiled(request, tmp_path / "out")
-    found: Any = compiler.verify(request, session.signature, lambda: session, lambda *_: None)
+    found: Any = verifier.verify(request, session.signature, lambda: session, lambda *_: None)
     assert found.passed
     elsewhere = replace(request, options=options("none.npz"))
     assert "are not beside the model" in str(
-        compiler.verify(elsewhere, session.signature, lambda: session, lambda *_: None)
+        verifier.verify(elsewhere, session.signature, lambda: session, lambda *_: None)
     )
+
+
+def test_what_samples_alone_show_is_caught(tmp_path: Path) -> None:
+    """Rows of an embedding that no draw of small integers reads."""
+    rng = np.random.default_rng(0)
+    table, weights = (rng.standard_normal(shape).astype("float32") for shape in ((64, 32), (32, 16)))
+    ids, tokens = rng.integers(32, 64, (8, 1, 12)), [value("ids", [1, 12], TensorProto.INT64)]
+    nodes = [node("Gather", ["table", "ids"], ["x"]), node("MatMul", ["x", "w"], ["y"])]
+    path = write(tmp_path, model(nodes, tokens, [value("y", [1, 12, 16])], table=table, w=weights))
+    np.savez(tmp_path / "samples.npz", ids=ids)
+    table[int(ids[0, 0, 0])] *= -1
+    wrong = write(tmp_path, model(nodes, tokens, [value("y", [1, 12, 16])], table=table, w=weights), "wrong.onnx")
+    request = compiler.prepare(path, options=options("samples.npz"))
+    assert compiled(request, tmp_path / "right").manifest.verified is True
+    faulty = compiler.prepare(wrong, options=replace(options("samples.npz"), verify=False))
+    session = compiled(faulty, tmp_path / "out")
+    with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
+        verifier.verify(request, session.signature, lambda: session, lambda *_: None)
 
 
 def test_a_dump_has_the_quantized_model(tmp_path: Path) -> None:
@@ -101,7 +120,7 @@ def test_a_dump_has_the_quantized_model(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     request = compiler.prepare(path, options=options(str(given)))
     compiler.run(request, tmp_path / "out", lambda event: None, dump_dir=tmp_path / "dump")
-    run = frontend.reference(tmp_path / "dump" / compiler.QUANTIZED, request.model.format, fastest=True)
+    run = frontend.reference(tmp_path / "dump" / calibration.QUANTIZED, request.model.format, fastest=True)
     assert run({"x": np.load(given)["x"][:1]})["y"].shape == (1, 16, 1, 1)
 
 

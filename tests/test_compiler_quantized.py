@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 import service
 from service import compiler, frontend
+from service.compiling import verifier
 from service.errors import VerificationFailed
 from service.request import CompileOptions
 from service.runtime import load
@@ -95,11 +96,70 @@ def residuals(*, zero: int = ZERO, swapped: bool = False, wraps: bool = False, m
     return model(nodes, [value("x", [32, WIDTH])], [value(name, [32, WIDTH])], **held)
 
 
+CHANNEL = 5
+
+OF_A_CHANNEL = {
+    "zero": ("Mul", np.where(np.arange(WIDTH) == CHANNEL, 0, 1)),
+    "twice": ("Mul", np.where(np.arange(WIDTH) == CHANNEL, 2, 1)),
+    "a tenth more": ("Mul", np.where(np.arange(WIDTH) == CHANNEL, 1.1, 1)),
+    "two steps off": ("Add", np.where(np.arange(WIDTH) == CHANNEL, 2 * SCALE, 0)),
+    "another's": ("Gather", np.array([1, 0, *range(2, WIDTH)])),
+}
+
+
+def with_a_channel(net: Any, at: str, fault: str) -> Any:
+    """The network with a fault in one channel of a tensor."""
+    kind, array = OF_A_CHANNEL[fault]
+    from onnx import numpy_helper
+
+    array = array.astype("int64" if kind == "Gather" else "float32")
+    net.graph.initializer.append(numpy_helper.from_array(array, "fault"))
+    nodes = list(net.graph.node)
+    index = next(index for index, each in enumerate(nodes) if at in each.output)
+    nodes[index].output[0] = "right"
+    nodes.insert(index + 1, node(kind, ["right", "fault"], [at], **({"axis": -1} if kind == "Gather" else {})))
+    del net.graph.node[:]
+    net.graph.node.extend(nodes)
+    return net
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize("at", [f"y{DEPTH - 1}", f"p{DEPTH - 1}"], ids=["the output", "the last product"])
+@pytest.mark.parametrize("fault", OF_A_CHANNEL)
+def test_one_channel_that_is_wrong_is_caught(fault: str, at: str, tmp_path: Path) -> None:
+    """As a root mean square over an output it may be within what all roundings cause."""
+    right = write(tmp_path, residuals(), "right.onnx")
+    wrong = write(tmp_path, with_a_channel(residuals(), at, fault), "wrong.onnx")
+    with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
+        judged(right, wrong)
+
+
+def test_a_fault_among_large_codes_is_caught(tmp_path: Path) -> None:
+    """An image of 0 to 255: a normal distribution has four codes of it."""
+
+    def net(limit: float) -> Any:
+        held = {"s": np.float32(1), "z": np.uint8(0), "most": np.float32(limit), "n": np.zeros(4, "int8")}
+        held |= {"w": np.arange(-50, 58, dtype="int8").reshape(4, 3, 3, 3), "ws": np.full(4, 0.01, "float32")}
+        nodes = [
+            node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+            node("DequantizeLinear", ["q", "s", "z"], ["d"]),
+            node("Min", ["d", "most"], ["c"]),
+            node("DequantizeLinear", ["w", "ws", "n"], ["v"], axis=0),
+            node("Conv", ["c", "v"], ["y"]),
+        ]
+        return model(nodes, [value("x", [1, 3, 8, 8])], [value("y", [1, 4, 6, 6])], **held)
+
+    right = write(tmp_path, net(255), "right.onnx")
+    assert judged(right, write(tmp_path, net(300), "same.onnx")).passed
+    with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
+        judged(right, write(tmp_path, net(200), "wrong.onnx"))
+
+
 def judged(right: Path, wrong: Path) -> Any:
     made = service.compile(wrong, options=CompileOptions(verify=False))
     request = compiler.prepare(right)
     signature = frontend.inspect(right, request.model.format).signature
-    return compiler.verify(request, signature, lambda: load(made.path), lambda *_: None)
+    return verifier.verify(request, signature, lambda: load(made.path), lambda *_: None)
 
 
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault != "none"])

@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 import service
 from service import compiler, frontend
+from service.compiling import verifier
 from service.errors import ModelMalformed, VerificationFailed
 from service.request import CompileOptions
 from service.runtime import load
@@ -53,7 +54,7 @@ def test_a_product_that_loses_digits_where_inputs_have_one_sign_is_found(tmp_pat
     request = compiler.prepare(right)
     signature = frontend.inspect(right, request.model.format).signature
     with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
-        compiler.verify(request, signature, lambda: load(made.path), lambda *_: None)
+        verifier.verify(request, signature, lambda: load(made.path), lambda *_: None)
 
 
 def test_inputs_of_one_sign_are_left_out_where_the_model_has_no_numbers_for_them(tmp_path: Path) -> None:

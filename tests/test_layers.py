@@ -25,7 +25,7 @@ FLOORS = (
     ("frontend", "passes", "lowering", "artifact", "runtime"),
     ("tuning.measure", "tuning.task"),
     ("tuning", "repro", "packaging"),
-    ("model_coverage",),
+    ("compiling",),
     ("compiler",),
     ("tuner",),
     ("drift",),

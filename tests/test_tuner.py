@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from service.compiler import Stages, prepare
+from service.compiler import prepare
+from service.compiling.stages import Stages
 from service.config import settings
 from service.errors import InvalidOption, MachineMismatch
 from service.lowering.target import resolve

@@ -14,7 +14,7 @@ from benchmarks.gpu.models import fingerprint, model_of
 from benchmarks.gpu.weights import explain
 
 if TYPE_CHECKING:
-    from service.compiler import Front
+    from service.compiling.stages import Front
     from service.passes import MemoryReport
     from service.request import CompileOptions
 
@@ -49,7 +49,8 @@ def compile_to(
 ) -> tuple[Front, MemoryReport]:
     """Write the model at `path` as a library without weights; return what the stages made of it."""
     from service import lowering, passes
-    from service.compiler import Stages, load_and_schedule, prepare
+    from service.compiler import load_and_schedule, prepare
+    from service.compiling.stages import Stages
     from service.dump import no_dump
     from service.lowering.target import to_tvm
 

@@ -107,7 +107,8 @@ def _limit_s(task: Task) -> float:
 
 def _of_model(file: Path, name: str, batch: int) -> None:
     """What a process of `collect` does."""
-    from service.compiler import Stages, prepare
+    from service.compiler import prepare
+    from service.compiling.stages import Stages
     from service.tuner import find_tasks
 
     with TemporaryDirectory() as scratch:

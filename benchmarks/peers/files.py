@@ -13,7 +13,17 @@ from benchmarks.peers.cases import Case
 from benchmarks.peers.quantize import quantize
 from tests import zoo
 
-__all__ = ["Array", "arguments", "build", "code_digest", "export", "onnx_path", "plain_path", "read_inputs"]
+__all__ = [
+    "Array",
+    "arguments",
+    "build",
+    "code_digest",
+    "export",
+    "named_tensors",
+    "onnx_path",
+    "plain_path",
+    "read_inputs",
+]
 
 Array = np.ndarray[Any, Any]
 
@@ -64,7 +74,7 @@ def export(case: Case, folder: Path) -> None:
     else:
         model = build(case)
         zoo.write_onnx(model, folder / "exported.onnx")
-        inputs = {name: value.numpy() for name, value in _named_tensors(model).items()}
+        inputs = {name: value.numpy() for name, value in named_tensors(model).items()}
         (folder / "exported.onnx").rename(plain_path(case, folder))
         if case.quantized:
             quantize(plain_path(case, folder), onnx_path(case, folder), inputs)
@@ -79,7 +89,7 @@ def _random_inputs(path: Path) -> dict[str, Array]:
     return random_inputs(frontend.inspect(path, frontend.identify(path)).signature)
 
 
-def _named_tensors(model: zoo.ZooModel) -> dict[str, Any]:
+def named_tensors(model: zoo.ZooModel) -> dict[str, Any]:
     """The model's tensors by the names of its forward's parameters, which are those of the ONNX file."""
     import inspect
 
@@ -93,7 +103,7 @@ def arguments(model: zoo.ZooModel, inputs: Mapping[str, Array]) -> tuple[tuple[A
     """Positional and named arguments of the torch module, its tensors replaced by `inputs`."""
     import torch
 
-    names = {id(value): name for name, value in _named_tensors(model).items()}
+    names = {id(value): name for name, value in named_tensors(model).items()}
 
     def given(value: Any) -> Any:
         return torch.from_numpy(inputs[names[id(value)]]) if id(value) in names else value

@@ -19,7 +19,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from service.compiler import Stages, prepare
+from service.compiler import prepare
+from service.compiling.stages import Stages
 from service.jobs.ray.cluster import Cluster
 from service.jobs.workers.machine import Machine
 from service.tuner import find_tasks

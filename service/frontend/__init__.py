@@ -25,10 +25,12 @@ __all__ = [
     "external_files",
     "former_digest",
     "identify",
+    "input_ranges",
     "inspect",
     "load",
     "moved_reference",
     "reference",
+    "samples",
     "tensors",
     "unquantized_reference",
 ]
@@ -110,6 +112,18 @@ def calibrate(
     from service.frontend.onnx.calibrate import calibrate as quantize
 
     return quantize(path, samples, calibration, folder, out)
+
+
+def input_ranges(path: Path, format: ModelFormat) -> dict[str, tuple[float, float]]:
+    """Return input → the least and the largest value that a quantized model was made for, of inputs that say so."""
+    found: dict[str, tuple[float, float]] = _frontend(format).input_ranges(path)
+    return found
+
+
+def samples(path: Path, format: ModelFormat, file: Path) -> list[dict[str, Any]]:
+    """Return the samples of a model's inputs that an `.npz` has. Raise InvalidOption for what does not fit."""
+    found: list[dict[str, Any]] = _frontend(format).samples(path, file)
+    return found
 
 
 def unquantized_reference(

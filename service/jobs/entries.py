@@ -131,7 +131,7 @@ def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
 
     Raise InvalidOption for another model, VerificationFailed where the numbers differ.
     """
-    from service import compiler
+    from service.compiling import stages, verifier
     from service.runtime import load
 
     session = load(payload["artifact"])
@@ -142,8 +142,8 @@ def verify_artifact(payload: dict[str, Any], workdir: Path, emit: Emit) -> None:
     if manifest.digests["model"] not in (model.model.digest, *payload["aliases"]):
         raise InvalidOption("the artifact was not compiled from this model: their digests differ", option="model")
     request = replace(model, options=replace(model.options, verify=True))
-    with compiler.Stages(emit)("verify") as progress:
-        found = compiler.verify(request, session.signature, lambda: session, progress)
+    with stages.Stages(emit)("verify") as progress:
+        found = verifier.verify(request, session.signature, lambda: session, progress)
     report = {"passed": None, "reason": found} if isinstance(found, str) else found.to_dict()
     emit({"event": "result", "report": report})
 

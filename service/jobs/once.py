@@ -15,7 +15,7 @@ from service.artifact.entry import Entry
 from service.artifact.key import Key
 from service.artifact.packing import check_made
 from service.artifact.store import Store
-from service.compiler import STAGES
+from service.compiling.stages import STAGES
 from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed
 from service.jobs.kernels import Journal, Kernels

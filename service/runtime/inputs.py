@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,15 @@ from service.signature import Signature, TensorSpec
 __all__ = ["Draw", "choose_sizes", "drawn", "random_inputs"]
 
 _MAX_ELEMENTS = 1 << 31
+_WIDEST = 1e9
+"""Half of a range that is drawn from: that of a mask with fillers of -3.4e38 says nothing of the other values."""
+
+_HALF = 65504.0
+"""The largest float16."""
+
+Range = tuple[float, float]
+"""The least and the largest value."""
+
 _TRIED = (2, 3, 7, 1)
 """Sizes for a symbolic dim, the most telling first: odd ones find padding errors, 1 finds wrong broadcasts."""
 
@@ -45,23 +54,44 @@ def _clamped(signature: Signature, name: str, size: int) -> int:
 
 @dataclass(frozen=True)
 class Draw:
-    """Inputs to compare with; `again` for those of one sign where others of the same sizes were drawn before."""
+    """Inputs to compare with; `again` for those of sizes that others had before, left out where they tell nothing."""
 
     inputs: dict[str, Array]
     again: bool = False
 
 
-def drawn(signature: Signature, seed: int) -> list[Draw]:
-    """Return inputs for each of `choose_sizes`, and some of one sign, where any are floats.
+def drawn(
+    signature: Signature, seed: int, ranges: Mapping[str, Range] | None = None, samples: Sequence[Draw] = ()
+) -> list[Draw]:
+    """Return inputs for each of `choose_sizes`, some of one sign, where any are floats, some that reach the ends of
+    `ranges`, where inputs have any, and the `samples`.
 
     Sums of values whose mean is 0 hide what cancels: a product that subtracts its zero points from two long sums was
-    right to seven digits of such, and to four of others.
+    right to seven digits of such, and to four of others. And what is quantized for 0 to 255 has one code for most of a
+    normal distribution.
     """
     sizes = choose_sizes(signature)
-    first = [Draw(random_inputs(signature, seed=seed, sizes=each)) for each in sizes]
-    if not any(spec.dtype.startswith(("float", "bfloat")) for spec in signature.inputs):
-        return first
-    return [*first, Draw(random_inputs(signature, seed=seed, sizes=sizes[0], one_sign=True), again=True)]
+    draws = [Draw(random_inputs(signature, seed=seed, sizes=each)) for each in sizes]
+    if any(spec.dtype.startswith(("float", "bfloat")) for spec in signature.inputs):
+        draws.append(Draw(random_inputs(signature, seed=seed, sizes=sizes[0], one_sign=True), again=True))
+    if ranges:
+        plain = random_inputs(signature, seed=seed + 1, sizes=sizes[0])
+        reaching = {name: _reaching(value, ranges[name]) for name, value in plain.items() if name in ranges}
+        draws.append(Draw({**plain, **reaching}, again=True))
+    return [*draws, *samples]
+
+
+def _reaching(value: Array, given: Range) -> Array:
+    """Values about the middle of a range, of which a twentieth lie beyond its ends; codes all over it."""
+    low, high = given
+    rng = np.random.default_rng(value.size)
+    if value.dtype.kind in "iu":
+        return np.asarray(rng.integers(int(low), int(high) + 1, value.shape)).astype(value.dtype)
+    middle, half = (low + high) / 2, (high - low) / 2
+    if not half < _WIDEST:
+        return value
+    found = middle + half / 2 * value.astype(np.float64)
+    return (found.clip(-_HALF, _HALF) if value.dtype == np.float16 else found).astype(value.dtype)
 
 
 def random_inputs(

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["FLOOR", "OUTLIER", "Measured", "measure"]
+__all__ = ["FLOOR", "OUTLIER", "Measured", "measure", "ordinary"]
 
 Array = np.ndarray[Any, Any]
 
@@ -46,8 +46,8 @@ def measure(got: Array, want: Array) -> Measured:
     same = finite | (np.isnan(a) & np.isnan(b)) | (a == b)
     error = np.abs(np.subtract(a, b, where=finite, out=np.zeros_like(b)))
     size = np.abs(np.where(finite, b, 0.0))
-    ordinary = finite & (size <= OUTLIER * _median(size[size > 0]))
-    rms = _rms(size[ordinary])
+    usual = finite & ordinary(want)
+    rms = _rms(size[usual])
     scaled = error / (size + max(rms, FLOOR))
     relative = np.divide(error, size, where=size > 0, out=np.zeros_like(error))
     return Measured(
@@ -60,9 +60,16 @@ def measure(got: Array, want: Array) -> Measured:
         max_abs=float(error.max(initial=0.0)),
         max_rel=float(relative.max(initial=0.0)),
         max_scaled=float(scaled.max(initial=0.0)),
-        cosine=_cosine(a[ordinary], b[ordinary]) if rms > FLOOR else None,
-        rms=_rms(error[ordinary]) / max(rms, FLOOR),
+        cosine=_cosine(a[usual], b[usual]) if rms > FLOOR else None,
+        rms=_rms(error[usual]) / max(rms, FLOOR),
     )
+
+
+def ordinary(values: Array) -> Array:
+    """Return which elements count for a tensor's size: those that are finite, outliers left out."""
+    finite = np.isfinite(values)
+    size = np.abs(np.where(finite, values.astype(np.float64), 0.0))
+    return np.asarray(finite & (size <= OUTLIER * _median(size[size > 0])))
 
 
 def _median(values: Array) -> float:

@@ -19,7 +19,7 @@ moved, and integers are exact.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ import numpy as np
 from service.runtime.measure import measure
 from service.runtime.tolerances import TOLERANCES, Moved
 
-__all__ = ["MOVED_BY", "RUNS", "Run", "distances", "moved_outputs", "quantizations_move_by", "rounds_by"]
+__all__ = ["MORE", "MOVED_BY", "RUNS", "Run", "distances", "moved_outputs", "quantizations_move_by", "rounds_by"]
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -38,6 +38,9 @@ MOVED_BY = TOLERANCES["float32"].error
 
 RUNS = 4
 """Each with other numbers."""
+
+MORE = 3
+"""Times as many runs before an output is called wrong."""
 
 _SUMS_BY = 2.0**-10
 """Tensor cores add products of 8-bit floats with about 14 bits; a sum of thousands is off by 2.4e-4 in norm."""
@@ -61,10 +64,9 @@ def quantizations_move_by(kind: str, stored: Iterable[str]) -> float:
 
 
 def moved_outputs(
-    references: Iterable[Run], inputs: Mapping[str, Array], want: Mapping[str, Array], real: Mapping[str, Array] | None
+    runs: Sequence[Mapping[str, Array]], want: Mapping[str, Array], real: Mapping[str, Array] | None
 ) -> dict[str, Moved]:
-    """Return output name → how far the `references`, each moved, are from `want` at most, and from `real`."""
-    runs = [run(inputs) for run in references]
+    """Return output name → how far the `runs` of a moved reference are from `want` at most, and from `real`."""
     if not runs:
         return {}
     found = {name: _farthest([run[name] for run in runs], value) for name, value in want.items()}

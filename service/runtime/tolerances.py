@@ -16,6 +16,7 @@ from dataclasses import dataclass
 __all__ = [
     "FAR_MARGIN",
     "LEAST_COSINE",
+    "LOW",
     "MOST_SHARE",
     "MOVED_MARGIN",
     "SCATTERS",
@@ -72,6 +73,9 @@ MOVED_MARGIN = 2.0
 
 LEAST_COSINE, MOST_SHARE = 0.99, 0.25
 """An output of which more moves is noise, and judged as if nothing did: nothing would be compared."""
+
+LOW = ("float16", "bfloat16")
+"""Whose outputs round everywhere: no slice of them is judged by itself."""
 
 TOLERANCES = {
     "float64": Tolerance(1e-8, 1 - 1e-12),

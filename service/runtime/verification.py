@@ -54,6 +54,9 @@ class OutputReport:
     scattered: bool = False
     """Whether it is over that bound and passed since it is as near to the model that is not rounded as the reference:
     rounding scatters the output as far as quantization does."""
+    slice_error: float | None = None
+    """The largest figure of a slice, such as a channel, over its bound (`service.runtime.slices`), where one is judged:
+    over 1 it is wrong."""
     top1: dict[str, int] | None = None
     """Of a quantized model, the `rows` along the last axis, those `decided`: the largest element leads by more than the
     bound, and those of them in which it is the largest of both (`equal`)."""
@@ -70,7 +73,7 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, the same on every run; `from_dict` is its inverse."""
         rows = [asdict(row) for row in self.outputs]
-        rare = ("moved", "unrounded", "unquantized", "rms_error", "bound", "scattered", "top1")
+        rare = ("moved", "unrounded", "unquantized", "rms_error", "bound", "scattered", "slice_error", "top1")
         rows = [{name: value for name, value in row.items() if value or name not in rare} for row in rows]
         return {"passed": self.passed, "reason": self.reason, "outputs": rows}
 
@@ -94,6 +97,17 @@ class Verification:
             decided = top1(got[row.name], want[row.name], row.bound or row.tolerance) if found else None
             rows.append(replace(row, unquantized=found or None, top1=decided))
         return replace(self, outputs=tuple(rows))
+
+    def sliced(self, found: Mapping[str, tuple[float, str]]) -> Verification:
+        """Return the report with what `Slices.worst` found of outputs, which fail by it."""
+        rows = []
+        for row in self.outputs:
+            error, reason = found.get(row.name, (None, ""))
+            wrong = row.passed and error is not None and error > 1
+            judged = replace(row, slice_error=None if error is None else float(f"{error:.3g}"))
+            rows.append(replace(judged, passed=False, reason=reason) if wrong else judged)
+        failed = [f"{row.name}: {row.reason}" for row in rows if not row.passed]
+        return Verification(self.passed and not failed, self.reason or "; ".join(failed), tuple(rows))
 
     @staticmethod
     def worst(several: Iterable[Verification]) -> Verification:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from service.errors import ModelError, VerificationFailed
+from service.errors import InputShape, ModelError, VerificationFailed
 from service.request import CompileOptions
 from service.rounding import Rounding
 from service.runtime.compare import compare, judging_dtypes
-from service.runtime.inputs import drawn
-from service.runtime.moved import Run, distances, moved_outputs
+from service.runtime.dims import bind
+from service.runtime.inputs import Draw, drawn
+from service.runtime.moved import MORE, Run, distances, moved_outputs
 from service.runtime.session import Session
+from service.runtime.slices import Slices
 from service.runtime.ties import ties_of
-from service.runtime.tolerances import Apart
+from service.runtime.tolerances import LEAST_COSINE, LOW, Apart
 from service.runtime.verification import Verification
 from service.signature import Signature
 
 __all__ = ["References", "verify"]
+
+Arrays = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -29,12 +35,14 @@ class References:
 
     `model`: as it is, or with rounded weights. `moved`: in several ways, for outputs that are judged as some
     dtypes, and for the dtypes of the artifact's weights. `unquantized`: without the rounding of activations, None where
-    there is none.
+    there is none. `ranges`: what inputs it was quantized for. `samples`: of its inputs, where somebody gave any.
     """
 
     model: Callable[[Rounding | None], Run]
     moved: Callable[[Iterable[str], Iterable[str]], Iterable[Run]]
     unquantized: Callable[[], Run | None]
+    ranges: Callable[[], Mapping[str, tuple[float, float]]] = dict
+    samples: Sequence[Mapping[str, Any]] = ()
 
 
 def verify(
@@ -69,34 +77,78 @@ def _compared(
     progress: Callable[[int, int], None],
 ) -> Verification:
     rounding = Rounding.of(session.manifest.passes)
-    reference = references.model(rounding)
-    unrounded = references.model(None) if rounding is not None else None
-    unquantized = references.unquantized() if rounding is None else None
     stored = session.manifest.weights.tensors
-    dtypes = judging_dtypes(signature, precision=options.precision, weights=stored)
-    results, draws = [], drawn(signature, options.seed)
+    judges = judging_dtypes(signature, precision=options.precision, weights=stored)
+    judge = _Judge(
+        references.model(rounding),
+        references.unquantized() if rounding is None else None,
+        partial(references.moved, list(judges.values()), [spec.dtype for spec in stored]) if rounding is None else list,
+        judges,
+        options.seed,
+    )
+    unrounded = references.model(None) if rounding is not None else None
+    samples = [Draw(dict(sample), again=True) for sample in references.samples if _fits(signature, sample)]
+    results, draws = [], drawn(signature, options.seed, references.ranges(), samples)
     for done, draw in enumerate(draws):
         inputs = draw.inputs
-        wanted = reference(inputs)
+        wanted = judge.reference(inputs)
         if draw.again and not _tells(wanted):
             continue
         got = session(inputs)
-        real = unquantized(inputs) if unquantized is not None else None
-        compared = compare(got, wanted, dtypes)
-        if not compared.passed:
-            ties = ties_of(reference, inputs, wanted, seed=options.seed)
-            compared = compare(got, wanted, dtypes, ties)
-        if not compared.passed and rounding is None:
-            others = references.moved(dtypes.values(), [spec.dtype for spec in stored])
-            moved = moved_outputs(others, inputs, wanted, real)
-            compared = compare(got, wanted, dtypes, ties, moved, _apart(got, wanted, real)) if moved else compared
+        compared = judge.compared(inputs, got, wanted)
+        if draw.again and judge.noisy:
+            continue
         if unrounded is not None:
             compared = compared.apart(got, unrounded(inputs))
-        if real is not None:
-            compared = compared.quantized(got, wanted, real)
         results.append(compared)
         progress(done + 1, len(draws))
-    return Verification.worst(results)
+    return Verification.worst(results).sliced({name: each.worst() for name, each in judge.slices.items()})
+
+
+@dataclass
+class _Judge:
+    """What outputs are held against, and the sums over all draws of those that are judged by moved runs."""
+
+    reference: Run
+    unquantized: Run | None
+    moved: Callable[[], Iterable[Run]]
+    judges: Mapping[str, str]
+    seed: int
+    noisy: bool = False
+    """Whether the reference itself moves so far on the last inputs that nothing can be told by them."""
+    slices: defaultdict[str, Slices] = field(default_factory=lambda: defaultdict(Slices))
+
+    def compared(self, inputs: Arrays, got: Arrays, wanted: Arrays) -> Verification:
+        """Return whether outputs are the reference's, or as far from it as roundings may move them."""
+        real = self.unquantized(inputs) if self.unquantized is not None else None
+        self.noisy = False
+        found = compare(got, wanted, self.judges)
+        if not found.passed:
+            ties = ties_of(self.reference, inputs, wanted, seed=self.seed)
+            found = compare(got, wanted, self.judges, ties)
+            found = found if found.passed else self.by_moved_runs(inputs, got, wanted, real, ties) or found
+        return found if real is None else found.quantized(got, wanted, real)
+
+    def by_moved_runs(
+        self, inputs: Arrays, got: Arrays, wanted: Arrays, real: Arrays | None, ties: dict[str, Any]
+    ) -> Verification | None:
+        """Return how outputs compare by moved runs; None where there are none. Of a quantized model there are more of
+        them before an output fails: the furthest of a few is no bound where rounding scatters.
+        """
+        runs = [run(inputs) for run in self.moved()]
+        if not runs:
+            return None
+        apart = _apart(got, wanted, real)
+        moved = moved_outputs(runs, wanted, real)
+        self.noisy = any(each.cosine < LEAST_COSINE for each in moved.values())
+        found = compare(got, wanted, self.judges, ties, moved, apart)
+        if not found.passed and not self.noisy and not set(LOW) & set(self.judges.values()):
+            more = [run(inputs) for _ in range(MORE) for run in self.moved()]
+            found = compare(got, wanted, self.judges, ties, moved_outputs([*runs, *more], wanted, real), apart)
+        for row in found.outputs:
+            if row.moved and self.judges[row.name] not in LOW:
+                self.slices[row.name].add(got[row.name], wanted[row.name], [run[row.name] for run in runs])
+        return found
 
 
 def _apart(got: Mapping[str, Any], want: Mapping[str, Any], real: Mapping[str, Any] | None) -> dict[str, Apart] | None:
@@ -104,6 +156,15 @@ def _apart(got: Mapping[str, Any], want: Mapping[str, Any], real: Mapping[str, A
         return None
     ours, theirs = distances(got, real), distances(want, real)
     return {name: Apart(ours[name], far) for name, far in theirs.items() if name in ours}
+
+
+def _fits(signature: Signature, sample: Mapping[str, Any]) -> bool:
+    """Whether a sample is of a shape that the artifact takes: its sizes may be fixed, those of the samples others."""
+    try:
+        bind(signature, [sample[spec.name].shape for spec in signature.inputs])
+    except (InputShape, KeyError):
+        return False
+    return True
 
 
 def _tells(wanted: Mapping[str, Any]) -> bool:

@@ -15,7 +15,8 @@ import pytest
 import service
 from benchmarks.tuning import in_model
 from service.artifact.compiled import CompiledArtifact
-from service.compiler import Stages, prepare
+from service.compiler import prepare
+from service.compiling.stages import Stages
 from service.config import settings
 from service.lowering.apply import apply_rule
 from service.lowering.target import to_tvm

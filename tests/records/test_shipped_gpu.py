@@ -35,7 +35,8 @@ def test_a_layer_of_bert_is_compiled_from_them(tmp_path: Path) -> None:
     import torch
 
     from benchmarks.gpu.models import model_of
-    from service.compiler import Stages, load_and_schedule, prepare
+    from service.compiler import load_and_schedule, prepare
+    from service.compiling.stages import Stages
     from service.dump import no_dump
 
     module, inputs = model_of("bert", 1, layers=1)

@@ -8,7 +8,7 @@ import pytest
 
 from service.errors import InputName, InputShape
 from service.runtime.dims import bind
-from service.runtime.inputs import choose_sizes, random_inputs
+from service.runtime.inputs import Draw, choose_sizes, drawn, random_inputs
 from service.signature import DimBounds, Signature, TensorSpec
 
 SIGNATURE = Signature(
@@ -75,3 +75,30 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     unknown = Signature((TensorSpec("x", "float32", ("m",)),), ())
     with pytest.raises(InputShape, match="cannot be computed"):
         random_inputs(unknown)
+
+
+def test_a_draw_reaches_beyond_the_ends_of_a_range() -> None:
+    signature = Signature(
+        (TensorSpec("x", "float32", (64, 64)), TensorSpec("c", "uint8", (64, 64)), TensorSpec("h", "float16", (64,))),
+        (),
+    )
+    ranges = {"x": (0.0, 255.0), "c": (0.0, 255.0), "h": (-1e6, 1e6)}
+    plain, _, reaching = drawn(signature, 0, ranges)
+    x, codes = reaching.inputs["x"], reaching.inputs["c"]
+    assert reaching.again and plain.inputs["x"].max() < 10
+    assert 0.01 < (x < 0).mean() < 0.05 and 0.01 < (x > 255).mean() < 0.05
+    assert (codes.min(), codes.max()) == (0, 255) and codes.dtype == "uint8"
+    assert np.isfinite(reaching.inputs["h"]).all()
+    assert len(drawn(signature, 0)) == 2
+
+
+def test_a_range_of_fillers_is_none() -> None:
+    signature = Signature((TensorSpec("x", "float32", (64,)),), ())
+    *_, last = drawn(signature, 0, {"x": (-3.4e38, 0.0)})
+    assert np.abs(last.inputs["x"]).max() < 10
+
+
+def test_samples_are_drawn_last() -> None:
+    signature = Signature((TensorSpec("x", "float32", (4,)),), ())
+    sample = Draw({"x": np.ones(4, "float32")}, again=True)
+    assert drawn(signature, 0, None, [sample])[-1] is sample

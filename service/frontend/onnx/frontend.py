@@ -15,7 +15,16 @@ from service.request import ModelFormat
 from service.rounding import Rounding
 from service.signature import Dim, DimBounds, Signature, TensorSpec
 
-__all__ = ["inspect", "load", "moved_reference", "reference", "tensors", "unquantized_reference"]
+__all__ = [
+    "input_ranges",
+    "inspect",
+    "load",
+    "moved_reference",
+    "reference",
+    "samples",
+    "tensors",
+    "unquantized_reference",
+]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -93,6 +102,20 @@ def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Refere
     from service.frontend.onnx.reference import unquantized_reference as build
 
     return build(path, threads)
+
+
+def input_ranges(path: Path) -> dict[str, tuple[float, float]]:
+    """Return input → the range that a quantized model was made for."""
+    from service.frontend.onnx.ranges import input_ranges as ranges
+
+    return ranges(read(path).model)
+
+
+def samples(path: Path, file: Path) -> list[dict[str, Any]]:
+    """Return the samples of the model's inputs that an `.npz` has."""
+    from service.frontend.onnx.samples import read_samples
+
+    return read_samples(file, input_specs(read(path)))
 
 
 def _with_types(model: Any) -> Any:

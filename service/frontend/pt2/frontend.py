@@ -15,13 +15,21 @@ from service.errors import InputName, ModelMalformed, UnsupportedModel
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
 from service.frontend.pt2.program import Document, Program, deserialize, parse
-from service.frontend.pt2.quantizations import QUANTIZE, Moved, Quantizations, Unrounded, concerns, quantizes
+from service.frontend.pt2.quantizations import (
+    QUANTIZE,
+    Moved,
+    Quantizations,
+    Unrounded,
+    concerns,
+    quantized_ranges,
+    quantizes,
+)
 from service.frontend.pt2.signature import signature
 from service.frontend.pt2.torch_calls import quiet
 from service.request import ModelFormat
 from service.rounding import Rounding
 
-__all__ = ["inspect", "load", "moved_reference", "reference", "tensors", "unquantized_reference"]
+__all__ = ["input_ranges", "inspect", "load", "moved_reference", "reference", "tensors", "unquantized_reference"]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -113,6 +121,15 @@ def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Refere
     refuse(document.unknown)
     signature(document.interface, shapes)
     return _TorchReference(document, deserialize(document), threads, quantizations=Unrounded)
+
+
+def input_ranges(path: Path) -> dict[str, tuple[float, float]]:
+    """Return input → the range that a quantized program was made for: that of what quantizes it by one scale."""
+    document = parse(path)
+    if not any(name.startswith(QUANTIZE) for name in document.op_counts):
+        return {}
+    refuse(document.unknown)
+    return quantized_ranges(deserialize(document).exported)
 
 
 class _TorchReference:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
-__all__ = ["QUANTIZE", "Moved", "Quantizations", "Unrounded", "concerns", "quantizes"]
+__all__ = ["QUANTIZE", "Moved", "Quantizations", "Unrounded", "concerns", "quantized_ranges", "quantizes"]
 
 _FAMILY = "quantized_decomposed."
 QUANTIZE = f"{_FAMILY}quantize_"
@@ -25,6 +25,16 @@ def quantizes(target: str, arguments: Iterable[Any]) -> bool:
 def concerns(target: str, arguments: Iterable[Any]) -> bool:
     """Return whether an operator is one that `Quantizations` stand for: it quantizes, or gives back what codes mean."""
     return target.startswith(_FAMILY) or quantizes(target, arguments)
+
+
+def quantized_ranges(exported: Any) -> dict[str, tuple[float, float]]:
+    """Return input of a program → the range of what quantizes it by one scale."""
+    given, found = set(exported.graph_signature.user_inputs), dict[str, tuple[float, float]]()
+    for node in exported.graph.nodes:
+        if str(node.target).startswith(f"{QUANTIZE}per_tensor.default") and str(node.args[0]) in given:
+            scale, zero, low, high = (float(each) for each in node.args[1:5])
+            found.setdefault(str(node.args[0]), ((low - zero) * scale, (high - zero) * scale))
+    return found
 
 
 class Quantizations(Protocol):

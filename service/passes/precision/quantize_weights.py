@@ -73,6 +73,13 @@ def _weight(call: relax.Call, scope: Scope) -> _Weight | None:
     return _Weight(array, digest(array), int(turned))
 
 
+def _of_other_axes(expr: relax.Expr, scope: Scope) -> Array | None:
+    """The constant of floats, as it is or turned, that is no matrix: a batch of them is multiplied one by one."""
+    moved = scope.call(expr, "relax.permute_dims")
+    array = scope.constant(moved.args[0] if moved is not None else expr)
+    return array if array is not None and array.ndim > 2 and array.dtype.name in _FLOATS else None
+
+
 def _noted(call: relax.Call, scope: Scope, *, readings: dict[str, set[int | None]]) -> None:
     weight = _weight(call, scope)
     if weight is not None:
@@ -108,6 +115,9 @@ def _product(
 ) -> relax.Expr | None:
     weight = _weight(call, scope)
     if weight is None:
+        other = _of_other_axes(call.args[1], scope)
+        if other is not None:
+            kept[digest(other)] = f"of {other.ndim} axes, where a matrix has two"
         return None
     array, name, axis = weight.array, weight.name, weight.axis
     block = block_of(array.shape[axis])

@@ -53,6 +53,19 @@ def test_others_are_kept(shape: tuple[int, int], known: bool) -> None:
     assert report.rounding is not None and (report.rounding.weights, report.rounding.kept) == ((), 1)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_batch_of_matrices_is_kept_and_said_so(turned: bool) -> None:
+    array = RNG.standard_normal((4, 192, 192)).astype("float32")
+    report = OptimizeReport()
+
+    def build(x: relax.Expr) -> relax.Expr:
+        return R.matmul(x, R.permute_dims(constant(array), [0, 2, 1]) if turned else constant(array))
+
+    assert_unchanged(graph(build, x=(4, 3, 192)), QuantizeWeights(4, frozenset({digest(array)}), report))
+    assert report.rounding is not None
+    assert (report.rounding.kept, report.rounding.reasons) == (1, (("of 3 axes, where a matrix has two", 1),))
+
+
 def test_a_weight_that_two_products_read_is_told_of_once() -> None:
     report = OptimizeReport()
     module = graph(lambda x, y: R.add(R.matmul(x, constant(W)), R.matmul(y, constant(W))), x=(3, 192), y=(3, 192))

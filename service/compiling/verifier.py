@@ -1,0 +1,81 @@
+"""The comparison of an artifact with the model that it was compiled from: which references there are, and of what."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from service.compiling.calibration import Samples, quantized, samples_of
+from service.request import CompileRequest
+from service.signature import Signature
+
+if TYPE_CHECKING:
+    from service.frontend.model import Reference
+    from service.runtime.session import Session
+    from service.runtime.verification import Verification
+
+__all__ = ["verify"]
+
+
+def verify(
+    request: CompileRequest,
+    signature: Signature,
+    load: Callable[[], Session],
+    progress: Callable[[int, int], None],
+    samples: Samples = (),
+) -> Verification | str:
+    """Compare an artifact with its reference (`runtime.verify`), on drawn inputs and on `samples`.
+
+    Return the result, or why there is none.
+    """
+    from service import frontend
+    from service.lowering.target import missing_features
+    from service.runtime.verify import References
+    from service.runtime.verify import verify as compared
+
+    if lacking := missing_features(request.target):
+        return f"this machine cannot run it: {'; '.join(lacking)}"
+    if (given := request.options.calibration) is not None:
+        if not (request.model.path.parent / given.samples).is_file():
+            return f"the samples that it was calibrated with, {given.samples}, are not beside the model"
+        with tempfile.TemporaryDirectory() as folder:
+            return verify(quantized(request, Path(folder))[0], signature, load, progress, samples_of(request))
+    model, shapes = request.model, dict(request.options.shapes)
+    references = References(
+        lambda rounding: frontend.reference(model.path, model.format, threads=1, shapes=shapes, rounding=rounding),
+        _moved_references(request),
+        lambda: frontend.unquantized_reference(model.path, model.format, threads=1, shapes=shapes),
+        lambda: frontend.input_ranges(model.path, model.format),
+        samples,
+    )
+    return compared(load(), signature, references, request.options, progress)
+
+
+def _moved_references(request: CompileRequest) -> Callable[[Iterable[str], Iterable[str]], Iterator[Reference]]:
+    """What gives the reference with its quantizations moved, in several ways; of a model that has none, and whose
+    outputs are judged as 16 bits, with its weights moved. It takes those dtypes, and those of the artifact's weights.
+    """
+    from service import frontend
+    from service.frontend import Move
+    from service.runtime.moved import RUNS, quantizations_move_by, rounds_by
+
+    model, shapes, seed = request.model, dict(request.options.shapes), request.options.seed
+    build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
+    quantizations = cache(partial(build, Move.QUANTIZATIONS, seed=seed))
+
+    def moved(judged: Iterable[str], stored: Iterable[str]) -> Iterator[Reference]:
+        rounds = rounds_by(judged)
+        found = quantizations(by=quantizations_move_by(request.target.kind, stored))
+        if found is not None:
+            yield from [found] * RUNS  # each run moves them anew
+            return
+        for each in range(seed, seed + RUNS) if rounds else ():
+            weights = build(Move.WEIGHTS, seed=each, by=rounds)
+            if weights is None:
+                return
+            yield weights
+
+    return moved
