@@ -207,6 +207,9 @@ class Session:
 
         Of one that is replayed these are those of its kernels.
         """
+        if (found := self._replays.find((), inputs)) is not None:
+            with self._lock:
+                return dict(zip(self._outputs, found[0](found[1], instrument), strict=True))
         with self._lock:
             return self._called(self._arguments((), inputs), instrument)
 

@@ -143,8 +143,10 @@ def as_tensor(name: str, value: Any, dtype: str, copies: Copies) -> tvm_ffi.Tens
     if isinstance(value, np.ndarray):
         if value.dtype != numpy_dtype(dtype):
             raise _wrong_dtype(name, str(value.dtype), dtype)
-        if is_fit(value):
-            return wrap_numpy(value)
+        if value.flags.c_contiguous:
+            tensor = wrap_numpy(value, dtype)
+            if tensor.data_ptr() % ALIGN == 0:  # which takes longer to ask of numpy
+                return tensor
         return _copy(name, value, dtype, copies)
     return _from_dlpack(name, value, dtype, copies)
 
