@@ -7,6 +7,7 @@ the model, or of the process that read it. That process cannot look into this on
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -125,12 +126,14 @@ def _error(name: str, state: bytes, said: bytes) -> RelaxcError:
 
 
 def _live(connection: Connection, config: _Config) -> None:
-    """Says that it is ready, and builds until the other end closes."""
+    """Builds until the other end closes."""
     # Nobody of our user may look into this process or its forks from now on, or open what they have open (proc(5)).
     prctl(_PR_SET_DUMPABLE, 0)
     name_process("relaxc-kernels")
     builder = _Builder(connection, config)
     connection.send_bytes(b"ready")
+    with suppress(Exception):  # or else each fork does what is done the first time
+        importlib.import_module("service.lowering.objects").warm_up()
     with suppress(EOFError, ConnectionError):
         while True:
             builder.serve()

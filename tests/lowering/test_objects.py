@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import tvm
@@ -35,6 +38,7 @@ def test_each_prim_func_has_a_text_and_equal_texts_give_equal_objects() -> None:
         assert made[:4] == b"\x7fELF"
         assert made == object_of(kernel_of(text), spec, Timings())
     assert {"llvm", "emit", "tir.UnrollLoop"} <= timings.seconds.keys()
+    assert "tir.CommonSubexprElim" not in timings.seconds  # LLVM does it
 
 
 def test_a_kernel_and_its_text_give_equal_objects() -> None:
@@ -111,3 +115,14 @@ def test_objects_from_elsewhere_are_linked_as_those_of_this_process(tmp_path) ->
     build(module, spec, tmp_path / "two.so", objects=elsewhere)
     assert asked
     assert (tmp_path / "one.so").read_bytes() == (tmp_path / "two.so").read_bytes()
+
+
+def test_what_is_warmed_up_can_be_forked() -> None:
+    script = (
+        "import os, gc\n"
+        "from service.lowering.objects import warm_up\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "warm_up()\n"
+        "assert len(os.listdir('/proc/self/task')) == before and gc.get_freeze_count()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
