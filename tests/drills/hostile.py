@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
@@ -100,17 +100,24 @@ def _shown(answer: Answer) -> str:
     return f"{status or ''} {code}".strip()
 
 
-def run(seconds: float, connections: int, seed: int, folder: Path, user: int | None = None) -> dict[str, Any]:
+def run(
+    seconds: float,
+    connections: int,
+    seed: int,
+    folder: Path,
+    user: int | None = None,
+    make: Callable[[Path, int | None], HostileServer] = HostileServer,
+) -> dict[str, Any]:
     """The drill; its summary, in which `wrong` is empty where all held. `user` is whose the server is, ours if None."""
     lanes = [list(models.attacks()), other_attacks()]
-    server = HostileServer(folder, user)
+    server = make(folder, user)
     with ExitStack() as stack:
-        stack.callback(lambda: server.process.poll() is None and server.stop())
+        stack.callback(server.end)
         good = Good(Target(server.address, server.keys))
         job = good.job()
         target = Target(server.address, server.keys, _theirs(good, job))
         wrong = [*_escapes(good), *_swaps(good, job["model"])]
-        jobs = Jobs(good, server.process.pid, server.client.get("/readyz").json()["sandbox"]["onnx"])
+        jobs = Jobs(good, server.seen_pid, server.client.get("/readyz").json()["sandbox"]["onnx"])
         wrong += jobs.attack(shared_model(target))
         memory = stack.enter_context(closing(Memory(server.process.pid)))
         attackers = Attackers(target, seconds, str(folder))
@@ -119,7 +126,7 @@ def run(seconds: float, connections: int, seed: int, folder: Path, user: int | N
         wrong += _at_rest(server, good)
         if memory.peak - memory.before > MOST_BYTES:
             wrong.append(f"the server's memory grew from {memory.before} to {memory.peak} bytes")
-    wrong += [f"the log tells of a bug: {line}" for line in server.log.read_text().splitlines() if _is_bug(line)]
+    wrong += [f"the log tells of a bug: {line}" for line in server.told().splitlines() if _is_bug(line)]
     return {
         "seed": seed,
         "seconds": seconds,

@@ -21,7 +21,7 @@ from tests.drills.attacks.wire import Address
 from tests.drills.hostile_entries import MARKER
 from tests.users import command_of
 
-__all__ = ["HostileServer", "Memory"]
+__all__ = ["ENTRIES", "GIVEN", "HostileServer", "Memory"]
 
 _ENTRY = "tests.drills.hostile_entries:compile_or_escape"
 _CHECK = "--check=tests.drills.hostile_entries:check_or_claim"
@@ -36,6 +36,15 @@ _SETTINGS = {
     "WEBHOOK_SECRET": MARKER,
 }
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "PGPASSWORD", "ANY_OTHER_TOKEN")
+ENTRIES = (_ENTRY, _CHECK)
+"""What of a server's jobs is the drill's, as words for `tests.api.serve`."""
+
+GIVEN = {
+    **{f"RELAXC_{name}": str(value) for name, value in _SETTINGS.items()},
+    **dict.fromkeys(_SECRETS, MARKER),
+}
+"""The server's environment, secrets that no job may see among it."""
+
 _KEYS = {
     "good": ["read", "compile"],
     "attacker": ["read", "compile"],
@@ -53,10 +62,7 @@ class HostileServer(RunningServer):
 
     def __init__(self, folder: Path, user: int | None = None) -> None:
         """As `user`, whom root starts it for: jobs then have that user too."""
-        self.cache, self.temporary, self.log = folder / "cache", folder / "tmp", folder / "server.log"
-        for made in (self.cache, self.temporary):
-            made.mkdir(parents=True)
-        self.keys = self._made_keys()
+        self._make(folder)
         command = [sys.executable, "-m", "tests.api.serve", _ENTRY, _CHECK]
         if user is not None:
             for path in (folder, *folder.rglob("*")):
@@ -77,11 +83,31 @@ class HostileServer(RunningServer):
         self.url = line.removeprefix("listening on ").strip()
         self.client = httpx.Client(base_url=self.url, timeout=120)
 
+    def _make(self, folder: Path) -> None:
+        self.cache, self.temporary, self.log = folder / "cache", folder / "tmp", folder / "server.log"
+        for made in (self.cache, self.temporary):
+            made.mkdir(parents=True)
+        self.keys = self._made_keys()
+
     @property
     def address(self) -> Address:
         """Host and port."""
         parts = urlsplit(self.url)
         return parts.hostname or "", parts.port or 0
+
+    @property
+    def seen_pid(self) -> int:
+        """The server's process id as its jobs would know it."""
+        return self.process.pid
+
+    def told(self) -> str:
+        """Its log."""
+        return self.log.read_text()
+
+    def end(self) -> None:
+        """Stops it, if it runs."""
+        if self.process.poll() is None:
+            self.stop()
 
     def left(self) -> list[str]:
         """Files that no finished request should have left."""
@@ -99,10 +125,9 @@ class HostileServer(RunningServer):
             return {name: new.secret for name, new in made.items()}
 
     def _environment(self) -> dict[str, str]:
-        settings = {f"RELAXC_{name}": str(value) for name, value in _SETTINGS.items()}
         places = {"RELAXC_CACHE_DIR": str(self.cache), "TMPDIR": str(self.temporary)}
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-        given = {**settings, **places, **dict.fromkeys(_SECRETS, MARKER), "HOME": str(self.temporary)}
+        given = {**GIVEN, **places, "HOME": str(self.temporary)}
         return {**os.environ, "PYTHONPATH": path, **given}
 
 

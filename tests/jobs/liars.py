@@ -17,7 +17,7 @@ from service.lowering.kernel_builder import start_builder
 from service.lowering.kernel_cache import Record, path_of
 from service.process.task import Emit
 from tests.jobs.entries import made
-from tests.lowering.test_kernel_cache import elf
+from tests.lowering.object_files import elf
 
 __all__ = ["BY_SEED", "CLAIM", "CLAIMING", "claim", "claiming", "seed_of"]
 

@@ -15,7 +15,7 @@ from service.lowering.kernel_cache import Record, kernel_key, packed, path_of, r
 from service.process.pool import Pool
 from service.process.sandbox.confinement import Confinement
 from service.process.task import Task
-from tests.lowering.test_kernel_cache import elf
+from tests.lowering.object_files import elf
 
 TOOLS = Key.of({"version.apache-tvm": "1", "source.lowering": "2", "model.digest": "3", "setting.x": "4"})
 KEYS = [kernel_key("tools", b"target", str(i).encode()) for i in range(4)]

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import struct
 from pathlib import Path
 
 import pytest
 
 from service.lowering.kernel_cache import Record, is_object, kernel_key, packed, path_of, read_object, records
+from tests.lowering.object_files import elf
 
 KEY, OTHER = kernel_key("tools", b"target", b"text"), kernel_key("tools", b"target", b"other")
-
-
-def elf(content: bytes = b"code") -> bytes:
-    """The least that passes for an object: a header, the content, and an empty table of one section."""
-    header = bytearray(64)
-    header[:6] = b"\x7fELF\x02\x01"
-    struct.pack_into("<Q10xHH", header, 0x28, 64 + len(content), 64, 1)
-    return bytes(header) + content + bytes(64)
 
 
 def put(root: Path, key: str, data: bytes) -> Path:
