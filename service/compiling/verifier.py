@@ -60,7 +60,7 @@ def _moved_references(request: CompileRequest) -> Callable[[Iterable[str], Itera
     """
     from service import frontend
     from service.frontend import Move
-    from service.runtime.moved import RUNS, quantizations_move_by, rounds_by
+    from service.runtime.moved import FIRST_RUNS, RUNS, quantizations_move_by, rounds_by
 
     model, shapes, seed = request.model, dict(request.options.shapes), request.options.seed
     build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
@@ -70,7 +70,7 @@ def _moved_references(request: CompileRequest) -> Callable[[Iterable[str], Itera
         rounds = rounds_by(judged)
         found = quantizations(by=quantizations_move_by(request.target.kind, stored))
         if found is not None:
-            yield from [found] * RUNS  # each run moves them anew
+            yield from [found] * FIRST_RUNS  # each run moves them anew
             return
         for each in range(seed, seed + RUNS) if rounds else ():
             weights = build(Move.WEIGHTS, seed=each, by=rounds)

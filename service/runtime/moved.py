@@ -28,7 +28,17 @@ import numpy as np
 from service.runtime.measure import measure
 from service.runtime.tolerances import TOLERANCES, Moved
 
-__all__ = ["MORE", "MOVED_BY", "RUNS", "Run", "distances", "moved_outputs", "quantizations_move_by", "rounds_by"]
+__all__ = [
+    "FIRST_RUNS",
+    "MORE",
+    "MOVED_BY",
+    "RUNS",
+    "Run",
+    "distances",
+    "moved_outputs",
+    "quantizations_move_by",
+    "rounds_by",
+]
 
 Array = np.ndarray[Any, Any]
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
@@ -37,10 +47,13 @@ MOVED_BY = TOLERANCES["float32"].error
 """Of a value and of the mean size of its tensor: how far what is quantized is moved."""
 
 RUNS = 4
-"""Each with other numbers."""
+"""With weights moved, each with other numbers."""
 
-MORE = 3
-"""Times as many runs before an output is called wrong."""
+FIRST_RUNS = 2
+"""With quantizations moved: what they bound is no more than more of them would."""
+
+MORE = 7
+"""Times as many of these again before an output is called wrong."""
 
 _SUMS_BY = 2.0**-10
 """Tensor cores add products of 8-bit floats with about 14 bits; a sum of thousands is off by 2.4e-4 in norm."""

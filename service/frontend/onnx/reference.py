@@ -62,7 +62,7 @@ def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) 
     try:
         if uses_bfloat16(model):
             return _rounded(model, threads)
-        return _runtime(_session(model.SerializeToString(), threads))
+        return _runtime(_session(model.SerializeToString(), threads, folds=True))
     except _errors():
         return None
 
@@ -78,7 +78,7 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
     if model is None or model.ByteSize() >= MOST_BYTES:
         return None
     try:
-        return _runtime(_session(model.SerializeToString(), threads))
+        return _runtime(_session(model.SerializeToString(), threads, folds=True))
     except _errors():
         return None
 
@@ -127,20 +127,24 @@ def _errors() -> tuple[type[Exception], ...]:
     )
 
 
-def _session(model: str | bytes, threads: int, fastest: bool = False, optimized: Path | None = None) -> Any:
+def _session(
+    model: str | bytes, threads: int, fastest: bool = False, optimized: Path | None = None, folds: bool = False
+) -> Any:
     """A session of ONNX Runtime; one without optimizations where these make what it has no kernel for.
 
-    It fuses products of 8-bit floats into a QGemm that takes bytes alone.
+    It fuses products of 8-bit floats into a QGemm that takes bytes alone. With `folds` weights are dequantized once and
+    not in each run.
     """
     from onnxruntime import GraphOptimizationLevel as Level
 
     try:
-        return _session_at(Level.ORT_ENABLE_ALL if fastest else Level.ORT_ENABLE_BASIC, model, threads, optimized)
+        level = Level.ORT_ENABLE_ALL if fastest else Level.ORT_ENABLE_BASIC
+        return _session_at(level, model, threads, optimized, folds)
     except _errors():
         return _session_at(Level.ORT_DISABLE_ALL, model, threads, optimized)
 
 
-def _session_at(level: Any, model: str | bytes, threads: int, optimized: Path | None) -> Any:
+def _session_at(level: Any, model: str | bytes, threads: int, optimized: Path | None, folds: bool = False) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -149,6 +153,8 @@ def _session_at(level: Any, model: str | bytes, threads: int, optimized: Path | 
     options.inter_op_num_threads = 1
     # Only fatal messages: what a session refuses comes as an exception.
     options.log_severity_level = 4
+    if folds:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     wrong: list[str] = []
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
