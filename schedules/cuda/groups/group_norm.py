@@ -134,10 +134,10 @@ class _Slab:
 
     @property
     def fixed_bytes(self) -> int:
-        """Shared memory beside the pixels: what threads, warps and CTAs add up, the sums, a barrier."""
+        """Shared memory beside the pixels: what threads, warps and CTAs add up, and the sums."""
         groups = self.chunk // self.form.width
         parts = max(1, self.whole_threads // 32 // groups) * groups * self.cluster
-        return ceil(self.lines * self.chunk // 2 / 2) * 16 + parts * 16 + groups * 8 + 8 * (self.cluster > 1)
+        return ceil(self.lines * self.chunk // 2 / 2) * 16 + parts * 16 + groups * 8
 
     def held(self, gpu: Gpu) -> int:
         """Return the pixels of a thread that shared memory holds."""

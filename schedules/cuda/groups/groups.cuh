@@ -64,13 +64,6 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
   float2* const pairs = (float2*)(shared + HELD * WORKERS * 4);  // mean and squares of each thread's pairs of channels
   Part* const table = (Part*)(pairs + (LINES * PAIRS + 1) / 2 * 2);
   float2* const all = (float2*)(table + CLUSTER * PARTS * GROUPS);
-  const uint32_t arrived = shared_address(all + GROUPS);  // where parts of all CTAs are counted
-  if (CLUSTER > 1 && threadIdx.x == 0) {
-    barrier_init(arrived, 1);
-    barriers_visible();
-    barrier_expect(arrived, CLUSTER * PARTS * GROUPS * sizeof(Part));
-  }
-  __syncwarp();
   next_kernel_may_start();
   if (CLUSTER > 1) cluster_arrive();  // nobody may send to a CTA that has not begun
   if (blockIdx.x == 0) warm(operands);
@@ -140,15 +133,19 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
       return {2.f * pixels_of(of_line), both.x, both.y, 0.f};
     });
     Part* const to = table + (group * CLUSTER + rank) * PARTS + part;
+    const float4 of_part = make_float4(own.count, own.mean, own.squares, 0.f);
     if constexpr (CLUSTER > 1) {
-      if (lane < CLUSTER)
-        send(address_at(shared_address(to), lane), address_at(arrived, lane), own.count, own.mean, own.squares, 0.f);
+      if (lane < CLUSTER) write_at((float*)to, lane, of_part);
     } else if (lane == 0) {
-      *to = own;
+      *(float4*)to = of_part;
     }
   }
-  // A barrier of the cluster would have every thread wait until its memory is in order for the whole device.
-  if (CLUSTER > 1) barrier_wait(arrived, 0); else __syncthreads();
+  if (CLUSTER > 1) {
+    cluster_arrive_release();
+    cluster_wait();
+  } else {
+    __syncthreads();
+  }
   for (int group = warp; group < GROUPS; group += WARPS) {
     constexpr int COUNT = CLUSTER * PARTS;
     const Part whole = together<COUNT, COUNT < 32 ? COUNT : 32>([&](int i) { return table[group * COUNT + i]; });
