@@ -28,8 +28,8 @@ NOTHING = "relaxc.nothing"
 """The name of one that leaves no function: for a build of the VM's part alone."""
 
 _LEFT_TO_LLVM = frozenset({"tirx.RemoveNoOp", "tirx.CommonSubexprElim"})
-"""A seventh of what a kernel takes to build. LLVM does both again: without the first the objects of all kernels of
-MobileNetV2, ResNet-50 and BERT are the same; without the second MobileNetV2's are 9 % smaller, and none is slower."""
+"""LLVM does both again. Without the first the objects of all kernels of MobileNetV2, ResNet-50 and BERT are the same;
+without the second MobileNetV2's are 9 % smaller. Calls of the three took 1.01, 1.00 and 1.00 of their time."""
 
 
 def register() -> None:
