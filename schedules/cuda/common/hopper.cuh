@@ -122,6 +122,10 @@ DEV float read_at(const float* shared, int cta) {
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(x) : "r"(address_at(shared_address(shared), cta)) : "memory");
   return x;
 }
+DEV void write_at(float* shared, int cta, float4 x) {
+  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};"
+               ::"r"(address_at(shared_address(shared), cta)), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+}
 DEV void send(uint32_t to, uint32_t bar, float x, float y, float z, float w) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];"

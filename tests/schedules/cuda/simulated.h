@@ -136,6 +136,10 @@ DEV float read_at(const float* shared, int cta) {
   return value;
 }
 
+DEV void write_at(float* shared, int cta, float4 x) {
+  memcpy(shared_of[cta] + ((char*)shared - shared_of[current->cta]), &x, 16);
+}
+
 // ---- barriers in shared memory, copies, and products of what lies there without a swizzle: all at once, in order
 DEV uint32_t shared_address(const void* p) { return (uint32_t)((const char*)p - shared_of[current->cta]); }
 struct Arrivals { int wanted, arrived = 0, phases = 0; };
