@@ -3,8 +3,9 @@
     python -m benchmarks.compile resnet50 bert --rounds 3 --beside before
 
 Each compile is a process of its own. `cold` has an empty store, `again` all kernels and no artifact,
-`weights` the kernels of the same model with other weights. Sides take turns; the ratio is of the medians. Where the
-machine is busy, the processors' seconds (`cpu`) say more than the clock's.
+`weights` the kernels of the same model with other weights. Sides take turns; ratios are of medians, to the other side's
+`cold`, which is all that it compiles: it may be older than the kernel cache. Where the machine is busy, the processors'
+seconds (`cpu`) say more than the clock's. The first compile of each side is not counted: it writes Python's bytecode.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path) -> 
     out = cache / "model.so"
     command = [sys.executable, "-P", "-m", "service", "compile", str(model), "-o", str(out), "--force", "--json"]
     environment = {**os.environ, "RELAXC_CACHE_DIR": str(cache), "PYTHONPATH": str(checkout)}
+    environment["PYTHONPYCACHEPREFIX"] = str(cache.parent / "pyc")  # as what is installed has its bytecode
+    environment["PYTHONDONTWRITEBYTECODE"] = ""
     start = time.perf_counter()
     with (cache / "out.json").open("w+b") as told:
         process = subprocess.Popen(command, cwd=cache, env=environment, stdout=told)
@@ -64,47 +67,44 @@ def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path) -> 
     return Took(model.name.partition(".")[0], way, side, wall_s, cpu_s, build["stages"], build.get("timings", {}))
 
 
-def _round(models: Sequence[tuple[Path, Path]], sides: dict[str, Path], folder: Path) -> Iterator[Took]:
+def _round(
+    models: Sequence[tuple[Path, Path]], sides: dict[str, Path], ways: Sequence[str], folder: Path
+) -> Iterator[Took]:
     for model, other in models:
         for side, checkout in sides.items():
             cache = Path(tempfile.mkdtemp(dir=folder))
             try:
-                yield _compiled(side, checkout, model, "cold", cache)
-                yield _compiled(side, checkout, model, "again", cache)
-                yield _compiled(side, checkout, other, "weights", cache)
+                for way in ways if checkout == _OURS else ways[:1]:
+                    yield _compiled(side, checkout, other if way == "weights" else model, way, cache)
             finally:
                 shutil.rmtree(cache)
 
 
 def _exported(name: str, size: zoo.Size, folder: Path) -> tuple[Path, Path]:
-    """The model with two sets of weights."""
+    """The model with two sets of weights, written where they are not there yet."""
     paths = folder / f"{name}.onnx", folder / f"{name}.other.onnx"
     for seed, path in enumerate(paths):
-        zoo.write_onnx(zoo.build(name, size=size, seed=seed), path)
+        if not path.exists():
+            zoo.write_onnx(zoo.build(name, size=size, seed=seed), path)
     return paths
 
 
-def _print(took: Sequence[Took], sides: Sequence[str]) -> None:
-    def median(model: str, way: str, side: str, field: str) -> float:
-        return statistics.median(
-            getattr(each, field) for each in took if (each.model, each.way, each.side) == (model, way, side)
-        )
+def _print(took: Sequence[Took]) -> None:
+    def medians(model: str, way: str, side: str) -> tuple[float, float]:
+        fitting = [each for each in took if (each.model, each.way, each.side) == (model, way, side)]
+        return statistics.median(each.wall_s for each in fitting), statistics.median(each.cpu_s for each in fitting)
 
-    print(
-        f"{'model':<16}{'':<9}"
-        + "".join(f"{side + ' s':>11}{'cpu s':>8}" for side in sides)
-        + f"{'build s':>9}  of cold"
-    )
-    for model in dict.fromkeys(each.model for each in took):
-        base = median(model, "cold", sides[-1], "wall_s"), median(model, "cold", sides[-1], "cpu_s")
-        for way in WAYS:
-            row = [(median(model, way, side, "wall_s"), median(model, way, side, "cpu_s")) for side in sides]
-            build = statistics.median(
-                each.stages["build"] for each in took if (each.model, each.way, each.side) == (model, way, sides[0])
-            )
-            ratio = f"{row[0][0] / base[0]:.2f} ({row[0][1] / base[1]:.2f} cpu)"
-            cells = "".join(f"{wall:>11.2f}{cpu:>8.2f}" for wall, cpu in row)
-            print(f"{model:<16}{way:<9}{cells}{build:>9.2f}  {ratio}")
+    base = next((each.side for each in took if each.side != "ours"), "ours")
+    print(f"{'model':<16}{'':<14}{'wall s':>8}{'cpu s':>8}  of {base} cold (cpu)")
+    ratios: dict[str, list[float]] = {}
+    for model, way, side in dict.fromkeys((each.model, each.way, each.side) for each in took):
+        wall, cpu = medians(model, way, side)
+        wall_base, cpu_base = medians(model, "cold", base)
+        print(f"{model:<16}{f'{side} {way}':<14}{wall:>8.2f}{cpu:>8.2f}  ", end="")
+        print(f"{wall / wall_base:.2f} ({cpu / cpu_base:.2f})")
+        ratios.setdefault(f"{side} {way}", []).append(wall / wall_base)
+    for name, each in ratios.items():
+        print(f"{name}: geometric mean {statistics.geometric_mean(each):.2f}, largest {max(each):.2f}")
 
 
 def main() -> None:
@@ -114,14 +114,23 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--size", choices=("small", "full"), default="full")
     parser.add_argument("--beside", type=Path, help="another checkout of relaxc, which the ratios are to")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="what to time, `cold` always")
+    parser.add_argument("--folder", type=Path, help="where the models are, or are written to stay")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     arguments = parser.parse_args()
     sides = {"ours": _OURS} | ({"beside": arguments.beside.absolute()} if arguments.beside else {})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        models = [_exported(model, arguments.size, folder) for model in arguments.models]
-        took = [each for _ in range(arguments.rounds) for each in _round(models, sides, folder)]
-    _print(took, list(sides))
+        models = [_exported(model, arguments.size, arguments.folder or folder) for model in arguments.models]
+        ways = list(dict.fromkeys(["cold", *arguments.ways]))
+        for side, checkout in sides.items():
+            with tempfile.TemporaryDirectory(dir=folder) as cache:
+                _compiled(side, checkout, models[0][0], "cold", Path(cache))
+        took = []
+        for each in (each for _ in range(arguments.rounds) for each in _round(models, sides, ways, folder)):
+            print(f"{each.model} {each.side} {each.way}: {each.wall_s:.2f} s, cpu {each.cpu_s:.2f} s", file=sys.stderr)
+            took.append(each)
+    _print(took)
     if arguments.json:
         rows = [{field: getattr(each, field) for field in Took.__slots__} for each in took]
         arguments.json.write_text(json.dumps(rows, indent=1))
