@@ -10,7 +10,7 @@ from typing import Any
 
 import tvm
 from tvm import relax, tirx
-from tvm.ir import GlobalVar
+from tvm.ir import GenericConst, GlobalVar
 
 from schedules.ir.tir import collect
 
@@ -21,7 +21,8 @@ _ALLOCATES = "relax.vm.alloc_tensor"
 
 
 def trust_arguments(module: Any) -> Any:
-    """Mark the kernels of a module for the VM whose every argument in every call is the VM's own tensor, or a weight.
+    """Mark the kernels of a module for the VM whose every argument in every call is the VM's own tensor, a weight, or a
+    constant of the executable.
 
     Those tensors have the sizes and dtypes that the kernel is for, which is compared here. What reads an input of the
     model checks it as ever, and so does what has symbolic sizes, numbers as arguments, or checks of its own.
@@ -70,7 +71,8 @@ class _Calls:
             return
         self.called.add(name)
         pairs = zip(kernel.params, arguments, strict=False)
-        if len(kernel.params) != len(arguments) or not all(arg in own and _fits(arg, param) for param, arg in pairs):
+        known = [(arg in own or isinstance(arg, GenericConst)) and _fits(arg, param) for param, arg in pairs]
+        if len(kernel.params) != len(arguments) or not all(known):
             self.doubtful.add(name)
 
 

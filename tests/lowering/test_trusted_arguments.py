@@ -57,6 +57,9 @@ def test_less_code_and_the_same_numbers(tmp_path) -> None:
     assert sizes[1] < sizes[0]
 
 
+FOUR = relax.const(np.ones(4, "float32"))
+
+
 @I.ir_module
 class Calls:
     @T.prim_func(s_tir=True)
@@ -69,6 +72,10 @@ class Calls:
 
     @T.prim_func(s_tir=True)
     def of_own(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
+        b[0] = a[0]
+
+    @T.prim_func(s_tir=True)
+    def of_constant(a: T.Buffer((4,), "float32"), b: T.Buffer((4,), "float32")):
         b[0] = a[0]
 
     @T.prim_func(s_tir=True)
@@ -100,6 +107,7 @@ class Calls:
         _2 = Calls.of_own(a, b)
         _3 = Calls.of_both(a, b)
         _4 = Calls.of_both(a, x)
+        _5 = Calls.of_constant(FOUR, a)
         _7 = Calls.that_asserts(a, b)
         _8 = Calls.called_by_name(a, b)
         _9 = R.call_packed("vm.builtin.call_tir_dyn", Calls.called_by_name, (x, b), ty_args=(R.Tuple,))
@@ -107,10 +115,10 @@ class Calls:
 
 
 def test_what_is_trusted() -> None:
-    assert trusted(Calls) == {"of_weight", "of_own"}
+    assert trusted(Calls) == {"of_weight", "of_own", "of_constant"}
 
 
 def test_without_a_word_on_weights_all_parameters_are_strangers() -> None:
     module = Calls.clone()
     module.update_func(module.get_global_var("main"), module["main"].without_attr("num_input"))
-    assert trusted(module) == {"of_own"}
+    assert trusted(module) == {"of_own", "of_constant"}
