@@ -13,10 +13,9 @@ from service.artifact.store import Store
 from service.config import settings
 from service.errors import InvalidTarget, ServiceError
 from service.jobs.blobs.mirrored import open_blobs
-from service.jobs.database import instances, jobs, owners
+from service.jobs.database import instances, jobs
 from service.jobs.database.engine import Database, url_of_settings
 from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.database.signals import ENDED, EVENTS, QUEUE, Signals
 from service.jobs.disks import Disks
 from service.jobs.job import State
 from service.jobs.objects.allowance import Allowance
@@ -31,9 +30,9 @@ from service.jobs.once import COMPILE_ENTRY, CompileOnce
 from service.jobs.queue.budget import Budget
 from service.jobs.queue.desk import Jobs
 from service.jobs.queue.executor import Executor
-from service.jobs.queue.hub import Hub
 from service.jobs.queue.keeper import Keeper, Periodic
 from service.jobs.queue.kinds import ENTRIES, Kinds
+from service.jobs.queue.notices import Notices
 from service.jobs.queue.readiness import reasons
 from service.jobs.queue.retention import Place
 from service.jobs.queue.running import Running, Watch
@@ -41,11 +40,12 @@ from service.jobs.queue.scheduler import Scheduler, anything
 from service.jobs.queue.submission import Submission
 from service.jobs.queue.sweep import Sweep
 from service.jobs.queue.trials import settle, settle_ended
-from service.jobs.webhooks.deliver import WEBHOOK_THREADS, Webhooks
+from service.jobs.webhooks.deliver import WEBHOOK_THREADS
 from service.jobs.workers.accepting import Accepting
 from service.jobs.workers.fleet import Fleet, Role
 from service.jobs.workers.machine import Machine
 from service.jobs.workers.placement import Placement
+from service.jobs.workers.slots import connections_of, slots_of, tunes_alone
 from service.process.groups import Bound, bound_of_settings
 from service.process.limits import Limits
 from service.process.pool import Pool
@@ -53,12 +53,10 @@ from service.process.runner import Runner
 from service.process.task import Flavour
 from service.process.workspace import Workspace
 
-__all__ = ["Backend", "Counts", "slots_of"]
+__all__ = ["Backend", "Counts"]
 
 _BEATS_A_LEASE = 4
 _SWEEP_S, _RELIEF_S, _PLACEMENT_S = 600.0, 5.0, 2.0
-_HEARD_POLL_S = 5.0
-_SERVER_CONNECTIONS, _WORKER_CONNECTIONS, _SLOTS_A_CONNECTION = 16, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +105,7 @@ class Backend:
             self.bound = bound_of_settings() if pool is None else Bound(missing="its jobs run on other machines")
             self.pool.groups = None if self.bound.groups is None else self.bound.groups.base
             self._slots = slots = slots_of(role, workers, tune_workers)
-            connections = values.database_connections or _connections(role, sum(slots.values()))
-            self.database = Database(database_url or url_of_settings(root), connections)
+            self.database = Database(database_url or url_of_settings(root), connections_of(role, sum(slots.values())))
             on_failure.callback(self.database.close)
             chosen = values.blobs_url if blobs_url is None else blobs_url
             self.blobs = open_blobs(chosen, root / "blobs", values.s3_endpoint_url or None)
@@ -156,11 +153,9 @@ class Backend:
 
     def _start(self, kinds: Kinds, slots: dict[bool, int], queue_max: int) -> None:
         """The threads: from here on jobs run."""
-        self._signals = Signals(self.database, self._heard)
-        self._hub = Hub(self.database, self._poll_s)
         is_server = self.role is Role.SERVER
-        self._webhooks = Webhooks(self.database, self._webhook_secret, threads=WEBHOOK_THREADS if is_server else 0)
-        self._executor = Executor(self.database, kinds, self._told_of_end)
+        self._notices = Notices(self.database, lambda: self._scheduler.wake(), WEBHOOK_THREADS if is_server else 0)
+        self._executor = Executor(self.database, kinds, self._ended)
         self._scheduler = Scheduler(
             self.database,
             self._keeper.id,
@@ -170,8 +165,8 @@ class Backend:
             self._executor,
             self.disks.short,
             anything if self.machine is None else Accepting(self.machine),
-            tunes_alone=self._is_local and _tunes_alone(self.role),
-            poll_s=self._poll_s,
+            tunes_alone=self._is_local and tunes_alone(self.role),
+            poll_s=self._notices.poll_s,
         )
         submission = Submission(
             self.database,
@@ -183,7 +178,13 @@ class Backend:
         )
         self.placement = Placement(self.database, self.fleet)
         self.jobs = Jobs(
-            self.database, self.blobs, self._hub, submission, self._changed, self._scheduler.find, self._settle_ended
+            self.database,
+            self.blobs,
+            self._notices.hub,
+            submission,
+            self._notices.queued,
+            self._scheduler.find,
+            self._settle_ended,
         )
         beat_s = settings().server_lease_s / _BEATS_A_LEASE
         self._periodic = [
@@ -193,7 +194,7 @@ class Backend:
             Periodic("relief", _RELIEF_S, self._relieve),
             *([Periodic("placement", _PLACEMENT_S, self.place)] if is_server else []),
         ]
-        self._signals.start()
+        self._notices.start()
         self._scheduler.start()
 
     @property
@@ -234,8 +235,8 @@ class Backend:
     def place(self) -> None:
         """Tell jobs that nobody can take what they wait for; it is done every two seconds anyway."""
         for id in self.placement():
-            self._tell(id)
-            self._webhooks.wake()
+            self._notices.told(id)
+            self._notices.webhooks.wake()
 
     def _relieve(self) -> None:
         """On a disk that is short, what nobody has any more goes at once, and artifacts that are over their limit."""
@@ -254,7 +255,7 @@ class Backend:
             self.pool.close()  # wakes the jobs that wait for a worker's imports
             self._executor.close()
             self._scheduler.join()
-            self._hub.close()
+            self._notices.hub.close()
 
     def resize(self, slots: Mapping[bool, int]) -> None:
         """Run so many jobs at once from now on, and so many tunings (True)."""
@@ -272,8 +273,7 @@ class Backend:
         for periodic in self._periodic:
             periodic.close()
         self._periodic = []
-        self._webhooks.close()
-        self._signals.close()
+        self._notices.close()
         try:
             self._keeper.close()
         except ServiceError:  # the database has gone: the next server sees that our folder is held by nobody
@@ -290,8 +290,8 @@ class Backend:
         self.close()
 
     def _begin(self, job: JobRow, memory_bytes: int) -> Running:
-        self._tell(job.id)
-        return Running(job, memory_bytes, self.database, self.blobs, self._tell, self._watch, self._is_shared)
+        self._notices.told(job.id)
+        return Running(job, memory_bytes, self.database, self.blobs, self._notices.told, self._watch, self._is_shared)
 
     def _is_shared(self) -> bool:
         """Whether another process may be asked for the log of a job that runs here."""
@@ -302,57 +302,18 @@ class Backend:
         for watch in self.watchers:
             watch(job, data)
 
-    def _tell(self, job: str) -> None:
-        """It has told something."""
-        self._hub.notify(job)
-        self._signals.tell(EVENTS, job)
-
-    def _heard(self, topic: str, ids: tuple[str, ...]) -> None:
-        """Another process has changed something."""
-        if topic == QUEUE:
-            self._scheduler.wake()
-        if topic in (QUEUE, ENDED):
-            self._webhooks.wake()
-        for id in ids:
-            self._hub.notify(id)
-
-    def _poll_s(self) -> float | None:
-        """How often to look at what others may have changed; None is as often as where nobody tells of it."""
-        return _HEARD_POLL_S if self._signals.is_heard else None
-
-    def _changed(self) -> None:
-        self._scheduler.wake()
-        self._webhooks.wake()
-        self._signals.tell(QUEUE)
-
-    def _told_of_end(self, job: JobRow) -> None:
-        self._tell(job.id)
-        self._webhooks.wake()
-        self._signals.tell(QUEUE if self._something_waits() else ENDED)
+    def _ended(self, job: JobRow) -> None:
+        self._notices.ended(job.id)
         if job.kind is JobKind.TUNE:
             settle(self.database, self.records, job.id)
-
-    def _something_waits(self) -> bool:
-        """As for its owner's turn, for an equal request that runs, or as what has ended is queued again."""
-        try:
-            with self.database.read() as connection:
-                return bool(jobs.waiting_needs(connection))
-        except ServiceError:
-            return True
 
     def _recover(self) -> None:
         if self._keeper.recover():
             self._settle_ended()
-            self._changed()
+            self._notices.queued()
 
     def _settle_ended(self) -> None:
         settle_ended(self.database, self.records)
-
-    def _webhook_secret(self, owner: str) -> str | None:
-        with self.database.read() as connection:
-            row = owners.find(connection, owner)
-        own = None if row is None else row.webhook_secret
-        return own or settings().webhook_secret.get_secret_value() or None
 
 
 def _machine() -> Machine | None:
@@ -361,21 +322,3 @@ def _machine() -> Machine | None:
         return Machine.here()
     except InvalidTarget:
         return None
-
-
-def slots_of(role: Role, workers: int | None, tune_workers: int | None) -> dict[bool, int]:
-    """Return how many jobs other than tunings (False), and how many tunings, run at once; None is the setting's."""
-    values = settings()
-    jobs_slots = values.workers if workers is None else workers
-    tune_slots = values.tune_workers if tune_workers is None else tune_workers
-    return {False: jobs_slots, True: 0 if role is Role.SERVER and not jobs_slots else tune_slots}
-
-
-def _tunes_alone(role: Role) -> bool:
-    asked = settings().tune_alone
-    return role is Role.WORKER if asked is None else asked
-
-
-def _connections(role: Role, slots: int) -> int:
-    """A transaction takes milliseconds: a server has many callers at once, a worker few threads."""
-    return _SERVER_CONNECTIONS if role is Role.SERVER else _WORKER_CONNECTIONS + slots // _SLOTS_A_CONNECTION

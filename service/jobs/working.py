@@ -9,8 +9,9 @@ from types import FrameType
 
 from service.config import settings
 from service.errors import InvalidOption
-from service.jobs.backend import Backend, slots_of
+from service.jobs.backend import Backend
 from service.jobs.workers.fleet import Role
+from service.jobs.workers.slots import slots_of
 from service.process.sandbox.required import require_sandbox
 
 __all__ = ["LOCAL", "Stopping", "work"]

@@ -139,7 +139,7 @@ def test_the_story_of_an_ended_job_is_not_kept_for_who_reads_it(backend: Backend
         found = []
         async for event in backend.jobs.stream(ANN, id):
             found.append(event.seq)
-            assert backend._hub._stories == {}
+            assert backend._notices.hub._stories == {}
         return found
 
     assert asyncio.run(read()) == [1, 2, 3, 4]  # to the end of the job

@@ -131,9 +131,9 @@ def test_over_postgresql_nobody_needs_to_look_again_and_again(
     """A job is begun, followed and cancelled by processes that look by themselves once in an hour."""
     if database_url.startswith("sqlite"):
         pytest.skip("SQLite tells nobody anything")
-    monkeypatch.setattr("service.jobs.backend._HEARD_POLL_S", 3600.0)
+    monkeypatch.setattr("service.jobs.queue.notices._HEARD_POLL_S", 3600.0)
     server, worker = apart("server", workers=0), apart("worker", role=Role.WORKER)
-    wait_for(lambda: server._signals.is_heard and worker._signals.is_heard)
+    wait_for(lambda: server._notices._signals.is_heard and worker._notices._signals.is_heard)
     for _ in range(3):
         id = server.jobs.submit(ANN, asks(server, "sleep")).job.id
         until(State.RUNNING, server, id)
