@@ -62,17 +62,29 @@ _IMAGES = (
     GroupsCase((32, 32, 32, 640)), GroupsCase((32, 32, 32, 640), behind="none"), GroupsCase((1, 32, 32, 640)),
     GroupsCase((32, 32, 32, 320), dtype="float16"), GroupsCase((1, 32, 32, 320), dtype="float16"),
     GroupsCase((2, 64, 64, 320), dtype="float16"), GroupsCase((1, 128, 128, 512), dtype="float16"),
-    GroupsCase((32, 32, 32, 640), dtype="float16"),
+    GroupsCase((32, 32, 32, 640), dtype="float16"), GroupsCase((32, 32, 32, 640), dtype="float16", behind="none"),
+    GroupsCase((32, 16, 16, 1280), dtype="float16"),
 )  # fmt: skip
 _POINTS = {
-    _IMAGES[0]: ((80, 8, 384, 1), (40, 4, 256, 1)), _IMAGES[2]: ((20, 8, 384, 1), (80, 8, 512, 1)),
-    _IMAGES[3]: ((80, 1, 512, 1), (80, 4, 256, 1)), _IMAGES[4]: ((40, 8, 256, 1), (40, 8, 384, 1)),
-    _IMAGES[5]: ((40, 8, 384, 2), (80, 8, 384, 2)), _IMAGES[6]: ((64, 8, 512, 1), (32, 8, 512, 2)),
-    _IMAGES[7]: ((80, 4, 256, 1), (80, 1, 512, 1)),
+    _IMAGES[0]: ((80, 8, 384, 1, 0), (40, 4, 256, 1, 0), (80, 4, 320, 1, 2)),
+    _IMAGES[1]: ((80, 4, 320, 1, 2),),
+    _IMAGES[2]: ((20, 8, 384, 1, 0), (80, 8, 512, 1, 0)),
+    _IMAGES[3]: ((80, 1, 512, 1, 0), (80, 4, 256, 1, 0), (80, 2, 320, 1, 2), (80, 2, 320, 1, 1), (80, 1, 320, 1, 2)),
+    _IMAGES[4]: ((40, 8, 256, 1, 0), (40, 8, 384, 1, 0)),
+    _IMAGES[5]: ((40, 8, 384, 2, 0), (80, 8, 384, 2, 0), (80, 8, 320, 1, 1)),
+    _IMAGES[6]: ((64, 8, 512, 1, 0), (32, 8, 512, 2, 0)),
+    _IMAGES[7]: (
+        (80, 4, 256, 1, 0), (80, 1, 512, 1, 0), (80, 2, 512, 1, 0), (80, 2, 320, 1, 2), (80, 2, 320, 1, 1),
+        (80, 2, 320, 1, 3), (80, 2, 256, 1, 3), (80, 2, 384, 1, 2), (80, 1, 320, 1, 2), (80, 4, 320, 1, 2),
+        (40, 2, 320, 1, 2), (40, 1, 320, 1, 2), (80, 2, 320, 2, 1),
+    ),
+    _IMAGES[8]: ((80, 2, 320, 1, 2), (80, 2, 512, 1, 0)),
+    _IMAGES[9]: ((80, 2, 320, 1, 2), (80, 4, 320, 1, 2)),
 }  # fmt: skip
-"""Chunk, cluster, threads and share to compare with the default."""
+"""Chunk, cluster, threads, share and teams to compare with the default."""
+_NAMES = ("chunk", "cluster", "threads", "share", "teams")
 _TRIED = tuple(
-    replace(case, parameters=dict(zip(("chunk", "cluster", "threads", "share"), point, strict=True)))
+    replace(case, parameters=dict(zip(_NAMES, point, strict=True)))
     for case, points in _POINTS.items()
     for point in points
 )
@@ -86,7 +98,7 @@ def awkward(count: int, seed: int) -> list[GroupsCase]:
     return [
         GroupsCase(
             (
-                draw.choice((1, 2, 5)),
+                draw.choice((1, 2, 5, 70)),
                 draw.choice((1, 3, 17, 40)),
                 draw.choice((1, 5, 16, 33)),
                 8 * draw.choice((2, 4, 6, 10, 20)) * (groups := draw.choice((1, 2, 8))),
@@ -98,8 +110,9 @@ def awkward(count: int, seed: int) -> list[GroupsCase]:
             {
                 "chunk": draw.choice((1, 64, 160, 640)),
                 "cluster": draw.choice((1, 2, 4, 8)),
-                "threads": draw.choice((256, 384, 512)),
+                "threads": draw.choice((256, 320, 384, 512)),
                 "share": draw.choice((1, 2, 4)),
+                "teams": draw.choice((0, 0, 1, 2, 3)),
             },
             target=draw.choice(("cuda-sm80", "cuda-sm90")),
         )

@@ -25,8 +25,12 @@ class _Reduced(Protocol):
     def operands(self) -> Sequence[Buffer]: ...
 
 
-def source(form: _Reduced, numbers: Mapping[str, int], name: str) -> str:
-    """Return the text around `<name>.cuh` of the package `schedules.cuda.<name>`, which defines the function `name`."""
+def source(form: _Reduced, numbers: Mapping[str, int], name: str, *more: str) -> str:
+    """Return the text around `<name>.cuh`, and `more`, of the package `schedules.cuda.<name>`.
+
+    They define the function `name`.
+    """
+    algorithm = "".join(text_of(f"schedules.cuda.{name}", f"{each}.cuh") for each in (name, *more))
     operands = [f"p{i}" for i in range(len(form.operands))]
     parameters = ["void* shared", "const void* x", "void* out", *(f"const void* {each}" for each in operands)]
     constants = "".join(f"constexpr int {each} = {value};\n" for each, value in numbers.items())
@@ -35,7 +39,7 @@ def source(form: _Reduced, numbers: Mapping[str, int], name: str) -> str:
     common = "".join(text_of("schedules.cuda.common", each) for each in ("hopper.cuh", "vectors.cuh"))
     return (
         f"{common}namespace NAME_ {{\n{constants}{types}"
-        f"using namespace hopper;\n{form.text}{text_of(f'schedules.cuda.{name}', f'{name}.cuh')}}}\n"
+        f"using namespace hopper;\n{form.text}{algorithm}}}\n"
         f"__device__ __forceinline__ void NAME({', '.join(parameters)}) {{\n"
         f"  NAME_::{name}({call});\n}}\n"
     )

@@ -142,15 +142,33 @@ DEV void write_at(float* shared, int cta, float4 x) {
 
 // ---- barriers in shared memory, copies, and products of what lies there without a swizzle: all at once, in order
 DEV uint32_t shared_address(const void* p) { return (uint32_t)((const char*)p - shared_of[current->cta]); }
-struct Arrivals { int wanted, arrived = 0, phases = 0; };
+struct Arrivals {
+  int wanted, arrived = 0, phases = 0, bytes = 0;
+  void next() {
+    waits = 0;
+    if (arrived == wanted && bytes == 0) { arrived = 0; phases++; }
+  }
+};
 static std::map<char*, Arrivals> arrivals;
 static std::map<std::pair<int, int>, Barrier> named;
 DEV char* shared_at(uint32_t address) { return shared_of[current->cta] + address; }
 DEV void barrier_init(uint32_t bar, int wanted) { arrivals[shared_at(bar)] = {wanted}; }
 DEV void barrier_arrive(uint32_t bar) {
   Arrivals& found = arrivals.at(shared_at(bar));
-  waits = 0;
-  if (++found.arrived == found.wanted) { found.arrived = 0; found.phases++; }
+  found.arrived++;
+  found.next();
+}
+DEV void barrier_expect(uint32_t bar, int bytes) {
+  arrivals.at(shared_at(bar)).bytes += bytes;
+  barrier_arrive(bar);
+}
+DEV uint32_t address_at(uint32_t address, int cta) { return address | (uint32_t)cta << 24; }
+DEV void send(uint32_t to, uint32_t bar, float x, float y, float z, float w) {
+  const float values[4] = {x, y, z, w};
+  memcpy(shared_of[to >> 24] + (to & 0xffffff), values, 16);
+  Arrivals& found = arrivals.at(shared_of[bar >> 24] + (bar & 0xffffff));
+  found.bytes -= 16;
+  found.next();
 }
 DEV void barrier_wait(uint32_t bar, int parity) {
   while ((arrivals.at(shared_at(bar)).phases & 1) == parity) yield();
@@ -165,6 +183,7 @@ DEV void block_sync(int id, int threads) {
 DEV void copy_vector(uint32_t to, const void* from, bool has_source) {
   if (has_source) memcpy(shared_at(to), from, 16); else memset(shared_at(to), 0, 16);
 }
+DEV void copies_arrive(uint32_t bar) { barrier_arrive(bar); }
 // What `ampere::copy` copies is there when its thread has waited for it; until then its place has NaN.
 struct Copy { char* to; const char* from; int bytes; bool has_source; };
 static std::map<Fiber*, std::vector<std::vector<Copy>>> groups;

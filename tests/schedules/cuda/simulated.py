@@ -67,6 +67,8 @@ extern "C" int run(void* const* pointers) {
 _MULTIPLY = re.compile(
     r"DEV void multiply\(float \(&d\)\[\d+\], uint64_t a, uint64_t b, int adds\) \{\n(.*?)\n}\n", re.DOTALL
 )
+_ARRIVE = re.compile(r"DEV void copies_arrive\(uint32_t bar\) \{.*?\n}\n", re.DOTALL)
+"""What `simulated.h` has."""
 
 
 def _product(found: re.Match[str]) -> str:
@@ -90,7 +92,7 @@ def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = 
     between = ampere[ampere.index("// ---- between lanes") :].replace("#endif", "")
     text = kernel.source.removeprefix(hopper)
     text = f"namespace ampere {{\n{between}{text.removeprefix(ampere)}" if text.startswith(ampere) else text
-    text = _MULTIPLY.sub(_product, text).replace("NAME", "kernel")
+    text = _MULTIPLY.sub(_product, _ARRIVE.sub("", text)).replace("NAME", "kernel")
     pointers = "".join(f", given[{index}]" for index in range(len(arrays)))
     launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes, late)
     source = (_HERE / "simulated.h").read_text() + values + text + launch.replace("NAME", "kernel")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -80,12 +81,38 @@ def reference(case, given):
 )  # fmt: skip
 def test_the_text_gives_the_numbers_on_the_cpu(case, point, tmp_path):
     """The last one has more pixels than its share of shared memory holds; values are far from zero."""
+    assert_right(case, (*point, 0), gpu_of(TARGET), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("case", "point", "late"),
+    [
+        (GroupsCase((3, 5, 7, 80), 8), (20, 2, 256, 1, 2), 0),
+        pytest.param(GroupsCase((3, 5, 7, 80), 8), (20, 2, 256, 1, 2), 1, marks=SLOW),
+        pytest.param(GroupsCase((5, 7, 3, 64), 8, "float16", "float32", "residual"), (32, 1, 256, 2, 1), 0, marks=SLOW),
+        pytest.param(GroupsCase((2, 9, 8, 80), 2, "bfloat16", "bfloat16", "none"), (40, 8, 256, 1, 3), 0, marks=SLOW),
+        pytest.param(GroupsCase((7, 40, 33, 16), 1, "float16"), (16, 4, 320, 1, 2), 0, marks=SLOW),
+    ],
+)
+def test_a_ring_gives_the_numbers_on_the_cpu(case, point, late, tmp_path):
+    """One cluster has all slabs; `late`: the last warp, one of those that bring, goes on when no other can."""
+    few = {"sms": point[1], "sms_of_fours": point[1]}
+    assert_right(case, point, replace(gpu_of(TARGET), **few), tmp_path, late)
+
+
+def assert_right(case, point, gpu, tmp_path, late=0):
     func, draw = groups_cases.prim_func(case), np.random.default_rng(0)
-    parameters = dict(zip(("chunk", "cluster", "threads", "share"), point, strict=True))
-    kernel = RULE.kernel_of(match(func), parameters, gpu_of(TARGET))
+    parameters = dict(zip(("chunk", "cluster", "threads", "share", "teams"), point, strict=True))
+    kernel = RULE.kernel_of(match(func), parameters, gpu)
+    assert ("bring_slabs" in kernel.source) == (parameters["teams"] > 0)
     arrays = [draw.standard_normal([int(d) for d in b.shape]).astype(str(b.dtype)) for b in func.params]
     arrays[0] = (arrays[0].astype("float32") + 30 * (case.dtype != "bfloat16")).astype(arrays[0].dtype)
     by_name = dict(zip((str(b.name) for b in func.params), arrays, strict=True))
-    run(kernel, [arrays[[b.same_as(p) for p in func.params].index(True)] for b in kernel.pointers], tmp_path)
+    run(
+        kernel,
+        [arrays[[b.same_as(p) for p in func.params].index(True)] for b in kernel.pointers],
+        tmp_path,
+        late=kernel.threads // 32 - 1 if late else -1,
+    )
     made, wanted = by_name[str(match(func).out.name)].astype("float64"), reference(case, by_name)
     assert np.linalg.norm(made - wanted) <= tolerance({"out": case.out}) * np.linalg.norm(wanted)
