@@ -16,6 +16,7 @@ from schedules.cuda.gemm.compute import takes_bytes
 from schedules.hardware import Cpu, cpu_of
 from schedules.plan import Planner
 from service.errors import RelaxcError
+from service.passes.fuse.annotate_pads import AnnotatePads
 from service.passes.fuse.keep_unfused import KeepUnfused
 from service.passes.fuse.record_fusions import RecordFusions
 from service.passes.layout.block_channels import BlockChannels
@@ -55,6 +56,7 @@ from service.passes.report import OptimizeReport
 from service.passes.simplify.evaluate_constants import EvaluateConstants
 from service.passes.simplify.fold_batch_norm import FoldBatchNorm
 from service.passes.simplify.fold_constants import FoldConstants
+from service.passes.simplify.fold_pad import FoldPad
 from service.passes.simplify.fold_quantization import FoldQuantization
 from service.passes.simplify.fold_scale import FoldScale
 from service.passes.simplify.keep_bytes import KeepBytes
@@ -182,6 +184,7 @@ def _simplify() -> list[Any]:
         RecognizeSafeSoftmax(),
         SinkReshape(),
         SimplifyShapes(),
+        FoldPad(),
         FoldScale(),
         FoldConstants(),
         relax.transform.CanonicalizeBindings(),
@@ -325,6 +328,7 @@ def _legalize(job: Job, *, by_fma: bool = False, by_casts: bool = False, rounds:
 def _fuse(job: Job) -> list[Any]:
     return [
         relax.transform.AnnotateTIROpPattern(),
+        AnnotatePads(),
         relax.transform.FuseOps(),
         RecordFusions(job.report),
         KeepUnfused(job.unfused),
