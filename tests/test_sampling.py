@@ -135,6 +135,39 @@ def test_a_sample_is_cut_where_interrupts_are_ignored(folder: Path) -> None:
     assert (done.returncode, "cut at its limit" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
+_LEAVES = """
+import time
+import warnings
+import pytest
+
+pytestmark = pytest.mark.slow
+
+class Unclosed:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        warnings.warn("unclosed", ResourceWarning)
+
+@pytest.fixture
+def leaves():
+    yield
+    Unclosed()
+
+def test_is_cut(leaves):
+    time.sleep(600)
+"""
+
+
+def test_what_a_cut_test_leaves_open_is_no_failure(folder: Path) -> None:
+    """Where warnings are errors, pytest raises those of the end out of its `main`."""
+    with (folder / "pytest.ini").open("a") as file:
+        file.write("filterwarnings =\n    error\n")
+    (folder / "test_slow.py").write_text(_LEAVES)
+    done = python(folder, "-m", "tests.sample", "--seed", "x", "--limit-s", 5, "--grace-s", PATIENCE_S)
+    assert (done.returncode, "cut at its limit" in done.stdout) == (0, True), done.stdout + done.stderr
+
+
 def test_a_seed_decides_the_order(folder: Path) -> None:
     (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=0, patient=False, holds=True))
     orders = [

@@ -408,8 +408,8 @@ def test_what_is_for_a_gpu_has_the_roofline_of_its_data_sheet(tab: Tab) -> None:
     tab.page.get_by_label("Target").select_option("cuda-sm90")
     tab.submit("gpu.onnx", net())
     tab.state("succeeded")
-    assert tab.page.locator(".points circle").count() >= 2
     tab.see("figcaption", "Peak of H100 by its data sheet")
+    assert tab.page.locator(".points circle").count() >= 2
     assert "memory 3350 GB/s" in tab.page.locator(".roof-name").all_text_contents()
     tab.screenshot("gpu")
 
