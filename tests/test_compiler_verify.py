@@ -37,6 +37,21 @@ def test_a_model_that_its_reference_stops_in_compiles_unverified_alone(tmp_path:
     assert "--no-verify" in refused.value.remedy
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])
+def test_inputs_and_outputs_without_dims_are_compared(tmp_path: Path, dtype: str) -> None:
+    kind = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16, "int8": TensorProto.INT8}
+    graph = [
+        node("Cast", ["s"], ["f"], to=TensorProto.FLOAT),
+        node("Mul", ["x", "f"], ["y"]),
+        node("Neg", ["f"], ["z"]),
+    ]
+    given = [value("s", [], kind.get(dtype, TensorProto.BOOL)), value("x", [3])]
+    path = write(tmp_path, model(graph, given, [value("y", [3]), value("z", [])]))
+    session = load(service.compile(path).path)
+    found = session({"s": np.array(1, dtype), "x": np.arange(3, dtype="float32")})
+    assert [found["y"].tolist(), found["z"].tolist()] == [[0, 1, 2], -1]
+
+
 def test_a_product_that_loses_digits_where_inputs_have_one_sign_is_found(tmp_path: Path) -> None:
     """y = x (W + 4096) - 4096 sum(x), of which what has a mean of 0 tells too little."""
     depth = 512

@@ -91,7 +91,7 @@ def _reaching(value: Array, given: Range) -> Array:
     if not half < _WIDEST:
         return value
     found = middle + half / 2 * value.astype(np.float64)
-    return (found.clip(-_HALF, _HALF) if value.dtype == np.float16 else found).astype(value.dtype)
+    return np.asarray(found.clip(-_HALF, _HALF) if value.dtype == np.float16 else found, value.dtype)
 
 
 def random_inputs(
@@ -135,7 +135,7 @@ def _random(spec: TensorSpec, shape: tuple[int, ...], seed: int, int_high: int, 
     is_mask = "mask" in spec.name.lower()
     if spec.dtype.startswith(("float", "bfloat")):
         normal = np.asarray(rng.standard_normal(shape, dtype=np.float32))
-        return (1 + np.abs(normal) if one_sign else normal).astype(dtype)
+        return np.asarray(1 + np.abs(normal) if one_sign else normal, dtype)
     if is_mask and shape:
         return _mask(rng, shape).astype(dtype)
     if spec.dtype == "bool":

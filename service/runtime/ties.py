@@ -52,4 +52,4 @@ def ties_of(
 
 def _moved(value: Array, rng: np.random.Generator) -> Array:
     noise = 1 + TOLERANCES[str(value.dtype)].error * rng.standard_normal(value.shape)
-    return (value.astype(np.float64) * noise).astype(value.dtype)
+    return np.asarray(value.astype(np.float64) * noise, value.dtype)

@@ -61,6 +61,8 @@ def test_values_are_valid_for_what_they_are() -> None:
         assert (np.diff(mask, axis=-1) <= 0).all()
     assert given["x"].dtype == ml_dtypes.bfloat16
     assert given["scale"].shape == given["step"].shape == ()
+    one_sign = random_inputs(SIGNATURE, one_sign=True)
+    assert all(isinstance(value, np.ndarray) for value in (*given.values(), *one_sign.values()))
     assert 0 < given["flags"].sum() < 64
 
 
