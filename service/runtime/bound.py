@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import tvm_ffi
 from service.errors import InputName, InputShape, InputType
 from service.runtime.arguments import by_name
 from service.runtime.replay import Replay
-from service.runtime.tensors import Array, Copies, aligned_copy, numpy_dtype, numpy_view, on_host
+from service.runtime.tensors import Array, Copies, aligned_copy, is_negated, numpy_dtype, numpy_view, on_host
 from service.runtime.tvm_runtime import CPU, copied_to
 from service.signature import TensorSpec
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from service.runtime.session import Session
 
 __all__ = ["Bound", "bound"]
+
+_MAX_WORK: Any = 10_000  # numpy's stubs know 0 and -1 alone
+"""Of numpy's search for a shared element, which is exponential in the axes; those of real arrays take a few steps."""
 
 
 class Bound:
@@ -33,7 +37,11 @@ class Bound:
         self._run = run
 
     def __call__(self) -> dict[str, Any]:
-        """Run, and return `outputs`. Raise ArtifactError where the program itself fails."""
+        """Run, and return `outputs`.
+
+        Raise ArtifactError where the program itself fails, and InputShape where values give an output another shape
+        than they did when it was bound; nothing is written then.
+        """
         self._run()
         return self.outputs
 
@@ -47,14 +55,14 @@ def bound(session: Session, inputs: Mapping[str, Any], given: Mapping[str, Any])
     values = by_name(session.signature, (), inputs)
     sources = [values[spec.name] for spec in session.signature.inputs]
     copied = [spec.name in copies for spec in session.signature.inputs]
-    tensors, pairs = _apart(tensors, sources, copied, arrays)
+    tensors, fills = _apart(tensors, sources, copied, arrays)
     replay = session._recorded(tensors)
     run = _called(session, tensors, arrays) if replay is None else _replayed(replay, arrays)
 
     def whole() -> None:
         with session._lock:
-            for target, source in pairs:
-                target[...] = source
+            for fill in fills:
+                fill()
             run()
 
     return Bound(values, outputs, whole)
@@ -62,7 +70,13 @@ def bound(session: Session, inputs: Mapping[str, Any], given: Mapping[str, Any])
 
 def _called(session: Session, tensors: list[tvm_ffi.Tensor], arrays: list[Array]) -> Callable[[], None]:
     def run() -> None:
-        for array, result in zip(arrays, session._results(session._placed(tensors), None), strict=True):
+        results = session._results(session._placed(tensors), None)
+        for spec, array, result in zip(session.signature.outputs, arrays, results, strict=True):
+            if array.shape != tuple(result.shape):  # numpy would repeat a smaller one over the array
+                found, bound = list(result.shape), list(array.shape)
+                told = f"output {spec.name!r} has the shape {found} now, as values decide; the bound one has {bound}"
+                raise InputShape(told, name=spec.name)
+        for array, result in zip(arrays, results, strict=True):
             array[...] = numpy_view(result if on_host(result) else copied_to(result, CPU))
 
     return run
@@ -84,21 +98,41 @@ def _replayed(replay: Replay, arrays: list[Array]) -> Callable[[], None]:
 
 def _apart(
     tensors: Sequence[tvm_ffi.Tensor], values: Sequence[Any], copied: Sequence[bool], outputs: Sequence[Array]
-) -> tuple[list[tvm_ffi.Tensor], list[tuple[Array, Array]]]:
-    """The tensors to run on, copies in place of those that overlap an output, and what each call copies from where."""
-    found, pairs = [], []
+) -> tuple[list[tvm_ffi.Tensor], list[Callable[[], Any]]]:
+    """The tensors to run on, copies in place of those that overlap an output, and what each call does to fill these."""
+    found: list[tvm_ffi.Tensor] = []
+    fills: list[Callable[[], Any]] = []
     for tensor, value, is_copy in zip(tensors, values, copied, strict=True):
         source = value
         if not isinstance(value, np.ndarray | np.generic):
             source = tvm_ffi.from_dlpack(value) if not isinstance(value, tvm_ffi.Tensor) else value
             source = numpy_view(source) if on_host(source) else source
-        overlaps = on_host(tensor) and any(np.may_share_memory(numpy_view(tensor), array) for array in outputs)
-        if overlaps and not is_copy:
-            tensor = copied_to(tensor, CPU)
-        if overlaps or is_copy:
-            pairs.append((numpy_view(tensor), source))
+        overlaps = on_host(tensor) and any(_share(numpy_view(tensor), array) for array in outputs)
+        if is_negated(value):  # the tensor is a copy that torch has made
+            fills.append(partial(np.negative, source, numpy_view(tensor)))
+        elif overlaps or is_copy:
+            tensor = tensor if is_copy else copied_to(tensor, CPU)
+            fills.append(partial(np.copyto, numpy_view(tensor), source))
         found.append(tensor)
-    return found, pairs
+    return found, fills
+
+
+def _share(one: Array, other: Array) -> bool:
+    """Whether they share an element, as far as that can be told in short; halves of one array do not."""
+    try:
+        return np.shares_memory(one, other, max_work=_MAX_WORK)
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _meets_itself(array: Array) -> bool:
+    """Whether several elements may be in one place: an axis steps by less than all within a step take."""
+    end = array.itemsize
+    for step, size in sorted((abs(step), size) for step, size in zip(array.strides, array.shape, strict=True)):
+        if size > 1 and step < end:
+            return array.size > 0
+        end += step * (size - 1)
+    return False
 
 
 def _outputs(
@@ -106,7 +140,7 @@ def _outputs(
 ) -> tuple[dict[str, Any], list[Array]]:
     """Return the caller's outputs by name, with new arrays for those that are not given, and arrays of their memory.
 
-    Raise InputName, InputType or InputShape where one does not fit, is read-only, or overlaps another.
+    Raise InputName, InputType or InputShape where one does not fit, is read-only, or overlaps another or itself.
     """
     names = [spec.name for spec in specs]
     for name in given:
@@ -127,7 +161,9 @@ def _outputs(
             raise InputShape(f"output {spec.name!r} has the shape {found}, it must have {wanted}", name=spec.name)
         if not array.flags.writeable:
             raise InputType(f"output {spec.name!r} is read-only", name=spec.name)
-        if any(np.may_share_memory(array, other) for other in arrays):
+        if _meets_itself(array):
+            raise InputType(f"output {spec.name!r} has several elements in one place, by its strides", name=spec.name)
+        if any(_share(array, other) for other in arrays):
             raise InputType(f"output {spec.name!r} overlaps another one", name=spec.name)
         outputs[spec.name] = value
         arrays.append(array)
@@ -143,14 +179,17 @@ def _array(spec: TensorSpec, value: Any) -> Array:
         raise InputType(
             f"output {spec.name!r} is a {kind}; it takes numpy arrays and tensors that speak DLPack", name=spec.name
         )
+    if is_negated(value):
+        raise InputType(f"output {spec.name!r} is a view that torch negates when it is read", name=spec.name)
     try:  # numpy knows by DLPack what is read-only; it has no bfloat16
         if not isinstance(value, tvm_ffi.Tensor) and spec.dtype != "bfloat16":
             return np.from_dlpack(value)
         tensor = value if isinstance(value, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(value)
+        found = str(tensor.dtype)  # raises for complex numbers
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputType(f"output {spec.name!r} cannot be written through DLPack: {error}", name=spec.name) from error
     if not on_host(tensor):
         raise InputType(f"output {spec.name!r} is on {tensor.device}, it must be on the CPU", name=spec.name)
-    if str(tensor.dtype) != spec.dtype:
-        raise InputType(f"output {spec.name!r} is {tensor.dtype}, it must be {spec.dtype}", name=spec.name)
+    if found != spec.dtype:
+        raise InputType(f"output {spec.name!r} is {found}, it must be {spec.dtype}", name=spec.name)
     return numpy_view(tensor)

@@ -21,6 +21,7 @@ __all__ = [
     "as_tensor",
     "extent",
     "is_fit",
+    "is_negated",
     "item_bytes",
     "numpy_dtype",
     "numpy_view",
@@ -126,6 +127,14 @@ def is_fit(array: Array) -> bool:
     return array.flags.c_contiguous and array.__array_interface__["data"][0] % ALIGN == 0
 
 
+def is_negated(value: Any) -> bool:
+    """Return whether the value is a tensor of torch's that stands for the negative of its memory, as the imaginary part
+    of a conjugate does; DLPack does not tell.
+    """
+    ask = getattr(value, "is_neg", None)
+    return ask is not None and bool(ask())
+
+
 def on_host(tensor: tvm_ffi.Tensor) -> bool:
     """Return whether the CPU can read and write the tensor."""
     return tensor.device.dlpack_device_type() in _ON_HOST
@@ -158,11 +167,14 @@ def _from_dlpack(name: str, value: Any, dtype: str, copies: Copies) -> tvm_ffi.T
             name=name,
         )
     try:
+        if is_negated(value):
+            value = value.resolve_neg()
         tensor = value if isinstance(value, tvm_ffi.Tensor) else tvm_ffi.from_dlpack(value)
+        found = str(tensor.dtype)  # raises for complex numbers
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         raise InputType(f"input {name!r} cannot be read through DLPack: {error}", name=name) from error
-    if str(tensor.dtype) != dtype:
-        raise _wrong_dtype(name, str(tensor.dtype), dtype)
+    if found != dtype:
+        raise _wrong_dtype(name, found, dtype)
     if tensor.is_contiguous() and tensor.data_ptr() % ALIGN == 0:
         return tensor
     if not on_host(tensor):

@@ -12,13 +12,25 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tvm
+from tvm.script import relax as R
 
 from service.errors import InputName, InputShape, InputType
 from service.runtime import Session, load
-from tests.runtime.conftest import Linears, aligned
+from service.signature import DimBounds, Signature, TensorSpec
+from tests.runtime.conftest import Linears, aligned, build, manifest_of
 from tests.runtime.test_session import REFUSED, assert_right, inputs
 
 Make = Callable[..., Path]
+
+
+@tvm.script.ir_module
+class Places:
+    """Twice x, and where x is not 0."""
+
+    @R.function
+    def main(x: R.Tensor((5,), "float32")):
+        twice = R.add(x, x)
+        return (twice, R.nonzero(x))
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +84,44 @@ def as_array(value: Any) -> Any:
     return value.numpy()
 
 
+@pytest.mark.parametrize("batch", [5, 1000])
+def test_a_tensor_that_torch_negates_when_it_is_read_is_read_so(session: Session, linear: Linears, batch: int) -> None:
+    torch = pytest.importorskip("torch")
+    given = inputs(batch)
+    pairs = torch.view_as_complex(torch.from_numpy(np.stack([given["x"], given["x"]], -1)))
+    negated = pairs.conj().imag
+    flat = torch.from_numpy(given["x"].copy())._neg_view()
+    for x in (negated, flat):
+        assert x.is_neg()
+        assert_right(session(x=x, ids=given["ids"]), linear, x=-given["x"], ids=given["ids"])
+        bound = session.bind({"x": x, "ids": given["ids"]})
+        assert_right(bound(), linear, x=-given["x"], ids=given["ids"])
+        x.mul_(2)
+        assert_right(bound(), linear, x=-2 * given["x"], ids=given["ids"])
+
+
+def test_an_output_that_torch_negates_when_it_is_read_is_refused(session: Session) -> None:
+    torch = pytest.importorskip("torch")
+    for y in (torch.zeros(5, 64)._neg_view(), torch.zeros(5, 64, dtype=torch.complex64).conj().imag):
+        with pytest.raises(InputType, match="negates"):
+            session.bind(inputs(), {"y": y})
+
+
+@pytest.mark.parametrize("name", ["complex", "meta", "sparse"])
+def test_tensors_that_are_no_plain_floats_are_refused(session: Session, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    kinds = {
+        "complex": torch.zeros(5, 64, dtype=torch.complex64).conj(),
+        "meta": torch.zeros(5, 64, device="meta"),
+        "sparse": torch.zeros(5, 64).to_sparse(),
+    }
+    for call in (session.bind, lambda given: session(**given)):
+        with pytest.raises(InputType, match="'x'"):
+            call({**inputs(), "x": kinds[name]})
+    with pytest.raises(InputType, match="'y'"):
+        session.bind(inputs(), {"y": kinds[name]})
+
+
 def test_torch_tensors_are_read_where_they_are(session: Session, linear: Linears) -> None:
     torch = pytest.importorskip("torch")
     given = inputs()
@@ -117,6 +167,9 @@ WIDE = np.zeros((6, 64), np.float32)
         ({"y": [[0.0]]}, InputType, "is a list"),
         ({"y": None}, InputType, "NoneType"),
         ({"y": WIDE[:5], "same": WIDE[1:]}, InputType, "overlaps another"),
+        ({"y": np.lib.stride_tricks.as_strided(WIDE, (5, 64), (0, 4))}, InputType, "in one place"),
+        ({"y": np.lib.stride_tricks.as_strided(WIDE, (5, 64), (4, 4))}, InputType, "in one place"),
+        ({"y": np.lib.stride_tricks.as_strided(WIDE[5], (5, 64), (-252, 4))}, InputType, "in one place"),
         ({"half": np.zeros((5, 64), np.float16)}, InputType, "bfloat16"),
     ],
 )
@@ -126,6 +179,38 @@ def test_outputs_that_do_not_fit_are_refused(
     with pytest.raises(kind, match=said):
         session.bind(inputs(), outputs)
     assert session(**inputs())
+
+
+@pytest.mark.parametrize("batch", [5, 1000])
+def test_outputs_may_be_parts_of_one_array(session: Session, linear: Linears, batch: int) -> None:
+    given, whole = inputs(batch), np.zeros((batch, 128), np.float32)
+    found = session.bind(given, {"y": whole[:, :64], "same": whole[:, 64:]})()
+    assert_right(found, linear, **given)
+    with pytest.raises(InputType, match="overlaps another"):
+        session.bind(given, {"y": whole[:, :64], "same": whole[:, 63:127]})
+
+
+def test_an_output_in_reverse_is_written(session: Session, linear: Linears) -> None:
+    y = np.zeros((5, 64), np.float32)[::-1, ::-1]
+    assert_right(session.bind(inputs(), {"y": y})(), linear, **inputs())
+
+
+def test_a_size_that_values_decide_must_be_that_of_the_array(tmp_path: Path) -> None:
+    signature = Signature(
+        (TensorSpec("x", "float32", (5,)),),
+        (TensorSpec("twice", "float32", (5,)), TensorSpec("places", "int64", (1, "n"))),
+        (("n", DimBounds(0, None)),),
+    )
+    session = Session.from_parts(build(Places, tmp_path / "places.so"), {}, manifest_of(signature))
+    x = np.ones(5, np.float32)
+    bound = session.bind({"x": x})
+    assert bound()["places"].tolist() == [[0, 1, 2, 3, 4]]
+    x[1:] = 0
+    with pytest.raises(InputShape, match=r"'places' has the shape \[1, 1\] now.*bound one has \[1, 5\]"):
+        bound()
+    assert bound.outputs["twice"].tolist() == [2] * 5
+    x[...] = 3
+    assert bound()["twice"].tolist() == [6] * 5
 
 
 @pytest.mark.parametrize(("change", "kind", "said"), REFUSED, ids=[str(i) for i in range(len(REFUSED))])
