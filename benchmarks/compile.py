@@ -6,11 +6,15 @@ Each compile is a process of its own. `cold` has an empty store, `again` all ker
 `weights` the kernels of the same model with other weights. Sides take turns; ratios are of medians, to the other side's
 `cold`, which is all that it compiles: it may be older than the kernel cache. Where the machine is busy, the processors'
 seconds (`cpu`) say more than the clock's. The first compile of each side is not counted: it writes Python's bytecode.
+
+With `--memory` the peak of what all processes of a cold compile hold, looked at every 20 ms, takes the place of times,
+with the size of the artifact.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -18,11 +22,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests import zoo
 
@@ -44,9 +51,44 @@ class Took:
     cpu_s: float
     stages: dict[str, float]
     steps: dict[str, float]
+    peak_mib: float
+    artifact_mib: float
 
 
-def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path) -> Took:
+class _Peak(threading.Thread):
+    """The most memory behind which is no file that a process and all below it held at one time; shared pages once."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self.mib = 0.0
+        self._pid, self._ended = pid, threading.Event()
+
+    def run(self) -> None:
+        """Look until `end`."""
+        while not self._ended.wait(0.02):
+            self.mib = max(self.mib, _held_mib(self._pid))
+
+    def end(self) -> None:
+        """Look no more."""
+        self._ended.set()
+        self.join()
+
+
+def _held_mib(pid: int) -> float:
+    try:
+        root = psutil.Process(pid)
+        tree = [root, *root.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return 0.0
+    held = 0
+    for process in tree:
+        with contextlib.suppress(OSError):  # it has ended
+            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
+            held += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
+    return held / 1024
+
+
+def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path, *, memory: bool = False) -> Took:
     """Compiles by a command, as a user does."""
     out = cache / "model.so"
     command = [sys.executable, "-P", "-m", "service", "compile", str(model), "-o", str(out), "--force", "--json"]
@@ -56,7 +98,12 @@ def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path) -> 
     start = time.perf_counter()
     with (cache / "out.json").open("w+b") as told:
         process = subprocess.Popen(command, cwd=cache, env=environment, stdout=told)
+        peak = _Peak(process.pid)
+        if memory:
+            peak.start()
         _, status, used = os.wait4(process.pid, 0)
+        if memory:
+            peak.end()
         wall_s = time.perf_counter() - start
         process.returncode = os.waitstatus_to_exitcode(status)
         if process.returncode:
@@ -64,29 +111,48 @@ def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path) -> 
         told.seek(0)
         build: dict[str, Any] = json.load(told)["build"]
     cpu_s = used.ru_utime + used.ru_stime
-    return Took(model.name.partition(".")[0], way, side, wall_s, cpu_s, build["stages"], build.get("timings", {}))
+    name, steps, size = model.name.partition(".")[0], build.get("timings", {}), out.stat().st_size / 2**20
+    return Took(name, way, side, wall_s, cpu_s, build["stages"], steps, peak.mib, size)
 
 
 def _round(
-    models: Sequence[tuple[Path, Path]], sides: dict[str, Path], ways: Sequence[str], folder: Path
+    models: Sequence[tuple[Path, Path]], sides: dict[str, Path], ways: Sequence[str], folder: Path, *, memory: bool
 ) -> Iterator[Took]:
     for model, other in models:
         for side, checkout in sides.items():
             cache = Path(tempfile.mkdtemp(dir=folder))
             try:
                 for way in ways if checkout == _OURS else ways[:1]:
-                    yield _compiled(side, checkout, other if way == "weights" else model, way, cache)
+                    taken = other if way == "weights" else model
+                    yield _compiled(side, checkout, taken, way, cache, memory=memory)
             finally:
                 shutil.rmtree(cache)
 
 
 def _exported(name: str, size: zoo.Size, folder: Path) -> tuple[Path, Path]:
     """The model with two sets of weights, written where they are not there yet."""
+    folder.mkdir(parents=True, exist_ok=True)
     paths = folder / f"{name}.onnx", folder / f"{name}.other.onnx"
     for seed, path in enumerate(paths):
         if not path.exists():
             zoo.write_onnx(zoo.build(name, size=size, seed=seed), path)
     return paths
+
+
+def _print_memory(took: Sequence[Took]) -> None:
+    base = next((each.side for each in took if each.side != "ours"), "ours")
+    print(f"{'model':<16}{'':<8}{'peak MiB':>10}{'artifact MiB':>14}  of {base}: peak, artifact")
+    peaks, sizes = (
+        {
+            (model, side): statistics.median(getattr(e, field) for e in took if (e.model, e.side) == (model, side))
+            for model, side in dict.fromkeys((each.model, each.side) for each in took)
+        }
+        for field in ("peak_mib", "artifact_mib")
+    )
+    for model, side in peaks:
+        peak, size = peaks[model, side], sizes[model, side]
+        ratios = f"{peak / peaks[model, base]:.2f}, {size / sizes[model, base]:.2f}"
+        print(f"{model:<16}{side:<8}{peak:>10.0f}{size:>14.1f}  {ratios}")
 
 
 def _print(took: Sequence[Took]) -> None:
@@ -116,21 +182,24 @@ def main() -> None:
     parser.add_argument("--beside", type=Path, help="another checkout of relaxc, which the ratios are to")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="what to time, `cold` always")
     parser.add_argument("--folder", type=Path, help="where the models are, or are written to stay")
+    parser.add_argument("--memory", action="store_true", help="measure memory and artifacts instead, of cold compiles")
     parser.add_argument("--json", type=Path, help="file for all numbers")
     arguments = parser.parse_args()
     sides = {"ours": _OURS} | ({"beside": arguments.beside.absolute()} if arguments.beside else {})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         models = [_exported(model, arguments.size, arguments.folder or folder) for model in arguments.models]
-        ways = list(dict.fromkeys(["cold", *arguments.ways]))
+        ways = ["cold"] if arguments.memory else list(dict.fromkeys(["cold", *arguments.ways]))
         for side, checkout in sides.items():
             with tempfile.TemporaryDirectory(dir=folder) as cache:
                 _compiled(side, checkout, models[0][0], "cold", Path(cache))
         took = []
-        for each in (each for _ in range(arguments.rounds) for each in _round(models, sides, ways, folder)):
-            print(f"{each.model} {each.side} {each.way}: {each.wall_s:.2f} s, cpu {each.cpu_s:.2f} s", file=sys.stderr)
-            took.append(each)
-    _print(took)
+        for _ in range(arguments.rounds):
+            for each in _round(models, sides, ways, folder, memory=arguments.memory):
+                seconds = f"{each.wall_s:.2f} s, cpu {each.cpu_s:.2f} s"
+                print(f"{each.model} {each.side} {each.way}: {seconds}", file=sys.stderr)
+                took.append(each)
+    (_print_memory if arguments.memory else _print)(took)
     if arguments.json:
         rows = [{field: getattr(each, field) for field in Took.__slots__} for each in took]
         arguments.json.write_text(json.dumps(rows, indent=1))
