@@ -90,12 +90,14 @@ def run(
         raise InvalidRecords("the tuning records changed while the compile waited", remedy="Compile again.")
     command = repro_command(without_places(asked), f"model.{asked.model.format}")
     parts = []
-    for index, (each, made) in enumerate(zip(requests, fronts, strict=True)):
-        library = workdir / f"library{index}.so"
+    for index, each in enumerate(requests):
+        library, made = workdir / f"library{index}.so", fronts.pop(0)
         built = _build(each, made, command, library, stage, dump, objects)
+        signature = made.imported.signature
+        del made  # and with it the model's constants, for the reference to have the memory
         if calibration is not None:
             built = replace(built, manifest=calibrated(built.manifest, asked, calibration))
-        parts.append(_verified(each, made.imported.signature, built, stage, samples))
+        parts.append(_verified(each, signature, built, stage, samples))
     with stage("pack"):
         files = pack_parts(parts, workdir / LIBRARY, embed_max_bytes=settings().embed_weights_max_bytes)
         for built in parts:

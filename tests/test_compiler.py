@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,6 +18,7 @@ import service
 from service import compiler, config, frontend
 from service.artifact.manifest import code_extent
 from service.compiling import verifier
+from service.compiling.stages import Front
 from service.errors import InvalidRecords, NotTuned, VerificationFailed
 from service.frontend import Move
 from service.jobs.local import calls as local
@@ -176,6 +178,22 @@ def test_records_that_changed_while_a_compile_waited_are_not_used(tmp_path: Path
     request = compiler.prepare(zoo.export("mlp", "onnx"))
     with pytest.raises(InvalidRecords, match="changed while the compile waited"):
         compiler.run(request, tmp_path, lambda event: None, records="0" * 64)
+
+
+def test_what_a_compile_was_made_of_is_gone_before_it_is_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference of a large model has the memory of its modules."""
+    seen: list[Any] = []
+
+    def verify(*_: Any) -> str:
+        seen.extend(each for each in gc.get_objects() if type(each) is Front)
+        return "not today"
+
+    monkeypatch.setattr(compiler, "verify", verify)
+    request = compiler.prepare(zoo.export("mlp", "onnx"), target="x86-64-v3")
+    compiler.run(request, tmp_path, lambda event: None)
+    assert seen == []
 
 
 @pytest.mark.parametrize(("moved_by", "passes"), [(1e-5, True), (0.02, False)], ids=["rounding", "another scale"])

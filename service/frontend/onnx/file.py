@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+import mmap
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from service.config import settings
 from service.errors import ModelMalformed, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
 
-__all__ = ["array", "check_tensors", "external_files", "one_line", "parse", "subgraphs", "tensors"]
+__all__ = ["array", "check_tensors", "external_files", "one_line", "outline", "parse", "subgraphs", "tensors"]
 
 # protobuf refuses larger messages; larger models keep their weights in external data.
 _PROTOBUF_MAX_BYTES = (1 << 31) - 1
 _REASON_CHARS = 300
+_OUTLINED_BYTES = 4096
+_TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
 def one_line(text: object) -> str:
@@ -41,13 +46,48 @@ def parse(path: Path) -> Any:
         raise ModelMalformed(f"{path.name} has {size} bytes, more than a protobuf message can have")
     model = onnx.ModelProto()
     try:
-        model.ParseFromString(path.read_bytes())
+        if size:
+            with _mapped(path) as content:
+                model.ParseFromString(content)
     except DecodeError as error:
         raise ModelMalformed(f"{path.name} is damaged: it does not parse as an ONNX protobuf") from error
     _check_text(path.name, model)
     if not model.HasField("graph"):
         raise ModelMalformed(f"{path.name} has no graph")
     return model
+
+
+@contextmanager
+def _mapped(path: Path) -> Iterator[memoryview]:
+    """The content of a file that is not empty, in no memory of its own."""
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        yield view
+
+
+def outline(path: Path) -> Any:
+    """Return the model at `path` without the data of tensors over 4 KiB, after `check_tensors`.
+
+    It is shared, and not to be changed: the file is parsed once as long as it stays the same. Raise what `parse` and
+    `check_tensors` do.
+    """
+    facts = path.stat() if path.is_file() else None
+    return _outline(path, facts and (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns))
+
+
+@lru_cache(maxsize=1)
+def _outline(path: Path, _facts: object) -> Any:
+    model = parse(path)
+    check_tensors(model, path.parent)
+    for tensor in tensors(model):
+        for name in ("raw_data", *_TYPED) if _claimed_bytes(tensor) > _OUTLINED_BYTES else ():
+            tensor.ClearField(name)
+    small = type(model)()
+    small.CopyFrom(model)  # its memory goes as a whole
+    return small
 
 
 def _check_text(name: str, model: Any) -> None:
@@ -204,10 +244,7 @@ def _held_bytes(tensor: Any) -> int:
     """Bytes that the data in the file stands for; a typed field may use more for each (an int32 for a float16)."""
     if tensor.HasField("raw_data"):
         return len(tensor.raw_data)
-    count = max(
-        len(getattr(tensor, field))
-        for field in ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
-    )
+    count = max(len(getattr(tensor, field)) for field in _TYPED)
     bits = _bits(tensor.data_type)
     # Sub-byte numbers are packed to a byte in each int32.
     return count if bits < 8 else count * bits // 8

@@ -9,6 +9,7 @@ from typing import Any
 from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes
 from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx.file import outline
 from service.frontend.onnx.graph import Graph, check, read
 from service.frontend.signature import signature_of
 from service.request import ModelFormat
@@ -106,9 +107,10 @@ def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Refere
 
 def input_ranges(path: Path) -> dict[str, tuple[float, float]]:
     """Return input → the range that a quantized model was made for."""
+    from service.frontend.onnx.ranges import has_codes
     from service.frontend.onnx.ranges import input_ranges as ranges
 
-    return ranges(read(path).model)
+    return ranges(read(path).model) if has_codes(outline(path)) else {}
 
 
 def samples(path: Path, file: Path) -> list[dict[str, Any]]:

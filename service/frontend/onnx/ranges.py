@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.frontend.onnx.moved import MOVEMENT
+from service.frontend.onnx.moved import MOVEMENT, graphs
 
-__all__ = ["input_ranges"]
+__all__ = ["has_codes", "input_ranges"]
 
 _LIMITS = {2: (0.0, 255.0), 3: (-128.0, 127.0), 4: (0.0, 65535.0), 5: (-32768.0, 32767.0)}
 """ONNX's number of a dtype of codes → its least and its largest."""
@@ -16,6 +16,14 @@ _UINT8 = 2
 _READS_CODES = {"DequantizeLinear": (0,), "QLinearConv": (0, 3), "QLinearMatMul": (0, 3)}
 _READS_CODES |= {"ConvInteger": (0, 1), "MatMulInteger": (0, 1)}
 """Operator → which of its inputs are codes."""
+
+
+def has_codes(model: Any) -> bool:
+    """Return whether a node of the model, or of a function of it, makes or reads codes."""
+    bodies = [body for whole in (model.graph, *model.functions) for body in graphs(whole)]
+    return any(
+        node.op_type == "QuantizeLinear" or node.op_type in _READS_CODES for body in bodies for node in body.node
+    )
 
 
 def input_ranges(model: Any) -> dict[str, tuple[float, float]]:

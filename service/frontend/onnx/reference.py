@@ -8,7 +8,7 @@ from typing import Any
 
 from service.errors import ModelMalformed, ModelTooLarge
 from service.frontend.model import Move, Reference
-from service.frontend.onnx.file import array, check_tensors, one_line, parse, tensors
+from service.frontend.onnx.file import array, check_tensors, one_line, outline, parse, tensors
 from service.frontend.onnx.moved import graphs, moved
 from service.frontend.onnx.rounded import round_weights
 from service.frontend.onnx.unquantized import quantizes, unquantized
@@ -35,9 +35,8 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
     weights that this rounded.
     Raise ModelMalformed when none of them takes the model.
     """
-    model = parse(path)
-    check_tensors(model, path.parent)
-    given = _as_we_compute(path, rounding) if rounding is not None or _rounds_activations(model) else None
+    rounds = _rounds_activations(outline(path))
+    given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
     try:
         return _runtime(_session(str(path) if given is None else given.SerializeToString(), threads, fastest))
     except _errors() as error:
@@ -72,7 +71,7 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
 
     None where it has none, or where ONNX Runtime does not take it so.
     """
-    if not quantizes(parse(path)):
+    if not quantizes(outline(path)):
         return None
     model = unquantized(_without_rounding(_with_data(path)))
     if model is None or model.ByteSize() >= MOST_BYTES:
