@@ -111,8 +111,9 @@ def _here(
     model: Path, output: Path, target: str, options: CompileOptions, dump: Path | None, force: bool
 ) -> CompiledArtifact:
     from service.compiler import prepare
-    from service.jobs.local.calls import compile_local
+    from service.jobs.local.calls import compile_local, warm_for
 
+    warm_for(model)
     request = prepare(model, target=target, options=options)
     with StageProgress() as progress:
         return compile_local(request, progress, dump_dir=dump, force=force).copy_to(output)

@@ -125,10 +125,12 @@ def main() -> None:
     name_process("relaxc-zygote")
     start = time.perf_counter()
     with socket.socket(fileno=arguments.control) as control:
+        gc.disable()  # a sixth of the imports' time
         with _killed_at_hangup(control):
             preload(arguments.flavour)
         gc.collect()
         gc.freeze()  # the collector leaves the shared pages of what exists now alone
+        gc.enable()
         ready: dict[str, Any] = {
             "pid": os.getpid(),
             "threads": threads(),

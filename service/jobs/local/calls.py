@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 from functools import lru_cache
 from pathlib import Path
@@ -13,17 +14,20 @@ from service.artifact.compiled import CompiledArtifact
 from service.artifact.entry import Entry
 from service.artifact.manifest import Manifest
 from service.compiler import prepare
-from service.errors import InvalidOption
+from service.errors import InvalidOption, RelaxcError
+from service.frontend import identify
 from service.jobs.job import Event, Job, Origin
 from service.jobs.local.backend import LocalBackend
 from service.process.sandbox.confinement import Confinement, folders_of
 from service.process.task import Emit, Flavour, Task
 from service.request import CompileOptions, CompileRequest, ModelFormat
 
-__all__ = ["compile", "compile_local", "inspect_local", "local_backend"]
+__all__ = ["compile", "compile_local", "inspect_local", "local_backend", "warm_for"]
 
 # A program that asks for more than it lets run waits; `busy` is for a server's clients.
 _NO_QUEUE_LIMIT = 1 << 30
+_LARGE_BYTES = 64 << 20
+"""Of a file that takes some 0.1 s to be read, the part of a worker's start that is worth one where the store has it."""
 
 
 def compile(
@@ -48,8 +52,19 @@ def compile(
             return compile(path, target=target, options=options, output=output, on_event=on_event)
         finally:
             backend.workspace.remove(folder)
+    warm_for(Path(model))
     made = compile_local(prepare(model, target=target, options=options), on_event)
     return made if output is None else made.copy_to(Path(output))
+
+
+def warm_for(model: Path) -> None:
+    """Start the worker for a model whose file is large: it imports TVM while the file is read for its digest.
+
+    What is wrong with the file is left to who reads it.
+    """
+    with contextlib.suppress(RelaxcError, OSError):
+        if model.stat().st_size >= _LARGE_BYTES:
+            local_backend().pool.warm(Flavour(identify(model)))
 
 
 def compile_local(

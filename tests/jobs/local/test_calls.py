@@ -18,6 +18,7 @@ import service
 from service.config import settings
 from service.errors import InvalidOption, ModelNotFound, UnknownFormat
 from service.jobs.local import calls as local
+from service.process.task import Flavour
 from service.request import CompileOptions, ModelFormat
 from tests.api.conftest import ROOT, make_onnx
 from tests.waiting import PATIENCE_S, gone
@@ -102,6 +103,17 @@ def test_inspect_runs_in_a_child(model: Path) -> None:
     info = local.inspect_local(model, ModelFormat.ONNX)
     assert info["op_counts"] == {"MatMul": 1, "Relu": 1}
     assert info["unsupported"] == {}
+
+
+def test_a_worker_starts_while_a_large_file_is_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(local.local_backend().pool, "warm", lambda *flavours: started.extend(flavours))
+    local.warm_for(model)
+    assert started == []
+    monkeypatch.setattr(local, "_LARGE_BYTES", 1)
+    for path in (model, model.parent / "none.onnx", Path(__file__), model.parent):
+        local.warm_for(path)
+    assert started == [Flavour.ONNX]
 
 
 def test_what_cannot_be_compiled(tmp_path: Path, model: Path) -> None:
