@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from onnx import TensorProto
 import service
 from service import compiler, frontend
 from service.compiling import verifier
-from service.errors import ModelMalformed, VerificationFailed
+from service.errors import ModelMalformed, UnsupportedModel, VerificationFailed
+from service.packaging.package import make_package
 from service.request import CompileOptions
 from service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
+from tests.packaging.native import Library
 
 UNVERIFIED = CompileOptions(verify=False)
 
@@ -76,3 +80,33 @@ def test_inputs_of_one_sign_are_left_out_where_the_model_has_no_numbers_for_them
     path = write(tmp_path, model([node("Acos", ["x"], ["y"])], [value("x", [64])], [value("y", [64])]))
     found: Any = service.compile(path).manifest.verification
     assert found["passed"] and found["outputs"][0]["nonfinite"] > 0
+
+
+ALONE = """
+import sys
+import numpy as np
+import service
+outputs = service.load(sys.argv[1])(x=np.array([[0, 2, 0], [3, 0, -1]], np.float32))
+assert "tvm" not in sys.modules
+print(outputs["y"].tolist())
+"""
+
+
+@pytest.mark.parametrize("shape", [[2, 3], ["a", "b"]])
+def test_sizes_that_values_decide_need_the_runtime_alone(tmp_path: Path, shape: Any) -> None:
+    """In Python and in a package, each without TVM's Python functions."""
+    graph = model([node("NonZero", ["x"], ["y"])], [value("x", shape)], [value("y", [2, "n"], TensorProto.INT64)])
+    made = service.compile(write(tmp_path, graph), output=tmp_path / "model.so")
+    assert made.manifest.verified is True
+    said = subprocess.run([sys.executable, "-c", ALONE, made.path], capture_output=True, text=True, check=True).stdout
+    assert said.strip() == "[[0, 1, 1], [1, 0, 2]]"
+    package = make_package(tmp_path / "model.so", tmp_path / "package").folder
+    x = np.array([[0, 2, 0], [3, 0, -1]], np.float32)
+    found = Library(package / "lib/librelaxc_runtime.so").open(package / "model.so", threads=1)({"x": x})
+    assert found["y"].tolist() == [[0, 1, 1], [1, 0, 2]]
+
+
+def test_what_only_python_computes_is_refused_by_name(tmp_path: Path) -> None:
+    graph = model([node("Unique", ["x"], ["y"])], [value("x", [5])], [value("y", ["n"])])
+    with pytest.raises(UnsupportedModel, match="unique"):
+        service.compile(write(tmp_path, graph))

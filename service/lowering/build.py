@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from service.dump import Dump, no_dump
 from service.lowering.cuda_binary import with_cubin
+from service.lowering.outside_functions import check_outside_functions
 from service.lowering.target import to_tvm
 from service.lowering.tools import link, linker_of, nvcc
 from service.process.environment import environment_variable
@@ -51,8 +52,9 @@ def build(
     """Compile `module` for `spec` and write the shared library `out`; equal modules give equal bytes.
 
     `module` holds Relax that is ready for the VM and scheduled PrimFuncs. Raise ToolMissing where a program
-    is not installed, and CompileFailed with a command that repeats it where one fails; its files stay in
-    `OUT.build` then. For a CPU each kernel is an object of its own, which `objects` makes, or this process.
+    is not installed, UnsupportedModel where the runtime lacks a function that it calls, and CompileFailed with a
+    command that repeats it where one fails; its files stay in `OUT.build` then. For a CPU each kernel is an object of
+    its own, which `objects` makes, or this process.
     """
     timings = timings or Timings()
     if spec.kind == "llvm":
@@ -76,6 +78,7 @@ def _build_for_cpu(
     module = trust_arguments(module)
     with timings("vm.build"), tvm.transform.PassContext(opt_level=3):
         machine = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NOTHING).mod
+        check_outside_functions(machine, _names(module))
         inputs = _embed(machine, [], {}, spec, folder)
     kernels = kernels_of(module)
     if dump is not no_dump:
@@ -125,7 +128,13 @@ def _build_for_gpu(module: Any, spec: TargetSpec, out: Path, dump: Dump) -> None
     with environment_variable("TVM_COMPILE_FORCE_FALLBACK", "1"), tvm.transform.PassContext(opt_level=3):
         compiled = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NAME).mod
         images = cuda_modules(kernels, spec)
+    check_outside_functions(compiled, _names(module))
     _write(compiled, images, spec, out, folder, dump)
+
+
+def _names(module: Any) -> frozenset[str]:
+    """The names of the module's functions, Relax's and kernels."""
+    return frozenset(str(var.name_hint) for var in module.functions)
 
 
 def build_kernel(func: Any, spec: TargetSpec, out: Path) -> None:

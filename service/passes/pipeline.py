@@ -31,6 +31,7 @@ from service.passes.layout.pack_matmul import PackMatmul
 from service.passes.layout.stream_block_weights import StreamBlockWeights
 from service.passes.layout.stream_block_weights import takes as streams
 from service.passes.legalize.legalize import Legalize
+from service.passes.legalize.lower_nonzero import LowerNonzero
 from service.passes.legalize.name_blocks import NameBlocks
 from service.passes.phase import Phase
 from service.passes.plugin import ApplyPatterns, Plugin
@@ -136,7 +137,14 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # Cheaper arithmetic within the verification tolerance
         Phase("fast_math", 3, [FastMath()]),
         # Operators become TIR; where no arithmetic is in 16 bits, a cast to them is there for its rounding
-        Phase("legalize", 0, _legalize(job, by_fma=cpu.fuses, rounds=not job.low_dtypes and _narrowed(job) is None)),
+        Phase(
+            "legalize",
+            0,
+            [
+                LowerNonzero(),
+                *_legalize(job, by_fma=cpu.fuses, rounds=not job.low_dtypes and _narrowed(job) is None),
+            ],
+        ),
         # One kernel for a contraction and its epilogue, and for a chain of elementwise operators
         Phase("fuse", 1, _fuse(job)),
         # Constants become a parameter

@@ -72,6 +72,11 @@ class Scope:
         """Bind `expr` to a new variable before the call that is rewritten."""
         return self._walker.builder_.emit(expr)
 
+    @property
+    def builder(self) -> relax.BlockBuilder:
+        """Return what adds code before the call that is rewritten."""
+        return self._walker.builder_
+
     def emit_te(self, compute: Callable[..., Any], *args: relax.Expr, name: str, attrs: Mapping[str, Any]) -> relax.Var:
         """Bind a call of the PrimFunc that `compute` describes in tensor expressions."""
         call = self._walker.builder_.call_te(compute, *args, primfunc_name_hint=name, primfunc_attrs=dict(attrs))

@@ -1,0 +1,106 @@
+"""`nonzero` to kernels: TVM has a Python function for it, which a process that only runs an artifact does not have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import IRModule, relax, te, tirx
+from tvm.script import tirx as T
+
+from service.passes.common.rewrite import Scope, rewrite_calls
+
+__all__ = ["LowerNonzero"]
+
+_TO_SHAPE = "vm.builtin.tensor_to_shape"
+
+
+@T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+def _count(flags: T.handle, count: T.handle) -> None:
+    n = T.int64()
+    F = T.match_buffer(flags, (n,), "bool")
+    found = T.match_buffer(count, (1,), "int64")
+    with T.sblock("count"):
+        T.reads(F[0:n])
+        T.writes(found[0:1])
+        found[0] = T.int64(0)
+        for i in range(n):
+            if F[i]:
+                found[0] = found[0] + T.int64(1)
+
+
+@T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+def _places(flags: T.handle, places: T.handle) -> None:
+    n, m = T.int64(), T.int64()
+    F = T.match_buffer(flags, (n,), "bool")
+    P = T.match_buffer(places, (m,), "int64")
+    with T.sblock("places"):
+        T.reads(F[0:n])
+        T.writes(P[0:m])
+        done = T.sblock_alloc_buffer((1,), "int64")
+        done[0] = T.int64(0)
+        for i in range(n):
+            if F[i] and done[0] < m:
+                P[done[0]] = i
+                done[0] = done[0] + T.int64(1)
+
+
+@tvm.transform.module_pass(opt_level=0, name="LowerNonzero")
+class LowerNonzero:
+    """`nonzero(x) → count, tensor_to_shape, places, coordinates`: m places are allocated when they are counted.
+
+    For a CPU: the kernels are loops over all elements on one thread. A tensor whose shape is not known is left alone.
+    """
+
+    def transform_module(self, module: IRModule, _context: Any) -> IRModule:
+        """Return the module without `nonzero`; the same object where there is none."""
+        return rewrite_calls(module, {"nonzero": _nonzero})
+
+
+def _nonzero(call: relax.Call, scope: Scope) -> relax.Expr | None:
+    x = call.args[0]
+    if not isinstance(x.ty.shape, relax.ShapeExpr):
+        return None
+    sizes = list(x.ty.shape) or [1]  # as numpy takes a number for a vector of one
+    if any(getattr(size, "value", None) == 0 for size in sizes):
+        return relax.op.zeros(relax.ShapeExpr([len(sizes), 0]), "int64")
+    dtype = str(x.ty.dtype)
+    flags = scope.emit(x if dtype == "bool" else scope.builder.call_te(_flags, x, primfunc_name_hint="flags_nonzero"))
+    flags = scope.emit(relax.op.reshape(flags, [_product(sizes)]))
+    count = scope.emit(_called(scope, _count, "count_nonzero", flags, 1))
+    shape = scope.emit(relax.call_pure_packed(_TO_SHAPE, count, ty_args=relax.ShapeType(ndim=1)))
+    m = tirx.Var("m", "int64")
+    scope.builder.match_cast(shape, relax.ShapeType([m]))
+    flat = scope.emit(_called(scope, _places, "places_nonzero", flags, m))
+    return scope.builder.call_te(_coordinates, flat, relax.ShapeExpr(sizes), primfunc_name_hint="nonzero")
+
+
+def _flags(x: te.Tensor) -> te.Tensor:
+    """Where x is not 0. TVM's `!=` is false for a NaN, which is not 0."""
+    zero, yes, no = tirx.const(0, x.dtype), tirx.const(True, "bool"), tirx.const(False, "bool")
+    return te.compute(x.shape, lambda *at: tirx.Select(x(*at) == zero, no, yes), name="flags_nonzero")
+
+
+def _coordinates(places: te.Tensor, sizes: Any) -> te.Tensor:
+    """`places[m] → found[axis, m]`, in row-major order of these sizes."""
+
+    def coordinate(axis: Any, place: Any) -> Any:
+        left, found = places[place], tirx.const(0, "int64")
+        for at, size in reversed(list(enumerate(sizes))):
+            found = tirx.Select(axis == at, left % size, found)
+            left = left // size
+        return found
+
+    return te.compute((len(sizes), places.shape[0]), coordinate, name="nonzero")
+
+
+def _product(sizes: list[Any]) -> Any:
+    product = tirx.const(1, "int64")
+    for size in sizes:
+        product = product * size
+    return product
+
+
+def _called(scope: Scope, function: Any, name: str, flags: relax.Var, size: Any) -> relax.Expr:
+    kernel = scope.builder.add_func(function, name)
+    return relax.call_tir(kernel, [flags], relax.TensorType([size], "int64"))
