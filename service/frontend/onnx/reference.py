@@ -154,6 +154,8 @@ def _session_at(level: Any, model: str | bytes, threads: int, optimized: Path | 
     options.log_severity_level = 4
     if folds:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if level != onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL:  # weights that few runs read are packed for nothing
+        options.add_session_config_entry("session.disable_prepacking", "1")
     wrong: list[str] = []
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
