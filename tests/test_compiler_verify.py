@@ -82,6 +82,17 @@ def test_inputs_of_one_sign_are_left_out_where_the_model_has_no_numbers_for_them
     assert found["passed"] and found["outputs"][0]["nonfinite"] > 0
 
 
+@pytest.mark.parametrize("op", ["Identity", "Relu", "Transpose", "Cast", "MatMul"])
+def test_inputs_and_outputs_of_bfloat16_are_compared(tmp_path: Path, op: str) -> None:
+    """ONNX Runtime takes some of these as they are, but no arrays of numpy for them."""
+    low, x = TensorProto.BFLOAT16, value("x", [16, 16], TensorProto.BFLOAT16)
+    given, attributes = ["x", "x"] if op == "MatMul" else ["x"], {"to": TensorProto.FLOAT} if op == "Cast" else {}
+    y = value("y", [16, 16], TensorProto.FLOAT if op == "Cast" else low)
+    path = write(tmp_path, model([node(op, given, ["y"], **attributes)], [x], [y]))
+    found: Any = service.compile(path).manifest.verification
+    assert found["passed"] and found["outputs"][0]["compared"] == 256
+
+
 ALONE = """
 import sys
 import numpy as np

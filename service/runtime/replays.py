@@ -27,13 +27,17 @@ _MAX_DECLINED = 4
 
 
 class Replays:
-    """Finds the replay that fits a call. It knows shapes that went through all checks, and has the last few alone."""
+    """Finds the replay that fits a call. It knows shapes that went through all checks: the few that were used last."""
 
     def __init__(self, signature: Signature, *, any_fits: bool) -> None:
         """With `any_fits` False there are none."""
         self._any_fits = any_fits
         self._found: dict[Shapes, Replay | Literal[False] | None] = {}
         """None for what came once, False for what cannot be replayed."""
+        self._used: dict[Shapes, int] = {}
+        """By the same: when it was used last. Calls write it without the lock, so `_found` keeps its own order."""
+        self._time = 0
+        self._last: Replay | None = None
         self._declined = 0
         self._specs = [(spec.name, _dtype(spec.dtype)) for spec in signature.inputs]
 
@@ -59,14 +63,27 @@ class Replays:
                 return None
             values.append(value)
             shapes.append(value.shape)
-        replay = self._found.get(tuple(shapes))
-        return (replay, values) if replay else None
+        key = tuple(shapes)
+        replay = self._found.get(key)
+        if not replay:
+            return None
+        if replay is not self._last:
+            self._use(key, replay)
+        return replay, values
 
     def of(self, tensors: list[tvm_ffi.Tensor]) -> Replay | None:
         """Return the replay for inputs that all checks let through, if there is one."""
         if not self._found:
             return None
-        return self._found.get(tuple([tensor.shape for tensor in tensors])) or None
+        key = tuple([tensor.shape for tensor in tensors])
+        replay = self._found.get(key) or None
+        if replay:
+            self._use(key, replay)
+        return replay
+
+    def _use(self, shapes: Shapes, replay: Replay | None) -> None:
+        self._time += 1
+        self._used[shapes], self._last = self._time, replay
 
     def note(self, tensors: list[tvm_ffi.Tensor], record: Record) -> None:
         """Record a call whose inputs, which all checks let through, have shapes that come again."""
@@ -77,13 +94,15 @@ class Replays:
             return
         if shapes not in self._found:
             if len(self._found) >= _MAX_SHAPES:
-                del self._found[next(iter(self._found))]
+                oldest = min(self._found, key=lambda each: self._used.get(each, 0))
+                del self._found[oldest]
+                self._used = {each: self._used.get(each, 0) for each in self._found}
             self._found[shapes] = None
         elif self._found[shapes] is None:
             self._found[shapes] = record(tensors) or False
             self._declined += self._found[shapes] is False
-            if self._declined == _MAX_DECLINED:
-                self._any_fits = False
+        self._use(shapes, None)
+        self._any_fits = self._declined < _MAX_DECLINED
 
 
 def _dtype(name: str) -> Any:

@@ -109,6 +109,16 @@ def test_the_number_of_shapes_that_are_kept_is_bounded(artifact: Make) -> None:
     assert is_replayed(session, **inputs(40)) and not is_replayed(session, **inputs(1))
 
 
+def test_the_shapes_that_are_kept_are_those_used_last(artifact: Make) -> None:
+    session = load(artifact())
+    warm(session, 1)
+    for batch in range(2, 41):
+        warm(session, batch)
+        session(**inputs(1))
+        assert is_replayed(session, **inputs(1))
+    assert is_replayed(session, **inputs(40)) and not is_replayed(session, **inputs(2))
+
+
 def test_a_run_of_much_memory_is_not_replayed(artifact: Make, linear: Linears, monkeypatch: pytest.MonkeyPatch) -> None:
     session = load(artifact())
     warm(session, 500)

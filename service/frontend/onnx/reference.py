@@ -29,16 +29,18 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
     """Run the model at `path` on arrays by name; one thread makes it repeatable.
 
     Only basic graph optimizations are on, since the extended ones trade digits for speed, and `fastest` turns them
-    on: ONNX Runtime's own default. ONNX Runtime has no CPU
-    kernels for most of bfloat16: such a model runs with every bfloat16 as a float32, and its outputs are
-    rounded. What it still does not take runs in onnx.reference, which is slow. With `rounding` products have the
-    weights that this rounded.
+    on: ONNX Runtime's own default. ONNX Runtime has no CPU kernels for most of bfloat16, and takes no array of numpy's
+    for it: such a model runs with every bfloat16 as a float32, and its outputs are rounded. What it still does not
+    take runs in onnx.reference, which is slow. With `rounding` products have the weights that this rounded.
     Raise ModelMalformed when none of them takes the model.
     """
     rounds = _rounds_activations(outline(path))
     given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
+    cause: Exception = TypeError("it takes no arrays of bfloat16")
     try:
-        return _runtime(_session(str(path) if given is None else given.SerializeToString(), threads, fastest))
+        session = _session(str(path) if given is None else given.SerializeToString(), threads, fastest)
+        if not _has_bfloat16(session):
+            return _runtime(session)
     except _errors() as error:
         cause = error
     model = given or _with_data(path)
@@ -77,6 +79,8 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
     if model is None or model.ByteSize() >= MOST_BYTES:
         return None
     try:
+        if uses_bfloat16(model):
+            return _rounded(model, threads)
         return _runtime(_session(model.SerializeToString(), threads, folds=True))
     except _errors():
         return None
@@ -163,6 +167,11 @@ def _session_at(level: Any, model: str | bytes, threads: int, optimized: Path | 
         wrong = ["Pad_Fusion", "MatMulAddFusion"]
     providers = ["CPUExecutionProvider"]
     return onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=wrong)
+
+
+def _has_bfloat16(session: Any) -> bool:
+    """Whether an input or output is one, for which ONNX Runtime takes and gives no array of numpy's."""
+    return any("bfloat16" in value.type for value in (*session.get_inputs(), *session.get_outputs()))
 
 
 def own_data(path: Path) -> Any:
