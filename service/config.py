@@ -294,6 +294,7 @@ class Settings(BaseSettings):
         "Threads that an artifact runs with when the caller does not say; 0 is one for each core.",
         unit="threads",
         ge=0,
+        le=1024,
     )
     cuda_part: str = _setting(
         "",

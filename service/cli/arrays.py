@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -63,22 +64,36 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Give a temporary file beside `path` that takes its place at the end, or is removed if something is raised.
+    """Give a temporary file that takes the place of `path` at the end, or is removed if something is raised.
 
-    Raise InvalidOption where the folder is missing or cannot be written.
+    What is no regular file, such as a pipe or /dev/null, stays what it is, and is written to at the end. Raise
+    InvalidOption where it is a folder, or its folder is missing or cannot be written.
     """
+    if path.is_dir():
+        raise InvalidOption(f"cannot write {path}: it is a folder", remedy="Name a file.")
+    stays = path.exists() and not path.is_file()
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=None if stays else path.parent)
     except OSError as error:
         raise InvalidOption(f"cannot write {path}: {error.strerror}", remedy="Check the folder.") from error
     os.close(handle)
     temporary = Path(name)
     try:
         yield temporary
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        _put(temporary, path, stays=stays)
+    except OSError as error:
+        raise InvalidOption(f"cannot write {path}: {error.strerror}", remedy="Check the file and its disk.") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _put(temporary: Path, path: Path, *, stays: bool) -> None:
+    if stays:
+        with temporary.open("rb") as source, path.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    else:
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
 
 
 def _umask() -> int:

@@ -45,7 +45,8 @@ def bench(
     seed: Seed = 0,
     threads: Threads = None,
     duration_s: Annotated[
-        float, typer.Option("--seconds", metavar="S", min=0.01, help="Time to measure for, after the warm-up.")
+        float,
+        typer.Option("--seconds", metavar="S", min=0.01, max=86400, help="Time to measure for, after the warm-up."),
     ] = 3.0,
     json: Json = False,
     verbose: Verbose = False,

@@ -41,10 +41,10 @@ __all__ = [
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, errors included.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the trace of an error, and the full log.")]
-Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the random inputs.")]
+Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the random inputs.")]
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", metavar="N", min=1, help="Threads to run with; RELAXC_THREADS if not given."),
+    typer.Option("--threads", metavar="N", min=1, max=1024, help="Threads to run with; RELAXC_THREADS if not given."),
 ]
 Artifact = Annotated[
     Path, typer.Argument(metavar="OUT.so", help="A file that `relaxc compile` wrote.", show_default=False)

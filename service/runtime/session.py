@@ -41,7 +41,7 @@ from service.runtime.tensors import (
     owned_tensors,
     wrap_numpy,
 )
-from service.runtime.threads import default_threads, use_threads
+from service.runtime.threads import checked_threads, default_threads, use_threads
 from service.runtime.tvm_runtime import CPU, VirtualMachine, copied_to
 from service.runtime.weights import DeviceWeights, map_weights, uploaded
 from service.signature import Signature
@@ -99,9 +99,7 @@ class Session:
         self.manifest = manifest
         self.device = device
         self._library = library
-        self.threads = default_threads() if threads is None else threads
-        if self.threads < 1:
-            raise InvalidOption(f"threads must be at least 1, not {self.threads}", option="threads")
+        self.threads = default_threads() if threads is None else checked_threads(threads)
         self._on_host = manifest.target.kind != "cuda"
         self._weights = weights
         self._weight_extents = [extent(weight) for weight in self._weights]

@@ -10,12 +10,18 @@ from __future__ import annotations
 
 import os
 import threading
+from numbers import Integral
+from typing import Any
 
 from service import machine
 from service.config import settings
+from service.errors import InvalidOption
 from service.runtime.tvm_runtime import function
 
-__all__ = ["default_threads", "use_threads"]
+__all__ = ["MOST_THREADS", "checked_threads", "default_threads", "use_threads"]
+
+MOST_THREADS = 1024
+"""Of a session: each of them is a thread of the system."""
 
 _AFFINITY_BIG = 1  # threading::ThreadGroup::AffinityMode::kBig, the default
 _environment = threading.Lock()
@@ -25,6 +31,13 @@ _this_thread = threading.local()
 def default_threads() -> int:
     """Return the setting `threads`, or this process's cores where it is 0."""
     return settings().threads or machine.cpu().cores
+
+
+def checked_threads(count: Any) -> int:
+    """Return a number of threads that somebody gave. Raise InvalidOption where it is no whole number from 1 to 1024."""
+    if type(count) is bool or not isinstance(count, Integral) or not 1 <= int(count) <= MOST_THREADS:
+        raise InvalidOption(f"threads must be a whole number from 1 to {MOST_THREADS}, not {count!r}", option="threads")
+    return int(count)
 
 
 def use_threads(count: int) -> None:

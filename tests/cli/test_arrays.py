@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import zipfile
 from pathlib import Path
 
@@ -74,3 +76,21 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_missing_folder_is_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(InvalidOption, match="cannot write"), replacing(tmp_path / "nowhere" / "out.bin"):
         pass
+
+
+def test_what_is_no_regular_file_stays_and_is_written_to(tmp_path: Path) -> None:
+    pipe, read = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: read.append(pipe.read_bytes()))
+    reader.start()
+    with replacing(pipe) as temporary:
+        temporary.write_bytes(b"whole")
+    reader.join()
+    assert read == [b"whole"] and pipe.is_fifo()
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
+
+
+def test_a_folder_is_no_output(tmp_path: Path) -> None:
+    with pytest.raises(InvalidOption, match="it is a folder"), replacing(tmp_path):
+        raise AssertionError
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))

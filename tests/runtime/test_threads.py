@@ -8,13 +8,15 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tvm
 from tvm.script import tirx as T
 
 from service import config, machine
+from service.errors import InvalidOption
 from service.runtime import threads
-from service.runtime.threads import default_threads, use_threads
+from service.runtime.threads import checked_threads, default_threads, use_threads
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None"  # which tvm would import: seconds for nothing
 
@@ -105,3 +107,13 @@ def test_the_setting_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_threads() == machine.cpu().cores
     monkeypatch.setattr(threads, "settings", lambda: config.Settings(threads=3))
     assert default_threads() == 3
+
+
+@pytest.mark.parametrize("count", [0, -1, 1025, 10**30, True, 2.0, "2"])
+def test_what_is_no_number_of_threads_is_refused(count: object) -> None:
+    with pytest.raises(InvalidOption, match="threads must be a whole number from 1 to 1024"):
+        checked_threads(count)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    assert type(checked_threads(np.int64(2))) is int
