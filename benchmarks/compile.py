@@ -14,7 +14,6 @@ with the size of the artifact.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -31,6 +30,7 @@ from typing import Any
 
 import psutil
 
+from service.process.quota import memory_bytes
 from tests import zoo
 
 __all__ = ["MODELS", "Took", "main"]
@@ -80,12 +80,7 @@ def _held_mib(pid: int) -> float:
         tree = [root, *root.children(recursive=True)]
     except psutil.NoSuchProcess:
         return 0.0
-    held = 0
-    for process in tree:
-        with contextlib.suppress(OSError):  # it has ended
-            lines = Path(f"/proc/{process.pid}/smaps_rollup").read_text().splitlines()
-            held += sum(int(line.split()[1]) for line in lines if line.startswith(("Pss_Anon:", "Pss_Shmem:")))
-    return held / 1024
+    return sum(memory_bytes(process.pid) for process in tree) / 2**20
 
 
 def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path, *, memory: bool = False) -> Took:

@@ -17,7 +17,10 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import InvalidOption
 
-__all__ = ["Settings", "settings"]
+__all__ = ["MOST_THREADS", "Settings", "settings"]
+
+MOST_THREADS = 1024
+"""Of a session: each of them is a thread of the system."""
 
 GIB = 1 << 30
 _DAY_S = 24 * 3600.0
@@ -294,7 +297,7 @@ class Settings(BaseSettings):
         "Threads that an artifact runs with when the caller does not say; 0 is one for each core.",
         unit="threads",
         ge=0,
-        le=1024,
+        le=MOST_THREADS,
     )
     cuda_part: str = _setting(
         "",

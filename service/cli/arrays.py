@@ -82,7 +82,8 @@ def replacing(path: Path) -> Iterator[Path]:
         yield temporary
         _put(temporary, path, stays=stays)
     except OSError as error:
-        raise InvalidOption(f"cannot write {path}: {error.strerror}", remedy="Check the file and its disk.") from error
+        told = error.strerror or error
+        raise InvalidOption(f"cannot write {path}: {told}", remedy="Check the file and its disk.") from error
     finally:
         temporary.unlink(missing_ok=True)
 

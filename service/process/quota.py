@@ -14,7 +14,7 @@ import psutil
 from service.process.limits import Limits, free_bytes, most_processes
 from service.process.tree import walk
 
-__all__ = ["CROWD", "FULL", "HEAVY", "OVER", "Quota"]
+__all__ = ["CROWD", "FULL", "HEAVY", "OVER", "Quota", "memory_bytes"]
 
 OVER, FULL, HEAVY, CROWD = "quota", "full", "memory", "processes"
 """Why a job is ended: it has more of the disk than it may, or much where little is left; too much memory in all of its
@@ -58,7 +58,7 @@ class Quota:
         processes = [child.pid for child in psutil.Process().children(recursive=True)]
         if len(processes) > most_processes():
             return CROWD
-        return HEAVY if sum(map(_memory_bytes, processes)) > self._limits.memory_bytes else ""
+        return HEAVY if sum(map(memory_bytes, processes)) > self._limits.memory_bytes else ""
 
     def _of_disk(self) -> str:
         used = self.used_bytes()
@@ -85,8 +85,8 @@ class Quota:
         return sum(found.values())
 
 
-def _memory_bytes(pid: int) -> int:
-    """What a process has of memory that no file is behind; of what it shares with others its part."""
+def memory_bytes(pid: int) -> int:
+    """Return what a process has of memory that no file is behind; of what it shares with others its part."""
     with contextlib.suppress(OSError, ValueError):
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()
         rows = dict(line.split(":", 1) for line in text.splitlines()[1:])

@@ -14,14 +14,11 @@ from numbers import Integral
 from typing import Any
 
 from service import machine
-from service.config import settings
+from service.config import MOST_THREADS, settings
 from service.errors import InvalidOption
 from service.runtime.tvm_runtime import function
 
-__all__ = ["MOST_THREADS", "checked_threads", "default_threads", "use_threads"]
-
-MOST_THREADS = 1024
-"""Of a session: each of them is a thread of the system."""
+__all__ = ["checked_threads", "default_threads", "use_threads"]
 
 _AFFINITY_BIG = 1  # threading::ThreadGroup::AffinityMode::kBig, the default
 _environment = threading.Lock()

@@ -14,7 +14,7 @@ from typing import Any
 from service.config import settings
 from service.errors import ModelMalformed, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
 
-__all__ = ["array", "check_tensors", "external_files", "one_line", "outline", "parse", "subgraphs", "tensors"]
+__all__ = ["array", "bodies", "check_tensors", "external_files", "one_line", "outline", "parse", "subgraphs", "tensors"]
 
 # protobuf refuses larger messages; larger models keep their weights in external data.
 _PROTOBUF_MAX_BYTES = (1 << 31) - 1
@@ -94,16 +94,13 @@ def _check_text(name: str, model: Any) -> None:
     """protobuf gives text that is not UTF-8 as bytes; no name may be that."""
     texts = [entry.domain for entry in model.opset_import]
     texts += [model.producer_name, model.producer_version]
-    for body in [model.graph, *model.functions]:
-        for inner in [body, *subgraphs(body.node)]:
-            texts += [
-                value if isinstance(value, str | bytes) else value.name for value in (*inner.input, *inner.output)
-            ]
-            texts += [tensor.name for tensor in getattr(inner, "initializer", ())]
-            texts += [dim.dim_param for value in getattr(inner, "input", ()) for dim in _dims(value)]
-            for node in inner.node:
-                texts += [node.name, node.op_type, node.domain, node.overload, *node.input, *node.output]
-                texts += [attribute.name for attribute in node.attribute]
+    for body in bodies(model):
+        texts += [value if isinstance(value, str | bytes) else value.name for value in (*body.input, *body.output)]
+        texts += [tensor.name for tensor in getattr(body, "initializer", ())]
+        texts += [dim.dim_param for value in getattr(body, "input", ()) for dim in _dims(value)]
+        for node in body.node:
+            texts += [node.name, node.op_type, node.domain, node.overload, *node.input, *node.output]
+            texts += [attribute.name for attribute in node.attribute]
     if any(isinstance(text, bytes) for text in texts):
         raise ModelMalformed(f"{name} has a name that is not UTF-8")
 
@@ -121,12 +118,16 @@ def subgraphs(nodes: Any) -> Iterator[Any]:
                 yield from subgraphs(graph.node)
 
 
+def bodies(model: Any) -> Iterator[Any]:
+    """Yield the model's graph, its functions, and the graphs in the attributes of their nodes, outer before inner."""
+    for whole in (model.graph, *model.functions):
+        yield whole
+        yield from subgraphs(whole.node)
+
+
 def tensors(model: Any) -> Iterator[Any]:
     """Yield every dense tensor in the file's order: initializers, attributes, those of subgraphs and functions."""
-    bodies = [model.graph, *subgraphs(model.graph.node)]
-    for function in model.functions:
-        bodies += [function, *subgraphs(function.node)]
-    for body in bodies:
+    for body in bodies(model):
         yield from getattr(body, "initializer", ())
         for node in body.node:
             for attribute in node.attribute:

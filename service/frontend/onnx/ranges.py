@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from service.frontend.onnx.moved import MOVEMENT, graphs
+from service.frontend.onnx.file import bodies
+from service.frontend.onnx.moved import MOVEMENT
 
 __all__ = ["has_codes", "input_ranges"]
 
@@ -20,10 +21,8 @@ _READS_CODES |= {"ConvInteger": (0, 1), "MatMulInteger": (0, 1)}
 
 def has_codes(model: Any) -> bool:
     """Return whether a node of the model, or of a function of it, makes or reads codes."""
-    bodies = [body for whole in (model.graph, *model.functions) for body in graphs(whole)]
-    return any(
-        node.op_type == "QuantizeLinear" or node.op_type in _READS_CODES for body in bodies for node in body.node
-    )
+    operators = {node.op_type for body in bodies(model) for node in body.node}
+    return not operators.isdisjoint({"QuantizeLinear", *_READS_CODES})
 
 
 def input_ranges(model: Any) -> dict[str, tuple[float, float]]:

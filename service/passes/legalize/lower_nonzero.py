@@ -8,6 +8,7 @@ import tvm
 from tvm import IRModule, relax, te, tirx
 from tvm.script import tirx as T
 
+from schedules.ir import tir
 from service.passes.common.rewrite import Scope, rewrite_calls
 
 __all__ = ["LowerNonzero"]
@@ -66,7 +67,7 @@ def _nonzero(call: relax.Call, scope: Scope) -> relax.Expr | None:
         return relax.op.zeros(relax.ShapeExpr([len(sizes), 0]), "int64")
     dtype = str(x.ty.dtype)
     flags = scope.emit(x if dtype == "bool" else scope.builder.call_te(_flags, x, primfunc_name_hint="flags_nonzero"))
-    flags = scope.emit(relax.op.reshape(flags, [_product(sizes)]))
+    flags = scope.emit(relax.op.reshape(flags, [tir.product(sizes)]))
     count = scope.emit(_called(scope, _count, "count_nonzero", flags, 1))
     shape = scope.emit(relax.call_pure_packed(_TO_SHAPE, count, ty_args=relax.ShapeType(ndim=1)))
     m = tirx.Var("m", "int64")
@@ -92,13 +93,6 @@ def _coordinates(places: te.Tensor, sizes: Any) -> te.Tensor:
         return found
 
     return te.compute((len(sizes), places.shape[0]), coordinate, name="nonzero")
-
-
-def _product(sizes: list[Any]) -> Any:
-    product = tirx.const(1, "int64")
-    for size in sizes:
-        product = product * size
-    return product
 
 
 def _called(scope: Scope, function: Any, name: str, flags: relax.Var, size: Any) -> relax.Expr:
