@@ -16,11 +16,9 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from service.errors import InvalidOption
+from service.processor import MOST_THREADS
 
-__all__ = ["MOST_THREADS", "Settings", "settings"]
-
-MOST_THREADS = 1024
-"""Of a session: each of them is a thread of the system."""
+__all__ = ["Settings", "settings"]
 
 GIB = 1 << 30
 _DAY_S = 24 * 3600.0

@@ -7,7 +7,20 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["FAMILIES", "Cache", "Cpu", "caches_in", "known_features", "microarchitecture", "parse_cpuinfo", "read"]
+__all__ = [
+    "FAMILIES",
+    "MOST_THREADS",
+    "Cache",
+    "Cpu",
+    "caches_in",
+    "known_features",
+    "microarchitecture",
+    "parse_cpuinfo",
+    "read",
+]
+
+MOST_THREADS = 1024
+"""Of a session: each of them is a thread of the system."""
 
 # Linux's name of a flag → LLVM's name of the feature, where these differ. Only features that LLVM may use in
 # code it was not asked to use them in are listed here and in _SAME_NAME: a target needs no others.

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import service
-from runtime_wheel import modules
+from runtime_wheel import backend, modules
 from service.runtime import load
 from service.runtime.inputs import random_inputs
 from tests import zoo
@@ -33,6 +33,14 @@ def test_the_modules_import_nothing_but_numpy_and_tvm_ffi() -> None:
     outside = {name.split(".")[0] for path in found.values() for name in modules.imported(path)}
     assert outside - set(sys.stdlib_module_names) == {"numpy", "tvm_ffi", "service"}
     assert modules.settings_used() == {"threads", "cuda_part"}
+
+
+def test_every_packed_module_can_be_imported_from_the_package(tmp_path: Path) -> None:
+    backend.write_project(tmp_path)
+    names = [name.replace("service", backend.NAME, 1) for name in modules.closure()]
+    code = f"import importlib, sys; sys.path.insert(0, {str(tmp_path)!r}); [*map(importlib.import_module, {names})]"
+    done = ran(Path(sys.executable), code, tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +101,8 @@ try:
 except errors.InputType as error:
     print(error.code, error.remedy)
 """
-    assert ran(python, code, tmp_path).stdout == "input-type pip install ml_dtypes\n"
+    done = ran(python, code, tmp_path)
+    assert (done.stdout, done.stderr) == ("input-type pip install ml_dtypes\n", "")
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from service.errors import InvalidOption, InvalidShape
+from service.processor import MOST_THREADS
 
 if TYPE_CHECKING:
     from service.request import CompileOptions
@@ -42,10 +43,11 @@ __all__ = [
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout, errors included.")]
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show the trace of an error, and the full log.")]
 Seed = Annotated[int, typer.Option("--seed", metavar="N", min=0, max=2**32 - 1, help="Seed of the random inputs.")]
-# At most service.config.MOST_THREADS, which would bring pydantic into the help.
 Threads = Annotated[
     int | None,
-    typer.Option("--threads", metavar="N", min=1, max=1024, help="Threads to run with; RELAXC_THREADS if not given."),
+    typer.Option(
+        "--threads", metavar="N", min=1, max=MOST_THREADS, help="Threads to run with; RELAXC_THREADS if not given."
+    ),
 ]
 Artifact = Annotated[
     Path, typer.Argument(metavar="OUT.so", help="A file that `relaxc compile` wrote.", show_default=False)

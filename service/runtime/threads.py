@@ -14,8 +14,9 @@ from numbers import Integral
 from typing import Any
 
 from service import machine
-from service.config import MOST_THREADS, settings
+from service.config import settings
 from service.errors import InvalidOption
+from service.processor import MOST_THREADS
 from service.runtime.tvm_runtime import function
 
 __all__ = ["checked_threads", "default_threads", "use_threads"]
