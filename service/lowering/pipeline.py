@@ -11,6 +11,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from service.lowering import brain_floats
 from service.lowering.accumulate import AccumulateLocally
 from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
+from service.lowering.keep_nan import KeepNan
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
 from service.lowering.text_kernels import lower_text_kernels, split_text_kernels
@@ -105,6 +106,7 @@ def _list() -> list[Any]:
         s_tir.transform.RewriteUnsafeSelect(),
         tirx.transform.CommonSubexprElim(),
         tirx.transform.FP8ComputeLegalize(),
+        KeepNan(),  # ours, behind all that simplifies
         # Host and device
         s_tir.transform.VerifyVTCMLimit(),
         s_tir.transform.LowerVtcmAlloc(),

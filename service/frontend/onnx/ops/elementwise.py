@@ -40,7 +40,6 @@ _UNARY = {
     "Log": relax.op.log,
     "Neg": relax.op.negative,
     "Not": relax.op.logical_not,
-    "Sign": relax.op.sign,
     "Sin": relax.op.sin,
     "Sinh": relax.op.sinh,
     "Sqrt": relax.op.sqrt,
@@ -85,6 +84,15 @@ def _variadic(node: Node) -> Any:
     function = _VARIADIC[node.op]
     tensors = [node.tensor(index) for index in range(len(node.inputs))]
     return functools.reduce(lambda a, b: node.emit(function(*aligned(node, a, b))), tensors)
+
+
+@op("Sign")
+def _sign(node: Node) -> Any:
+    """NaN has the sign NaN, as in numpy; in torch it has none, 0, as in Relax."""
+    x = node.tensor(0)
+    if not is_float(dtype_of(x)):
+        return relax.op.sign(x)
+    return relax.op.where(node.emit(relax.op.isnan(x)), x, node.emit(relax.op.sign(x)))
 
 
 @op("Mean")

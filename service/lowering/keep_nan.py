@@ -1,0 +1,87 @@
+"""NaN where LLVM's code would lose it: comparisons by `!=`, casts to bool, the larger and the smaller of two floats.
+
+    a != b          →  not (a == b)          TVM's is LLVM's `fcmp one`, which is false for NaN
+    bool(x)         →  not (x == 0)          the same; NaN is true in C, numpy, ONNX and torch
+    max(x, c)       →  max(c, x)             TVM's is `a > b ? a : b`: x where x is NaN, and before it was c
+    max(a, b)       →  llvm.maximum(a, b)    NaN where either is
+    m = max(m, x)   stays: a reduction drops NaN, as ONNX Runtime's do; it would take three instructions for one
+
+A ReLU that made 0 of NaN would hide that a model overflowed. With a constant it is free: x86's `vmaxps` is that select.
+The pass runs behind the last simplification, which would turn `not ==` into `!=` again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call, Op
+
+from schedules.ir import tir
+from schedules.ir.dtypes import is_float
+
+__all__ = ["KeepNan"]
+
+_INTRINSICS = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
+_EXTREMES = {name: kind for kind, name in _INTRINSICS.items()}
+
+
+@tirx.transform.prim_func_pass(opt_level=0, name="relaxc.KeepNan")
+class KeepNan:
+    """Rewrites PrimFuncs for CPUs, and leaves others unchanged: CUDA's `!=` and casts to bool are right."""
+
+    def transform_function(self, func: Any, module: Any, context: Any) -> Any:
+        """Rewrite one PrimFunc."""
+        del module, context
+        target = func.attrs.get("target") if func.attrs else None
+        if target is None or target.kind.name != "llvm":
+            return func
+        made: list[Any] = []
+        extremes = ((tirx.Max, tirx.Min), lambda expr: _extreme(expr, made))
+        body = tvm_ffi.structural_map(func.body, [(tirx.NE, _unequal), (tirx.Cast, _cast), extremes])
+        if made:
+            body = tvm_ffi.structural_map(body, (tirx.BufferStore, _store))
+        return func.with_body(body)
+
+
+def _has_nan(expr: Any) -> bool:
+    return is_float(str(expr.ty.dtype))
+
+
+def _unequal(expr: Any) -> Any:
+    return tirx.Not(tirx.EQ(expr.a, expr.b)) if _has_nan(expr.a) else expr
+
+
+def _cast(expr: Any) -> Any:
+    to_bool = str(expr.ty.dtype).startswith("bool") and _has_nan(expr.value)
+    return tirx.Not(tirx.EQ(expr.value, tir.zero(expr.value))) if to_bool else expr
+
+
+def _extreme(expr: Any, made: list[Any]) -> Any:
+    """Return the rewritten expression; `made` gets it where it is a call."""
+    if not _has_nan(expr):
+        return expr
+    for constant, other in ((expr.a, expr.b), (expr.b, expr.a)):
+        if _is_number(constant):
+            return type(expr)(constant, other)
+    made.append(tirx.call_llvm_pure_intrin(str(expr.ty.dtype), _INTRINSICS[type(expr)], expr.a, expr.b))
+    return made[-1]
+
+
+def _is_number(expr: Any) -> bool:
+    """Return whether `expr` is a constant, and not NaN."""
+    value = expr.value if isinstance(expr, tirx.Broadcast) else expr
+    return isinstance(value, tirx.FloatImm) and value.value == value.value
+
+
+def _store(store: Any) -> Any:
+    """Return a step of a reduction as it was, whose parts have been rewritten before it."""
+    value = store.value
+    if not (isinstance(value, Call) and value.op.same_as(Op.get("tirx.call_llvm_pure_intrin"))):
+        return store
+    kind = _EXTREMES.get(tvm_ffi.get_global_func("target.llvm_get_intrinsic_name")(int(value.args[0])))
+    operands = list(value.args[1:])
+    if kind is None or not any(tir.loads_what_it_stores(each, store) for each in operands):
+        return store
+    return tirx.BufferStore(store.buffer, kind(*operands), store.indices)

@@ -1,0 +1,108 @@
+"""NaN comes out where it went in: in PrimFuncs, and in networks beside ONNX Runtime."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tvm
+import tvm_ffi
+from onnx import TensorProto
+from tvm.script import tirx as T
+
+from service.frontend import reference
+from service.lowering import pipeline
+from service.lowering.keep_nan import KeepNan
+from service.lowering.target import resolve, to_tvm
+from service.request import ModelFormat
+from tests.frontend.onnx.harness import model, node, value, write
+from tests.frontend.onnx.test_quantized import compiled
+
+pipeline.register()
+NAN, SIZE = float("nan"), 67
+X = np.resize(np.array([NAN, 0.0, -0.0, 1.0, np.inf, -np.inf, -1.0, NAN], "float32"), SIZE)
+Y = np.resize(np.array([0.0, NAN, 1.0, NAN, np.inf, -np.inf, NAN, NAN], "float32"), SIZE)
+
+
+def elementwise(function, out: str = "float32"):
+    """The PrimFunc that computes `function` of two vectors, 16 at a time and then one by one."""
+
+    @T.prim_func
+    def func(a: T.Buffer((SIZE,), "float32"), b: T.Buffer((SIZE,), "float32"), c: T.Buffer((SIZE,), out)):
+        for i in range(SIZE // 16):
+            for lane in T.vectorized(16):
+                c[i * 16 + lane] = function(a[i * 16 + lane], b[i * 16 + lane])
+        for i in range(SIZE % 16):
+            c[SIZE // 16 * 16 + i] = function(a[SIZE // 16 * 16 + i], b[SIZE // 16 * 16 + i])
+
+    return func
+
+
+@pytest.mark.parametrize(
+    ("function", "numpys", "out"),
+    [
+        (lambda x, y: T.max(x, T.float32(0)), lambda x, y: np.maximum(x, 0), "float32"),
+        (lambda x, y: T.min(T.max(x, T.float32(-0.5)), T.float32(0.5)), lambda x, y: np.clip(x, -0.5, 0.5), "float32"),
+        (lambda x, y: T.max(x, y), np.maximum, "float32"),
+        (lambda x, y: T.min(x, y), np.minimum, "float32"),
+        (lambda x, y: T.Cast("bool", x), lambda x, y: x.astype(bool), "bool"),
+        (lambda x, y: x != y, np.not_equal, "bool"),
+        (lambda x, y: x != T.float32(1), lambda x, y: x != 1, "bool"),
+    ],
+    ids=["relu", "clip", "max", "min", "bool", "unequal", "unequal-constant"],
+)
+def test_elements(function, numpys, out):
+    library = tvm.tirx.build(
+        elementwise(function, out).with_attr("global_symbol", "main"), to_tvm(resolve("auto")), pipeline=pipeline.NAME
+    )
+    got = tvm.runtime.tensor(np.zeros(SIZE, out))
+    library["main"](tvm.runtime.tensor(X), tvm.runtime.tensor(Y), got)
+    np.testing.assert_array_equal(got.numpy(), numpys(X, Y))
+
+
+def test_a_reduction_and_another_target_stay():
+    @T.prim_func
+    def largest(a: T.Buffer((64,), "float32"), b: T.Buffer((1,), "float32")):
+        for i in range(64):
+            b[0] = T.max(b[0], a[i])
+
+    @T.prim_func
+    def relu(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
+        for i in range(64):
+            b[i] = T.max(a[i], T.float32(0))
+
+    def kept(func, target) -> bool:
+        func = func.with_attr("target", to_tvm(resolve(target)))
+        return bool(tvm_ffi.structural_equal(KeepNan()(tvm.IRModule({"main": func}))["main"], func))
+
+    assert kept(largest, "x86-64-v4") and kept(relu, "cuda-sm90")
+    assert not kept(relu, "x86-64-v4")
+
+
+def test_a_network_is_as_onnx_runtime_has_it(tmp_path):
+    ops = {
+        "cast": node("Cast", ["x"], ["cast"], to=TensorProto.BOOL),
+        "max": node("Max", ["x", "y"], ["max"]), "min": node("Min", ["x", "y"], ["min"]),
+        "relu": node("Relu", ["x"], ["relu"]), "clip": node("Clip", ["x", "zero", "quarter"], ["clip"]),
+        "sign": node("Sign", ["x"], ["sign"]), "elu": node("Elu", ["x"], ["elu"]),
+        "selu": node("Selu", ["x"], ["selu"]), "celu": node("Celu", ["x"], ["celu"]),
+        "hard": node("HardSwish", ["x"], ["hard"]), "product": node("MatMul", ["x", "w"], ["product"]),
+    }  # fmt: skip
+    nodes = [*ops.values(), node("Relu", ["product"], ["linear"])]
+    outputs = [value(name, [SIZE], TensorProto.BOOL if name == "cast" else TensorProto.FLOAT) for name in ops]
+    outputs[-1] = value("linear", [5])
+    weights = np.random.default_rng(0).standard_normal((SIZE, 5), np.float32)
+    path = write(
+        tmp_path,
+        model(
+            nodes,
+            [value("x", [SIZE]), value("y", [SIZE])],
+            outputs,
+            zero=np.float32(0),
+            quarter=np.float32(0.25),
+            w=weights,
+        ),
+    )
+    inputs = {"x": X, "y": Y}
+    got, _ = compiled(path, inputs)
+    for name, want in reference(path, ModelFormat.ONNX)(inputs).items():
+        np.testing.assert_allclose(got[name], want, rtol=1e-5, err_msg=name)
