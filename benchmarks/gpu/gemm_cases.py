@@ -19,8 +19,8 @@ EPILOGUES = ("none", "scale", "relu", "bias", "bias_gelu", "bias_tanh_gelu", "bi
 class Case:
     """`batch` products of [m, k] with [k, n], or with [n, k] transposed where not `n_major`.
 
-    `low` as an epilogue: bias and residual in the operands' dtype. `out` is the result's dtype; no `parameters`: the
-    template's own.
+    `low` as an epilogue: bias and residual in the operands' dtype, which the passes round to before the residual is
+    added. `out` is the result's dtype; no `parameters`: the template's own.
     """
 
     batch: int
@@ -136,14 +136,14 @@ def prim_func(case: Case) -> Any:
     return prim_func_of(block.get())
 
 
-def _by_columns(a: Any, b: Any, dtype: str) -> Any:
+def _by_columns(a: Any, b: Any) -> Any:
     """The product with a right operand that is stored by columns."""
     from tvm import te, tirx
 
     k = te.reduce_axis((0, a.shape[2]), "k")
     return te.compute(
         (a.shape[0], a.shape[1], b.shape[1]),
-        lambda i, m, n: te.sum(tirx.Cast(dtype, a[i, m, k]) * tirx.Cast(dtype, b[i, n, k]), axis=k),
+        lambda i, m, n: te.sum(tirx.Cast("float32", a[i, m, k]) * tirx.Cast("float32", b[i, n, k]), axis=k),
         name="matmul",
     )
 
@@ -153,20 +153,21 @@ def _expression(case: Case, block: Any, inputs: list[Any]) -> Any:
     from tvm.relax import op
 
     a, b, *rest = inputs
-    sums = case.dtype if case.epilogue == "low" else "float32"
-    value = op.matmul(a, b, out_dtype=sums) if case.n_major else block.emit_te(_by_columns, a, b, sums)
+    value = op.matmul(a, b, out_dtype="float32") if case.n_major else block.emit_te(_by_columns, a, b)
     if case.epilogue == "scale":
         value = op.multiply(value, relax.const(0.125, "float32"))
     if case.epilogue == "relu":
         value = op.nn.relu(value)
     if rest:
-        value = op.add(value, rest[0])
+        value = op.add(value, rest[0] if case.epilogue != "low" else op.astype(rest[0], "float32"))
     if case.epilogue == "bias_gelu":
         value = op.nn.gelu(value)
     if case.epilogue == "bias_tanh_gelu":
         value = op.nn.gelu_tanh(value)
     if case.epilogue == "bias_silu":
         value = op.nn.silu(value)
+    if case.epilogue == "low":
+        value = op.astype(op.astype(value, case.dtype), "float32")
     if case.epilogue in ("bias_residual", "low"):
-        value = op.add(value, rest[1] if case.epilogue == "low" else op.astype(rest[1], "float32"))
-    return value if case.out == sums else op.astype(value, case.out)
+        value = op.add(value, op.astype(rest[1], "float32"))
+    return value if case.out == "float32" else op.astype(value, case.out)

@@ -21,7 +21,7 @@ from benchmarks.gpu.build import described
 from benchmarks.gpu.conv_bytes_cases import ConvBytesCase
 from benchmarks.gpu.fuzz import run as running
 from benchmarks.gpu.fuzz import sanitize as sanitizing
-from benchmarks.gpu.fuzz.check_child import check
+from benchmarks.gpu.fuzz.check_child import as_held, check
 from benchmarks.gpu.fuzz.compile_child import build_batch, kernel_of
 from benchmarks.gpu.fuzz.draw import SUITES, Drawn, draw
 from benchmarks.gpu.fuzz.report import is_bad, report
@@ -80,6 +80,7 @@ SMALL = [
     ("plain", PlainCase("spread", (2, 3, 4, 7), "float32", axes=(1, 3))),
     ("rows", RowsCase("layer_norm", (3, 5, 16), "bfloat16", "float32", "residual")),
     ("gemm", Case(2, 3, 16, 24, "float32", "float32", "bias_silu", n_major=False)),
+    ("gemm", Case(1, 1, 152, 152, "bfloat16", "bfloat16", "low")),
     ("groups", GroupsCase((1, 1, 1, 2), 2, "bfloat16", "float32", "residual")),
     ("gemm_bytes", BytesCase(5, 16, 32, "uint8", "int32", "zero")),
     ("conv_bytes", ConvBytesCase((2, 5, 6, 16), 8, (3, 2), (1, 2), (1, 1, 0, 1), (1, 2), "int8", "int8", "quantize")),
@@ -159,6 +160,20 @@ def test_a_wrong_kernel_is_found(kernel, named):
     assert check(entry, softmax, "cpu", "cpu")["right"]
     found = check(entry, kernel, "cpu", "cpu")
     assert not found["right"] and named.items() <= found.items()
+
+
+@pytest.mark.parametrize(("given", "right"), [(torch.inf, True), (65504.0, False), (-torch.inf, False)])
+def test_a_sum_beyond_the_largest_number_is_infinite(given, right):
+    """Of 154,246 numbers from 11:346, which sum up to 94,578: fp16 ends at 65,504."""
+    entry = entry_of("plain", PlainCase("sum", (466, 331, 1), steps=("abs",), axes=(0, 1, 2)))
+    found = check(entry, lambda x, out: out.fill_(given), "cpu", "cpu")
+    assert found["right"] == right, found
+
+
+def test_what_is_as_near_to_the_largest_number_as_the_tolerance_may_be_infinite_or_not():
+    want, inf = torch.tensor([65520.0, 65520.0, -65490.0, 60000.0], dtype=torch.float64), torch.inf
+    got = torch.tensor([inf, 65504.0, -inf, inf], dtype=torch.float16)
+    assert as_held(want, got, 6e-4).tolist() == [inf, 65520.0, -inf, 60000.0]
 
 
 def plan(folder: Path, *, compiler: str = "compile", checker: str = "check", indices: range = range(6)) -> Plan:

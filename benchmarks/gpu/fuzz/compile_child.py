@@ -55,8 +55,6 @@ def _said(error: BaseException) -> str:
 
 def _unfit(drawn: Drawn) -> str:
     """Why a PrimFunc without a schedule shows nothing on a CPU, or nothing."""
-    if getattr(drawn.case, "epilogue", "") == "low":
-        return "as it is written, it sums in 16 bits"
     return "it is too much for plain loops" if work_of(drawn) > _MOST_WORK_ON_CPU else ""
 
 

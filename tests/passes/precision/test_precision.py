@@ -13,6 +13,8 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm.relax import op
 
+from schedules.ir import tir
+from service.lowering.target import resolve, to_tvm
 from service.passes import optimize
 from service.passes.common.constants import array_of, constant
 from service.passes.precision.cancel_casts import CancelCasts
@@ -307,3 +309,19 @@ def test_what_stays_in_fp32_is_widened_first() -> None:
 
     assert operators(widen(graph(product, x=("bfloat16", (4, 4))))) == ["astype", "astype", "matmul"]
     assert_unchanged(graph(lambda x: op.matmul(x, weights(4, 4, dtype="bfloat16")), x=("bfloat16", (4, 4))), widen)
+
+
+@pytest.mark.parametrize("opt_level", [0, 2])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_no_product_on_a_gpu_sums_in_16_bits(dtype: str, opt_level: int) -> None:
+    """A row times a matrix, which may be dlight's: it adds in the dtype that it finds."""
+    row, matrix = (dtype, (1, 40)), (dtype, (40, 40))
+    given = graph(lambda x, w, b: op.add(op.add(op.matmul(x, w), b), x), x=row, w=matrix, b=(dtype, (40,)))
+    target = to_tvm(resolve("cuda-sm80"))
+    made = optimize(given, target, CompileOptions(opt_level=opt_level)).module
+    sums = [
+        str(block.init.buffer.dtype)
+        for func in made.functions.values() if isinstance(func, tirx.PrimFunc)
+        for block in tir.collect(func.body, s_tir.SBlock) if block.init is not None
+    ]  # fmt: skip
+    assert sums == ["float32"]
