@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-_ROOTS = ("service.runtime.session", "service.runtime.inputs")
+_ROOTS = ("service.runtime.loading", "service.runtime.inputs")
 _REPLACED = frozenset({"service.config"})
 """Of this there is a generated one, which needs no library."""
 

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from service.jobs.local.tune import TuneResult, tune
     from service.passes.triton_kernel import TritonKernel
     from service.request import CompileOptions, CompileRequest, ModelFormat, Precision, TargetSpec
-    from service.runtime.session import Session, load
+    from service.runtime.loading import load
+    from service.runtime.session import Session
     from service.signature import DimBounds, Signature, TensorSpec
     from service.tuning.options import TuneOptions
 
@@ -44,7 +45,7 @@ _HOME = {
     "TuneOptions": "service.tuning.options",
     "TuneResult": "service.jobs.local.tune",
     "compile": "service.jobs.local.calls",
-    "load": "service.runtime.session",
+    "load": "service.runtime.loading",
     "tune": "service.jobs.local.tune",
     "errors": "service.errors",
 }

@@ -15,7 +15,8 @@ from service.artifact.key import key_for
 from service.compiling import calibration, verifier
 from service.errors import InvalidOption, UnsupportedModel, VerificationFailed
 from service.request import Calibration, CompileOptions, CompileRequest, Precision
-from service.runtime.session import Session, load
+from service.runtime.loading import load
+from service.runtime.session import Session
 from tests.frontend.onnx.harness import model, node, value, write
 
 RNG = np.random.default_rng(0)

@@ -15,7 +15,8 @@ from schedules.cpu.gemm import blocks_compute
 from service.compiler import prepare, run
 from service.errors import InvalidOption, VerificationFailed
 from service.request import CompileOptions
-from service.runtime.session import Session, load
+from service.runtime.loading import load
+from service.runtime.session import Session
 from tests.frontend.onnx.harness import model, node, value, write
 
 VOCABULARY, WIDTH, HIDDEN = 300, 128, 256

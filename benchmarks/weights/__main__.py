@@ -92,7 +92,7 @@ def _model(table: Table, name: str, shape: Any, folder: Path, arguments: argpars
 def _compiled(folder: Path, weights: Any) -> Any:
     from service.compiler import prepare, run
     from service.request import CompileOptions
-    from service.runtime.session import load
+    from service.runtime.loading import load
 
     out = folder / str(weights)
     out.mkdir()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from service.runtime.session import Session, load
+    from service.runtime.loading import load
+    from service.runtime.session import Session
 
 __all__ = ["Session", "load"]
 
@@ -13,6 +14,6 @@ __all__ = ["Session", "load"]
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'service.runtime' has no attribute {name!r}")
-    from service.runtime import session
+    from service.runtime import loading, session
 
-    return getattr(session, name)
+    return getattr(loading if name == "load" else session, name)

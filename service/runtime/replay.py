@@ -16,7 +16,7 @@ from service.request import TargetSpec
 from service.runtime.dims import evaluate
 from service.runtime.library import first_line
 from service.runtime.tensors import Array, Extent, extent, is_fit, numpy_view, wrap_numpy
-from service.runtime.threads import use_threads
+from service.runtime.threads import call
 
 __all__ = ["FAILURES", "Instrument", "Recorder", "Replay", "Work", "fits"]
 
@@ -154,17 +154,16 @@ class Replay:
 
     def run(self, instrument: Instrument | None = None) -> None:
         """Call the kernels. Raise ArtifactError where one fails."""
-        use_threads(self.threads)
         try:
-            if instrument is not None:
-                self._run_instrumented(instrument)
-                return
-            for function, arguments in self.steps:
-                function(*arguments)
+            call(self.threads, self._run, instrument)
         except FAILURES as error:
             raise ArtifactError(f"the program failed: {first_line(error)}") from error
 
-    def _run_instrumented(self, instrument: Instrument) -> None:
+    def _run(self, instrument: Instrument | None) -> None:
+        if instrument is None:
+            for function, arguments in self.steps:
+                function(*arguments)
+            return
         for name, (function, arguments) in zip(self.names, self.steps, strict=True):
             instrument(function, name, True, None, *arguments)
             function(*arguments)

@@ -1,32 +1,29 @@
-"""Loading an artifact and calling it.
-
-Loading runs code of the file: load only artifacts that you trust. Their manifest can be read without that trust.
-"""
+"""Calling an artifact that is loaded (`loading`)."""
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tvm_ffi
 
-from service.artifact.manifest import Manifest, check_code, code_extent, weights_extent
+from service.artifact.manifest import Manifest
 from service.errors import (
     ArtifactCorrupt,
     ArtifactError,
     InputType,
     InvalidOption,
 )
-from service.runtime.admission import check_digest, check_machine, device_of
+from service.runtime.admission import check_machine, device_of
 from service.runtime.arguments import by_name
 from service.runtime.bound import Bound, bound
-from service.runtime.cuda import require_memory
 from service.runtime.dims import bind, names_in
-from service.runtime.library import chosen, first_line, load_library
+from service.runtime.library import first_line, load_library
 from service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
 from service.runtime.replays import Replays
 from service.runtime.tensors import (
@@ -41,43 +38,23 @@ from service.runtime.tensors import (
     owned_tensors,
     wrap_numpy,
 )
-from service.runtime.threads import checked_threads, default_threads, use_threads
+from service.runtime.threads import call, checked_threads, default_threads
 from service.runtime.tvm_runtime import CPU, VirtualMachine, copied_to
-from service.runtime.weights import DeviceWeights, map_weights, uploaded
+from service.runtime.weights import DeviceWeights
 from service.signature import Signature
 
-__all__ = ["Bound", "Session", "load"]
+__all__ = ["Bound", "Session"]
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
 
-def load(
-    path: Path | str, *, device: str | None = None, threads: int | None = None, digest: str | None = None
-) -> Session:
-    """Return the artifact at `path`, ready to be called. Runs code of the file: load only what you trust.
+def _forked() -> None:
+    """Free, in a process that was forked, the sessions that other threads were calling."""
+    for session in _sessions:
+        session._lock = threading.Lock()
 
-    `device` is `cpu`, `cuda` or `cuda:N`; by default what it was compiled for. `threads` is for CPU kernels; by
-    default the setting `threads`. With `digest`, the file's SHA-256 must be that, and a sidecar's the manifest's.
-    Of an artifact for several GPUs the part for this one is loaded, and the session has its manifest alone.
-    Raise ArtifactNotFound, ArtifactCorrupt, or MachineMismatch with what this machine lacks, before code is loaded.
-    """
-    path = Path(path)
-    whole = Manifest.read(path)
-    place = chosen(whole.targets)
-    manifest = whole.parts[place]
-    check_machine(manifest.target, manifest.requires, whole.targets)
-    check_code(path, whole, place)
-    where = device_of(manifest.target, device)
-    weights_path, section = weights_extent(path, manifest)
-    if digest is not None:
-        check_digest(path, digest)
-        if manifest.weights.sha256 is not None:
-            check_digest(weights_path, manifest.weights.sha256)
-    mapped = map_weights(weights_path, section.offset, section.size_bytes, manifest.weights.tensors)
-    held: Sequence[tvm_ffi.Tensor] = mapped
-    if manifest.target.kind == "cuda":
-        run_bytes = manifest.passes.get("memory", {}).get("planned_bytes", 0)
-        check = partial(require_memory, run_bytes=run_bytes, device=where.index)
-        held = uploaded(mapped, weights_path, section.offset, where, part=place, check=check)
-    return Session(load_library(path, code_extent(path, whole, place)), held, manifest, where, threads)
+
+os.register_at_fork(after_in_child=_forked)
 
 
 class Session:
@@ -104,6 +81,7 @@ class Session:
         self._weights = weights
         self._weight_extents = [extent(weight) for weight in self._weights]
         self._lock = threading.Lock()
+        _sessions.add(self)
         self._copies: Copies = {}
         self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
         self._work = Work(manifest.schedule, self.threads)
@@ -264,11 +242,13 @@ class Session:
         return Replay(recorder, tensors, results, threads)
 
     def _results(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> list[tvm_ffi.Tensor]:
-        use_threads(self.threads)
         if instrument is not None:
             self._vm.set_instrument(tvm_ffi.convert_func(instrument))
         try:
-            results = self._main(*tensors, *self._tail)
+            if self._on_host:
+                results = call(self.threads, self._main, *tensors, *self._tail)
+            else:
+                results = self._main(*tensors, *self._tail)
         except FAILURES as error:
             raise ArtifactError(f"the program failed: {first_line(error)}") from error
         finally:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import hashlib
 import itertools
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -34,6 +36,7 @@ from service.request import TargetSpec
 from service.runtime import Session, load
 from service.signature import Signature, TensorSpec
 from tests.runtime.conftest import Linears, aligned, build, manifest_of
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., Path]
 
@@ -430,3 +433,16 @@ print(session(np.ones((2, 64), np.float32), np.arange(2))["doubled"].tolist())
 def test_an_artifact_for_a_cpu_is_called_not_run_on_a_device(session: Session) -> None:
     with pytest.raises(InvalidOption, match="for a CPU"):
         session.on_device(inputs())
+
+
+def test_a_forked_process_may_call_what_another_thread_was_calling(session: Session, linear: Linears) -> None:
+    with session._lock:
+        child = os.fork()
+        if not child:
+            signal.alarm(int(PATIENCE_S))
+            try:
+                assert_right(session(**inputs()), linear, **inputs())
+                os._exit(0)
+            finally:
+                os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0

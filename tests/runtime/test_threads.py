@@ -16,7 +16,8 @@ from tvm.script import tirx as T
 from service import config, machine
 from service.errors import InvalidOption
 from service.runtime import threads
-from service.runtime.threads import checked_threads, default_threads, use_threads
+from service.runtime.threads import call, checked_threads, default_threads, use_threads
+from tests.waiting import PATIENCE_S
 
 WITHOUT_TORCH = "import sys; sys.modules['torch'] = None"  # which tvm would import: seconds for nothing
 
@@ -117,3 +118,67 @@ def test_what_is_no_number_of_threads_is_refused(count: object) -> None:
 
 def test_numbers_of_numpy_are_numbers() -> None:
     assert type(checked_threads(np.int64(2))) is int
+
+
+def native_threads() -> int:
+    """The threads of this process, TVM's too."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def test_threads_that_come_and_go_leave_no_pools_behind() -> None:
+    def twice() -> None:
+        assert [call(wanted, count) for wanted in (2, 1)] == [2, 1]
+
+    most = 64 // machine.cpu().cores + 2
+    for _ in range(most):  # some of them with pools of their own
+        in_new_thread(twice)
+    before = native_threads()
+    for _ in range(3 * most):
+        in_new_thread(twice)
+    assert native_threads() <= before + machine.cpu().cores  # one more shared thread at most
+
+
+def test_what_a_call_raises_comes_back_from_every_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise ValueError("as it is")
+
+    def work() -> None:
+        with pytest.raises(ValueError, match="as it is"):
+            call(2, fails)
+
+    in_new_thread(work)
+    monkeypatch.setattr(threads, "_takes_pool", lambda: False)
+    in_new_thread(work)
+
+
+FORKED = f"""{WITHOUT_TORCH}
+import os, signal, threading
+import numpy, tvm
+from service.runtime.threads import call
+function = tvm.runtime.load_module(LIBRARY)["who_runs"]
+
+def ran():
+    out = tvm.runtime.tensor(numpy.zeros(2, "int32"))
+    call(2, function, out)
+    assert len(set(out.numpy())) == 2, out
+
+ran()
+child = os.fork()
+if not child:
+    signal.alarm(PATIENCE)  # it would wait for ever for workers that it does not have
+    ran()
+    thread = threading.Thread(target=ran)
+    thread.start()
+    thread.join()
+    ran()
+    os._exit(0)
+assert not os.waitpid(child, 0)[1]
+ran()
+"""
+
+
+def test_a_forked_process_has_workers_of_its_own(tmp_path: Path) -> None:
+    library = tmp_path / "who.so"
+    tvm.compile(who_runs, "llvm").export_library(str(library))
+    code = FORKED.replace("LIBRARY", repr(str(library))).replace("PATIENCE", str(int(PATIENCE_S)))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_S)
