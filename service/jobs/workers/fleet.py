@@ -130,10 +130,14 @@ class Fleet:
     def means(self, asked: str, kind: JobKind) -> TargetSpec | None:
         """Return the target that `asked` means for a job of this kind; None where that is for who runs it to say.
 
-        `auto` is what the workers are, where they are of one kind; so is the name of one's own target. Raise
-        InvalidTarget, for `auto-gpu` also where nobody has a GPU.
+        `auto` is what the workers are that live, where they are of one kind. Other words are also understood by who is
+        silent: `auto-gpu`, and the name of a machine's own target. Raise InvalidTarget, for `auto-gpu` also where
+        nobody has a GPU.
         """
-        word, machines = asked.strip(), [each.machine for each in self.takers(kind) if each.machine is not None]
+        word = asked.strip()
+        # Who is silent may live: when a database comes back all heartbeats are late, and a name means what it did.
+        found = self.takers(kind) if word == "auto" else [each for each in self.every() if each.takes(kind)]
+        machines = [each.machine for each in found if each.machine is not None]
         if word not in LOCAL_WORDS:
             return _named(word, machines)
         if word != "auto" and machines and not any(machine.gpus for machine in machines):

@@ -66,6 +66,18 @@ def test_who_is_silent_takes_nothing_and_is_shown(database: Database) -> None:
     assert fleet.missing(JobKind.COMPILE, Needs()) == ["a worker that runs jobs other than tunings"]
 
 
+def test_a_name_is_understood_while_its_workers_are_silent(database: Database) -> None:
+    """After a restart of the database all heartbeats are late: what was a target before is one still."""
+    fleet = fleet_of(database, ZEN, HASWELL, HOPPER)
+    with database.begin() as connection:
+        late = sa.update(tables.instances).where(tables.instances.c.id != "w0")
+        connection.execute(late.values(heartbeat=tables.instances.c.heartbeat - 3600))
+    assert [each.state for each in fleet.every()] == ["alive", "silent", "silent"]
+    assert fleet.means("haswell", JobKind.COMPILE) == HASWELL.target
+    assert fleet.means("auto-gpu", JobKind.TUNE) == HOPPER.gpu_target
+    assert fleet.means("auto", JobKind.COMPILE) == ZEN.target, "who lives is asked what `auto` is"
+
+
 def test_a_server_that_is_alone_lives_as_it_was_asked(database: Database) -> None:
     """On a machine so busy that its heartbeat is late it would refuse every job."""
     fleet = fleet_of(database, ZEN, role=Role.SERVER)
