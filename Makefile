@@ -45,9 +45,12 @@ drill: $(STAMP)
 	$(BIN)/python -m tests.drills.fleet --rounds 20
 	$(BIN)/python -m tests.drills.ray --rounds 20
 
-# The image of docker/ built and run in an engine; as root it starts one where none runs (docs/docker.md).
+# The images of docker/ built and run in an engine; as root it starts one where none runs (docs/docker.md). DOCKER_LIMIT ends
+# it after so many seconds, which is no failure.
+DOCKER_LIMIT ?=
 docker-test: $(STAMP)
-	$(BIN)/python -m pytest -m slow tests/docker tests/test_wheel.py
+	$(BIN)/python $(if $(DOCKER_LIMIT),-m tests.limited --limit-s $(DOCKER_LIMIT),-m pytest -m slow -rs) \
+	    tests/docker tests/test_wheel.py
 
 # TVM's wheels for aarch64: `relaxc package --runtime build/aarch64` takes its runtime out of them, and tests run that
 # under qemu-user (tests/packaging/test_aarch64.py).

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from service.process.sandbox.seccomp import _CHANGES_MODES, _DENIED
 
 ROOT = Path(__file__).parent.parent
 DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text(encoding="utf-8")
+FOR_CUDA = (ROOT / "docker" / "Dockerfile.cuda").read_text(encoding="utf-8")
 COMPOSE = (ROOT / "docker" / "compose.yaml").read_text(encoding="utf-8")
 BUILD = (ROOT / "docker" / "build").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -24,14 +28,14 @@ SANDBOX = {"mount", "mount_setattr", "unshare", "setns", "umount2", "chroot"}
 
 def test_nothing_is_copied_but_what_the_build_gathers() -> None:
     copied = re.findall(r"^COPY (?!--from)(.+) \S+$", DOCKERFILE, re.M)
-    assert copied == ["wheels", "imported.py"]
+    assert copied == ["wheels", "imported.py", "sbom.py"]
     assert "index-url" not in DOCKERFILE + BUILD, "wheels come from where pip finds them on the host"
     assert "--constraint requirements.lock" in BUILD
 
 
 def test_every_setting_is_one_of_ours() -> None:
     known = {f"RELAXC_{name.upper()}" for name in Settings.model_fields}
-    assert set(re.findall(r"RELAXC_\w+", DOCKERFILE + COMPOSE)) <= known
+    assert set(re.findall(r"RELAXC_\w+", DOCKERFILE + COMPOSE + FOR_CUDA)) <= known
     assert len(set(re.findall(r"RELAXC_\w+", DOCKERFILE + COMPOSE))) >= 4
 
 
@@ -42,6 +46,32 @@ def test_versions_are_the_projects() -> None:
     found = {extras for text in (DOCKERFILE, BUILD) for extras in re.findall(r'"relaxc\[([\w,]+)\]', text)}
     assert len(found) == 1
     assert set(found.pop().split(",")) <= set(PROJECT["optional-dependencies"])
+
+
+def test_the_image_for_gpus_is_the_service_with_packages_that_are_pinned() -> None:
+    assert re.findall(r"^FROM (\S+)", FOR_CUDA, re.M) == ["${RELAXC}"]
+    assert re.findall(r"^USER (\S+)", FOR_CUDA, re.M)[-1] == re.findall(r"^USER (\S+)", DOCKERFILE, re.M)[-1]
+    lock = (ROOT / "docker" / "cuda.lock").read_text(encoding="utf-8")
+    pins = [line for line in lock.splitlines() if not line.startswith("#")]
+    assert pins
+    assert all(re.fullmatch(r"nvidia-[\w-]+==13\.0\.\d+", line) for line in pins)
+
+
+def test_a_bill_of_materials_names_what_is_installed(tmp_path: Path) -> None:
+    status = tmp_path / "status"
+    blocks = (("g++", "install ok installed"), ("gone", "deinstall ok config-files"), ("libc6", "install ok installed"))
+    text = "Package: {}\nStatus: {}\nArchitecture: amd64\nVersion: 4:12.2.0-3\nDescription: x\n more: y\n\n"
+    status.write_text("".join(text.format(name, state) for name, state in blocks))
+    command = [sys.executable, ROOT / "docker" / "sbom.py", "relaxc", "--status", status]
+    said = subprocess.run(command, capture_output=True, check=True).stdout
+    assert subprocess.run(command, capture_output=True, check=True).stdout == said
+    bom = json.loads(said)
+    assert (bom["bomFormat"], bom["specVersion"]) == ("CycloneDX", "1.5")
+    found = {each["purl"]: each for each in bom["components"]}
+    debian = [purl for purl in found if purl.startswith("pkg:deb/")]
+    assert debian == [f"pkg:deb/debian/{name}@4:12.2.0-3?arch=amd64&distro=debian-12" for name in ("g++", "libc6")]
+    assert f"pkg:pypi/numpy@{metadata.version('numpy')}" in found
+    assert f"pkg:pypi/apache-tvm@{metadata.version('apache-tvm')}" in found
 
 
 def test_it_runs_without_rights() -> None:

@@ -168,6 +168,20 @@ def test_what_a_cut_test_leaves_open_is_no_failure(folder: Path) -> None:
     assert (done.returncode, "cut at its limit" in done.stdout) == (0, True), done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(("sleep_s", "holds", "status"), [(0, False, 1), (600, True, 0)])
+def test_a_limited_run_takes_all_in_order_and_a_cut_is_no_failure(
+    folder: Path, sleep_s: int, holds: bool, status: int
+) -> None:
+    """What has a time limit of its own too, which a sample leaves out: that one fails, behind what hangs."""
+    (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=sleep_s, patient=False, holds=holds))
+    done = python(folder, "-m", "tests.limited", "--limit-s", 5 if sleep_s else PATIENCE_S)
+    ran = [line.partition(" ")[0].rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+    assert ran[:6] == [*(f"test_one[{number}]" for number in range(5)), "test_hangs"]
+    end = "cut at its limit of 5 s, which is no failure" if sleep_s else "2 failed; to the end"
+    assert (done.returncode, end in done.stdout) == (status, True), done.stdout + done.stderr
+    assert "of 8 slow tests" in done.stdout
+
+
 def test_a_seed_decides_the_order(folder: Path) -> None:
     (folder / "test_slow.py").write_text(_SLOW.format(sleep_s=0, patient=False, holds=True))
     orders = [

@@ -1,4 +1,4 @@
-"""The wheel, as what `docker/build` and a user install: outside of the checkout it compiles and has its records."""
+"""The wheel, as what `docker/build` and a user install: outside of the checkout it compiles, tunes and serves."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 import sysconfig
+import threading
 import venv
 from pathlib import Path
 
+import httpx
 import pytest
 
+from service.client import Client
 from tests import zoo
 from tests.test_layers import ROOT
 
@@ -40,9 +43,13 @@ def _libraries() -> list[str]:
     return sorted({sysconfig.get_paths()["purelib"], str(Path(tvm.__file__).parents[1])} - {str(ROOT)})
 
 
-def _run(command: list[str], folder: Path) -> str:
+def _environment(folder: Path) -> dict[str, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith(("RELAXC_", "PYTHON"))}
-    env["RELAXC_CACHE_DIR"] = str(folder / "cache")
+    return {**env, "RELAXC_CACHE_DIR": str(folder / "cache")}
+
+
+def _run(command: list[str], folder: Path) -> str:
+    env = _environment(folder)
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -58,3 +65,31 @@ def test_it_compiles_runs_and_finds_the_shipped_records(relaxc: list[str], tmp_p
     assert json.loads(_run([*relaxc, "run", "out.so", "--fill=random", "--json"], tmp_path))["outputs"]
     shipped = json.loads(_run([*relaxc, "records", "ls", "--json"], tmp_path))
     assert len(shipped["records"]) > 100
+
+
+@pytest.mark.slow
+def test_it_tunes(relaxc: list[str], tmp_path: Path) -> None:
+    model = zoo.export("mlp", "onnx")
+    tune = [*relaxc, "tune", str(model), "--trials", "4", "--again", "--records", "records", "--json"]
+    assert json.loads(_run(tune, tmp_path))["trials"] >= 1
+
+
+@pytest.mark.slow
+def test_it_serves(relaxc: list[str], tmp_path: Path) -> None:
+    """A compile over HTTP, by a server of the wheel; and the page, whose files are in it."""
+    command = [*relaxc, "serve", "--port", "0"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=_environment(tmp_path), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as server:
+        assert server.stdout is not None
+        try:
+            said = next(line for line in server.stdout if "listening on http" in line)
+            url = said.split("listening on ")[1].split()[0]
+            threading.Thread(target=server.stdout.read, daemon=True).start()  # a full pipe would stop it
+            with Client(url) as client:
+                made = client.compile(zoo.export("mlp", "onnx"), tmp_path / "out.so")
+            assert not isinstance(made.manifest.verification, str)
+            page = httpx.get(url, follow_redirects=True)
+            assert (page.status_code, "<script" in page.text) == (200, True)
+        finally:
+            server.terminate()

@@ -12,7 +12,8 @@ from typing import Any
 
 import yaml
 
-from tests.docker.conftest import ROOT, docker, docker_log
+from tests.docker.conftest import ROOT, docker_log
+from tests.docker.engine import docker
 from tests.test_tutorial import free_port
 from tests.waiting import until
 
@@ -56,10 +57,14 @@ class Served:
         """What a command prints in a container of its own, with the same volume and options."""
         return docker("run", "--rm", *self._options, self.image, *command)
 
-    def start(self) -> None:
-        """Return when it is ready."""
+    def run(self) -> None:
+        """`docker run`; it may not listen yet."""
         command = ["relaxc", "serve", "--host", "0.0.0.0", "--port", str(self.port)]
         docker("run", "--detach", f"--name={self.name}", *self._options, self.image, *command)
+
+    def start(self) -> None:
+        """Return when it is ready."""
+        self.run()
         until(lambda: self.ready() is not None or not self.runs(), pause_s=0.1)
         assert self.runs(), docker_log(self.name)
 

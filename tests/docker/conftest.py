@@ -1,7 +1,6 @@
-"""An engine, the image that `docker/build` makes of this checkout, and containers with the settings of compose.yaml.
+"""The images that `docker/build` makes of this checkout, in an engine, and how large they are.
 
-An engine that runs is taken; otherwise root starts Debian's `dockerd`, without networks of its own. Where the base is
-not there, `docker/make-base` makes one. RELAXC_TEST_IMAGE names an image that is there already.
+Where the base is not there, `docker/make-base` makes one. RELAXC_TEST_IMAGE names an image that is there already.
 """
 
 from __future__ import annotations
@@ -9,30 +8,28 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.waiting import until
+from tests.docker.engine import EngineMissing, docker, running_engine
 
 ROOT = Path(__file__).parents[2]
+_DEBIAN = "debian:bookworm-slim"
 _BASE = "relaxc-base"
 
 
-def docker(*words: object) -> str:
-    """What the command prints."""
-    done = subprocess.run(["docker", *map(str, words)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"docker {' '.join(map(str, words))}\n{done.stdout}{done.stderr}"
-    return done.stdout.strip()
+def told(capsys: pytest.CaptureFixture[str], line: str) -> None:
+    """Prints it where everybody sees it, also of a test that passes."""
+    with capsys.disabled():
+        print(f"\n{line}", flush=True)
 
 
 def size_of(image: str, capsys: pytest.CaptureFixture[str]) -> int:
     """The bytes of an image, which are printed as well."""
     size = int(docker("image", "inspect", "--format={{.Size}}", image))
-    with capsys.disabled():
-        print(f"\n{image}: {size / 1e9:.3f} GB")
+    told(capsys, f"{image}: {size / 1e9:.3f} GB")
     return size
 
 
@@ -44,47 +41,37 @@ def docker_log(container: str) -> str:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[None]:
-    """An engine that answers; DOCKER_HOST names the one that was started for this."""
-    if shutil.which("docker") is None:
-        pytest.skip("no docker here (Debian: apt-get install docker.io debootstrap)")
-    if _answers():
-        yield
-        return
-    dockerd = shutil.which("dockerd", path=os.environ["PATH"] + ":/usr/sbin")
-    if dockerd is None or os.geteuid() != 0:
-        pytest.skip("no docker engine answers, and none can be started: that takes root and dockerd")
-    root = Path(tempfile.mkdtemp(prefix="dockerd-"))
-    host = f"unix://{root}/socket"
-    folders = [f"--data-root={root}/data", f"--exec-root={root}/run", f"--pidfile={root}/pid"]
-    command = [dockerd, "-H", host, *folders, "--iptables=false", "--ip6tables=false", "--bridge=none"]
-    with (root / "log").open("w") as log, subprocess.Popen(command, stdout=log, stderr=log) as daemon:
-        os.environ["DOCKER_HOST"] = host
-        try:
-            until(_answers, pause_s=1.0)
+    """An engine that answers."""
+    try:
+        with running_engine():
             yield
-        finally:
-            del os.environ["DOCKER_HOST"]
-            daemon.terminate()
-            daemon.wait()
-    shutil.rmtree(root, ignore_errors=True)
-
-
-def _answers() -> bool:
-    return subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
+    except EngineMissing as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture(scope="session")
-def image(engine: None) -> str:
+def base(engine: None) -> str:
+    """What the images begin with: Debian's, where it is there, as nothing is pulled in a test. Containers of it run."""
+    name = _DEBIAN
+    if not docker("images", "--quiet", name):
+        name = _BASE
+        if shutil.which("debootstrap", path=os.environ["PATH"] + ":/usr/sbin") is None:
+            pytest.skip(f"neither {_DEBIAN} nor debootstrap is here")
+        if not docker("images", "--quiet", name):
+            subprocess.run([ROOT / "docker/make-base", name], check=True)
+    tried = subprocess.run(["docker", "run", "--rm", "--network=host", name, "true"], capture_output=True, text=True)
+    if tried.returncode != 0:
+        pytest.skip(f"this kernel runs no container: {tried.stderr.strip()}")
+    return name
+
+
+@pytest.fixture(scope="session")
+def image(request: pytest.FixtureRequest) -> str:
     """The image of this checkout."""
     if named := os.environ.get("RELAXC_TEST_IMAGE"):
+        request.getfixturevalue("engine")
         return named
-    base: list[str] = []
-    if not docker("images", "--quiet", "debian:bookworm-slim"):  # nothing is pulled in a test
-        if shutil.which("debootstrap", path=os.environ["PATH"] + ":/usr/sbin") is None:
-            pytest.skip("neither debian:bookworm-slim nor debootstrap is here")
-        if not docker("images", "--quiet", _BASE):
-            subprocess.run([ROOT / "docker/make-base", _BASE], check=True)
-        base = ["--build-arg", f"BASE={_BASE}"]
+    base = request.getfixturevalue("base")
     tag = "relaxc:under-test"
-    subprocess.run([ROOT / "docker/build", tag, *base, "--network", "host"], check=True)
+    subprocess.run([ROOT / "docker/build", tag, "--build-arg", f"BASE={base}", "--network", "host"], check=True)
     return tag

@@ -11,7 +11,8 @@ import httpx
 import psutil
 
 from tests.docker.composed import locked_down
-from tests.docker.conftest import ROOT, docker, docker_log
+from tests.docker.conftest import ROOT, docker_log
+from tests.docker.engine import docker
 from tests.drills.hostile_server import ENTRIES, GIVEN, HostileServer
 from tests.waiting import until
 

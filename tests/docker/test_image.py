@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +16,11 @@ import pytest
 from service.client import Client
 from tests import zoo
 from tests.docker.composed import Served, locked_down, served
-from tests.docker.conftest import docker, size_of
+from tests.docker.conftest import size_of, told
+from tests.docker.engine import docker
 from tests.postgres import PostgresMissing, running_postgres
 from tests.s3 import BUCKET, CREDENTIALS, running_s3
+from tests.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -39,16 +45,55 @@ def server(request: pytest.FixtureRequest, image: str, tmp_path_factory: pytest.
 
 
 @pytest.fixture(scope="module")
-def client(server: Served) -> Iterator[Client]:
-    """A client of the server, which runs now, with a key that may compile."""
-    made = json.loads(server.once("relaxc", "keys", "create", "test", "--json"))
+def key(server: Served) -> str:
+    """One that may compile."""
+    return str(json.loads(server.once("relaxc", "keys", "create", "test", "--json"))["secret"])
+
+
+@pytest.fixture(scope="module")
+def client(server: Served, key: str) -> Iterator[Client]:
+    """A client of the server, which runs now."""
     server.start()
-    with Client(server.url, key=made["secret"]) as client:
+    with Client(server.url, key=key) as client:
         yield client
 
 
 def test_it_has_at_most_1300_mb(image: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert size_of(image, capsys) <= 1.3e9
+
+
+def test_it_says_what_it_is_made_of(image: str) -> None:
+    labels = json.loads(docker("image", "inspect", "--format={{json .Config.Labels}}", image))
+    named = {name.removeprefix("org.opencontainers.image.") for name in labels}
+    assert {"title", "description", "version", "revision"} <= named
+    bom = json.loads(docker("run", "--rm", *locked_down(), image, "cat", "/opt/relaxc/sbom.cdx.json"))
+    listed = {(each["purl"].split("/")[0], each["name"], each["version"]) for each in bom["components"]}
+    debian = docker("run", "--rm", image, "dpkg-query", "--show", "--showformat=${Package} ${Version}\n")
+    code = "from importlib.metadata import distributions as d; [print(each.name, each.version) for each in d()]"
+    python = docker("run", "--rm", *locked_down(), image, "python3", "-c", code)
+    for kind, installed in (("pkg:deb", debian), ("pkg:pypi", python)):
+        assert {(kind, *line.split()) for line in installed.splitlines()} == {row for row in listed if row[0] == kind}
+
+
+def test_how_soon_it_answers(image: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is asserted of the times, which are the machine's: bars are 3 s to the first answer."""
+    with served(image) as server:
+        server.once("relaxc", "keys", "create", "test", "--json")
+        begun = time.monotonic()
+        server.run()
+        until(lambda: _answers(server), pause_s=0.02)
+        answers_s = time.monotonic() - begun
+        until(lambda: server.ready() is not None, pause_s=0.02)
+        ready_s = time.monotonic() - begun
+    told(capsys, f"{image}: first answer {answers_s:.1f} s after `docker run` (bar 3), ready after {ready_s:.1f} s")
+
+
+def _answers(server: Served) -> bool:
+    try:
+        with urllib.request.urlopen(f"{server.url}/healthz", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def test_a_job_has_the_whole_sandbox(image: str) -> None:
@@ -78,6 +123,17 @@ def test_both_formats_compile_and_run(server: Served, client: Client, format: st
     run = ["relaxc", "run", "/artifact/out.so", "--fill=random", "--json"]
     said = docker("run", "--rm", *locked_down(), f"--volume={tmp_path}:/artifact:ro", server.image, *run)
     assert json.loads(said)["outputs"]
+
+
+@pytest.mark.parametrize("format", ["onnx", "pt2"])
+def test_curl_gets_the_same(server: Served, client: Client, key: str, format: str, tmp_path: Path) -> None:
+    if shutil.which("curl") is None:
+        pytest.skip("no curl here")
+    model, out = zoo.export("mlp", format), tmp_path / "curl.so"
+    asked = ["curl", "-fsS", "-H", f"Authorization: Bearer {key}", "-F", f"model=@{model}", f"{server.url}/v1/compile"]
+    subprocess.run([*asked, "-o", out], check=True)
+    made = client.compile(model, tmp_path / "client.so")
+    assert (made.cached, out.read_bytes()) == (True, made.path.read_bytes())
 
 
 def test_no_job_is_lost_when_its_container_is_killed(server: Served, client: Client) -> None:

@@ -13,7 +13,8 @@ import service
 from service.runtime import load
 from service.runtime.inputs import random_inputs
 from tests import zoo
-from tests.docker.conftest import docker, size_of
+from tests.docker.conftest import size_of
+from tests.docker.engine import docker
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 
@@ -62,6 +63,18 @@ def test_it_gives_pythons_numbers(runtime: str, tmp_path: Path) -> None:
     assert [row["name"] for row in json.loads(said)["outputs"]] == list(want)
     for index, array in enumerate(want.values()):
         assert np.load(out / f"{index}.npy").tobytes() == array.tobytes()
+
+
+def test_it_says_what_it_is_made_of(runtime: str, tmp_path: Path) -> None:
+    made = docker("create", runtime)
+    try:
+        docker("cp", f"{made}:/opt/relaxc/sbom.cdx.json", tmp_path / "bom.json")
+    finally:
+        docker("rm", made)
+    bom = json.loads((tmp_path / "bom.json").read_bytes())
+    names = {each["name"] for each in bom["components"]}
+    assert {"relaxc", "apache-tvm", "apache-tvm-ffi", "libc6", "libstdc++6", "libgcc-s1"} <= names
+    assert len(names) < 12, "what the service's image has is not in it"
 
 
 def test_what_is_wrong_is_named(runtime: str) -> None:

@@ -44,7 +44,11 @@ class _Driver(fleet.Worker):
     module = "tests.drills.work_on_ray"
 
     def _hear(self, line: str) -> None:
-        assert line.startswith("working as "), f"the worker does not start: {line!r}"
+        """Behind what Ray prints of nodes that have just been killed."""
+        assert self._process.stdout is not None
+        while line and not line.startswith("working as "):
+            line = self._process.stdout.readline()
+        assert line, "the worker does not start"
 
 
 class OnNodes(fleet.Fleet):
