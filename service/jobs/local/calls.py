@@ -26,8 +26,6 @@ __all__ = ["compile", "compile_local", "inspect_local", "local_backend", "warm_f
 
 # A program that asks for more than it lets run waits; `busy` is for a server's clients.
 _NO_QUEUE_LIMIT = 1 << 30
-_LARGE_BYTES = 64 << 20
-"""Of a file that takes some 0.1 s to be read, the part of a worker's start that is worth one where the store has it."""
 
 
 def compile(
@@ -58,13 +56,12 @@ def compile(
 
 
 def warm_for(model: Path) -> None:
-    """Start the worker for a model whose file is large: it imports TVM while the file is read for its digest.
+    """Start the worker for a model: it imports TVM on another core while this process looks the request up.
 
     What is wrong with the file is left to who reads it.
     """
     with contextlib.suppress(RelaxcError, OSError):
-        if model.stat().st_size >= _LARGE_BYTES:
-            local_backend().pool.warm(Flavour(identify(model)))
+        local_backend().pool.warm(Flavour(identify(model)))
 
 
 def compile_local(

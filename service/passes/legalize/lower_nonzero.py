@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import tvm
@@ -16,34 +17,46 @@ __all__ = ["LowerNonzero"]
 _TO_SHAPE = "vm.builtin.tensor_to_shape"
 
 
-@T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-def _count(flags: T.handle, count: T.handle) -> None:
-    n = T.int64()
-    F = T.match_buffer(flags, (n,), "bool")
-    found = T.match_buffer(count, (1,), "int64")
-    with T.sblock("count"):
-        T.reads(F[0:n])
-        T.writes(found[0:1])
-        found[0] = T.int64(0)
-        for i in range(n):
-            if F[i]:
-                found[0] = found[0] + T.int64(1)
+@cache
+def _count() -> tirx.PrimFunc:
+    """`flags[n] → count[1]`. Parsed where a model has a `nonzero`: that takes 0.1 s, which every import would pay."""
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def count(flags: T.handle, number: T.handle) -> None:
+        n = T.int64()
+        F = T.match_buffer(flags, (n,), "bool")
+        found = T.match_buffer(number, (1,), "int64")
+        with T.sblock("count"):
+            T.reads(F[0:n])
+            T.writes(found[0:1])
+            found[0] = T.int64(0)
+            for i in range(n):
+                if F[i]:
+                    found[0] = found[0] + T.int64(1)
+
+    return count
 
 
-@T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
-def _places(flags: T.handle, places: T.handle) -> None:
-    n, m = T.int64(), T.int64()
-    F = T.match_buffer(flags, (n,), "bool")
-    P = T.match_buffer(places, (m,), "int64")
-    with T.sblock("places"):
-        T.reads(F[0:n])
-        T.writes(P[0:m])
-        done = T.sblock_alloc_buffer((1,), "int64")
-        done[0] = T.int64(0)
-        for i in range(n):
-            if F[i] and done[0] < m:
-                P[done[0]] = i
-                done[0] = done[0] + T.int64(1)
+@cache
+def _places() -> tirx.PrimFunc:
+    """`flags[n] → places[m]`, the first m that are set."""
+
+    @T.prim_func(private=True, s_tir=True)  # type: ignore[untyped-decorator]
+    def places(flags: T.handle, found: T.handle) -> None:
+        n, m = T.int64(), T.int64()
+        F = T.match_buffer(flags, (n,), "bool")
+        P = T.match_buffer(found, (m,), "int64")
+        with T.sblock("places"):
+            T.reads(F[0:n])
+            T.writes(P[0:m])
+            done = T.sblock_alloc_buffer((1,), "int64")
+            done[0] = T.int64(0)
+            for i in range(n):
+                if F[i] and done[0] < m:
+                    P[done[0]] = i
+                    done[0] = done[0] + T.int64(1)
+
+    return places
 
 
 @tvm.transform.module_pass(opt_level=0, name="LowerNonzero")
@@ -68,11 +81,11 @@ def _nonzero(call: relax.Call, scope: Scope) -> relax.Expr | None:
     dtype = str(x.ty.dtype)
     flags = scope.emit(x if dtype == "bool" else scope.builder.call_te(_flags, x, primfunc_name_hint="flags_nonzero"))
     flags = scope.emit(relax.op.reshape(flags, [tir.product(sizes)]))
-    count = scope.emit(_called(scope, _count, "count_nonzero", flags, 1))
+    count = scope.emit(_called(scope, _count(), "count_nonzero", flags, 1))
     shape = scope.emit(relax.call_pure_packed(_TO_SHAPE, count, ty_args=relax.ShapeType(ndim=1)))
     m = tirx.Var("m", "int64")
     scope.builder.match_cast(shape, relax.ShapeType([m]))
-    flat = scope.emit(_called(scope, _places, "places_nonzero", flags, m))
+    flat = scope.emit(_called(scope, _places(), "places_nonzero", flags, m))
     return scope.builder.call_te(_coordinates, flat, relax.ShapeExpr(sizes), primfunc_name_hint="nonzero")
 
 

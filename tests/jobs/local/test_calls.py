@@ -105,12 +105,9 @@ def test_inspect_runs_in_a_child(model: Path) -> None:
     assert info["unsupported"] == {}
 
 
-def test_a_worker_starts_while_a_large_file_is_read(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_starts_while_the_request_is_looked_up(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[Any] = []
     monkeypatch.setattr(local.local_backend().pool, "warm", lambda *flavours: started.extend(flavours))
-    local.warm_for(model)
-    assert started == []
-    monkeypatch.setattr(local, "_LARGE_BYTES", 1)
     for path in (model, model.parent / "none.onnx", Path(__file__), model.parent):
         local.warm_for(path)
     assert started == [Flavour.ONNX]
