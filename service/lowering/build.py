@@ -53,8 +53,8 @@ def build(
 
     `module` holds Relax that is ready for the VM and scheduled PrimFuncs. Raise ToolMissing where a program
     is not installed, UnsupportedModel where the runtime lacks a function that it calls, and CompileFailed with a
-    command that repeats it where one fails; its files stay in `OUT.build` then. For a CPU each kernel is an object of
-    its own, which `objects` makes, or this process.
+    command that repeats it where one fails; its files stay in `OUT.build` then. For a CPU a few kernels are an
+    object, which `objects` makes, or this process.
     """
     timings = timings or Timings()
     if spec.kind == "llvm":
@@ -70,7 +70,7 @@ def _build_for_cpu(
     import tvm
 
     from service.lowering import pipeline
-    from service.lowering.objects import kernels_of
+    from service.lowering.objects import grouped, kernels_of
     from service.lowering.trusted_arguments import trust_arguments
 
     pipeline.register()
@@ -80,7 +80,7 @@ def _build_for_cpu(
         machine = tvm.relax.build(module, to_tvm(spec), relax_pipeline=None, tir_pipeline=pipeline.NOTHING).mod
         check_outside_functions(machine, _names(module))
         inputs = _embed(machine, [], {}, spec, folder)
-    kernels = kernels_of(module)
+    kernels = grouped(kernels_of(module))
     if dump is not no_dump:
         _dump_kernels(kernels, spec, dump)
     linker_of(spec)

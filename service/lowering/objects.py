@@ -1,4 +1,4 @@
-"""Machine code of kernels, an object file each, and the text of a kernel, which is all that its code depends on.
+"""Machine code of kernels, an object file for a few, and the text of these, which is all that its code depends on.
 
 A kernel is a scheduled PrimFunc. All of a module that call one another are one kernel, and so are tiny ones.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,10 +22,14 @@ from service.lowering.target import to_tvm
 from service.process.timings import Timings
 from service.request import TargetSpec
 
-__all__ = ["compiled", "kernel_of", "kernels_of", "object_of", "text_of", "warm_up"]
+__all__ = ["compiled", "grouped", "kernel_of", "kernels_of", "object_of", "text_of", "warm_up"]
 
 _SHAPES = "shape_func"
 """How the VM's functions of sizes are named: a dozen instructions each, which are built together."""
+
+_TOGETHER = 3
+"""How many kernels an object has. A fork and a module of LLVM's take 33 ms of a processor before a line is compiled, as
+long as a small kernel takes itself; with more of them together processes would wait for the last."""
 
 _UNTOLD = re.compile(r'"value":-?\d(\.\d+)?e-3[0-9][0-9]\b|\.(ll|bc)"')
 """Constants that TVM writes and cannot read, which are float64 below the least normal number, and LLVM IR that is
@@ -42,6 +46,22 @@ def kernels_of(module: Any) -> dict[str, Any]:
     if together:
         kernels[min(together)] = tvm.IRModule({name: functions[name] for name in sorted(together)})
     return kernels
+
+
+def grouped(kernels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return kernels by name as modules of a few each, by their names: what an object is made of.
+
+    Which are together depends on the names alone, so that equal requests have equal objects. Neighbours by name are
+    alike, and so go apart: no object is much more work than others.
+    """
+    names, count = sorted(kernels), -(-len(kernels) // _TOGETHER)
+    groups = [names[index::count] for index in range(count)]
+    return {", ".join(group): _joined([kernels[name] for name in group]) for group in groups}
+
+
+def _joined(modules: Sequence[Any]) -> Any:
+    """The functions of modules as one."""
+    return tvm.IRModule({var: function for each in modules for var, function in each.functions_items()})
 
 
 def _called(function: Any) -> set[str]:

@@ -12,7 +12,7 @@ from tvm.script import ir as I
 from tvm.script import tirx as T
 
 from service.lowering import build
-from service.lowering.objects import kernel_of, kernels_of, object_of, text_of
+from service.lowering.objects import grouped, kernel_of, kernels_of, object_of, text_of
 from service.lowering.target import resolve
 from service.process.timings import Timings
 from tests.lowering.test_build import ready
@@ -97,10 +97,37 @@ class Calls:
         a[0] = T.float32(0)
 
 
+def functions_of(kernel) -> set[str]:
+    return {str(var.name_hint) for var in kernel.functions}
+
+
 def test_what_calls_another_is_one_kernel_with_it() -> None:
     kernels = kernels_of(Calls)
     assert kernels.keys() == {"inner", "other"}
-    assert {str(var.name_hint) for var in kernels["inner"].functions} == {"inner", "outer"}
+    assert functions_of(kernels["inner"]) == {"inner", "outer"}
+
+
+def test_an_object_has_a_few_kernels_and_which_depends_on_their_names_alone() -> None:
+    kernels = {f"f{index}": tvm.IRModule({f"f{index}": Calls["other"]}) for index in (6, 1, 3, 0, 2, 5, 4)}
+    groups = grouped(kernels)
+    assert {name: functions_of(group) for name, group in groups.items()} == {
+        "f0, f3, f6": {"f0", "f3", "f6"},
+        "f1, f4": {"f1", "f4"},
+        "f2, f5": {"f2", "f5"},
+    }
+    again = grouped({name: kernels[name] for name in sorted(kernels)})
+    assert {name: text_of(group) for name, group in again.items()} == {n: text_of(g) for n, g in groups.items()}
+    assert grouped({}) == {}
+
+
+def test_kernels_that_are_together_have_a_text_and_its_object() -> None:
+    module, spec = ready("x86-64-v3")
+    (one,) = kernels_of(module).values()
+    (group,) = grouped({"one": one, "other": tvm.IRModule({"other": Calls["other"]})}).values()
+    assert functions_of(group) == functions_of(one) | {"other"}
+    text = text_of(group)
+    assert text is not None
+    assert object_of(kernel_of(text), spec, Timings()) == object_of(group, spec, Timings())
 
 
 def test_objects_from_elsewhere_are_linked_as_those_of_this_process(tmp_path) -> None:
