@@ -138,7 +138,8 @@ class Gpu:
     `sms_of_fours` is how many SMs clusters of four were seen to fill at once: 28 such clusters ran together, 32 took
     twice as long. Likewise, of products by mma, what an SM reads from L2 by its threads' own copies, and what a warp
     waits for the operands of 16 of the sum (`copied_bytes_per_cycle`, `mma_wait_cycles`).
-    `clock_hz` and `memory_bytes_per_second` are the data sheet's, which no kernel exceeds for long.
+    `clock_hz` and `memory_bytes_per_second` are the data sheet's, which no kernel exceeds for long. `clusters_alone` is
+    what cudaOccupancyMaxActiveClusters says on an H100 of clusters of one CTA, two, up to eight, each alone on its SM.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Gpu:
     mma_wait_cycles: int = 24
     clock_hz: float = 1.83e9
     memory_bytes_per_second: float = 3.35e12
+    clusters_alone: tuple[int, ...] = (132, 66, 39, 30, 22, 17, 15, 15)
 
     def __post_init__(self) -> None:
         m, n, k = self.mma
@@ -196,6 +198,10 @@ class Gpu:
     def clusters(self, size: int) -> int:
         """Return how many clusters of `size` CTAs, each CTA as large as an SM, run at once."""
         return min(self.sms, self.sms_of_fours if size > 2 else self.sms) // size
+
+    def alone(self, size: int) -> int:
+        """Return how many clusters of `size` CTAs, of which none shares its SM, were seen to run at once."""
+        return min(self.clusters_alone[size - 1], self.sms // size)
 
     def least_seconds(self, flops: float, size_bytes: float, dtype: str) -> float:
         """Return what a kernel takes at least that reads and writes so many bytes, with operands of `dtype`."""

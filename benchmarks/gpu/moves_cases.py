@@ -186,6 +186,8 @@ _FASTEST = (
 # What the default chooses between, for the next look at it.
 _OTHERS = (
     *(MovesCase("gelu", (4096, 3072), parameters={"vectors": n}) for n in (1, 2, 8)),
+    *(MovesCase("gelu", (128, 3072), parameters={"lanes": n, "threads": m})
+      for n, m in ((2, 256), (4, 128), (4, 256), (8, 128))),
     *(MovesCase("add", (4096, 3072), parameters={"vectors": n}) for n in (1, 4)),
     MovesCase("geglu", (32768, 5120), "float32", parameters={"lanes": 8}),
     *(MovesCase("transpose", (4096, 4096), "float16", "float16", (1, 0), _TRANSPOSED, {"tile_m": m, "tile_n": n})

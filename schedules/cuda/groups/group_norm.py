@@ -19,6 +19,10 @@ __all__ = ["GroupNorm"]
 
 _THREADS = (256, 512)
 """Of a CTA by default: where there are more CTAs than SMs, and where there are not."""
+_TEAMS, _THREADS_OF_TEAM = 2, 320
+"""Of a CTA that stays, by default."""
+_GAIN = 0.95
+"""What a ring takes by arithmetic, at most, of what slabs by themselves do, so that it is the default."""
 
 
 class GroupNorm(AmpereTemplate[Groups]):
@@ -45,14 +49,19 @@ class GroupNorm(AmpereTemplate[Groups]):
         return _choices(form, gpu)
 
     def default_of(self, form: Groups, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: many threads where an SM has one CTA, else more CTAs; none stays."""
+        """See `HopperTemplate`: a ring where it gains; else many threads where an SM has one CTA, or more CTAs."""
         space = _choices(form, gpu)
         slabs = [
             Slab(form, chunk, cluster, threads, 1)
-            for chunk, cluster, threads in product(space["chunk"], space["cluster"], _THREADS)
+            for chunk, cluster, threads in product(space["chunk"], {1, 2, 4, 8} & {*space["cluster"]}, _THREADS)
         ]
         fitting = [each for each in slabs if each.threads == _THREADS[each.tasks * each.cluster <= gpu.sms]]
         best = min(fitting, key=lambda slab: slab.microseconds(gpu))
+        slabs = [Slab(form, *both, _THREADS_OF_TEAM, 1) for both in product(space["chunk"], space["cluster"])]
+        rings = [ring for slab in slabs if _TEAMS in space["teams"] and (ring := Ring(slab, _TEAMS, gpu)).holds_next]
+        quick = [ring for ring in rings if ring.microseconds <= _GAIN * best.microseconds(gpu)]
+        if quick:
+            return min(quick, key=lambda ring: ring.microseconds).parameters()
         return {**best.parameters(), "teams": 0}
 
     def kernel_of(self, form: Groups, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
@@ -66,7 +75,7 @@ class GroupNorm(AmpereTemplate[Groups]):
 
 
 def _choices(form: Groups, gpu: Gpu) -> Choices:
-    clusters = (1, 2, 4, 8) if gpu.has_clusters else (1,)
+    clusters = tuple(range(1, 9)) if gpu.has_clusters else (1,)
     return {
         "chunk": _chunks(form), "cluster": clusters, "threads": (256, 320, 384, 512), "share": (1, 2, 3, 4),
         "teams": (0, 1, 2, 3) if gpu.has_clusters else (0,),

@@ -59,3 +59,89 @@ template <int COUNT, int LANES, class F> DEV Part together(F part) {
   return {count, mean, over_lanes<LANES>(squares), 0.f};
 }
 
+// What a thread adds up of each pair of its channels: the first value, and what all are beside it, with the squares of that.
+struct Added { float origin[VECTOR / 2] = {}, sums[VECTOR / 2] = {}, squares[VECTOR / 2] = {}; };
+
+// Adds the i-th pixel of the thread, which lies at `from`; its row and its place in the image are what the fused code asks for.
+DEV void add(Added& to, int i, const In* from, int row, int place, int column, const Operands& operands, const Across& across) {
+  float of[VECTOR];
+  load_vector<VECTOR>(of, from);
+  Here here;
+  fetch(here, place, operands);
+#pragma unroll
+  for (int p = 0; p < VECTOR / 2; p++) {
+    const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
+    const float2 two = term<0>(pair, to.sums, row, column + p * 2, operands, across, here, p * 2);
+    if (i == 0) to.origin[p] = two.x;
+    const float one = two.x - to.origin[p], other = two.y - to.origin[p];
+    to.sums[p] += one + other;
+    to.squares[p] = fmaf(one, one, fmaf(other, other, to.squares[p]));
+  }
+}
+
+// Writes the mean and the squares of what the thread added up of `count` pixels.
+DEV void keep(float2* pairs, const Added& added, int count) {
+  const float by = count > 0 ? 0.5f / count : 0.f;
+#pragma unroll
+  for (int p = 0; p < VECTOR / 2; p++)
+    pairs[p] = make_float2(fmaf(added.sums[p], by, added.origin[p]),
+                           fmaxf(fmaf(-added.sums[p] * by, added.sums[p], added.squares[p]), 0.f));
+}
+
+// One of PARTS of what the CTA's threads kept of a group; a line of them has `pixels_of(line)` pixels.
+template <class F> DEV Part part_of(const float2* pairs, int group, int part, F pixels_of) {
+  return together<(OF_GROUP + PARTS - 1) / PARTS, 32>([&](int i) -> Part {
+    const int at = i * PARTS + part, of_line = at / (WIDTH / 2), pair = at - of_line * (WIDTH / 2);
+    if (at >= OF_GROUP) return {0.f, 0.f, 0.f, 0.f};
+    const float2 both = pairs[of_line * PAIRS + group * (WIDTH / 2) + pair];
+    return {2.f * pixels_of(of_line), both.x, both.y, 0.f};
+  });
+}
+
+// Both sums of each group, of the parts of all CTAs, by WARPS warps.
+DEV void add_up(float2* all, const Part* table, int warp) {
+  constexpr int COUNT = CLUSTER * PARTS;
+  for (int group = warp; group < GROUPS; group += WARPS) {
+    const Part whole = together<COUNT, COUNT < 32 ? COUNT : 32>([&](int i) { return table[group * COUNT + i]; });
+    if ((threadIdx.x & 31) == 0) all[group] = make_float2(whole.mean * whole.count, whole.squares);
+  }
+}
+
+// The factor, the summand and the mean of each channel of a thread.
+struct Line { float of[3 * VECTOR]; };
+
+DEV void find(Line& line, const float2* all, int piece, int column, const Operands& operands, const Across& across) {
+#pragma unroll
+  for (int p = 0; p < VECTOR / 2; p++) {
+    const float2 both = all[(piece * VECTOR + p * 2) / WIDTH];
+    const float found[2] = {both.x, both.y};
+    const float2 none = make_float2(0.f, 0.f);
+    const Here here = {};
+    const float2 m = mean(none, found, 0, column + p * 2, operands, across, here, p * 2);
+    const float2 f = factor(none, found, 0, column + p * 2, operands, across, here, p * 2);
+    const float2 s = summand(none, found, 0, column + p * 2, operands, across, here, p * 2);
+    line.of[p * 2] = f.x;
+    line.of[p * 2 + 1] = f.y;
+    line.of[VECTOR + p * 2] = FOLDED ? fmaf(-m.x, f.x, s.x) : s.x;
+    line.of[VECTOR + p * 2 + 1] = FOLDED ? fmaf(-m.y, f.y, s.y) : s.y;
+    line.of[2 * VECTOR + p * 2] = m.x;
+    line.of[2 * VECTOR + p * 2 + 1] = m.y;
+  }
+}
+
+// Stores the result of a pixel that lies at `from`.
+DEV void give(Out* out, const In* from, const Line& line, int row, int place, int column, const Operands& operands,
+              const Across& across) {
+  float of[VECTOR], done[VECTOR];
+  load_vector<VECTOR>(of, from);
+  Here here;
+  fetch(here, place, operands);
+#pragma unroll
+  for (int p = 0; p < VECTOR / 2; p++) {
+    const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
+    const float2 two = result(pair, line.of, row, column + p * 2, operands, across, here, p * 2);
+    done[p * 2] = two.x;
+    done[p * 2 + 1] = two.y;
+  }
+  store_vector<VECTOR>(out + place, done);
+}

@@ -8,7 +8,8 @@ constexpr int STAGE = TURNS_OF_BATCH * WORKERS * VECTOR;        // elements
 constexpr int TABLE = CLUSTER * PARTS * GROUPS;                 // parts that a CTA gets of its cluster
 static_assert(HELD == TURNS && TEAMS < 8, "whole slabs, a barrier for each team");
 // A team waits for a batch whose place it has seen full before, or for the first there: so the parity tells which.
-static_assert(STAGES > BATCHES && STAGES > (TEAMS - 1) * BATCHES, "the slabs of all other teams, and a batch");
+constexpr int LATER = TASKS > CLUSTERS ? 1 : 0;  // whether a cluster has a second slab
+static_assert(STAGES >= BATCHES + LATER && STAGES >= (TEAMS - 1) * BATCHES + LATER, "the slabs of all other teams, and a batch");
 
 // The barrier has the thread arrive when its copies so far are there.
 DEV void copies_arrive(uint32_t bar) {
@@ -95,45 +96,18 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
     };
     Across across;
     if (works) fetch(across, column, operands);
-    float origin[VECTOR / 2], sums[VECTOR / 2], squares[VECTOR / 2];
-#pragma unroll
-    for (int p = 0; p < VECTOR / 2; p++) origin[p] = sums[p] = squares[p] = 0.f;
+    Added added;
     for (int batch = 0; batch < BATCHES; batch++) {
       const int at = slab * BATCHES + batch;
       barrier_wait(full + at % STAGES * 8, at / STAGES & 1);
-      each_of(batch, [&](const In* from, int i) {
-        float of[VECTOR];
-        load_vector<VECTOR>(of, from);
-        Here here;
-        fetch(here, place(i), operands);
-#pragma unroll
-        for (int p = 0; p < VECTOR / 2; p++) {
-          const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
-          const float2 two = term<0>(pair, sums, row(i), column + p * 2, operands, across, here, p * 2);
-          if (i == 0) origin[p] = two.x;
-          const float one = two.x - origin[p], other = two.y - origin[p];
-          sums[p] += one + other;
-          squares[p] = fmaf(one, one, fmaf(other, other, squares[p]));
-        }
-      });
+      each_of(batch, [&](const In* from, int i) { add(added, i, from, row(i), place(i), column, operands, across); });
     }
-    if (works) {
-      const float by = count > 0 ? 0.5f / count : 0.f;
-#pragma unroll
-      for (int p = 0; p < VECTOR / 2; p++)
-        pairs[line * PAIRS + piece * (VECTOR / 2) + p] =
-            make_float2(fmaf(sums[p], by, origin[p]), fmaxf(fmaf(-sums[p] * by, sums[p], squares[p]), 0.f));
-    }
+    if (works) keep(pairs + line * PAIRS + piece * (VECTOR / 2), added, count);
     team_sync();
     if (CLUSTER > 1 && thread == 0) barrier_expect(parts_arrived, TABLE * sizeof(Part));  // some may have come already
     for (int work = own_warp; work < GROUPS * PARTS; work += WARPS) {
       const int group = work / PARTS, part = work - group * PARTS;
-      const Part own = together<(OF_GROUP + PARTS - 1) / PARTS, 32>([&](int i) -> Part {
-        const int at = i * PARTS + part, of_line = at / (WIDTH / 2), pair = at - of_line * (WIDTH / 2);
-        if (at >= OF_GROUP) return {0.f, 0.f, 0.f, 0.f};
-        const float2 both = pairs[of_line * PAIRS + group * (WIDTH / 2) + pair];
-        return {2.f * pixels_of(of_line), both.x, both.y, 0.f};
-      });
+      const Part own = part_of(pairs, group, part, pixels_of);
       Part* const to = table + (group * CLUSTER + rank) * PARTS + part;
       if constexpr (CLUSTER > 1) {
         if (lane < CLUSTER)
@@ -143,43 +117,13 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
       }
     }
     if (CLUSTER > 1) barrier_wait(parts_arrived, turn >> 1 & 1); else team_sync();
-    for (int group = own_warp; group < GROUPS; group += WARPS) {
-      constexpr int COUNT = CLUSTER * PARTS;
-      const Part whole = together<COUNT, COUNT < 32 ? COUNT : 32>([&](int i) { return table[group * COUNT + i]; });
-      if (lane == 0) all[group] = make_float2(whole.mean * whole.count, whole.squares);
-    }
+    add_up(all, table, own_warp);
     team_sync();
-    float line_of[3 * VECTOR];  // factor, summand and mean of each channel
-#pragma unroll
-    for (int p = 0; p < VECTOR / 2; p++) {
-      const float2 both = all[works ? (piece * VECTOR + p * 2) / WIDTH : 0];
-      const float found[2] = {both.x, both.y};
-      const float2 none = make_float2(0.f, 0.f);
-      const Here here = {};
-      const float2 m = mean(none, found, 0, column + p * 2, operands, across, here, p * 2);
-      const float2 f = factor(none, found, 0, column + p * 2, operands, across, here, p * 2);
-      const float2 s = summand(none, found, 0, column + p * 2, operands, across, here, p * 2);
-      line_of[p * 2] = f.x;
-      line_of[p * 2 + 1] = f.y;
-      line_of[VECTOR + p * 2] = FOLDED ? fmaf(-m.x, f.x, s.x) : s.x;
-      line_of[VECTOR + p * 2 + 1] = FOLDED ? fmaf(-m.y, f.y, s.y) : s.y;
-      line_of[2 * VECTOR + p * 2] = m.x;
-      line_of[2 * VECTOR + p * 2 + 1] = m.y;
-    }
+    Line of_channels;
+    find(of_channels, all, works ? piece : 0, column, operands, across);
     for (int batch = 0; batch < BATCHES; batch++) {
       each_of(batch, [&](const In* from, int i) {
-        float of[VECTOR], done[VECTOR];
-        load_vector<VECTOR>(of, from);
-        Here here;
-        fetch(here, place(i), operands);
-#pragma unroll
-        for (int p = 0; p < VECTOR / 2; p++) {
-          const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
-          const float2 two = result(pair, line_of, row(i), column + p * 2, operands, across, here, p * 2);
-          done[p * 2] = two.x;
-          done[p * 2 + 1] = two.y;
-        }
-        store_vector<VECTOR>(out + place(i), done);
+        give(out, from, of_channels, row(i), place(i), column, operands, across);
       });
       __syncwarp();
       if (lane == 0) barrier_arrive(empty + (slab * BATCHES + batch) % STAGES * 8);

@@ -28,24 +28,8 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
   });
   Across across;
   if (works) fetch(across, column, operands);
-  float origin[VECTOR / 2], sums[VECTOR / 2], squares[VECTOR / 2];
-#pragma unroll
-  for (int p = 0; p < VECTOR / 2; p++) origin[p] = sums[p] = squares[p] = 0.f;
-  auto take = [&](const In* from, int i) {
-    float of[VECTOR];
-    load_vector<VECTOR>(of, from);
-    Here here;
-    fetch(here, place(i), operands);
-#pragma unroll
-    for (int p = 0; p < VECTOR / 2; p++) {
-      const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
-      const float2 two = term<0>(pair, sums, row(i), column + p * 2, operands, across, here, p * 2);
-      if (i == 0) origin[p] = two.x;
-      const float one = two.x - origin[p], other = two.y - origin[p];
-      sums[p] += one + other;
-      squares[p] = fmaf(one, one, fmaf(other, other, squares[p]));
-    }
-  };
+  Added added;
+  auto take = [&](const In* from, int i) { add(added, i, from, row(i), place(i), column, operands, across); };
   each_batch<0>([&](auto which) {
     constexpr int b = decltype(which)::value;
     copies_wait<BATCHES - 1 - b>();
@@ -54,23 +38,12 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
   });
 #pragma unroll 4
   for (int i = HELD; i < count; i++) take(x + place(i), i);
-  if (works) {
-    const float by = count > 0 ? 0.5f / count : 0.f;
-#pragma unroll
-    for (int p = 0; p < VECTOR / 2; p++)
-      pairs[line * PAIRS + piece * (VECTOR / 2) + p] =
-          make_float2(fmaf(sums[p], by, origin[p]), fmaxf(fmaf(-sums[p] * by, sums[p], squares[p]), 0.f));
-  }
+  if (works) keep(pairs + line * PAIRS + piece * (VECTOR / 2), added, count);
   __syncthreads();
   if (CLUSTER > 1) cluster_wait();
   for (int work = warp; work < GROUPS * PARTS; work += WARPS) {
     const int group = work / PARTS, part = work - group * PARTS;
-    const Part own = together<(OF_GROUP + PARTS - 1) / PARTS, 32>([&](int i) -> Part {
-      const int at = i * PARTS + part, of_line = at / (WIDTH / 2), pair = at - of_line * (WIDTH / 2);
-      if (at >= OF_GROUP) return {0.f, 0.f, 0.f, 0.f};
-      const float2 both = pairs[of_line * PAIRS + group * (WIDTH / 2) + pair];
-      return {2.f * pixels_of(of_line), both.x, both.y, 0.f};
-    });
+    const Part own = part_of(pairs, group, part, pixels_of);
     Part* const to = table + (group * CLUSTER + rank) * PARTS + part;
     const float4 of_part = make_float4(own.count, own.mean, own.squares, 0.f);
     if constexpr (CLUSTER > 1) {
@@ -85,45 +58,13 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
   } else {
     __syncthreads();
   }
-  for (int group = warp; group < GROUPS; group += WARPS) {
-    constexpr int COUNT = CLUSTER * PARTS;
-    const Part whole = together<COUNT, COUNT < 32 ? COUNT : 32>([&](int i) { return table[group * COUNT + i]; });
-    if (lane == 0) all[group] = make_float2(whole.mean * whole.count, whole.squares);
-  }
+  add_up(all, table, warp);
   __syncthreads();
-  float line_of[3 * VECTOR];  // factor, summand and mean of each channel
-#pragma unroll
-  for (int p = 0; p < VECTOR / 2; p++) {
-    const float2 both = all[works ? (piece * VECTOR + p * 2) / WIDTH : 0];
-    const float found[2] = {both.x, both.y};
-    const float2 none = make_float2(0.f, 0.f);
-    const Here here = {};
-    const float2 m = mean(none, found, 0, column + p * 2, operands, across, here, p * 2);
-    const float2 f = factor(none, found, 0, column + p * 2, operands, across, here, p * 2);
-    const float2 s = summand(none, found, 0, column + p * 2, operands, across, here, p * 2);
-    line_of[p * 2] = f.x;
-    line_of[p * 2 + 1] = f.y;
-    line_of[VECTOR + p * 2] = FOLDED ? fmaf(-m.x, f.x, s.x) : s.x;
-    line_of[VECTOR + p * 2 + 1] = FOLDED ? fmaf(-m.y, f.y, s.y) : s.y;
-    line_of[2 * VECTOR + p * 2] = m.x;
-    line_of[2 * VECTOR + p * 2 + 1] = m.y;
-  }
-  auto give = [&](const In* from, int i) {
-    float of[VECTOR], done[VECTOR];
-    load_vector<VECTOR>(of, from);
-    Here here;
-    fetch(here, place(i), operands);
-#pragma unroll
-    for (int p = 0; p < VECTOR / 2; p++) {
-      const float2 pair = make_float2(of[p * 2], of[p * 2 + 1]);
-      const float2 two = result(pair, line_of, row(i), column + p * 2, operands, across, here, p * 2);
-      done[p * 2] = two.x;
-      done[p * 2 + 1] = two.y;
-    }
-    store_vector<VECTOR>(out + place(i), done);
-  };
+  Line of_channels;
+  find(of_channels, all, works ? piece : 0, column, operands, across);
+  auto store = [&](const In* from, int i) { give(out, from, of_channels, row(i), place(i), column, operands, across); };
 #pragma unroll 4
-  for (int i = 0; i < held; i++) give(mine(i), i);
+  for (int i = 0; i < held; i++) store(mine(i), i);
 #pragma unroll 4
-  for (int i = HELD; i < count; i++) give(x + place(i), i);
+  for (int i = HELD; i < count; i++) store(x + place(i), i);
 }

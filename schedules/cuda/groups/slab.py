@@ -9,7 +9,7 @@ from schedules.cuda.groups.form import Groups
 from schedules.hardware import Gpu
 from schedules.template import Parameters
 
-__all__ = ["Slab", "threads_of", "vector_of"]
+__all__ = ["Slab", "moved_bytes", "threads_of", "vector_of"]
 
 _BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 _VECTOR_BYTES = 16
@@ -35,6 +35,11 @@ _LATER = 0.56
 def vector_of(form: Groups) -> int:
     """Return the elements of 16 bytes."""
     return _VECTOR_BYTES // _BYTES[str(form.x.dtype)]
+
+
+def moved_bytes(form: Groups) -> int:
+    """Return what is read and written for an element."""
+    return sum(_BYTES[str(buffer.dtype)] for buffer in (form.x, form.out))
 
 
 def threads_of(gpu: Gpu) -> int:
@@ -130,13 +135,13 @@ class Slab:
         waves = ceil(self.tasks / (gpu.clusters(self.cluster) * self.per_sm(gpu)))
         return _START_US + memory + wave * (1 + (waves - 1) * _LATER)
 
-    def memory_microseconds(self, gpu: Gpu, held: float) -> float:
+    def memory_microseconds(self, gpu: Gpu, held: float, past_data_sheet: float = _PAST_DATA_SHEET) -> float:
         """Return what memory takes where nothing waits, and what is not held is read again."""
         read, written = (_BYTES[str(buffer.dtype)] for buffer in (self.form.x, self.form.out))
         piece = self.chunk * read
         sectors = (ceil(piece / 32) + (piece % 32 > 0)) * 32 / piece
         again = (1 - held) / 2
-        bytes_per_us = _PAST_DATA_SHEET * gpu.memory_bytes_per_second * 1e-6
+        bytes_per_us = past_data_sheet * gpu.memory_bytes_per_second * 1e-6
         return (
             self.tasks * self.cluster * self.pixels * self.chunk * (read * (sectors + again) + written) / bytes_per_us
         )

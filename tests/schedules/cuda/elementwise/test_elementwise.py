@@ -56,6 +56,12 @@ def test_axes_that_go_on_behind_each_other_are_one():
     assert match(prim_func(MovesCase("append", (2, 3, 8, 64)))).sizes == (2, 3, 9, 64)
 
 
+@pytest.mark.parametrize(("rows", "lanes"), [(1, 2), (128, 2), (256, 4), (512, 8), (4096, 8)])
+def test_few_elements_are_spread_over_more_threads(rows, lanes):
+    rule = TEMPLATES["cuda.elementwise"]
+    assert rule.default_of(rule.match(prim_func(MovesCase("gelu", (rows, 3072)))), GPU)["lanes"] == lanes
+
+
 def test_neighbours_are_read_together_on_both_sides_of_a_boundary():
     text = text_of(MovesCase("append", (32, 12, 512, 64)))
     assert "Vector<__half, 8, 8>" in text and "Vector<float, 8, 8>" in text and "floor_div<int>(" not in text
@@ -64,12 +70,12 @@ def test_neighbours_are_read_together_on_both_sides_of_a_boundary():
 
 
 def test_a_boundary_within_a_vector_is_read_by_elements():
-    text = text_of(MovesCase("concat", (4, 30), axes=(1, 34)))
+    text = text_of(MovesCase("concat", (40_000, 30), axes=(1, 34)))
     assert "Vector<__half, 8, 1>" in text and "read_lane(l," in text
 
 
 def test_a_vector_is_aligned_to_what_it_reads_at_once():
-    text = text_of(MovesCase("slice", (64, 100), axes=(1, 4, 100, 1)))
+    text = text_of(MovesCase("slice", (40_000, 100), axes=(1, 4, 100, 1)))
     assert "Vector<__half, 8, 4>" in text
 
 
