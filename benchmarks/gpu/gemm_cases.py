@@ -42,10 +42,16 @@ class Case:
 
 _SHAPES = [
     *((1, *mnk) for mnk in ((128, 3072, 768), (128, 768, 3072), (128, 768, 768), (128, 2304, 768))),  # BERT-base, 1
-    *((1, *mnk) for mnk in ((4096, 3072, 768), (4096, 768, 3072), (4096, 768, 768))),  # BERT-base, 32
+    *(
+        (1, *mnk) for mnk in ((4096, 3072, 768), (4096, 768, 3072), (4096, 768, 768), (4096, 2304, 768))
+    ),  # BERT-base, 32
+    *((1, *mnk) for mnk in ((197, 3072, 768), (197, 768, 3072), (197, 768, 768), (197, 2304, 768))),  # ViT-B/16, 1
+    *((1, *mnk) for mnk in ((6304, 3072, 768), (6304, 768, 3072), (6304, 768, 768), (6304, 2304, 768))),  # ViT-B/16, 32
+    *((1, *mnk) for mnk in ((196, 768, 768), (6272, 768, 768), (1, 1000, 768), (32, 1000, 768))),  # its ends
     *((1, *mnk) for mnk in ((512, 4096, 1024), (1024, 1024, 1024), (4096, 4096, 1024), (4096, 4096, 4096))),
     (1, 8192, 8192, 8192),
-    *((1, *mnk) for mnk in ((3136, 64, 64), (3136, 256, 64), (784, 512, 128), (196, 1024, 256), (1, 1000, 2048))),
+    *((1, *mnk) for mnk in ((3136, 64, 64), (3136, 256, 64), (784, 512, 128), (196, 1024, 256))),  # ResNet-50
+    *((1, *mnk) for mnk in ((1, 1000, 2048), (32, 1000, 2048))),
     *((64, *mnk) for mnk in ((512, 512, 64), (512, 64, 512))),  # attention
 ]
 
@@ -56,6 +62,7 @@ _TIMED = (
     *(Case(1, 4096, 4096, 1024, epilogue=each) for each in ("bias_gelu", "bias_tanh_gelu")),
     *(Case(1, 128, 3072, 768, epilogue=each) for each in ("bias_gelu", "bias_tanh_gelu")),
     *(Case(1, 512, 4096, 1024, epilogue=each) for each in ("bias_gelu", "bias_tanh_gelu")),
+    *(Case(1, rows, 3072, 768, epilogue="bias_gelu") for rows in (197, 4096, 6304)),
     Case(1, 4096, 768, 3072, epilogue="bias_residual"),
 )
 # Beside the default tile, what might be faster with a costly epilogue: a parameter that is not named is the default's.
