@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -27,6 +28,8 @@ from service.signature import DimBounds, Signature, TensorSpec
 from tests.packaging.native import Library, NativeError, Session
 from tests.runtime.conftest import Linears, aligned, linear_signature
 from tests.runtime.test_library import two_parts
+from tests.runtime.test_threads import in_new_thread
+from tests.waiting import PATIENCE_S
 
 Make = Callable[..., Path]
 NATIVE = Path(__file__).parents[2] / "service/packaging/native"
@@ -223,6 +226,43 @@ def test_calls_from_many_threads_are_right(session: Session, package: Path) -> N
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def native_threads() -> int:
+    """The threads of this process, TVM's too."""
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def test_threads_that_come_and_go_leave_no_pools_behind(session: Session) -> None:
+    want = session(some())["y"]
+
+    def call() -> None:
+        np.testing.assert_array_equal(session(some())["y"], want)
+
+    def many(count: int) -> None:
+        for _ in range(count):
+            in_new_thread(call)
+
+    most = 64 // machine.cpu().cores + 2
+    many(most)
+    before = native_threads()
+    many(3 * most)
+    assert native_threads() <= before + machine.cpu().cores
+
+
+def test_a_forked_process_calls_what_was_called_before(session: Session) -> None:
+    want = session(some())["y"]
+    child = os.fork()
+    if not child:
+        signal.alarm(int(PATIENCE_S))  # it would wait for ever for workers that it does not have
+        try:
+            for _ in range(3):
+                np.testing.assert_array_equal(session(some())["y"], want)
+            in_new_thread(lambda: np.testing.assert_array_equal(session(some())["y"], want))
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def test_a_file_in_the_place_of_one_that_is_open_has_its_own_code(

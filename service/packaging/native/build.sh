@@ -8,7 +8,7 @@ objects=$(mktemp -d ./.build.XXXXXX)
 trap 'rm -rf "$objects"' EXIT
 jobs=""
 for source in src/*.cc; do
-    "$@" -std=c++17 -O2 -fPIC -fvisibility=hidden -Wall -Wextra -DRELAXC_BUILDING -Iinclude -Isrc -Ithird_party \
+    "$@" -std=c++17 -O2 -pthread -fPIC -fvisibility=hidden -Wall -Wextra -DRELAXC_BUILDING -Iinclude -Isrc -Ithird_party \
         -c "$source" -o "$objects/$(basename "$source").o" &
     jobs="$jobs $!"
     # Two at a time: the headers of TVM take half a gigabyte.
@@ -17,7 +17,7 @@ done
 for job in $jobs; do wait "$job"; done
 mkdir -p bin
 reproducible="-Wl,--build-id=none -Wl,-z,noexecstack"
-"$@" -shared -o lib/librelaxc_runtime.so "$objects"/*.o -Llib -Wl,--no-as-needed -ltvm_runtime -ltvm_ffi -Wl,--as-needed -ldl \
+"$@" -shared -pthread -o lib/librelaxc_runtime.so "$objects"/*.o -Llib -Wl,--no-as-needed -ltvm_runtime -ltvm_ffi -Wl,--as-needed -ldl \
     -Wl,-soname,librelaxc_runtime.so -Wl,--version-script=src/exports.map -Wl,-rpath,'$ORIGIN' -Wl,-s $reproducible
 "$@" -std=c++17 -O2 -Wall -Wextra -Iinclude -o bin/relaxc-run example/*.cpp -Llib -lrelaxc_runtime -Wl,-rpath,'$ORIGIN/../lib' \
     -Wl,-rpath-link,lib -Wl,-s $reproducible

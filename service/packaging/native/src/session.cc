@@ -292,10 +292,11 @@ std::vector<Output> Session::run(const relaxc_tensor* inputs, size_t count) {
     }
     if (has_tail_) arguments.push_back(tail_);
     for (const ffi::Tensor& weight : weights_) note(weight);
-    use_threads(threads_);
     std::vector<ffi::AnyView> views(arguments.begin(), arguments.end());
     ffi::Any result;
-    main_.CallPacked(ffi::PackedArgs(views.data(), static_cast<int32_t>(views.size())), &result);
+    auto run = [&] { main_.CallPacked(ffi::PackedArgs(views.data(), static_cast<int32_t>(views.size())), &result); };
+    if (on_host()) call_with_threads(threads_, run);
+    else run();
     auto tensors = result.as<ffi::Array<ffi::Any>>();
     const std::vector<TensorSpec>& outputs = manifest_.signature.outputs;
     if (!tensors || tensors->size() != outputs.size())

@@ -4,8 +4,9 @@
  * RELAXC_ABI does: a struct that may grow begins with its size, and new functions are added at the end.
  *
  * Every function is safe to call from any thread. Calls of one session run one after the other, as its kernels use all
- * threads already; open the file again for calls at the same time, which share its weights. Loading runs code of the file: open
- * only artifacts that you trust.
+ * threads already; open the file again for calls at the same time, which share its weights. A process that was forked
+ * while no thread of it was in a call may go on with sessions for CPUs. Loading runs code of the file: open only artifacts that
+ * you trust.
  */
 #ifndef RELAXC_RUNTIME_H_
 #define RELAXC_RUNTIME_H_
