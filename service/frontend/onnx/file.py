@@ -6,20 +6,32 @@ import math
 import mmap
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from service.config import settings
 from service.errors import ModelMalformed, ModelNotFound, ModelTooLarge, ModelUnsafe, UnsupportedModel
+from service.frontend.onnx.outside import Outside, without_data
 
-__all__ = ["array", "bodies", "check_tensors", "external_files", "one_line", "outline", "parse", "subgraphs", "tensors"]
+__all__ = [
+    "array",
+    "bodies",
+    "check_tensors",
+    "external_files",
+    "mapped",
+    "one_line",
+    "outline",
+    "parse",
+    "subgraphs",
+    "tensors",
+]
 
 # protobuf refuses larger messages; larger models keep their weights in external data.
 _PROTOBUF_MAX_BYTES = (1 << 31) - 1
 _REASON_CHARS = 300
 _OUTLINED_BYTES = 4096
+_NOTHING = Outside(memoryview(b""))
 _TYPED = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
@@ -34,9 +46,20 @@ def parse(path: Path) -> Any:
 
     Raise ModelNotFound, ModelTooLarge over `max_model_bytes`, or ModelMalformed.
     """
-    import onnx
-    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+    return _parsed(path.name, _content(path))
 
+
+def mapped(path: Path) -> tuple[Any, Outside]:
+    """Return what `parse` does, without the large data of its tensors, and that: it is mapped, and read where it lies.
+
+    Raise what `parse` does.
+    """
+    message, outside = without_data(_content(path))
+    return _parsed(path.name, message), outside
+
+
+def _content(path: Path) -> memoryview:
+    """The content of a file of a size that may be parsed, in no memory of its own."""
     if not path.is_file():
         raise ModelNotFound(f"there is no file {path}", path=str(path))
     size, limit = path.stat().st_size, settings().max_model_bytes
@@ -44,28 +67,25 @@ def parse(path: Path) -> Any:
         raise ModelTooLarge(f"{path.name} has {size} bytes; RELAXC_MAX_MODEL_BYTES allows {limit}", limit_bytes=limit)
     if size > _PROTOBUF_MAX_BYTES:
         raise ModelMalformed(f"{path.name} has {size} bytes, more than a protobuf message can have")
+    if not size:
+        return memoryview(b"")
+    with path.open("rb") as file:
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+
+def _parsed(name: str, content: bytes | memoryview) -> Any:
+    import onnx
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+
     model = onnx.ModelProto()
     try:
-        if size:
-            with _mapped(path) as content:
-                model.ParseFromString(content)
+        model.ParseFromString(content)
     except DecodeError as error:
-        raise ModelMalformed(f"{path.name} is damaged: it does not parse as an ONNX protobuf") from error
-    _check_text(path.name, model)
+        raise ModelMalformed(f"{name} is damaged: it does not parse as an ONNX protobuf") from error
+    _check_text(name, model)
     if not model.HasField("graph"):
-        raise ModelMalformed(f"{path.name} has no graph")
+        raise ModelMalformed(f"{name} has no graph")
     return model
-
-
-@contextmanager
-def _mapped(path: Path) -> Iterator[memoryview]:
-    """The content of a file that is not empty, in no memory of its own."""
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        yield view
 
 
 def outline(path: Path) -> Any:
@@ -80,14 +100,18 @@ def outline(path: Path) -> Any:
 
 @lru_cache(maxsize=1)
 def _outline(path: Path, _facts: object) -> Any:
-    model = parse(path)
-    check_tensors(model, path.parent)
+    model, outside = mapped(path)
+    check_tensors(model, path.parent, outside)
     for tensor in tensors(model):
-        for name in ("raw_data", *_TYPED) if _claimed_bytes(tensor) > _OUTLINED_BYTES else ():
-            tensor.ClearField(name)
+        outside.put_back(tensor) if _claimed_bytes(tensor) <= _OUTLINED_BYTES else _empty(tensor)
     small = type(model)()
     small.CopyFrom(model)  # its memory goes as a whole
     return small
+
+
+def _empty(tensor: Any) -> None:
+    for name in ("raw_data", *_TYPED):
+        tensor.ClearField(name)
 
 
 def _check_text(name: str, model: Any) -> None:
@@ -150,7 +174,7 @@ def external_files(model: Any, folder: Path) -> list[tuple[str, Path]]:
     return list(found.items())
 
 
-def check_tensors(model: Any, folder: Path) -> int:
+def check_tensors(model: Any, folder: Path, outside: Outside = _NOTHING) -> int:
     """Return the bytes of all tensors, after each was checked to hold the data that its shape and dtype claim.
 
     Raise ModelMalformed, ModelUnsafe, UnsupportedModel for a dtype that has no bytes (string), or
@@ -163,10 +187,9 @@ def check_tensors(model: Any, folder: Path) -> int:
         claimed = _claimed_bytes(tensor)
         if _is_external(tensor):
             _check_external(tensor, claimed, files)
-        elif claimed != _held_bytes(tensor):
+        elif claimed != (held := _held_bytes(tensor, outside)):
             raise ModelMalformed(
-                f"tensor {tensor.name!r} of shape {list(tensor.dims)} claims {claimed} bytes "
-                f"and the file holds {_held_bytes(tensor)}",
+                f"tensor {tensor.name!r} of shape {list(tensor.dims)} claims {claimed} bytes and the file holds {held}",
                 tensor=tensor.name,
             )
         total += claimed
@@ -175,13 +198,20 @@ def check_tensors(model: Any, folder: Path) -> int:
     return total
 
 
-def array(tensor: Any, folder: Path) -> Any:
-    """Return a tensor that `check_tensors` passed, as a numpy array; external data is memory-mapped."""
+def array(tensor: Any, folder: Path, outside: Outside = _NOTHING) -> Any:
+    """Return a tensor that `check_tensors` passed, as a numpy array.
+
+    That of external data and of data `outside` is a view of the mapped file, at any address: it may not be aligned.
+    """
     import numpy as np
     import onnx
 
     if not _is_external(tensor):
-        return onnx.numpy_helper.to_array(tensor)
+        data = outside.data(tensor)
+        if data is None or _bits(tensor.data_type) < 8:
+            outside.put_back(tensor)
+            return onnx.numpy_helper.to_array(tensor)
+        return np.frombuffer(data, onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)).reshape(tuple(tensor.dims))
     entries = _external_entries(tensor)
     dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     shape = tuple(tensor.dims)
@@ -241,10 +271,11 @@ def _bits(data_type: int) -> int:
     return itemsize * 8
 
 
-def _held_bytes(tensor: Any) -> int:
+def _held_bytes(tensor: Any, outside: Outside) -> int:
     """Bytes that the data in the file stands for; a typed field may use more for each (an int32 for a float16)."""
     if tensor.HasField("raw_data"):
-        return len(tensor.raw_data)
+        data = outside.data(tensor)
+        return len(tensor.raw_data if data is None else data)
     count = max(len(getattr(tensor, field)) for field in _TYPED)
     bits = _bits(tensor.data_type)
     # Sub-byte numbers are packed to a byte in each int32.

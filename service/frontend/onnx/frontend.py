@@ -75,9 +75,9 @@ def tensors(path: Path) -> Iterator[Any]:
     """Return the arrays of the file's tensors."""
     from service.frontend.onnx import file
 
-    model = file.parse(path)
-    file.check_tensors(model, path.parent)
-    return (file.array(tensor, path.parent) for tensor in file.tensors(model))
+    model, outside = file.mapped(path)
+    file.check_tensors(model, path.parent, outside)
+    return (file.array(tensor, path.parent, outside) for tensor in file.tensors(model))
 
 
 def reference(

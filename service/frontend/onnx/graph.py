@@ -9,8 +9,9 @@ from typing import Any
 
 from service.config import settings
 from service.errors import ModelMalformed, ModelTooLarge, UnsupportedModel
-from service.frontend.onnx.file import array, check_tensors, one_line, parse, subgraphs, tensors
+from service.frontend.onnx.file import array, check_tensors, mapped, one_line, subgraphs, tensors
 from service.frontend.onnx.order import copy, order_graph, replace
+from service.frontend.onnx.outside import Outside
 from service.frontend.onnx.widen import widened
 
 __all__ = ["Graph", "check", "read"]
@@ -50,15 +51,15 @@ def read(path: Path) -> Graph:
 
     Raise ModelMalformed, ModelTooLarge, ModelUnsafe, or UnsupportedModel (opset or IR from the future).
     """
-    model = parse(path)
+    model, outside = mapped(path)
     _check_versions(model)
     _check_node_count(model)
-    weight_bytes = check_tensors(model, path.parent)
+    weight_bytes = check_tensors(model, path.parent, outside)
     op_counts = _census(model)
     _check_interface(model.graph)
     order_graph(model.graph, set())
     inputs = tuple(value.name for value in model.graph.input)
-    weights = _take_weights(model, path.parent)
+    weights = _take_weights(model, path.parent, outside)
     inputs = tuple(name for name in inputs if name not in weights)
     opsets = _opsets(model)
     if opsets[""] < _OLDEST_OPSET:
@@ -182,7 +183,7 @@ def _check_value(kind: str, value: Any) -> None:
             raise ModelMalformed(f"{kind} {value.name!r} has the size {dim.dim_value} on axis {axis}", name=value.name)
 
 
-def _take_weights(model: Any, folder: Path) -> dict[str, Any]:
+def _take_weights(model: Any, folder: Path, outside: Outside) -> dict[str, Any]:
     """Moves large and external initializers out of the graph, each leaving a graph input in its place."""
     import onnx
 
@@ -190,7 +191,7 @@ def _take_weights(model: Any, folder: Path) -> dict[str, Any]:
     weights: dict[str, Any] = {}
     kept = []
     for tensor in graph.initializer:
-        data = array(tensor, folder)
+        data = array(tensor, folder, outside)
         if tensor.data_location == 1 or data.nbytes > _INLINE_BYTES:
             weights[tensor.name] = data
         else:
@@ -209,6 +210,8 @@ def _take_weights(model: Any, folder: Path) -> dict[str, Any]:
     for tensor in tensors(model):
         if tensor.data_location == 1:
             tensor.CopyFrom(onnx.numpy_helper.from_array(array(tensor, folder), tensor.name))
+        else:
+            outside.put_back(tensor)
     # Before IR version 4 an initializer had to be an input too.
     model.ir_version = max(model.ir_version, 4)
     return weights

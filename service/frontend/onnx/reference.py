@@ -8,7 +8,7 @@ from typing import Any
 
 from service.errors import ModelMalformed, ModelTooLarge
 from service.frontend.model import Move, Reference
-from service.frontend.onnx.file import array, check_tensors, one_line, outline, parse, tensors
+from service.frontend.onnx.file import array, check_tensors, mapped, one_line, outline, parse, tensors
 from service.frontend.onnx.moved import graphs, moved
 from service.frontend.onnx.rounded import round_weights
 from service.frontend.onnx.unquantized import quantizes, unquantized
@@ -38,7 +38,9 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
     given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
     cause: Exception = TypeError("it takes no arrays of bfloat16")
     try:
-        session = _session(str(path) if given is None else given.SerializeToString(), threads, fastest)
+        session = (
+            _of_file(path, threads, fastest) if given is None else _session(given.SerializeToString(), threads, fastest)
+        )
         if not _has_bfloat16(session):
             return _runtime(session)
     except _errors() as error:
@@ -86,6 +88,19 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
         return None
 
 
+def _of_file(path: Path, threads: int, fastest: bool) -> Any:
+    """A session of the model as it is, whose initializers stay where they lie in the file: mapped, and not copied."""
+    model, outside = mapped(path)
+    for tensor in model.graph.initializer:
+        outside.name_file(tensor, path.name)
+    for tensor in tensors(model):
+        outside.put_back(tensor)
+    try:
+        return _session(model.SerializeToString(), threads, fastest, folder=path.parent)
+    except _errors():  # such as of a file that is a link out of its folder, where it takes no data from
+        return _session(str(path), threads, fastest)
+
+
 def _as_we_compute(path: Path, rounding: Rounding | None) -> Any:
     """The model with its data inside, with our weights and without quantized activations. Raise ModelTooLarge."""
     model = _without_rounding(_with_data(path))
@@ -131,23 +146,30 @@ def _errors() -> tuple[type[Exception], ...]:
 
 
 def _session(
-    model: str | bytes, threads: int, fastest: bool = False, optimized: Path | None = None, folds: bool = False
+    model: str | bytes,
+    threads: int,
+    fastest: bool = False,
+    optimized: Path | None = None,
+    folds: bool = False,
+    folder: Path | None = None,
 ) -> Any:
     """A session of ONNX Runtime; one without optimizations where these make what it has no kernel for.
 
     It fuses products of 8-bit floats into a QGemm that takes bytes alone. With `folds` weights are dequantized once and
-    not in each run.
+    not in each run; `folder` has the files with external data.
     """
     from onnxruntime import GraphOptimizationLevel as Level
 
     try:
         level = Level.ORT_ENABLE_ALL if fastest else Level.ORT_ENABLE_BASIC
-        return _session_at(level, model, threads, optimized, folds)
+        return _session_at(level, model, threads, optimized, folder, folds)
     except _errors():
-        return _session_at(Level.ORT_DISABLE_ALL, model, threads, optimized)
+        return _session_at(Level.ORT_DISABLE_ALL, model, threads, optimized, folder)
 
 
-def _session_at(level: Any, model: str | bytes, threads: int, optimized: Path | None, folds: bool = False) -> Any:
+def _session_at(
+    level: Any, model: str | bytes, threads: int, optimized: Path | None, folder: Path | None, folds: bool = False
+) -> Any:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -156,6 +178,8 @@ def _session_at(level: Any, model: str | bytes, threads: int, optimized: Path | 
     options.inter_op_num_threads = 1
     # Only fatal messages: what a session refuses comes as an exception.
     options.log_severity_level = 4
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     if folds:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     if level != onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL:  # weights that few runs read are packed for nothing
@@ -176,7 +200,8 @@ def _has_bfloat16(session: Any) -> bool:
 
 def own_data(path: Path) -> Any:
     """Return the model at `path` with its external data inside."""
-    check_tensors(parse(path), path.parent)
+    model, outside = mapped(path)
+    check_tensors(model, path.parent, outside)
     return _with_data(path)
 
 

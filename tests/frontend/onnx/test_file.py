@@ -60,17 +60,28 @@ def test_what_is_no_model_is_named(tmp_path: Path, content: bytes) -> None:
             read(path)
 
 
-def test_a_reference_of_a_model_without_codes_parses_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, parsed, parse = product(tmp_path), [], file.parse
+def test_a_reference_of_a_model_without_codes_maps_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, read = product(tmp_path), []
 
-    def counted(path: Path) -> Any:
-        parsed.append(path)
-        return parse(path)
+    def counted(name: str, function: Any) -> Any:
+        def call(path: Path) -> Any:
+            read.append((name, path))
+            return function(path)
 
-    for module in ("file", "graph", "reference"):
-        monkeypatch.setattr(f"service.frontend.onnx.{module}.parse", counted)
+        return call
+
+    places = [
+        ("file", "parse"),
+        ("file", "mapped"),
+        ("graph", "mapped"),
+        ("reference", "parse"),
+        ("reference", "mapped"),
+    ]
+    counting = {name: counted(name, getattr(file, name)) for name in ("parse", "mapped")}
+    for module, name in places:
+        monkeypatch.setattr(f"service.frontend.onnx.{module}.{name}", counting[name])
     assert frontend.input_ranges(path, ModelFormat.ONNX) == {}
     assert frontend.unquantized_reference(path, ModelFormat.ONNX, threads=1, shapes={}) is None
     run = frontend.reference(path, ModelFormat.ONNX, threads=1, shapes={})
     assert (run({"x": np.ones((3, 64), "float32")})["y"] == 128).all()
-    assert parsed == [path]
+    assert read == [("mapped", path), ("mapped", path)]  # for the outline, and for the session
