@@ -38,6 +38,7 @@ from schedules.planned import Planned
 
 __all__ = [
     "Defaults",
+    "arranged",
     "computation",
     "conv2d_dtypes",
     "convolves_bytes",
@@ -302,6 +303,11 @@ def pack_blocks(plan: Plan, codes: Array, scales: Array, zeros: Array | None) ->
 
 def pack(plan: Plan, weight: Array) -> Array:
     """Return the weights, `KN` or `OIHW`, as the plan has them laid out."""
+    return np.ascontiguousarray(arranged(plan, weight))
+
+
+def arranged(plan: Plan, weight: Array) -> Array:
+    """Return what `pack` does, of any strides: a view of `weight` where it can be, which who copies it packs."""
     op, parameters, lanes = plan.operator, plan.parameters, plan.parameters["block"]
     if isinstance(op, Matmul):
         return packed_compute.pack(weight, parameters["vectors"] * lanes, steps_of(parameters))

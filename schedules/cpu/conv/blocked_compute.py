@@ -25,14 +25,17 @@ def fill(array: Array, axis: int, multiple: int) -> Array:
 
 
 def pack_weight(weight: Array, in_lanes: int, lanes: int, dot: int = 1) -> Array:
-    """Return `OIHW` as `OIHW[in_lanes]i[lanes]o`, or `OIHW[in_lanes/dot]i[lanes]o[dot]i` for instructions."""
+    """Return `OIHW` as `OIHW[in_lanes]i[lanes]o`, or `OIHW[in_lanes/dot]i[lanes]o[dot]i` for instructions.
+
+    It is a view where nothing is filled up.
+    """
     filled = fill(fill(weight, 0, lanes), 1, in_lanes)
     o, i, h, w = filled.shape
     blocks = filled.reshape(o // lanes, lanes, i // in_lanes, in_lanes, h, w)
     if dot > 1:
         parts = blocks.reshape(*blocks.shape[:3], in_lanes // dot, dot, h, w)
-        return np.ascontiguousarray(parts.transpose(0, 2, 5, 6, 3, 1, 4))
-    return np.ascontiguousarray(blocks.transpose(0, 2, 4, 5, 3, 1))
+        return parts.transpose(0, 2, 5, 6, 3, 1, 4)
+    return blocks.transpose(0, 2, 4, 5, 3, 1)
 
 
 def pack_channels(data: te.Tensor, lanes: int) -> te.Tensor:

@@ -20,12 +20,15 @@ Array = np.ndarray[Any, Any]
 
 
 def pack(array: Array, width: int, dot: int = 1) -> Array:
-    """Return `B[K, N]` as `P[N/width, K, width]`, zeros past N; as `P[N/width, K/dot, width, dot]` for instructions."""
+    """Return `B[K, N]` as `P[N/width, K, width]`, zeros past N; as `P[N/width, K/dot, width, dot]` for instructions.
+
+    It is a view where nothing is filled up.
+    """
     depth, columns = array.shape
-    filled = np.pad(array, ((0, 0), (0, -columns % width)))
+    filled = np.pad(array, ((0, 0), (0, -columns % width))) if columns % width else array
     if dot > 1:
-        return np.ascontiguousarray(filled.reshape(depth // dot, dot, -1, width).transpose(2, 0, 3, 1))
-    return np.ascontiguousarray(filled.reshape(depth, -1, width).transpose(1, 0, 2))
+        return filled.reshape(depth // dot, dot, -1, width).transpose(2, 0, 3, 1)
+    return filled.reshape(depth, -1, width).transpose(1, 0, 2)
 
 
 def computation(plan: Plan) -> Callable[[te.Tensor, te.Tensor], te.Tensor]:

@@ -146,7 +146,7 @@ class Node:
 
     def materialize(self, value: Value) -> Any:
         """Return a value as a Relax expression: known numbers become a constant, symbolic ones a small kernel."""
-        from tvm import relax
+        from tvm import relax, runtime
 
         if not isinstance(value, Known):
             return value
@@ -156,7 +156,8 @@ class Node:
             raise Refused(f"a constant of dtype {value.dtype}")
         if id(value) not in self.walk.constants:
             # The value is kept with its constant, so that its id stays its own.
-            self.walk.constants[id(value)] = value, relax.const(value.array, value.dtype)
+            array = value.array if str(value.array.dtype) == value.dtype else value.array.astype(value.dtype)
+            self.walk.constants[id(value)] = value, relax.const(runtime.tensor(array))  # with a dtype it copies twice
         return self.walk.constants[id(value)][1]
 
     def _compute_sizes(self, value: Known) -> Any:

@@ -14,19 +14,25 @@ __all__ = ["Array", "array_of", "constant", "is_tensor_constant", "numpy_dtype",
 
 Array = np.ndarray[Any, Any]
 
-_OTHERS = ("bfloat16", "float8_e4m3fn")
-"""Dtypes that numpy does not have, and ml_dtypes does."""
+_RAW = {"bfloat16": "uint16", "float8_e4m3fn": "uint8"}
+"""Dtypes that numpy does not have, and ml_dtypes does, and those of their bits."""
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the numpy dtype of a TVM dtype name, bfloat16 and 8-bit floats included."""
-    return np.dtype(getattr(ml_dtypes, name)) if name in _OTHERS else np.dtype(name)
+    return np.dtype(getattr(ml_dtypes, name)) if name in _RAW else np.dtype(name)
 
 
 def constant(array: Any, dtype: str | None = None) -> relax.Expr:
     """Return a tensor constant that holds `array`, which keeps its dtype unless `dtype` names another."""
-    wanted = np.asarray(array) if dtype is None else np.asarray(array).astype(numpy_dtype(dtype))
-    return relax.const(runtime.tensor(np.ascontiguousarray(wanted).reshape(wanted.shape)))
+    given = np.asarray(array)
+    name = str(given.dtype) if dtype is None else dtype
+    tensor = runtime.empty(given.shape, name)
+    raw = _RAW.get(name)
+    # Straight into TVM's memory, whatever the strides: a copy between would be of all weights of a model.
+    held = np.from_dlpack(tensor if raw is None else tensor._create_view(tensor.shape, raw))
+    np.copyto(held if raw is None else held.view(numpy_dtype(name)), given, casting="unsafe")
+    return relax.const(tensor)
 
 
 def is_tensor_constant(expr: relax.Expr) -> bool:
@@ -43,5 +49,5 @@ def array_of(expr: relax.Expr) -> Array:
     """Return the value of a tensor constant, not copied where numpy knows the dtype; not to be written to."""
     if not is_tensor_constant(expr):
         raise TypeError(f"{expr} is not a tensor constant")
-    array: Array = expr.value.numpy() if str(expr.ty.dtype) in _OTHERS else np.from_dlpack(expr.value)
+    array: Array = expr.value.numpy() if str(expr.ty.dtype) in _RAW else np.from_dlpack(expr.value)
     return array

@@ -107,7 +107,7 @@ def _planned(
     """The convolution as its plan says, with the weight packed for it."""
     plan = images.planner.plan(op)
     images.convolutions += 1
-    packed = constant(planning.pack(plan, weight))
+    packed = constant(planning.arranged(plan, weight))
     return images.te(planning.computation(plan), image, packed, *gates, name=planning.kernel_name(plan))
 
 

@@ -57,7 +57,7 @@ def _packed(cpu: Cpu, planner: Planner, call: relax.Call, scope: Scope) -> relax
     depth, columns = array.shape
     epilogue = epilogue_of(scope.readers, scope.bound)
     plan = planner.plan(Matmul(m=rows, n=columns, k=depth, epilogue=epilogue, **dtypes))
-    packed = constant(planning.pack(plan, array))
+    packed = constant(planning.arranged(plan, array))
     if rows >= _MANY_ROWS and str(data.ty.dtype) != plan.operator.accumulate and planning.taken_at_once(plan) == 1:
         data = scope.emit(relax.op.astype(data, plan.operator.accumulate))
     return scope.emit_te(planning.computation(plan), data, packed, name="matmul", attrs={})
