@@ -50,8 +50,7 @@ class CompiledArtifact:
 def _copy(file: Path, copy: Path) -> None:
     with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
         try:
-            with file.open("rb") as source:
-                shutil.copyfileobj(source, temporary, 1 << 20)
+            shutil.copyfile(file, temporary.name)  # in the kernel, where it can
             Path(temporary.name).chmod(0o755 if copy.suffix == ".so" else 0o644)
             Path(temporary.name).replace(copy)
         except BaseException:

@@ -14,6 +14,7 @@ import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -197,8 +198,10 @@ class Store:
             stored = []
             for file in files:
                 path = Path(shutil.move(file, folder / file.name))
-                sync(path)
-                stored.append(StoredFile(file.name, path.stat().st_size, sha256_of(path)))
+                with ThreadPoolExecutor(1) as disk:
+                    written = disk.submit(sync, path)  # beside the hash, which reads what is in memory
+                    stored.append(StoredFile(file.name, path.stat().st_size, sha256_of(path)))
+                written.result()
             digest = stored[0].sha256
             entry = Entry(digest, folder, tuple(stored), time.time())
             write_file(folder / ENTRY_FILE, entry.to_json().encode(), self._staging)

@@ -140,6 +140,7 @@ def main() -> None:
         ready["sandbox"] = probe(shared)
         control.send(json.dumps(ready).encode())
         _serve(control, shared)
+    os._exit(0)  # who waits for the end need not wait for TVM to be taken apart
 
 
 if __name__ == "__main__":
