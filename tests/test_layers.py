@@ -44,6 +44,7 @@ JOBS = (
     ("job_error", "once", "database"),
     ("local", "objects", "webhooks", "workers"),
     ("queue", "ray"),
+    ("upkeep",),
     ("backend",),
     ("on_ray",),
     ("working",),

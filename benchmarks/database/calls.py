@@ -11,11 +11,11 @@ from typing import Any
 import sqlalchemy as sa
 
 from benchmarks.database.fill import INSTANCE
-from service.jobs.database import audit, events, jobs, transitions
+from service.jobs.database import audit, claims, events, jobs, transitions
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import AuditFilter, JobKind, JobRow
 from service.jobs.database.tables import jobs as jobs_table
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 
 __all__ = ["CALLS", "Case", "Times", "measure"]
@@ -83,7 +83,7 @@ def submit(case: Case) -> None:
 def claim(case: Case) -> None:
     """Begin the job whose turn it is."""
     with case.database.begin() as connection:
-        claimed = transitions.claim(connection, INSTANCE, False, lambda candidate: True)
+        claimed = claims.claim(connection, INSTANCE, False, lambda candidate: True)
     case.running = claimed[0] if claimed else case.running
 
 

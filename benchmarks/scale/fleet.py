@@ -13,7 +13,7 @@ import psutil
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.jobs.database import events, instances, jobs, transitions, trials
+from service.jobs.database import claims, events, instances, jobs, transitions, trials
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.transitions import Outcome, held
@@ -128,7 +128,7 @@ class Stand:
         with database.begin() as connection:
             database.lock(connection, CLAIM_LOCK)
             begun = time.perf_counter()
-            claimed = transitions.claim(connection, me, lane, lambda job: True, accepts=accepts or ("",))
+            claimed = claims.claim(connection, me, lane, lambda job: True, accepts=accepts or ("",))
         with self._lock:
             self._held_s += time.perf_counter() - begun
             self._claims += 1

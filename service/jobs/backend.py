@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from service.artifact.store import Store
 from service.config import settings
-from service.errors import InvalidTarget, ServiceError
+from service.errors import ServiceError
 from service.jobs.blobs.mirrored import open_blobs
 from service.jobs.database import instances, jobs
 from service.jobs.database.engine import Database, url_of_settings
@@ -30,7 +30,7 @@ from service.jobs.once import COMPILE_ENTRY, CompileOnce
 from service.jobs.queue.budget import Budget
 from service.jobs.queue.desk import Jobs
 from service.jobs.queue.executor import Executor
-from service.jobs.queue.keeper import Keeper, Periodic
+from service.jobs.queue.keeper import Keeper
 from service.jobs.queue.kinds import ENTRIES, Kinds
 from service.jobs.queue.notices import Notices
 from service.jobs.queue.readiness import reasons
@@ -39,7 +39,8 @@ from service.jobs.queue.running import Running, Watch
 from service.jobs.queue.scheduler import Scheduler, anything
 from service.jobs.queue.submission import Submission
 from service.jobs.queue.sweep import Sweep
-from service.jobs.queue.trials import settle, settle_ended
+from service.jobs.queue.trials import settle
+from service.jobs.upkeep import Upkeep
 from service.jobs.webhooks.deliver import WEBHOOK_THREADS
 from service.jobs.workers.accepting import Accepting
 from service.jobs.workers.fleet import Fleet, Role
@@ -54,9 +55,6 @@ from service.process.task import Flavour
 from service.process.workspace import Workspace
 
 __all__ = ["Backend", "Counts"]
-
-_BEATS_A_LEASE = 4
-_SWEEP_S, _RELIEF_S, _PLACEMENT_S = 600.0, 5.0, 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +108,7 @@ class Backend:
             chosen = values.blobs_url if blobs_url is None else blobs_url
             self.blobs = open_blobs(chosen, root / "blobs", values.s3_endpoint_url or None)
             on_failure.callback(self.blobs.close)
-            self.role, self.machine = role, machine or _machine()
+            self.role, self.machine = role, machine or Machine.here_if_known()
             self.fleet = Fleet(self.database)
             about = {"role": role, "slots": slots[False], "tune_slots": slots[True]}
             described = None if self.machine is None else self.machine.to_dict()
@@ -177,6 +175,21 @@ class Backend:
             queue_max=queue_max,
         )
         self.placement = Placement(self.database, self.fleet)
+        self.upkeep = Upkeep(
+            self.role,
+            self._keeper,
+            self.database,
+            self.disks,
+            self.store,
+            self.workspace,
+            self.bound.groups,
+            self.blobs,
+            self.artifacts,
+            self.records,
+            self.retention,
+            self.placement,
+            self._notices,
+        )
         self.jobs = Jobs(
             self.database,
             self.blobs,
@@ -184,16 +197,9 @@ class Backend:
             submission,
             self._notices.queued,
             self._scheduler.find,
-            self._settle_ended,
+            self.upkeep.settle_ended,
         )
-        beat_s = settings().server_lease_s / _BEATS_A_LEASE
-        self._periodic = [
-            Periodic("heartbeat", beat_s, self._keeper.beat),
-            Periodic("recovery", beat_s, self._recover),
-            Periodic("sweep", _SWEEP_S, self.sweep),
-            Periodic("relief", _RELIEF_S, self._relieve),
-            *([Periodic("placement", _PLACEMENT_S, self.place)] if is_server else []),
-        ]
+        self._periodic = self.upkeep.start(settings().server_lease_s)
         self._notices.start()
         self._scheduler.start()
 
@@ -218,31 +224,12 @@ class Backend:
         return [*stopped, *reasons(self.database, self.pool, self.store.root, self.disks)]
 
     def sweep(self) -> None:
-        """Remove what is old (`service.jobs.queue.retention`); it is done every ten minutes anyway.
-
-        What all share is the servers' to clear away, what is on its own disk a worker's.
-        """
-        self.workspace.sweep()
-        if self.bound.groups is not None:
-            self.bound.groups.sweep()
-        self.store.sweep()
-        if self.role is Role.WORKER:
-            self.blobs.local.sweep(settings().orphan_expiry_s)
-            return
-        self.retention()
-        self.artifacts.measure()
+        """Remove what is old; it is done every ten minutes anyway."""
+        self.upkeep.sweep()
 
     def place(self) -> None:
         """Tell jobs that nobody can take what they wait for; it is done every two seconds anyway."""
-        for id in self.placement():
-            self._notices.told(id)
-            self._notices.webhooks.wake()
-
-    def _relieve(self) -> None:
-        """On a disk that is short, what nobody has any more goes at once, and artifacts that are over their limit."""
-        if self.disks.short():
-            self.sweep()
-            self.store.gc()
+        self.upkeep.place()
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Start no more jobs, give those that run `drain_s` seconds, and queue the others for the next server.
@@ -306,19 +293,3 @@ class Backend:
         self._notices.ended(job.id)
         if job.kind is JobKind.TUNE:
             settle(self.database, self.records, job.id)
-
-    def _recover(self) -> None:
-        if self._keeper.recover():
-            self._settle_ended()
-            self._notices.queued()
-
-    def _settle_ended(self) -> None:
-        settle_ended(self.database, self.records)
-
-
-def _machine() -> Machine | None:
-    """What this machine is; None where it has a CPU that there is no code generator for."""
-    try:
-        return Machine.here()
-    except InvalidTarget:
-        return None

@@ -76,7 +76,7 @@ def open_backend(
 def servers(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStepped]:
     """Servers over one database and one folder of blobs, which do nothing by themselves."""
     monkeypatch.setattr("service.jobs.queue.scheduler.Scheduler.start", lambda scheduler: None)
-    monkeypatch.setattr("service.jobs.backend.Periodic", lambda *_: None)
+    monkeypatch.setattr("service.jobs.upkeep.Periodic", lambda *_: None)
     opened: list[SteppedBackend] = []
 
     def make(name: str) -> SteppedBackend:

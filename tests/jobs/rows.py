@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from service.jobs.database import instances, jobs, transitions
+from service.jobs.database import claims, instances, jobs
+from service.jobs.database.claims import Candidate
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.database.transitions import Candidate
 
 __all__ = ["claim", "find", "insert", "put", "put_id", "put_row", "values_of"]
 
@@ -68,7 +68,7 @@ def claim(database: Database, *, lane: bool = False, instance: str = "i1", limit
     with database.begin() as connection:
         if not instances.is_registered(connection, instance):
             instances.register(connection, instance, instance, instance)
-        claimed = transitions.claim(connection, instance, lane, fits)
+        claimed = claims.claim(connection, instance, lane, fits)
     return None if claimed is None else claimed[0]
 
 

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 from service.errors import Cancelled, ServiceError
 from service.jobs.backend import Backend
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import JobRow
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import Claim
 from service.jobs.queue.running import Running
 from service.process.runner import RunnerLost

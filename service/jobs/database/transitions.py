@@ -1,47 +1,32 @@
-"""What moves a job from state to state: forward only, enforced where the database compares and sets.
+"""What moves a job from state to state once it is claimed, or before: forward only, as the database compares and sets.
 
 Each function is one UPDATE whose WHERE names the states that it may start from, and for a running job the epoch of the
-claim. A claim alone makes a new epoch, and none comes twice: who has lost its claim can change nothing, also where the
-same server, or the same attempt, has the job again.
+claim. A claim alone makes a new epoch (`claims`), and none comes twice: who has lost its claim can change nothing, also
+where the same server, or the same attempt, has the job again.
 """
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from service.artifact.entry import Entry
 from service.errors import Cancelled, RelaxcError, ServerDied, StorageQuotaExceeded
-from service.jobs.database import (
-    artifacts,
-    deliveries,
-    events,
-    instances,
-    quotas,
-    records,
-    shares,
-    tuning_times,
-)
+from service.jobs.database import artifacts, deliveries, events, quotas, records, shares, tuning_times
+from service.jobs.database.claims import PLACED
 from service.jobs.database.jobs import find, get
-from service.jobs.database.rows import JobKind, JobRow, RecordsRow
-from service.jobs.database.tables import job_logs, jobs, owners
+from service.jobs.database.outcomes import Outcome
+from service.jobs.database.rows import JobRow, RecordsRow
+from service.jobs.database.tables import job_logs, jobs
 from service.jobs.job import Claim, State
-from service.process.task import finite
 
 __all__ = [
     "MAX_ATTEMPTS",
-    "Candidate",
-    "Lane",
-    "Outcome",
     "add_records",
-    "claim",
     "end",
     "fail_waiting",
     "finish_now",
@@ -50,130 +35,10 @@ __all__ = [
     "join",
     "recover",
     "stop",
-    "waits",
 ]
-
-_PLACED = {"missing": None, "missing_since": None}
 
 MAX_ATTEMPTS = 2
 """A job whose server died is tried once more."""
-
-Lane = bool
-"""True is the lane of tuning, False that of all other jobs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How a job ended: without an error it succeeded. Its owner has the record set once this is written down.
-
-    So with an artifact of `artifact_bytes`, all its files counted.
-    """
-
-    artifact: str | None = None
-    artifact_bytes: int = 0
-    records: RecordsRow | None = None
-    result: dict[str, Any] | None = None
-    error: RelaxcError | None = None
-
-    @staticmethod
-    def of(entry: Entry) -> Outcome:
-        """Return the end of a compile; its result is the record of the build, as a local compile has it but for `host`.
-
-        That is the server's own name, which is no matter of its clients'.
-        """
-        build = {name: value for name, value in entry.build.items() if name != "host"}
-        return Outcome(artifact=entry.digest, artifact_bytes=entry.size_bytes, result={"build": finite(build)})
-
-    @property
-    def state(self) -> State:
-        """The state that the job is in afterwards."""
-        if self.error is None:
-            return State.SUCCEEDED
-        return State.CANCELLED if isinstance(self.error, Cancelled) else State.FAILED
-
-    def columns(self) -> dict[str, Any]:
-        """Return what the job's row keeps of it."""
-        error = None if self.error is None else finite(json.loads(json.dumps(self.error.to_dict(), default=str)))
-        made = None if self.records is None else self.records.digest
-        return {"artifact": self.artifact, "records": made, "result": self.result, "error": error}
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A job that could run next."""
-
-    id: str
-    owner: str
-    weight: float
-    memory_bytes: int
-    tag: float
-
-
-def claim(
-    connection: Connection,
-    instance: str,
-    lane: Lane,
-    fits: Callable[[Candidate], bool],
-    *,
-    without: Collection[str] = (),
-    accepts: Collection[str] = ("",),
-) -> tuple[JobRow, int] | None:
-    """Start the job whose turn it is on `instance`, if it `fits`, and return it with its memory estimate in bytes.
-
-    One that does not fit holds up its lane, so that small jobs cannot starve a large one; those of the ids `without`
-    are passed over, those whose needs are not among the keys that this machine `accepts`, and those of owners who have
-    as many running as they may. A server that others have given up starts nothing. The caller holds a lock.
-    """
-    if not instances.is_registered(connection, instance):
-        return None
-    chosen = _next(connection, lane, without, accepts)
-    if chosen is None or not fits(chosen):
-        return None
-    told = [(time.time(), {"event": "state", "state": State.RUNNING.value, "worker": instance})]
-    counted = {"attempts": jobs.c.attempts + 1, "epoch": jobs.c.epoch + 1}
-    columns = {"state": State.RUNNING, "instance": instance, "started": time.time(), **counted, **_PLACED}
-    if not events.append(connection, chosen.id, told, jobs.c.state == State.QUEUED, **columns):
-        return None
-    shares.start(connection, chosen.owner, chosen.weight, chosen.tag)
-    return get(connection, chosen.id), chosen.memory_bytes
-
-
-def waits(connection: Connection, lane: Lane, *, without: Collection[str], accepts: Collection[str]) -> bool:
-    """Return whether there is a job that `claim` would start, if it fits."""
-    return _next(connection, lane, without, accepts) is not None
-
-
-def _next(connection: Connection, lane: Lane, without: Collection[str], accepts: Collection[str]) -> Candidate | None:
-    """Each owner's first by priority, then the owner whose turn it is.
-
-    A request that runs already, for another owner, is left until that has ended: then the store has the answer. So are
-    the jobs of an owner who is disabled.
-    """
-    running = sa.alias(jobs)
-    twin = sa.exists().where(running.c.state == State.RUNNING, running.c.request_key == jobs.c.request_key)
-    place = sa.func.row_number().over(partition_by=jobs.c.owner, order_by=(jobs.c.priority.desc(), jobs.c.number))
-    stopped = sa.select(owners.c.id).where(owners.c.disabled.is_not(None))
-    in_lane = jobs.c.kind == JobKind.TUNE if lane else jobs.c.kind != JobKind.TUNE
-    ranked = sa.select(
-        *(jobs.c.id, jobs.c.owner, jobs.c.weight, jobs.c.memory_bytes, jobs.c.number), place.label("place")
-    ).where(jobs.c.state == State.QUEUED, in_lane, ~twin, jobs.c.id.not_in(without), jobs.c.owner.not_in(stopped))
-    ranked = ranked.where(jobs.c.needs_key.in_(accepts))
-    heads = ranked.subquery()
-    rows = _that_may_run(connection, connection.execute(sa.select(heads).where(heads.c.place == 1)).all())
-    tags = shares.start_tags(connection, [row.owner for row in rows])
-    first = min(rows, key=lambda row: (tags[row.owner], row.number), default=None)
-    if first is None:
-        return None
-    return Candidate(first.id, first.owner, first.weight, first.memory_bytes, tags[first.owner])
-
-
-def _that_may_run(connection: Connection, rows: Sequence[sa.Row[Any]]) -> list[sa.Row[Any]]:
-    """Those of owners who have fewer jobs running than they may."""
-    number = sa.func.count().label("number")
-    counted = sa.select(jobs.c.owner, number).where(jobs.c.state == State.RUNNING).group_by(jobs.c.owner)
-    running = {row.owner: row.number for row in connection.execute(counted)}
-    allowed = quotas.of_owners(connection, {row.owner for row in rows})
-    return [row for row in rows if running.get(row.owner, 0) < allowed[row.owner].running_jobs]
 
 
 def end(connection: Connection, job: JobRow, outcome: Outcome) -> JobRow | None:
@@ -307,7 +172,7 @@ def _end(connection: Connection, id: str, outcome: Outcome, *where: Any) -> bool
     told = {name: value for name, value in columns.items() if value is not None and name != "result"}
     last = {"event": "state", "state": outcome.state.value, **told}
     finished = time.time()
-    columns = {**columns, "state": outcome.state, "finished": finished, "instance": None, **_PLACED}
+    columns = {**columns, "state": outcome.state, "finished": finished, "instance": None, **PLACED}
     if not events.append(connection, id, [(finished, last)], *where, **columns):
         return False
     _forget_log(connection, id)

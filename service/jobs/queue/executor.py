@@ -11,8 +11,8 @@ import structlog
 from service.errors import ServiceError
 from service.jobs.database import transitions
 from service.jobs.database.engine import Database, is_no_answer
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import JobRow
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.job_error import job_error
 from service.jobs.queue.running import Running

@@ -17,8 +17,8 @@ from service.config import settings
 from service.errors import RelaxcError
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database.engine import is_no_answer
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import JobKind, JobRow, Owner, RecordsRow
-from service.jobs.database.transitions import Outcome
 from service.jobs.job_error import job_error
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.models import Models

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from service.errors import Cancelled, ServiceError
-from service.jobs.database import jobs, transitions
+from service.jobs.database import claims, jobs, transitions
+from service.jobs.database.claims import Candidate, Lane
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
-from service.jobs.database.transitions import Candidate, Lane
 from service.jobs.job import Claim
 from service.jobs.queue.budget import Budget
 from service.jobs.queue.running import Running
@@ -244,7 +244,7 @@ class Scheduler:
         if not accepts:
             return False
         with self._database.read() as connection:
-            return transitions.waits(connection, lane, without=self._ids(), accepts=accepts)
+            return claims.waits(connection, lane, without=self._ids(), accepts=accepts)
 
     def _count(self, lane: Lane) -> int:
         return sum(running.tunes is lane for running, _ in self._held())
@@ -252,7 +252,7 @@ class Scheduler:
     def _start_one(self, lane: Lane, accepts: Collection[str] = ("",)) -> bool:
         with self._database.begin() as connection:
             self._database.lock(connection, CLAIM_LOCK)
-            claimed = transitions.claim(
+            claimed = claims.claim(
                 connection,
                 self._instance,
                 lane,

@@ -23,9 +23,9 @@ from service.errors import (
 )
 from service.jobs.database import artifacts, deliveries, idempotency, jobs, placed, quotas, tables, transitions, uses
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.quotas import Quotas
 from service.jobs.database.rows import JobKind, JobRequest, JobRow, ModelRow, Owner
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import Origin, Submitted
 from service.jobs.objects.artifacts import Artifacts
 from service.jobs.objects.models import Models

@@ -60,6 +60,14 @@ class Machine:
             devices=devices_of_settings(),
         )
 
+    @staticmethod
+    def here_if_known() -> Machine | None:
+        """Return the same, None where there is no code generator for this CPU."""
+        try:
+            return Machine.here()
+        except InvalidTarget:
+            return None
+
     @property
     def arch(self) -> str:
         """The CPU's architecture, `x86_64`."""

@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from service.errors import ServiceError
 from service.jobs.database import jobs, transitions
 from service.jobs.database.engine import Database
-from service.jobs.database.transitions import Outcome
+from service.jobs.database.outcomes import Outcome
 from tests.jobs.rows import claim, put
 
 LONG = "x" * 100_000

@@ -36,8 +36,8 @@ from service.jobs.database import (
     uses,
 )
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import AuditFilter, AuditRow, JobKind, ModelFile, ModelRow, RecordsRow
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.request import ModelFormat
 from service.tuning.told import Told

@@ -11,10 +11,10 @@ import sqlalchemy as sa
 from service.errors import QuotaExceeded, StorageQuotaExceeded
 from service.jobs.database import artifacts, instances, quotas, records, tables, transitions, tuning_times, uploads
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.quotas import Quotas, Use
 from service.jobs.database.rows import JobKind, JobRow, RecordsRow
 from service.jobs.database.tables import jobs
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.objects.owners import Owners
 from tests.jobs.at_once import at_once

@@ -9,11 +9,11 @@ import pytest
 import sqlalchemy as sa
 
 from service.errors import Cancelled, CompileFailed
-from service.jobs.database import events, instances, jobs, quotas, records, transitions, uses
+from service.jobs.database import claims, events, instances, jobs, quotas, records, transitions, uses
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import JobKind, RecordsRow
 from service.jobs.database.tables import record_sets
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from tests.jobs.at_once import at_once
 from tests.jobs.rows import claim, find, put, put_row
@@ -175,7 +175,7 @@ def test_many_servers_start_each_job_once(database: Database) -> None:
         while True:
             with database.begin() as connection:
                 database.lock(connection, 3)
-                claimed = transitions.claim(connection, instance, False, lambda job: True)
+                claimed = claims.claim(connection, instance, False, lambda job: True)
             if claimed is None:
                 return
             started.append(claimed[0].id)

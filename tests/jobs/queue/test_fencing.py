@@ -13,8 +13,8 @@ from sqlalchemy.engine import Connection
 from service.errors import CompileFailed
 from service.jobs.database import artifacts, events, instances, records, transitions
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRow, RecordsRow
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.queue.eventlog import EventLog
 from service.jobs.queue.files import blob_of

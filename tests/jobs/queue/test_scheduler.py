@@ -15,9 +15,9 @@ from service.jobs.blobs.local import LocalBlobs
 from service.jobs.blobs.mirrored import Blobs
 from service.jobs.database import events, instances, transitions
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.database.tables import owners
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.queue import scheduler
 from service.jobs.queue.budget import Budget, estimate

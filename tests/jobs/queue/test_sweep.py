@@ -20,10 +20,10 @@ from service.errors import ArtifactNotFound, Cancelled, ModelNotFound, RecordsNo
 from service.jobs.backend import Backend
 from service.jobs.database import artifacts, audit, idempotency, orphans, shares, transitions, trials
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import AuditRow, JobKind, JobRequest, JobRow, Owner, iso_time
 from service.jobs.database.tables import artifacts as artifacts_table
 from service.jobs.database.tables import audit_log, job_events, jobs, metadata, model_aliases, models, record_sets
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.queue import sweep as module
 from service.jobs.queue.retention import RULES, Place

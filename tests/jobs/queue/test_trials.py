@@ -15,8 +15,8 @@ from service.errors import ServiceError
 from service.jobs.backend import Backend
 from service.jobs.database import quotas, records, transitions, trials
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.rows import LOCAL_OWNER, JobKind, JobRequest, JobRow, RecordsRow
-from service.jobs.database.transitions import Outcome
 from service.jobs.job import State
 from service.jobs.objects.owners import Owners
 from service.jobs.queue import trials as module
@@ -138,7 +138,7 @@ def test_what_a_tuning_has_won_is_its_owners_when_the_last_server_dies(servers: 
             held.do(lambda running: tell(running.trials, 4))
     last = servers("last")
     last._keeper._lease_s = -1.0
-    last._recover()
+    last.upkeep.recover()
     job = find(last.database, id)
     assert (job.state, job.error["code"] if job.error else "") == (State.FAILED, "server-died")
     assert best_of(last, job) == 4

@@ -19,8 +19,8 @@ from service.config import Settings
 from service.errors import InvalidOption
 from service.jobs.database import deliveries, expired, transitions
 from service.jobs.database.engine import Database
+from service.jobs.database.outcomes import Outcome
 from service.jobs.database.tables import deliveries as table
-from service.jobs.database.transitions import Outcome
 from service.jobs.webhooks import deliver as webhooks
 from service.jobs.webhooks.deliver import Webhooks, check_url
 from service.jobs.webhooks.public_network import PublicNetwork, is_public

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from service.config import settings
-from service.jobs.database import events, instances, jobs, tables, transitions
+from service.jobs.database import claims, events, instances, jobs, tables
 from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import State
@@ -37,7 +37,7 @@ def taken(database: Database, name: str, *, tune: bool = False) -> str | None:
     """What this machine's next claim takes."""
     with database.begin() as connection:
         accepts = Accepting(ALL[name])(connection)[tune]
-        claimed = transitions.claim(connection, name, tune, lambda job: True, accepts=accepts)
+        claimed = claims.claim(connection, name, tune, lambda job: True, accepts=accepts)
     return None if claimed is None else claimed[0].id
 
 
