@@ -24,12 +24,15 @@ def relaxc(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """The command of a fresh environment that has the wheel, beside the libraries that are here."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    # A path to the checkout would have pip find relaxc installed.
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     made = [*pip, "wheel", "-q", "--no-deps", "--no-build-isolation", f"--wheel-dir={folder}", str(ROOT)]
-    subprocess.run(made, check=True, cwd=folder)
+    subprocess.run(made, check=True, cwd=folder, env=env)
     [wheel] = folder.glob("relaxc-*.whl")
     venv.create(folder / "env", symlinks=True)
     python = folder / "env/bin/python"
-    subprocess.run([*pip, f"--python={python}", "install", "-q", "--no-deps", "--no-index", str(wheel)], check=True)
+    install = [*pip, f"--python={python}", "install", "-q", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run(install, check=True, env=env)
     [packages] = (folder / "env/lib").glob("python*/site-packages")
     # Read as a path alone: `.pth` files in it, such as that of the checkout, are not followed.
     (packages / "libraries.pth").write_text("".join(f"{path}\n" for path in _libraries()))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import urllib.request
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -85,6 +87,18 @@ class Served:
         docker("kill", "--signal=KILL", self.name)
         docker("rm", "--force", self.name)
 
+    def backed_up(self, folder: Path, commands: Sequence[str]) -> None:
+        """Run what docs/docker.md has for it, of the volume `relaxc`, into `folder`/backup; then give it `restored`."""
+        restored = f"{self.name}-restored"
+        for command in commands:
+            named = re.sub(r"\brelaxc:/var", f"{self.name}:/var", command)
+            named = re.sub(r"\brestored:/var", f"{restored}:/var", named).replace(
+                "docker run --rm", "docker run --rm --network=none"
+            )
+            named = re.sub(r"\brelaxc:\d\S+", self.image, named)
+            subprocess.run(["bash", "-euc", named], cwd=folder, check=True)
+        self._options = [option.replace(f"{self.name}:/var", f"{restored}:/var") for option in self._options]
+
     @property
     def keeps_elsewhere(self) -> bool:
         """Whether its volume is a cache: the rest is in a database and a bucket."""
@@ -111,4 +125,4 @@ def served(image: str, mounts: Sequence[str] = (), **environment: str) -> Iterat
         yield server
     finally:
         docker("rm", "--force", server.name)
-        docker("volume", "rm", "--force", server.name)
+        docker("volume", "rm", "--force", server.name, f"{server.name}-restored")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import time
@@ -16,7 +17,7 @@ import pytest
 from service.client import Client
 from tests import zoo
 from tests.docker.composed import Served, locked_down, served
-from tests.docker.conftest import size_of, told
+from tests.docker.conftest import ROOT, size_of, told
 from tests.docker.engine import docker
 from tests.postgres import PostgresMissing, running_postgres
 from tests.s3 import BUCKET, CREDENTIALS, running_s3
@@ -136,6 +137,14 @@ def test_curl_gets_the_same(server: Served, client: Client, key: str, format: st
     assert (made.cached, out.read_bytes()) == (True, made.path.read_bytes())
 
 
+def test_docker_sees_that_it_is_ready(server: Served, client: Client) -> None:
+    """The check that the image says docker is to make, at the port of this one."""
+    said = json.loads(docker("image", "inspect", "--format={{json .Config.Healthcheck.Test}}", server.image))
+    assert said[0] == "CMD"
+    assert any(":8000/" in word for word in said)
+    docker("exec", server.name, *(word.replace(":8000/", f":{server.port}/") for word in said[1:]))
+
+
 def test_no_job_is_lost_when_its_container_is_killed(server: Served, client: Client) -> None:
     digest = client.upload(zoo.export("resnet18", "onnx")).digest
     jobs = [client.submit("compile", model=digest, options={"seed": seed}) for seed in range(3)]
@@ -164,3 +173,17 @@ def test_docker_stop_drains(server: Served, client: Client) -> None:
     assert server.stop() == 0
     server.start()
     assert client.wait(job.id, timeout_s=900).state == "succeeded"
+
+
+def test_a_backup_of_the_volume_is_restored(server: Served, client: Client, tmp_path: Path) -> None:
+    """By the commands of docs/docker.md, while it runs; the server is then given the new volume."""
+    if server.keeps_elsewhere:
+        pytest.skip("the volume is a cache")
+    made = client.compile(zoo.export("mlp", "onnx"), tmp_path / "out.so")
+    text = (ROOT / "docs/docker.md").read_text(encoding="utf-8")
+    [section] = re.findall(r"^## Backup, upgrade.*?^## ", text, re.M | re.S)
+    server.backed_up(tmp_path, re.findall(r"^```text\n(.*?)^```", section, re.M | re.S))
+    server.kill()
+    server.start()
+    again = client.compile(zoo.export("mlp", "onnx"), tmp_path / "again.so")
+    assert (again.cached, (tmp_path / "again.so").read_bytes()) == (True, made.path.read_bytes())
