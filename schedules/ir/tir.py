@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -59,6 +60,7 @@ _FRACTION_BITS = {"float16": 10, "bfloat16": 7, "float32": 23, "float64": 52}
 """Bits of the fraction of a float, below those of its exponent, which are all set in infinity."""
 
 _ON = tvm_ffi.structural.WalkResult.ADVANCE
+_WALK = tvm_ffi.get_global_func("ffi.StructuralWalk")
 
 
 def collect(root: Node, kinds: type | tuple[type, ...]) -> list[Any]:
@@ -69,8 +71,16 @@ def collect(root: Node, kinds: type | tuple[type, ...]) -> list[Any]:
         found.append(node)
         return _ON
 
-    tvm_ffi.structural_walk(root, (kinds, visit))
+    # `tvm_ffi.structural_walk` does the same, and spends most of its time on looking up the types anew
+    _WALK(root, [(index, visit) for index in _type_indices(kinds)], (), int(tvm_ffi.structural.WalkOrder.POSTORDER))
     return found
+
+
+@lru_cache
+def _type_indices(kinds: type | tuple[type, ...]) -> tuple[int, ...]:
+    """By what TVM's objects know these types."""
+    each = kinds if isinstance(kinds, tuple) else (kinds,)
+    return tuple(kind.__tvm_ffi_type_info__.type_index for kind in each)  # type: ignore[attr-defined]
 
 
 def variables(expr: Node) -> list[Var]:

@@ -18,6 +18,7 @@ PARALLEL_MIN_WORK = 1 << 16
 """Scalar operations under which waking the other threads (some microseconds) costs more than it saves."""
 
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
+_LEAVES = (tirx.Var, tirx.IntImm)
 _CHEAP_CALLS = frozenset({"prim.if_then_else", "prim.likely", "tirx.fabs", "tirx.reinterpret", "tirx.bitwise_and"})
 
 
@@ -111,13 +112,14 @@ def _operations(value: Expr) -> int:
 
 
 def _written_operations(value: Expr) -> int:
-    inside = sum(_all_operations(index) for load in tir.loads(value) for index in load.indices)
+    indices = [index for load in tir.loads(value) for index in load.indices if not isinstance(index, _LEAVES)]
+    inside = sum(map(_all_operations, indices))
     return max(0, _all_operations(value) - inside)
 
 
 def _all_operations(node: Node) -> int:
-    calls = [c for c in tir.collect(node, ir.Call) if getattr(c.op, "name", "") not in _CHEAP_CALLS]
-    return len(tir.collect(node, _ARITHMETIC)) + len(calls)
+    found = tir.collect(node, (*_ARITHMETIC, ir.Call))
+    return sum(not isinstance(each, ir.Call) or getattr(each.op, "name", "") not in _CHEAP_CALLS for each in found)
 
 
 def _buffers(params: Iterable[Var]) -> list[Buffer]:

@@ -49,9 +49,8 @@ class _Calls:
             if isinstance(function, tirx.PrimFunc)
         }
         for name, function in self._kernels.items():
-            self.doubtful |= {str(node.name_hint) for node in collect(function.body, GlobalVar)}
-            if collect(function.body, tirx.AssertStmt):
-                self.doubtful.add(name)
+            for node in collect(function.body, (GlobalVar, tirx.AssertStmt)):
+                self.doubtful.add(str(node.name_hint) if isinstance(node, GlobalVar) else name)
 
     def look_into(self, function: relax.Function) -> None:
         """Note the calls of a function, those in its branches too."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Call
 
 from schedules.ir import tir
 
@@ -30,3 +33,13 @@ BOUNDS = {M: 6, N: 4}
 def test_the_stride_is_known_where_it_is_always_as_far(position: Any, step: int | None) -> None:
     assert tir.stride(position, M, BOUNDS) == step
     assert not tir.steps_by_one(position, M, BOUNDS) or step == 1
+
+
+@pytest.mark.parametrize("kinds", [tirx.Var, (tirx.Add, tirx.Mul), (Call, tirx.IntImm, tirx.Var)])
+def test_what_is_collected_is_what_tvm_walks_through(kinds) -> None:
+    x, y = (tirx.Var(name, "int64") for name in "xy")
+    expr = tirx.Select(x < 3, x * (y + 1), tirx.floormod(tirx.abs(y) + x, 7))
+    found: list = []
+    tvm_ffi.structural_walk(expr, (kinds, lambda node: found.append(node) or tvm_ffi.structural.WalkResult.ADVANCE))
+    assert found
+    assert all(one.same_as(other) for one, other in zip(tir.collect(expr, kinds), found, strict=True))
