@@ -55,14 +55,11 @@ class _Calls:
     def look_into(self, function: relax.Function) -> None:
         """Note the calls of a function, those in its branches too."""
         own = _own_tensors(function)
-
-        def visit(expr: Any) -> None:
+        for expr in collect(function.body, (relax.Call, relax.Tuple)):
             if isinstance(expr, relax.Call) and isinstance(expr.op, GlobalVar):
                 self._note(str(expr.op.name_hint), list(expr.args), own)
-            held = expr.args if isinstance(expr, relax.Call) else expr.fields if isinstance(expr, relax.Tuple) else ()
+            held = expr.args if isinstance(expr, relax.Call) else expr.fields
             self.doubtful.update(str(each.name_hint) for each in held if isinstance(each, GlobalVar))
-
-        relax.analysis.post_order_visit(function, visit)
 
     def _note(self, name: str, arguments: list[Any], own: set[Any]) -> None:
         kernel = self._kernels.get(name)
