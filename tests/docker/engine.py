@@ -68,6 +68,14 @@ def _started(dockerd: str, root: Path) -> Iterator[None]:
             del os.environ["DOCKER_HOST"]
             daemon.terminate()
             daemon.wait()
+            for where in _mounts_below(root):
+                subprocess.run(["umount", where], check=False)
+
+
+def _mounts_below(folder: Path) -> list[str]:
+    """What it leaves mounted, such as the network that containers share with the host; the innermost first."""
+    found = [line.split()[1] for line in Path("/proc/mounts").read_text(encoding="utf-8").splitlines()]
+    return [where for where in reversed(found) if where.startswith(f"{folder}/")]
 
 
 def _answers() -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,23 @@ def test_a_disk_that_is_too_small_is_named(programs: Path, monkeypatch: pytest.M
     _program(programs / "dockerd", "exit 1")
     monkeypatch.setattr("tests.docker.engine._NEEDED_BYTES", 1 << 60)
     assert "GiB left for a docker engine" in _why()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount")
+def test_one_that_was_started_leaves_nothing(programs: Path, tmp_path: Path) -> None:
+    """Neither its folder nor what it has mounted there."""
+    ready = tmp_path / "ready"
+    (programs / "umount").symlink_to(shutil.which("umount", path="/bin:/usr/bin") or "/bin/umount")
+    _program(programs / "docker", f"[ -e {ready} ]")
+    net = 'mkdir "${4#--exec-root=}"; mount -t tmpfs none "${4#--exec-root=}"'
+    _program(programs / "dockerd", f"PATH=/bin:/usr/bin; {net} || exit 1; touch {ready}; exec sleep 600")
+    try:
+        with running_engine():
+            folder = Path(os.environ["DOCKER_HOST"].removeprefix("unix://")).parent
+            assert f" {folder}/run " in Path("/proc/mounts").read_text()
+    except EngineMissing:
+        pytest.skip("this root may not mount")
+    assert not folder.exists()
 
 
 def test_one_that_answers_is_taken(programs: Path) -> None:
