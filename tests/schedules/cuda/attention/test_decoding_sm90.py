@@ -34,10 +34,15 @@ POINT = {"splits": 4, "block": 64}
 
 @pytest.mark.parametrize(
     ("case", "name"),
-    [(STEP, "cuda.decoding_sm90"), (replace(STEP, batch=32, shared=8), "cuda.attention_sm90")],
-    ids=["few", "one for each SM"],
+    [
+        (STEP, "cuda.decoding_sm90"),
+        (replace(STEP, batch=32, shared=8), "cuda.attention_sm90"),
+        (AttentionCase(32, 12, 16, 512, 64, layout="bhsd"), "cuda.attention_sm90"),
+        (AttentionCase(32, 32, 1, 4096, 128, shared=8, layout="bhsd"), "cuda.decoding_sm90"),
+    ],
+    ids=["few", "one for each SM", "several for each SM", "shared keys"],
 )
-def test_it_comes_first_unless_every_sm_has_a_query_of_its_own(case, name):
+def test_it_comes_first_unless_every_sm_has_queries_of_its_own(case, name):
     func = prim_func(case)
     first = next(rule for rule in RULES if not isinstance(rule.apply(func, TARGET), Declined))
     assert first.name == name
