@@ -40,16 +40,23 @@ class Measured:
 
 
 def measure(got: Array, want: Array) -> Measured:
-    """Return errors over the elements that are finite on both sides, in double precision."""
+    """Return errors over the elements that are finite on both sides, in double precision.
+
+    Much is done in place: the logits of a language model are 50 MB in double precision, and each array of that size
+    comes from the system anew.
+    """
     finite = np.isfinite(want) & np.isfinite(got)
     a, b = got.astype(np.float64), want.astype(np.float64)
     same = finite | (np.isnan(a) & np.isnan(b)) | (a == b)
-    error = np.abs(np.subtract(a, b, where=finite, out=np.zeros_like(b)))
-    size = np.abs(np.where(finite, b, 0.0))
+    error = np.subtract(a, b, where=finite, out=np.zeros_like(b))
+    np.abs(error, out=error)
+    size = np.where(finite, b, 0.0)
+    np.abs(size, out=size)
     usual = finite & ordinary(want)
-    rms = _rms(size[usual])
-    scaled = error / (size + max(rms, FLOOR))
-    relative = np.divide(error, size, where=size > 0, out=np.zeros_like(error))
+    rms = _rms(_where(size, usual))
+    scaled = np.asarray(size + max(rms, FLOOR))
+    np.divide(error, scaled, out=scaled)
+    relative = np.divide(error, size, where=size > 0, out=size)  # where it is 0 that is the result too
     return Measured(
         finite=int(np.count_nonzero(finite)),
         infinite=int(np.count_nonzero(np.isinf(b) & (a == b))),
@@ -60,30 +67,40 @@ def measure(got: Array, want: Array) -> Measured:
         max_abs=float(error.max(initial=0.0)),
         max_rel=float(relative.max(initial=0.0)),
         max_scaled=float(scaled.max(initial=0.0)),
-        cosine=_cosine(a[usual], b[usual]) if rms > FLOOR else None,
-        rms=_rms(error[usual]) / max(rms, FLOOR),
+        cosine=_cosine(_where(a, usual), _where(b, usual)) if rms > FLOOR else None,
+        rms=_rms(_where(error, usual)) / max(rms, FLOOR),
     )
 
 
 def ordinary(values: Array) -> Array:
     """Return which elements count for a tensor's size: those that are finite, outliers left out."""
     finite = np.isfinite(values)
-    size = np.abs(np.where(finite, values.astype(np.float64), 0.0))
-    return np.asarray(finite & (size <= OUTLIER * _median(size[size > 0])))
+    size = np.array(np.where(finite, values, 0), np.float64)
+    np.abs(size, out=size)
+    return np.asarray(finite & (size <= OUTLIER * _median_in_place(size[size > 0])))
 
 
-def _median(values: Array) -> float:
-    return float(np.median(values)) if values.size else 0.0
+def _where(values: Array, usual: Array) -> Array:
+    """The elements of a mask, in order; not copied where these are all."""
+    return np.reshape(values, -1) if usual.all() else values[usual]
+
+
+def _median_in_place(values: Array) -> float:
+    return float(np.median(values, overwrite_input=True)) if values.size else 0.0
 
 
 def _rms(values: Array) -> float:
     largest = float(values.max(initial=0.0))
-    return largest * math.sqrt(float(np.mean(np.square(values / largest)))) if largest else 0.0
+    if not largest:
+        return 0.0
+    squares = values / largest
+    np.square(squares, out=squares)
+    return largest * math.sqrt(float(np.mean(squares)))
 
 
 def _cosine(a: Array, b: Array) -> float:
     """The cosine of the angle between two vectors, the second of which is not zero."""
-    largest = max(float(np.abs(a).max()), float(np.abs(b).max()))
+    largest = max(float(max(each.max(), -each.min())) for each in (a, b))
     a, b = a / largest, b / largest
     norms = float(np.linalg.norm(a)) * float(np.linalg.norm(b))
     return min(1.0, float(a @ b) / norms) if norms else 0.0
