@@ -28,7 +28,7 @@ pytestmark = pytest.mark.slow
 
 WHEELS = ROOT / "build/aarch64"
 SYSROOT = Path("/usr/aarch64-linux-gnu")
-MODELS = ("mobilenet_v2", "bert", "mobilenet_v2-int8")
+MODELS = ("mobilenet_v2", "bert", "mobilenet_v2-int8", "mobilenet_v2-full")
 DOTS = {"aarch64": "fmla", "neoverse-n1": "sdot", "neoverse-v1": "usdot"}
 """The instruction that multiplies bytes on each target."""
 
@@ -65,14 +65,14 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     """One of the models."""
     import onnxruntime
 
-    family, _, quantized = request.param.partition("-")
-    path = zoo.export(family, "onnx")
+    family, _, variant = request.param.partition("-")
+    path = zoo.export(family, "onnx", size="full" if variant == "full" else "small")
     rng = np.random.default_rng(0)
     inputs = {}
     for each in onnxruntime.InferenceSession(path).get_inputs():
         whole = "int" in each.type
         inputs[each.name] = rng.integers(0, 2, each.shape) if whole else rng.standard_normal(each.shape, np.float32)
-    if quantized:
+    if variant == "int8":
         quantize(path, path := tmp_path_factory.mktemp("int8") / "model.onnx", inputs)
     return Case(path, inputs, onnxruntime.InferenceSession(path).run(None, inputs))
 
