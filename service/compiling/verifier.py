@@ -14,6 +14,7 @@ from service.signature import Signature
 
 if TYPE_CHECKING:
     from service.frontend.model import Reference
+    from service.rounding import Rounding
     from service.runtime.session import Session
     from service.runtime.verification import Verification
 
@@ -50,6 +51,8 @@ def verify(
         lambda: frontend.unquantized_reference(model.path, model.format, threads=1, shapes=shapes),
         lambda: frontend.input_ranges(model.path, model.format),
         samples,
+        _values_moved(request),
+        lambda rounding: frontend.plain_reference(model.path, model.format, shapes=shapes, rounding=rounding),
     )
     return compared(load(), signature, references, request.options, progress)
 
@@ -77,5 +80,21 @@ def _moved_references(request: CompileRequest) -> Callable[[Iterable[str], Itera
             if weights is None:
                 return
             yield weights
+
+    return moved
+
+
+def _values_moved(request: CompileRequest) -> Callable[[float, Rounding | None], Reference | None]:
+    """What gives the reference with each value that it computes moved."""
+    from service import frontend
+    from service.frontend import Move
+
+    model, shapes, seed = request.model, dict(request.options.shapes), request.options.seed
+
+    @cache
+    def moved(by: float, rounding: Rounding | None) -> Reference | None:
+        return frontend.moved_reference(
+            model.path, model.format, Move.VALUES, seed=seed, by=by, shapes=shapes, rounding=rounding
+        )
 
     return moved

@@ -29,6 +29,7 @@ __all__ = [
     "inspect",
     "load",
     "moved_reference",
+    "plain_reference",
     "reference",
     "samples",
     "tensors",
@@ -84,14 +85,32 @@ def reference(
 
 
 def moved_reference(
-    path: Path, format: ModelFormat, move: Move, *, seed: int, by: float, threads: int = 1, shapes: Shapes | None = None
+    path: Path,
+    format: ModelFormat,
+    move: Move,
+    *,
+    seed: int,
+    by: float,
+    threads: int = 1,
+    shapes: Shapes | None = None,
+    rounding: Rounding | None = None,
 ) -> Reference | None:
     """Return `reference` of the model with `move` of it moved by up to `by` of itself, as `seed` says.
 
-    Quantizations are moved anew in each run. None for a model that has none, or that does not run so.
+    Quantizations and values are moved anew in each run. None for a model that has none, or that does not run so.
     """
     run: Reference | None = _frontend(format).moved_reference(
-        path, move, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by
+        path, move, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by, rounding=rounding
+    )
+    return run
+
+
+def plain_reference(
+    path: Path, format: ModelFormat, *, threads: int = 1, shapes: Shapes | None = None, rounding: Rounding | None = None
+) -> Reference | None:
+    """Return `reference` without any of its own rewrites, a second opinion; None where it makes none."""
+    run: Reference | None = _frontend(format).plain_reference(
+        path, threads=threads, shapes=dict(shapes or {}), rounding=rounding
     )
     return run
 

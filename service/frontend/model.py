@@ -77,6 +77,9 @@ class Move(Enum):
     fall otherwise. Those whose operands every right implementation has to the bit are as they were."""
     WEIGHTS = auto()
     """Each is times a number of its own from 1 - `by` to 1 + `by`."""
+    VALUES = auto()
+    """Weights, floating inputs, and what each operator computes in floats, anew in each run: Monte Carlo arithmetic
+    (Parker, 1997), which tells what rounding alone does to a result that is what is left of larger values."""
 
 
 class Reference(Protocol):

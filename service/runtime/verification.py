@@ -57,9 +57,16 @@ class OutputReport:
     slice_error: float | None = None
     """The largest figure of a slice, such as a channel, over its bound (`service.runtime.slices`), where one is judged:
     over 1 it is wrong."""
+    second_opinion: dict[str, float | None] | None = None
+    """Scaled errors, where the reference disagreed with itself without its own rewrites, which judges then: ours beside
+    the `optimized` and the `plain` one, and these two `apart`."""
     top1: dict[str, int] | None = None
     """Of a quantized model, the `rows` along the last axis, those `decided`: the largest element leads by more than the
     bound, and those of them in which it is the largest of both (`equal`)."""
+
+
+_RARE = frozenset({"moved", "unrounded", "unquantized", "rms_error", "bound", "scattered", "slice_error"})
+_RARE |= {"second_opinion", "top1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +80,7 @@ class Verification:
     def to_dict(self) -> dict[str, Any]:
         """Return the report as JSON values, the same on every run; `from_dict` is its inverse."""
         rows = [asdict(row) for row in self.outputs]
-        rare = ("moved", "unrounded", "unquantized", "rms_error", "bound", "scattered", "slice_error", "top1")
-        rows = [{name: value for name, value in row.items() if value or name not in rare} for row in rows]
+        rows = [{name: value for name, value in row.items() if value or name not in _RARE} for row in rows]
         return {"passed": self.passed, "reason": self.reason, "outputs": rows}
 
     @staticmethod
@@ -97,6 +103,17 @@ class Verification:
             decided = top1(got[row.name], want[row.name], row.bound or row.tolerance) if found else None
             rows.append(replace(row, unquantized=found or None, top1=decided))
         return replace(self, outputs=tuple(rows))
+
+    def second(self, first: Verification, apart: Verification) -> Verification:
+        """Return this report, made beside the plain reference, with what was found beside the optimized one, and how
+        far that is from the plain one.
+        """
+        rows = []
+        for row, before, far in zip(self.outputs, first.outputs, apart.outputs, strict=True):
+            errors = {"optimized": before.scaled_error, "plain": row.scaled_error, "apart": far.scaled_error}
+            rows.append(row if far.passed else replace(row, second_opinion=errors))
+        reason = self.reason and f"{self.reason} (without the reference's own optimizations; with them: {first.reason})"
+        return Verification(self.passed, reason, tuple(rows))
 
     def sliced(self, found: Mapping[str, tuple[float, str]]) -> Verification:
         """Return the report with what `Slices.worst` found of outputs, which fail by it."""

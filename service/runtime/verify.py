@@ -16,11 +16,12 @@ from service.rounding import Rounding
 from service.runtime.compare import compare, judging_dtypes
 from service.runtime.dims import bind
 from service.runtime.inputs import Draw, drawn
-from service.runtime.moved import MORE, Run, distances, moved_outputs
+from service.runtime.moved import MORE, RUNS, Run, distances, moved_outputs
 from service.runtime.session import Session
 from service.runtime.slices import Slices
+from service.runtime.small_slices import SHARE, SmallSlices
 from service.runtime.ties import ties_of
-from service.runtime.tolerances import LEAST_COSINE, LOW, Apart
+from service.runtime.tolerances import LEAST_COSINE, LOW, TOLERANCES, Apart
 from service.runtime.verification import Verification
 from service.signature import Signature
 
@@ -36,6 +37,8 @@ class References:
     `model`: as it is, or with rounded weights. `moved`: in several ways, for outputs that are judged as some
     dtypes, and for the dtypes of the artifact's weights. `unquantized`: without the rounding of activations, None where
     there is none. `ranges`: what inputs it was quantized for. `samples`: of its inputs, where somebody gave any.
+    `values`: with each value that it computes moved by a share of itself, None where it does not run so. `plain`:
+    without the framework's own rewrites, None where there are none.
     """
 
     model: Callable[[Rounding | None], Run]
@@ -43,6 +46,8 @@ class References:
     unquantized: Callable[[], Run | None]
     ranges: Callable[[], Mapping[str, tuple[float, float]]] = dict
     samples: Sequence[Mapping[str, Any]] = ()
+    values: Callable[[float, Rounding | None], Run | None] = lambda by, rounding: None
+    plain: Callable[[Rounding | None], Run | None] = lambda rounding: None
 
 
 def verify(
@@ -85,10 +90,13 @@ def _compared(
         partial(references.moved, list(judges.values()), [spec.dtype for spec in stored]) if rounding is None else list,
         judges,
         options.seed,
+        lambda tolerance: references.values(SHARE * tolerance, rounding),
+        lambda: references.plain(rounding),
     )
     unrounded = references.model(None) if rounding is not None else None
     samples = [Draw(dict(sample), again=True) for sample in references.samples if _fits(signature, sample)]
-    results, draws = [], drawn(signature, options.seed, references.ranges(), samples)
+    results, compared_on = [], []
+    draws = drawn(signature, options.seed, references.ranges(), samples)
     for done, draw in enumerate(draws):
         inputs = draw.inputs
         wanted = judge.reference(inputs)
@@ -101,8 +109,10 @@ def _compared(
         if unrounded is not None:
             compared = compared.apart(got, unrounded(inputs))
         results.append(compared)
+        compared_on.append(inputs)
         progress(done + 1, len(draws))
-    return Verification.worst(results).sliced({name: each.worst() for name, each in judge.slices.items()})
+    slices = {name: each.worst() for name, each in judge.slices.items()}
+    return Verification.worst(results).sliced(slices | judge.small_slices(session, compared_on))
 
 
 @dataclass
@@ -114,20 +124,83 @@ class _Judge:
     moved: Callable[[], Iterable[Run]]
     judges: Mapping[str, str]
     seed: int
+    values: Callable[[float], Run | None]
+    plain: Callable[[], Run | None]
     noisy: bool = False
     """Whether the reference itself moves so far on the last inputs that nothing can be told by them."""
     slices: defaultdict[str, Slices] = field(default_factory=lambda: defaultdict(Slices))
+    small: dict[str, SmallSlices] = field(default_factory=dict)
 
     def compared(self, inputs: Arrays, got: Arrays, wanted: Arrays) -> Verification:
-        """Return whether outputs are the reference's, or as far from it as roundings may move them."""
+        """Return whether outputs are the reference's, or as far from it as roundings may move them.
+
+        A reference that its own rewrites change gives way to the one without them, from then on.
+        """
         real = self.unquantized(inputs) if self.unquantized is not None else None
         self.noisy = False
-        found = compare(got, wanted, self.judges)
-        if not found.passed:
-            ties = ties_of(self.reference, inputs, wanted, seed=self.seed)
-            found = compare(got, wanted, self.judges, ties)
-            found = found if found.passed else self.by_moved_runs(inputs, got, wanted, real, ties) or found
+        found = self.judged(inputs, got, wanted, real)
+        if not found.passed and (plain := self.second_opinion(found)) is not None:
+            other = plain(inputs)
+            if not (apart := compare(wanted, other, self.judges)).passed:
+                self.reference, wanted = plain, other
+                found = self.judged(inputs, got, other, real).second(found, apart)
+        if found.passed:
+            for name, each in self.small_of(found).items():
+                self.small.setdefault(name, each).add(got[name], wanted[name])
         return found if real is None else found.quantized(got, wanted, real)
+
+    def judged(self, inputs: Arrays, got: Arrays, wanted: Arrays, real: Arrays | None) -> Verification:
+        """Return whether outputs are those that are wanted, or as far from them as roundings may move them."""
+        found = compare(got, wanted, self.judges)
+        if found.passed:
+            return found
+        ties = ties_of(self.reference, inputs, wanted, seed=self.seed)
+        found = compare(got, wanted, self.judges, ties)
+        return found if found.passed else self.by_moved_runs(inputs, got, wanted, real, ties) or found
+
+    def second_opinion(self, found: Verification) -> Run | None:
+        """Return the reference without rewrites, but of a quantized model that rounding scatters."""
+        scatters = any(row.moved and self.judges[row.name] not in LOW for row in found.outputs)
+        return None if scatters else self.plain()
+
+    def small_of(self, found: Verification) -> dict[str, SmallSlices]:
+        """Return what judges the small slices of outputs; those of a quantized model that moves are judged by that."""
+        judges = {row.name: self.judges[row.name] for row in found.outputs if row.name in self.judges}
+        moved = {row.name for row in found.outputs if row.moved and judges.get(row.name) not in LOW}
+        kept = {name: judge for name, judge in judges.items() if judge in TOLERANCES and name not in moved}
+        return {name: SmallSlices(TOLERANCES[judge].error, judge) for name, judge in kept.items()}
+
+    def small_slices(self, session: Run, draws: Sequence[Arrays]) -> dict[str, tuple[float, str]]:
+        """Return what was found of outputs that have slices in doubt, on the draws that they were compared on."""
+        names = [name for name, each in self.small.items() if each.doubt()]
+        try:
+            found = self.settled(names, session, draws, self.reference) if names else {}
+            if any(error > 1 for error, _ in found.values()) and (plain := self.plain()) is not None:
+                found = self.settled(names, session, draws, plain)
+        except ModelError:  # a value that is moved may be a size, so that the model stops
+            return {}
+        return found
+
+    def settled(
+        self, names: Sequence[str], session: Run, draws: Sequence[Arrays], reference: Run
+    ) -> dict[str, tuple[float, str]]:
+        """Return the worst small slice of each of these outputs beside moved runs of the reference; none where that
+        cannot be moved.
+        """
+        slices = {name: SmallSlices(self.small[name].tolerance, self.small[name].judge) for name in names}
+        runs = list(self.moved()) if not set(LOW) & set(self.judges.values()) else []
+        if not runs and (values := self.values(max(each.tolerance for each in slices.values()))) is not None:
+            runs = [values] * RUNS
+        for times in (1, MORE) if runs else ():
+            for inputs in draws:
+                got, wanted = session(inputs), reference(inputs)
+                moved = [run(inputs) for run in runs * times]
+                for name, each in slices.items():
+                    each.add(got[name], wanted[name])
+                    each.moved([run[name] for run in moved], wanted[name])
+            if all(each.worst()[0] <= 1 for each in slices.values()):
+                break
+        return {name: each.worst() for name, each in slices.items()} if runs else {}
 
     def by_moved_runs(
         self, inputs: Arrays, got: Arrays, wanted: Arrays, real: Arrays | None, ties: dict[str, Any]

@@ -21,6 +21,7 @@ __all__ = [
     "inspect",
     "load",
     "moved_reference",
+    "plain_reference",
     "reference",
     "samples",
     "tensors",
@@ -91,11 +92,20 @@ def reference(
     return build(path, threads, fastest=fastest, rounding=rounding)
 
 
-def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
+def moved_reference(
+    path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float, rounding: Rounding | None = None
+) -> Reference | None:
     """Return `reference` with `move` of the model moved, None for a model that has none."""
     from service.frontend.onnx.reference import moved_reference as build
 
-    return build(path, threads, move, seed, by)
+    return build(path, threads, move, seed, by, rounding)
+
+
+def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:
+    """Return `reference` without ONNX Runtime's optimizations."""
+    from service.frontend.onnx.reference import plain_reference as build
+
+    return build(path, threads, rounding)
 
 
 def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Reference | None:

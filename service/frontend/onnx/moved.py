@@ -44,14 +44,22 @@ def moved(model: Any, move: Move, seed: int, by: float) -> Any | None:
 
 
 def _weights_moved(model: Any, seed: int, by: float) -> Any:
-    """The model, all of whose data it holds itself, with other weights; a number alone is no weight."""
+    """The model, all of whose data it holds itself, with other weights; a number alone is no weight, nor is what a
+    size is made by.
+    """
     import numpy as np
     from onnx import numpy_helper
 
     draw = np.random.default_rng(seed)
+    nodes = [node for holder in [*graphs(model.graph), *model.functions] for node in holder.node]
+    scales = {name for node in nodes if node.op_type in ("Resize", "Upsample") for name in list(node.input)[1:]}
+    for node in nodes:
+        for attribute in node.attribute if node.op_type == "Constant" else ():
+            if attribute.HasField("t"):
+                attribute.t.name = node.output[0]
     for tensor in tensors(model):
         value = numpy_helper.to_array(tensor)
-        if value.dtype.name in _FLOATS and value.size > 1:
+        if value.dtype.name in _FLOATS and value.size > 1 and tensor.name not in scales:
             other = (value * (1 + by * draw.uniform(-1, 1, value.shape))).astype(value.dtype)
             tensor.CopyFrom(numpy_helper.from_array(other, tensor.name))
     return model

@@ -10,12 +10,21 @@ from service.errors import ModelMalformed, ModelTooLarge
 from service.frontend.model import Move, Reference
 from service.frontend.onnx.file import array, check_tensors, mapped, one_line, outline, parse, tensors
 from service.frontend.onnx.moved import graphs, moved
+from service.frontend.onnx.moved_values import move_values, moves_inputs
 from service.frontend.onnx.rounded import round_weights
 from service.frontend.onnx.unquantized import quantizes, unquantized
 from service.frontend.onnx.widen import uses_bfloat16, widened
 from service.rounding import Rounding
 
-__all__ = ["MOST_BYTES", "moved_reference", "own_data", "plain_session", "reference", "unquantized_reference"]
+__all__ = [
+    "MOST_BYTES",
+    "moved_reference",
+    "own_data",
+    "plain_reference",
+    "plain_session",
+    "reference",
+    "unquantized_reference",
+]
 
 _ACCURACY = "accuracy_level"
 
@@ -54,20 +63,39 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
     return _evaluator(model, cause)
 
 
-def moved_reference(path: Path, threads: int, move: Move, seed: int, by: float) -> Reference | None:
-    """Run the model with `move` of it moved (`service.frontend.onnx.moved`).
+def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) -> Reference | None:
+    """Run the model as `reference` does, without any optimization; None where ONNX Runtime does not take it so."""
+    rounds = _rounds_activations(outline(path))
+    given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
+    try:
+        session = _session_at(_levels().ORT_DISABLE_ALL, given.SerializeToString() if given else str(path), threads)
+    except _errors():
+        return None
+    return None if _has_bfloat16(session) else _runtime(session)
+
+
+def moved_reference(
+    path: Path, threads: int, move: Move, seed: int, by: float, rounding: Rounding | None = None
+) -> Reference | None:
+    """Run the model, with the weights that `rounding` rounded, and `move` of it moved (`onnx.moved`, `moved_values`).
 
     None where it has none, or where ONNX Runtime does not take it so: scales in 16 bits, 2 GB of weights.
     """
-    model = moved(_without_rounding(_with_data(path)), move, seed, by)
+    try:
+        given = _as_we_compute(path, rounding)
+    except ModelTooLarge:
+        return None
+    model = move_values(given, seed, by) if move is Move.VALUES else moved(given, move, seed, by)
     if model is None or model.ByteSize() >= MOST_BYTES:
         return None
     try:
         if uses_bfloat16(model):
-            return _rounded(model, threads)
-        return _runtime(_session(model.SerializeToString(), threads, folds=True))
+            run = _rounded(model, threads)
+        else:
+            run = _runtime(_session(model.SerializeToString(), threads, folds=True))
     except _errors():
         return None
+    return moves_inputs(run, seed, by) if move is Move.VALUES else run
 
 
 def unquantized_reference(path: Path, threads: int) -> Reference | None:
@@ -158,17 +186,27 @@ def _session(
     It fuses products of 8-bit floats into a QGemm that takes bytes alone. With `folds` weights are dequantized once and
     not in each run; `folder` has the files with external data.
     """
-    from onnxruntime import GraphOptimizationLevel as Level
-
+    levels = _levels()
     try:
-        level = Level.ORT_ENABLE_ALL if fastest else Level.ORT_ENABLE_BASIC
+        level = levels.ORT_ENABLE_ALL if fastest else levels.ORT_ENABLE_BASIC
         return _session_at(level, model, threads, optimized, folder, folds)
     except _errors():
-        return _session_at(Level.ORT_DISABLE_ALL, model, threads, optimized, folder)
+        return _session_at(levels.ORT_DISABLE_ALL, model, threads, optimized, folder)
+
+
+def _levels() -> Any:
+    from onnxruntime import GraphOptimizationLevel
+
+    return GraphOptimizationLevel
 
 
 def _session_at(
-    level: Any, model: str | bytes, threads: int, optimized: Path | None, folder: Path | None, folds: bool = False
+    level: Any,
+    model: str | bytes,
+    threads: int,
+    optimized: Path | None = None,
+    folder: Path | None = None,
+    folds: bool = False,
 ) -> Any:
     import onnxruntime
 
@@ -184,11 +222,12 @@ def _session_at(
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     if level != onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL:  # weights that few runs read are packed for nothing
         options.add_session_config_entry("session.disable_prepacking", "1")
-    wrong: list[str] = []
+    # Of a zero Pad before a MaxPool it makes padding with -inf. What is moved bounds what may be off, so it has none of
+    # that; the reference itself may have it, as any optimization may be wrong: there is a second opinion for that.
+    wrong = ["Pad_Fusion"] if folds or optimized is not None else []
     if optimized is not None:
         options.optimized_model_filepath = str(optimized)
-        # Of a zero Pad before a MaxPool the one makes padding with -inf; the other's names cannot be made twice.
-        wrong = ["Pad_Fusion", "MatMulAddFusion"]
+        wrong.append("MatMulAddFusion")  # its names cannot be made twice
     providers = ["CPUExecutionProvider"]
     return onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=wrong)
 

@@ -14,6 +14,7 @@ from typing import Any
 from service.errors import InputName, ModelMalformed, UnsupportedModel
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
 from service.frontend.pt2.graph import decompose, refuse, unsupported_nodes
+from service.frontend.pt2.moved_values import MovedValues
 from service.frontend.pt2.program import Document, Program, deserialize, parse
 from service.frontend.pt2.quantizations import (
     QUANTIZE,
@@ -29,7 +30,16 @@ from service.frontend.pt2.torch_calls import quiet
 from service.request import ModelFormat
 from service.rounding import Rounding
 
-__all__ = ["input_ranges", "inspect", "load", "moved_reference", "reference", "tensors", "unquantized_reference"]
+__all__ = [
+    "input_ranges",
+    "inspect",
+    "load",
+    "moved_reference",
+    "plain_reference",
+    "reference",
+    "tensors",
+    "unquantized_reference",
+]
 
 
 def load(path: Path, *, shapes: Shapes) -> ImportedModel:
@@ -85,7 +95,9 @@ def reference(
     return _TorchReference(document, deserialize(document), threads, rounding=rounding)
 
 
-def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float) -> Reference | None:
+def moved_reference(
+    path: Path, move: Move, *, threads: int, shapes: Shapes, seed: int, by: float, rounding: Rounding | None = None
+) -> Reference | None:
     """Return `reference` with `move` of the program moved, None for a program that has none."""
     document = parse(path, writable=True)
     refuse(document.unknown)
@@ -97,8 +109,14 @@ def moved_reference(path: Path, move: Move, *, threads: int, shapes: Shapes, see
             return None
         moved = Moved(seed, by)
         return _TorchReference(document, program, threads, quantizations=lambda: moved)
+    if move is Move.VALUES:
+        return _TorchReference(document, program, threads, rounding=rounding, values=MovedValues(seed, by))
     _move_weights(program, seed, by)
     return _TorchReference(document, program, threads)
+
+
+def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Rounding | None = None) -> None:
+    """Return None: torch runs the program as it was exported, and rewrites nothing."""
 
 
 def _move_weights(program: Program, seed: int, by: float) -> None:
@@ -135,7 +153,8 @@ def input_ranges(path: Path) -> dict[str, tuple[float, float]]:
 class _TorchReference:
     """Interprets the exported graph; torch's generated code for the module is not used.
 
-    `quantizations` gives what is done instead of them in a run; `rounding` is what was done to weights.
+    `quantizations` gives what is done instead of them in a run; `rounding` is what was done to weights; `values` moves
+    what a run computes.
     """
 
     def __init__(
@@ -145,8 +164,10 @@ class _TorchReference:
         threads: int,
         quantizations: Callable[[], Quantizations] | None = None,
         rounding: Rounding | None = None,
+        values: MovedValues | None = None,
     ) -> None:
         self.quantizations = quantizations
+        self.values = values
         self.stored, self.unrounded = _rounded(program, rounding)
         self.interface = document.interface
         self.program = program
@@ -186,7 +207,7 @@ class _TorchReference:
             else:
                 raise UnsupportedModel(f"the program takes {spec.arg.name} as {spec.kind.name.lower()}")
         values = _interpreter(
-            exported.graph_module, self.quantizations() if self.quantizations else None, self.unrounded
+            exported.graph_module, self.quantizations() if self.quantizations else None, self.unrounded, self.values
         ).run(*arguments)
         specs = exported.graph_signature.output_specs
         flat = list(values) if isinstance(values, list | tuple) else [values]
@@ -207,7 +228,9 @@ def _rounded(program: Program, rounding: Rounding | None) -> tuple[dict[str, Any
     return stored, before
 
 
-def _interpreter(graph_module: Any, quantizations: Quantizations | None, unrounded: Mapping[int, Any]) -> Any:
+def _interpreter(
+    graph_module: Any, quantizations: Quantizations | None, unrounded: Mapping[int, Any], values: MovedValues | None
+) -> Any:
     """torch's interpreter, but for lookups in weights that were rounded for products, and for 16-bit convolutions in
     groups, which go through float32.
 
@@ -219,9 +242,16 @@ def _interpreter(graph_module: Any, quantizations: Quantizations | None, unround
     class Interpreter(torch.fx.Interpreter):  # type: ignore[misc]  # mypy does not follow torch
         def run_node(self, node: Any) -> Any:
             self.given = bool(node.args) and getattr(node.args[0], "op", "") == "placeholder"
-            return super().run_node(node)
+            found = super().run_node(node)
+            return values.given(found) if values is not None and node.op == "placeholder" else found
 
         def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
+            if values is not None:
+                args = values.before(str(target), args)
+            found = self.called(target, args, kwargs)
+            return values.behind(str(target), found) if values is not None else found
+
+        def called(self, target: Any, args: Any, kwargs: Any) -> Any:
             if unrounded and "embedding" in str(target):
                 args = tuple(unrounded.get(id(arg), arg) for arg in args)
             if quantizations is not None and concerns(str(target), (*args[1:], *kwargs.values())):

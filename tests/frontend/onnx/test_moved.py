@@ -104,3 +104,43 @@ def test_masks_that_were_quantized_with_their_fillers_stay_masks(tmp_path: Path)
     assert moved is not None
     given = np.where(np.arange(64) % 2, lowest, np.linspace(-3, 3, 64)).astype("float32")
     assert moved({"given": given})["y"].tolist() == [255, 0] * 32
+
+
+def test_values_move_anew_in_each_run_and_sizes_stay(tmp_path: Path) -> None:
+    """A factor of 2 that is 3e-6 less makes 15 of 16 rows; a filler of -3.4e38 that moves is no infinity."""
+    lowest = np.finfo("float32").min
+    held = {
+        "scales": np.array([1, 1, 2, 2], "float32"),
+        "half": np.float32(0.5),
+        "mask": np.array([0, lowest], "float32"),
+    }
+    nodes = [
+        node("Shape", ["x"], ["shape"]),
+        node("Cast", ["shape"], ["sizes"], to=TensorProto.FLOAT),
+        node("Mul", ["sizes", "half"], ["halves"]),
+        node("Floor", ["halves"], ["floors"]),
+        node("Cast", ["floors"], ["small"], to=TensorProto.INT64),
+        node("Resize", ["x", "", "", "small"], ["less"]),
+        node("Resize", ["x", "", "scales"], ["more"]),
+        node("Exp", ["mask"], ["none"]),
+        node("Add", ["mask", "half"], ["masked"]),
+        node("Add", ["x", "masked"], ["y"]),
+        node("Sigmoid", ["y"], ["z"]),
+    ]
+    outputs = [value("less", [1, 1, 4, 1]), value("more", [2, 2, 16, 4]), value("z", [2, 2, 8, 2])]
+    path = write(tmp_path, model(nodes, [value("x", [2, 2, 8, 2])], outputs, opset=13, **held))
+    moved = moved_reference(path, ModelFormat.ONNX, Move.VALUES, seed=0, by=1e-4)
+    assert moved is not None
+    given = {"x": np.random.default_rng(0).standard_normal((2, 2, 8, 2)).astype("float32")}
+    plain = reference(path, ModelFormat.ONNX)(given)
+    first, again = moved(given), moved(given)
+    for name, wanted in plain.items():
+        assert first[name].shape == wanted.shape and np.isfinite(first[name]).all()
+        np.testing.assert_allclose(first[name], wanted, rtol=2e-3, atol=1e-4)
+    assert not np.array_equal(first["z"], again["z"])
+    assert (first["z"][..., 1] == 0).all()
+
+
+def test_values_of_an_old_opset_do_not_move(tmp_path: Path) -> None:
+    path = write(tmp_path, model([node("Relu", ["x"], ["y"])], [value("x", [4])], [value("y", [4])], opset=7))
+    assert moved_reference(path, ModelFormat.ONNX, Move.VALUES, seed=0, by=1e-4) is None
