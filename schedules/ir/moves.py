@@ -21,11 +21,15 @@ __all__ = [
     "loop_of",
     "parallelize",
     "prefetch_ahead",
+    "prefetch_stream",
     "vectorize_inner",
 ]
 
 ACCUMULATE_LOCALLY = "relaxc.accumulate_locally"
 """The annotation that `accumulate_locally` leaves on a loop, for the lowering."""
+
+PREFETCH_STREAM = "relaxc.prefetch_stream"
+"""The annotation of `prefetch_stream`."""
 
 PREFETCH_AHEAD = "relaxc.prefetch_ahead"
 """The annotation that `prefetch_ahead` leaves on a loop, for the lowering."""
@@ -123,6 +127,14 @@ def prefetch_ahead(sch: TirSchedule, tiles: LoopRV, ahead: int, elements: int) -
     if tir.as_int(sch.get(tiles).extent) == 1:
         return
     sch.annotate(tiles, PREFETCH_AHEAD, [ahead, elements])
+
+
+def prefetch_stream(sch: TirSchedule, steps: LoopRV, ahead: int, elements: int) -> None:
+    """Have each of the `steps`, which reads `elements` of a stream in vectors, fetch those that are `ahead` of them.
+
+    for s in S: use P[base + s * elements ..]   also fetches   P[base + s * elements + ahead .. + elements)
+    """
+    sch.annotate(steps, PREFETCH_STREAM, [ahead, elements])
 
 
 def accumulate_locally(sch: TirSchedule, loop: LoopRV) -> None:

@@ -8,6 +8,9 @@
             acc += A[tile, k] * P[base + k * s]
             prefetch P[base + D + (tile * K + k) * S / (T * K)]
 
+    for step in S, annotated relaxc.prefetch_stream = [D, E]:   each pass reads the E elements P[base + step * E ..)
+    →   each pass first prefetches P[base + step * E + D .. + E)
+
 The first tile of a panel otherwise waits for every line of it: a core reads its L2 six times faster than L3 on the
 servers that we have measured, and their hardware prefetchers do not keep up with the multiply-adds.
 """
@@ -23,7 +26,7 @@ from tvm import tirx
 from tvm.sym import Analyzer
 
 from schedules.ir import tir
-from schedules.ir.moves import PREFETCH_AHEAD
+from schedules.ir.moves import PREFETCH_AHEAD, PREFETCH_STREAM
 from schedules.strict import made_up_for
 
 __all__ = ["InsertPrefetches"]
@@ -44,6 +47,8 @@ class InsertPrefetches:
 
 
 def _expanded(loop: Any) -> Any:
+    if PREFETCH_STREAM in (loop.annotations or {}):
+        return _streaming(loop)
     if PREFETCH_AHEAD not in (loop.annotations or {}):
         return loop
     ahead, elements = map(int, loop.annotations[PREFETCH_AHEAD])
@@ -58,6 +63,22 @@ def _expanded(loop: Any) -> Any:
         return plain
     carried = _carried(streams[0], chain, elements)
     return _with_last(plain, carried[-1], _prefetches(streams[0], carried, ahead, elements))
+
+
+def _streaming(loop: Any) -> Any:
+    """`loop`, each step of which first fetches what a later one reads of its stream: the load that vectors walk."""
+    ahead, elements = map(int, loop.annotations[PREFETCH_STREAM])
+    kept = {key: value for key, value in loop.annotations.items() if key != PREFETCH_STREAM}
+    vectors = [each.loop_var for each in tir.collect(loop.body, tirx.For) if each.kind == tirx.ForKind.VECTORIZED]
+    loads = [load for load in tir.loads(loop.body) if tir.uses(load, [loop.loop_var]) and tir.uses(load, vectors)]
+    body = loop.body
+    if len({load.source.data for load in loads}) == 1:
+        start, lines = _at_first_step(loads[0].indices[0], loop), range(ahead, ahead + elements, _line(loads[0]))
+        fetched = [_prefetch(loads[0].source, Analyzer().simplify(start + line)) for line in lines]
+        body = tirx.SeqStmt([*fetched, body])
+    else:
+        made_up_for(f"nothing is prefetched in the loop over {loop.loop_var}, which is marked for it")
+    return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=kept)
 
 
 def _serial_chain(loop: Any) -> list[Any]:

@@ -91,3 +91,18 @@ def test_it_changes_no_result_and_prefetches_in_the_machine_code() -> None:
     np.testing.assert_allclose(out.numpy().reshape(3, 4, 32), np.einsum("tk,pkn->ptn", a, p), rtol=1e-5, atol=1e-5)
     code = built.inspect_source("asm") if built.kind == "llvm" else built.imports[0].inspect_source("asm")
     assert "prefetcht1" in code
+
+
+@T.prim_func(s_tir=True)
+def stream(a: T.Buffer((64,), "float32"), p: T.Buffer((2048,), "int32"), c: T.Buffer((32,), "float32")):
+    for step in T.serial(32, annotations={"relaxc.prefetch_stream": [1024, 64]}):
+        for half in T.unroll(2):
+            for n in T.vectorized(32):
+                c[n] += a[step * 2 + half] * T.Cast("float32", p[step * 64 + half * 32 + n])
+
+
+def test_a_stream_is_fetched_line_by_line_that_far_ahead() -> None:
+    func = transformed(stream)
+    calls = prefetches(func)
+    assert [f"p[step * 64 + {1024 + line * 16}]" in call for line, call in enumerate(calls)] == [True] * 4
+    assert "prefetch_stream" not in str(func)

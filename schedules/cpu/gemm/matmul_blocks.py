@@ -8,7 +8,7 @@ from tvm import s_tir
 
 from schedules.cpu.common.register_tile import fits, flatten_rows
 from schedules.hardware import Cpu
-from schedules.ir import analysis
+from schedules.ir import analysis, moves
 from schedules.ir.blocks import block_realizes
 from schedules.ir.types import LoopRV, PrimFunc, SBlock, TirSchedule
 from schedules.ir.work import work_of, worth_parallel
@@ -27,6 +27,9 @@ _MOST_VECTORS = 4
 
 _PANELS_PER_CORE = 4
 
+_PAGE_WORDS = 1024
+"""How far ahead words are fetched: a page of 4 KiB, at whose end hardware prefetchers stop, so that a core waits."""
+
 PARAMETERS = ("block", "vectors", "unroll")
 
 
@@ -43,14 +46,15 @@ class MatmulBlocks(Planned[BlockMatmul]):
             C = epilogue(C)
 
     A word has the codes of several steps of one column, so that a vector of words is as many columns; each code becomes
-    a float by a shift and a mask (`blocks_compute`). All bytes of a panel are read once, from start to end.
+    a float by a shift and a mask (`blocks_compute`). All bytes of a panel are read once, from start to end, and
+    fetched a page ahead.
 
     Parameters: `vectors` of a panel, of `block` lanes; `unroll` words without a branch between them. `dtypes` are those
     of A, of the words, and of the sums.
     """
 
     name = "cpu.matmul_blocks"
-    version = 1
+    version = 2
     layout = ("block", "vectors")
     computes = BlockMatmul
     dtypes = (("float32", "int32", "float32"),)
@@ -136,6 +140,7 @@ def _schedule(func: PrimFunc, op: BlockMatmul, others: list[SBlock], chosen: Par
     vector, lane = sch.split(column, [None, lanes])
     word, unrolled = sch.split(word, [None, chosen["unroll"]])
     sch.reorder(word, unrolled, code, row, vector, lane)
+    moves.prefetch_stream(sch, word, _PAGE_WORDS, chosen["unroll"] * chosen["vectors"] * lanes)
     _in_registers(sch, (unrolled, code, row, vector), lane)
     sch.decompose_reduction(PARTIAL, word)
     sch.decompose_reduction(BLOCK, block)
