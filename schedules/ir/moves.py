@@ -133,7 +133,11 @@ def prefetch_stream(sch: TirSchedule, steps: LoopRV, ahead: int, elements: int) 
     """Have each of the `steps`, which reads `elements` of a stream in vectors, fetch those that are `ahead` of them.
 
     for s in S: use P[base + s * elements ..]   also fetches   P[base + s * elements + ahead .. + elements)
+
+    A single step is no loop by then, and walks no stream.
     """
+    if tir.as_int(sch.get(steps).extent) == 1:
+        return
     sch.annotate(steps, PREFETCH_STREAM, [ahead, elements])
 
 
