@@ -4,7 +4,7 @@
     bool(x)         →  not (x == 0)          the same; NaN is true in C, numpy, ONNX and torch
     max(x, c)       →  max(c, x)             TVM's is `a > b ? a : b`: x where x is NaN, and before it was c
     max(a, b)       →  llvm.maximum(a, b)    NaN where either is
-    m = max(m, x)   stays: a reduction drops NaN, as ONNX Runtime's do; it would take three instructions for one
+    m = max(m, x)   →  max(x, m)             a reduction drops NaN; TVM's dropped what came before it
 
 A ReLU that made 0 of NaN would hide that a model overflowed. With a constant it is free: x86's `vmaxps` is that select.
 The pass runs behind the last simplification, which would turn `not ==` into `!=` again.
@@ -76,12 +76,13 @@ def _is_number(expr: Any) -> bool:
 
 
 def _store(store: Any) -> Any:
-    """Return a step of a reduction as it was, whose parts have been rewritten before it."""
+    """Return a step of a reduction that keeps what it has where NaN comes; to keep NaN takes three instructions."""
     value = store.value
     if not (isinstance(value, Call) and value.op.same_as(Op.get("tirx.call_llvm_pure_intrin"))):
         return store
     kind = _EXTREMES.get(tvm_ffi.get_global_func("target.llvm_get_intrinsic_name")(int(value.args[0])))
-    operands = list(value.args[1:])
-    if kind is None or not any(tir.loads_what_it_stores(each, store) for each in operands):
+    one, other = value.args[1:]
+    if kind is None or not (tir.loads_what_it_stores(one, store) or tir.loads_what_it_stores(other, store)):
         return store
-    return tirx.BufferStore(store.buffer, kind(*operands), store.indices)
+    held, taken = (one, other) if tir.loads_what_it_stores(one, store) else (other, one)
+    return tirx.BufferStore(store.buffer, kind(taken, held), store.indices)

@@ -59,23 +59,35 @@ def test_elements(function, numpys, out):
     np.testing.assert_array_equal(got.numpy(), numpys(X, Y))
 
 
-def test_a_reduction_and_another_target_stay():
+def test_a_reduction_drops_nan_and_nothing_that_came_before_it():
     @T.prim_func
-    def largest(a: T.Buffer((64,), "float32"), b: T.Buffer((1,), "float32")):
-        for i in range(64):
+    def largest(a: T.Buffer((SIZE,), "float32"), b: T.Buffer((2,), "float32")):
+        b[0] = T.float32(-3e38)
+        b[1] = T.float32(3e38)
+        for i in range(SIZE):
             b[0] = T.max(b[0], a[i])
+            b[1] = T.min(a[i], b[1])
 
+    library = tvm.tirx.build(
+        largest.with_attr("global_symbol", "main"), to_tvm(resolve("auto")), pipeline=pipeline.NAME
+    )
+    for values in (np.array([NAN, 7.0, NAN, -3.0, NAN]), np.array([-3.0, 7.0, 1.0, NAN])):
+        got = tvm.runtime.tensor(np.zeros(2, "float32"))
+        library["main"](tvm.runtime.tensor(np.resize(values, SIZE).astype("float32")), got)
+        assert got.numpy().tolist() == [7, -3]
+
+
+def test_other_targets_stay():
     @T.prim_func
     def relu(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):
         for i in range(64):
             b[i] = T.max(a[i], T.float32(0))
 
-    def kept(func, target) -> bool:
-        func = func.with_attr("target", to_tvm(resolve(target)))
+    def kept(target) -> bool:
+        func = relu.with_attr("target", to_tvm(resolve(target)))
         return bool(tvm_ffi.structural_equal(KeepNan()(tvm.IRModule({"main": func}))["main"], func))
 
-    assert kept(largest, "x86-64-v4") and kept(relu, "cuda-sm90")
-    assert not kept(relu, "x86-64-v4")
+    assert kept("cuda-sm90") and not kept("x86-64-v4")
 
 
 def test_a_network_is_as_onnx_runtime_has_it(tmp_path):
@@ -106,3 +118,22 @@ def test_a_network_is_as_onnx_runtime_has_it(tmp_path):
     got, _ = compiled(path, inputs)
     for name, want in reference(path, ModelFormat.ONNX)(inputs).items():
         np.testing.assert_allclose(got[name], want, rtol=1e-5, err_msg=name)
+
+
+def test_the_largest_of_a_relu_is_that_of_its_numbers(tmp_path):
+    nodes = [
+        node("Relu", ["x"], ["relu"]),
+        node("ReduceMax", ["relu", "axes"], ["most"], keepdims=0),
+        node("Relu", ["images"], ["image"]),
+        node("MaxPool", ["image"], ["pooled"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    inputs = [value("x", [3, 40]), value("images", [1, 20, 4, 4])]
+    outputs = [value("most", [40]), value("pooled", [1, 20, 2, 2])]
+    path = write(tmp_path, model(nodes, inputs, outputs, axes=np.array([0])))
+    draw = np.random.default_rng(0)
+    x, images = draw.standard_normal((3, 40), np.float32), draw.standard_normal((1, 20, 4, 4), np.float32)
+    x[1], images[..., 1::2] = NAN, NAN
+    got, _ = compiled(path, {"x": x, "images": images})
+    np.testing.assert_array_equal(got["most"], np.maximum(x[[0, 2]], 0).max(0))
+    numbers = np.maximum(images[..., ::2], 0).reshape(1, 20, 2, 2, 2).max(3)
+    np.testing.assert_array_equal(got["pooled"], numbers)

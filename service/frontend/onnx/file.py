@@ -218,7 +218,12 @@ def array(tensor: Any, folder: Path, outside: Outside = _NOTHING) -> Any:
     if 0 in shape:
         return np.empty(shape, dtype)
     path = _resolve(tensor.name, entries["location"], folder)
-    return np.memmap(path, dtype, "r", int(entries.get("offset", 0)), shape)
+    start, bits = int(entries.get("offset", 0)), _bits(tensor.data_type)
+    if bits < 8:
+        held = onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims)
+        held.raw_data = np.memmap(path, np.uint8, "r", start, (-(-math.prod(shape) * bits // 8),)).tobytes()
+        return onnx.numpy_helper.to_array(held)
+    return np.memmap(path, dtype, "r", start, shape)
 
 
 def _is_external(tensor: Any) -> bool:

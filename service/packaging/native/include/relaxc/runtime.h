@@ -5,7 +5,7 @@
  *
  * Every function is safe to call from any thread. Calls of one session run one after the other, as its kernels use all
  * threads already; open the file again for calls at the same time, which share its weights. A process that was forked
- * while no thread of it was in a call may go on with sessions for CPUs. Loading runs code of the file: open only artifacts that
+ * while no thread of it was in a call may go on with sessions for CPUs, and ends by _exit. Loading runs code of the file: open only artifacts that
  * you trust.
  */
 #ifndef RELAXC_RUNTIME_H_
