@@ -81,8 +81,10 @@ def _store(store: Any) -> Any:
     if not (isinstance(value, Call) and value.op.same_as(Op.get("tirx.call_llvm_pure_intrin"))):
         return store
     kind = _EXTREMES.get(tvm_ffi.get_global_func("target.llvm_get_intrinsic_name")(int(value.args[0])))
+    if kind is None:
+        return store
     one, other = value.args[1:]
-    if kind is None or not (tir.loads_what_it_stores(one, store) or tir.loads_what_it_stores(other, store)):
+    if not (tir.loads_what_it_stores(one, store) or tir.loads_what_it_stores(other, store)):
         return store
     held, taken = (one, other) if tir.loads_what_it_stores(one, store) else (other, one)
     return tirx.BufferStore(store.buffer, kind(taken, held), store.indices)
