@@ -146,11 +146,21 @@ class CallBrainFloats:
         if not _is_for_cpu(func):
             return func
         code: dict[str, str] = {}
-        body = tvm_ffi.structural_map(func.body, (Call, lambda call: _called(call, code)))
-        if not code:
-            return func
-        text = "\n".join(code[name] for name in sorted(code))
-        return func.with_body(tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", text, body))
+        kinds = [(Call, lambda call: _called(call, code)), (tirx.Broadcast, _spread)]
+        body = tvm_ffi.structural_map(func.body, kinds)
+        if code:
+            text = "\n".join(code[name] for name in sorted(code))
+            body = tirx.AttrStmt(tirx.const(0, "int32"), "pragma_import_llvm", text, body)
+        return func.with_body(body)
+
+
+def _spread(broadcast: Any) -> Any:
+    """Return lanes of one bfloat16 as lanes of its bits: BF16StorageLegalize stores no others."""
+    value = broadcast.value
+    if _name(value) != "reinterpret" or _dtype(value) != _BRAIN:
+        return broadcast
+    bits = tirx.Broadcast(value.args[0], broadcast.lanes)
+    return tirx.reinterpret(f"{_BRAIN}x{int(broadcast.lanes)}", bits)
 
 
 def _called(call: Any, code: dict[str, str]) -> Any:

@@ -56,6 +56,18 @@ def test_a_vector_is_rounded_by_one_instruction() -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_number_is_stored_to_all_lanes(target: str, dtype: str) -> None:
+    array = np.array([1.00390625, -2.5, np.nan, 3.0]).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+    data = te.placeholder((4,), dtype, name="x")
+    result = te.compute((4, 32), lambda i, j: data[i].astype("bfloat16"), name="spread")
+    out = tvm.runtime.tensor(np.zeros((4, 32), ml_dtypes.bfloat16))
+    built(result, data, target, loops=("spread",))["main"](tvm.runtime.tensor(array), out)
+    want = np.repeat(array[:, None], 32, 1).astype(ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(out.numpy().astype("float32"), want.astype("float32"))
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_a_buffer_within_a_kernel_stays_in_16_bits(target: str) -> None:
     """It is padded with zeros, and what is in it is not rounded twice."""
     array = np.random.default_rng(0).standard_normal(32).astype(ml_dtypes.bfloat16)
