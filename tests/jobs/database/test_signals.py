@@ -109,9 +109,10 @@ def test_fifty_processes_fit_into_two_hundred_connections(postgres: str) -> None
             database = stack.enter_context(closing(Database(postgres, connections)))
             signals = stack.enter_context(closing(Signals(database, lambda topic, ids: None)))
             signals.start()
+            # One of the pool's connections tells whether anything is heard; there are none once all are taken.
+            until(lambda signals=signals: signals.is_heard)  # type: ignore[misc]  # of this turn
             for _ in range(connections):
                 stack.enter_context(database.engine.connect())
-            until(lambda signals=signals: signals.is_heard)  # type: ignore[misc]  # of this turn
         database = Database(postgres, 1)
         stack.callback(database.close)
         with database.read() as connection:
