@@ -123,7 +123,7 @@ class SteppedBackend(Backend):
             return None
         (claim,) = self.held.keys() - before
         held = self.held[claim]
-        held.thread = self._scheduler._running[claim][1]
+        held.thread = self._scheduler._held._jobs[claim][1]
         return held
 
     def look(self) -> None:

@@ -22,6 +22,7 @@ from service.jobs.database.engine import Database
 from service.jobs.database.rows import JobKind, JobRow
 from service.jobs.job import Claim
 from service.jobs.queue.budget import Budget
+from service.jobs.queue.held import Held
 from service.jobs.queue.running import Running
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Scheduler:
         self._database = database
         self._instance = instance
         self._slots = slots
-        self._budget = budget
+        self._held = Held(budget)
         self._begin = begin
         self._run = run
         self._short = short
@@ -84,7 +85,6 @@ class Scheduler:
         self._tunes_alone = tunes_alone
         self._asked_poll_s = poll_s
         self._tuned_last = False
-        self._running: dict[Claim, tuple[Running, threading.Thread]] = {}
         self._condition = threading.Condition()
         self._woken = True
         self._stopped = False
@@ -106,8 +106,7 @@ class Scheduler:
 
     def find(self, id: str) -> Running | None:
         """Return the job, where it runs here."""
-        with self._condition:
-            return next((running for (job, _), (running, _) in self._running.items() if job == id), None)
+        return self._held.find(id)
 
     def stop(self, drain_s: float = 0.0) -> None:
         """Start nothing more, give running jobs `drain_s` seconds, and end the rest, to be queued again."""
@@ -119,7 +118,7 @@ class Scheduler:
         deadline = time.monotonic() + drain_s
         while self._flush() and time.monotonic() < deadline and not self._is_hurried(_FLUSH_S):
             pass
-        for running, _ in self._held():
+        for running in self._held.by_key().values():
             running.cancel(ServiceError(_STOPPING), give_back=True)
 
     def hurry(self) -> None:
@@ -136,16 +135,12 @@ class Scheduler:
 
     def join(self) -> None:
         """After `stop`: returns when no job is left."""
-        for _, thread in self._held():
+        for thread in self._held.threads():
             thread.join()
 
-    def _held(self) -> list[tuple[Running, threading.Thread]]:
-        with self._condition:
-            return list(self._running.values())
-
     def _flush(self) -> bool:
-        held = self._held()
-        for running, _ in held:
+        held = self._held.by_key().values()
+        for running in held:
             running.flush()
         return bool(held)
 
@@ -154,7 +149,7 @@ class Scheduler:
             poll_s = self._asked_poll_s() or _POLL_S
             with self._condition:
                 if not self._woken and not self._stopped:
-                    self._condition.wait(_FLUSH_S if self._running else poll_s)
+                    self._condition.wait(_FLUSH_S if self._held.by_key() else poll_s)
                 if self._stopped:
                     return
                 woken, self._woken = self._woken, False
@@ -173,7 +168,7 @@ class Scheduler:
 
     def _end_unwanted(self) -> None:
         """Ends what is to be cancelled, and what others have taken as this server did not say that it lives."""
-        held = self._by_key()
+        held = self._held.by_key()
         with self._database.read() as connection:
             mine = jobs.running_on(connection, self._instance)
         for key, running in held.items():
@@ -188,14 +183,10 @@ class Scheduler:
             if job is not None:
                 _LOG.error("job %s was run by nobody; it is now %s", job.id, job.state)
 
-    def _by_key(self) -> dict[Claim, Running]:
-        with self._condition:
-            return {key: running for key, (running, _) in self._running.items()}
-
     def _start_waiting(self) -> None:
         if time.monotonic() < self._pausing_until:
             return
-        free = [lane for lane in self._slots if self._count(lane) < self._slots[lane]]
+        free = [lane for lane in self._slots if self._held.count(lane) < self._slots[lane]]
         if not free:
             return
         with self._database.read() as connection:
@@ -217,26 +208,26 @@ class Scheduler:
 
     def _start_all(self, lane: Lane, accepted: Mapping[Lane, Collection[str]]) -> bool:
         """Start what there are slots for; return whether anything was."""
-        before = self._count(lane)
-        while accepted[lane] and self._count(lane) < self._slots[lane] and self._start_one(lane, accepted[lane]):
+        before = self._held.count(lane)
+        while accepted[lane] and self._held.count(lane) < self._slots[lane] and self._start_one(lane, accepted[lane]):
             pass
-        return self._count(lane) > before
+        return self._held.count(lane) > before
 
     def _start_alone(self, accepted: Mapping[Lane, Collection[str]]) -> None:
         """Start a tuning, or what is none, in turns where both wait: for its turn a tuning has the others end."""
-        held = self._held()
-        if any(running.tunes for running, _ in held):
+        if self._held.count(True):
             return
+        others = self._held.count(False)
         tuning_waits = self._slots[True] > 0 and self._waits(True, accepted[True])
         if tuning_waits and not self._tuned_last:
-            if held:
+            if others:
                 return
             if self._start_one(True, accepted[True]):
                 self._tuned_last = True
                 return
         if self._start_all(False, accepted):
             self._tuned_last = False
-        elif tuning_waits and not held:
+        elif tuning_waits and not others:
             self._tuned_last = self._start_one(True, accepted[True])
 
     def _waits(self, lane: Lane, accepts: Collection[str]) -> bool:
@@ -244,10 +235,7 @@ class Scheduler:
         if not accepts:
             return False
         with self._database.read() as connection:
-            return claims.waits(connection, lane, without=self._ids(), accepts=accepts)
-
-    def _count(self, lane: Lane) -> int:
-        return sum(running.tunes is lane for running, _ in self._held())
+            return claims.waits(connection, lane, without=self._held.ids(), accepts=accepts)
 
     def _start_one(self, lane: Lane, accepts: Collection[str] = ("",)) -> bool:
         with self._database.begin() as connection:
@@ -257,7 +245,7 @@ class Scheduler:
                 self._instance,
                 lane,
                 lambda job: self._fits(job, lane),
-                without=self._ids(),
+                without=self._held.ids(),
                 accepts=accepts,
             )
         if claimed is None:
@@ -265,54 +253,23 @@ class Scheduler:
         job, memory_bytes = claimed
         running, key = self._begin(job, memory_bytes), job.claim
         thread = threading.Thread(target=self._run_one, args=(key, running), name=f"job-{job.id[:8]}", daemon=True)
-        with self._condition:
-            self._budget.take(key, memory_bytes)
-            self._running[key] = running, thread
+        self._held.add(key, running, thread)
         try:
             thread.start()
         except Exception:
-            self._forget(key)
+            self._held.remove(key)
             self._pausing_until = time.monotonic() + _NO_THREAD_S
             with self._database.begin() as connection:  # where this fails too, `_end_unwanted` finds it
                 transitions.give_back(connection, job, "the server has no thread for it")
             raise
         return True
 
-    def _ids(self) -> set[str]:
-        """What runs here still, or ends: a job that was queued again is not begun beside its own last claim."""
-        with self._condition:
-            return {id for id, _ in self._running}
-
-    def _forget(self, key: Claim) -> None:
-        with self._condition:
-            del self._running[key]
-            self._budget.release(key)
-
     def _fits(self, job: Candidate, lane: Lane) -> bool:
-        with self._condition:
-            tuning = [running for running, _ in self._running.values() if running.tunes]
-            freed = sum(running.memory_bytes for running in tuning)
-            if lane:  # half of the memory stays for what tuning must not hold up, unless there is nothing
-                spare = freed + job.memory_bytes <= self._budget.limit_bytes // 2 or not self._running
-                return spare and self._budget.fits(job.memory_bytes)
-            if self._budget.fits(job.memory_bytes):
-                return True
-            if tuning and self._budget.fits(job.memory_bytes, freed=freed):
-                self._make_way(job, tuning)
-            return False
-
-    def _make_way(self, job: Candidate, tuning: list[Running]) -> None:
-        """Has as many tunings end as the job needs: first those that end already, then the youngest.
-
-        No tuning begins meanwhile: one that has given way would take back what it gave.
-        """
-        self._making_way = True
-        freed, ends = 0, [running for running in tuning if running.cancellation.cancelled]
-        for running in (*ends, *(one for one in reversed(tuning) if one not in ends)):
-            if self._budget.fits(job.memory_bytes, freed=freed):
-                return
-            freed += running.memory_bytes
-            running.cancel(ServiceError("tuning gives way to a compile"), give_back=True)
+        if self._held.fits(job, lane):
+            return True
+        if not lane and self._held.make_way(job):
+            self._making_way = True  # no tuning begins meanwhile: one that gave way would take back what it gave
+        return False
 
     def _run_one(self, key: Claim, running: Running) -> None:
         try:
@@ -320,5 +277,5 @@ class Scheduler:
         except Exception:  # noqa: BLE001  # nobody else would see it
             _LOG.exception("job %s", running.job.id)
         finally:
-            self._forget(key)
+            self._held.remove(key)
             self.wake()

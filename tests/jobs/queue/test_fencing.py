@@ -110,13 +110,13 @@ def test_a_thread_that_ends_late_takes_away_nothing_but_its_own(servers: OpenSte
     older.leave()
     newer = newer or begun(server, tune=True)
     assert server._scheduler.find(id) is newer.running
-    assert server._scheduler._budget.taken_bytes == 5 * MIB
+    assert server._scheduler._held._budget.taken_bytes == 5 * MIB
     server.look()
     assert not newer.running.cancellation.cancelled
     newer.end(outcome_of(newer, "b"))
     ended = find(server.database, id)
     assert ended.state is State.SUCCEEDED, ended.error
-    assert server._scheduler._budget.taken_bytes == 0
+    assert server._scheduler._held._budget.taken_bytes == 0
 
 
 def test_a_job_is_not_begun_where_its_last_claim_still_ends_and_holds_up_no_other(servers: OpenStepped) -> None:
