@@ -67,7 +67,19 @@ def verification(manifest: Manifest) -> list[str]:
         most = max(far, key=lambda row: float(row["unrounded"]["error"]))
         given = most["unrounded"]
         line += f"; {given['error']:.2g} (rms) from the model with its own weights, cosine {given['cosine']}"
-    return [line, *(f"FAILED {_failure(row)}" for row in outputs if not row["passed"])]
+    asked = [f"{row['name']} was judged by {_opinion(row)}" for row in outputs if _opinion(row)]
+    return [line, *asked, *(f"FAILED {_failure(row)}" for row in outputs if not row["passed"])]
+
+
+def _opinion(row: Mapping[str, Any]) -> str:
+    """What judged an output that the reference as it is refused, and how far that was off; empty where none did."""
+    if (found := row.get("float64")) is not None:
+        ours, theirs = _number(found["artifact"]), _number(found["reference"])
+        return f"the reference in float64: ours is off by {ours:.2g}, the reference in float32 by {theirs:.2g} (scaled)"
+    if (found := row.get("second_opinion")) is not None:
+        ours, apart = _number(found["plain"]), _number(found["apart"])
+        return f"the reference without optimizations: ours is off by {ours:.2g}, it with them by {apart:.2g} (scaled)"
+    return ""
 
 
 def _failure(row: Mapping[str, Any]) -> str:

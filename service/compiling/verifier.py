@@ -53,6 +53,7 @@ def verify(
         samples,
         _values_moved(request),
         lambda rounding: frontend.plain_reference(model.path, model.format, shapes=shapes, rounding=rounding),
+        lambda rounding: frontend.double_reference(model.path, model.format, shapes=shapes, rounding=rounding),
     )
     return compared(load(), signature, references, request.options, progress)
 

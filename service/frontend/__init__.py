@@ -22,6 +22,7 @@ __all__ = [
     "Unsupported",
     "calibrate",
     "digest",
+    "double_reference",
     "external_files",
     "former_digest",
     "identify",
@@ -112,6 +113,17 @@ def plain_reference(
     run: Reference | None = _frontend(format).plain_reference(
         path, threads=threads, shapes=dict(shapes or {}), rounding=rounding
     )
+    return run
+
+
+def double_reference(
+    path: Path, format: ModelFormat, *, shapes: Shapes | None = None, rounding: Rounding | None = None
+) -> Reference | None:
+    """Return `reference` in float64 wherever it is in float32, its outputs of the model's dtypes: an opinion that no
+    order of sums changes. It is slow. None for a model that quantizes or that does not run so; what it finds out in a
+    run is a ModelError.
+    """
+    run: Reference | None = _frontend(format).double_reference(path, shapes=dict(shapes or {}), rounding=rounding)
     return run
 
 

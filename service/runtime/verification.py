@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -60,13 +60,16 @@ class OutputReport:
     second_opinion: dict[str, float | None] | None = None
     """Scaled errors, where the reference disagreed with itself without its own rewrites, which judges then: ours beside
     the `optimized` and the `plain` one, and these two `apart`."""
+    float64: dict[str, float | None] | None = None
+    """Scaled errors of the `artifact` and of the `reference` beside the reference in float64, which judges where the
+    reference itself refuses."""
     top1: dict[str, int] | None = None
     """Of a quantized model, the `rows` along the last axis, those `decided`: the largest element leads by more than the
     bound, and those of them in which it is the largest of both (`equal`)."""
 
 
 _RARE = frozenset({"moved", "unrounded", "unquantized", "rms_error", "bound", "scattered", "slice_error"})
-_RARE |= {"second_opinion", "top1"}
+_RARE |= {"second_opinion", "float64", "top1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +118,18 @@ class Verification:
         reason = self.reason and f"{self.reason} (without the reference's own optimizations; with them: {first.reason})"
         return Verification(self.passed, reason, tuple(rows))
 
+    def in_float64(self, ours: Verification, reference: Verification) -> Verification:
+        """Return this report with its failed outputs as they are beside the reference in float64, which `ours` says of
+        the artifact, and `reference` of the reference itself.
+        """
+        rows = []
+        for first, row, theirs in zip(self.outputs, ours.outputs, reference.outputs, strict=True):
+            errors = {"artifact": row.scaled_error, "reference": theirs.scaled_error}
+            rows.append(first if first.passed else replace(row, float64=errors))
+        failed = [f"{row.name}: {row.reason}" for row in rows if not row.passed]
+        reason = f"{'; '.join(failed)} (beside the reference in float64; beside itself: {self.reason})"
+        return Verification(not failed, reason if failed else "", tuple(rows))
+
     def sliced(self, found: Mapping[str, tuple[float, str]]) -> Verification:
         """Return the report with what `Slices.worst` found of outputs, which fail by it."""
         rows = []
@@ -134,9 +149,19 @@ class Verification:
         runs = list(several)
         if not runs:
             return Verification(False, "nothing was compared", ())
-        rows = [max(same, key=_badness) for same in zip(*(run.outputs for run in runs), strict=True)]
+        rows = [_worst(same) for same in zip(*(run.outputs for run in runs), strict=True)]
         failed = next((run for run in runs if not run.passed), None)
         return Verification(failed is None, failed.reason if failed else "", tuple(rows))
+
+
+def _worst(rows: Sequence[OutputReport]) -> OutputReport:
+    """One output's worst run, with the opinion that was asked in any of them."""
+    worst = max(rows, key=_badness)
+    if worst.float64 is None and (asked := [row for row in rows if row.float64 is not None]):
+        worst = replace(worst, float64=max(asked, key=_badness).float64)
+    if worst.second_opinion is None and (asked := [row for row in rows if row.second_opinion is not None]):
+        worst = replace(worst, second_opinion=max(asked, key=_badness).second_opinion)
+    return worst
 
 
 def _badness(row: OutputReport) -> tuple[bool, float]:

@@ -17,6 +17,7 @@ from service.rounding import Rounding
 from service.signature import Dim, DimBounds, Signature, TensorSpec
 
 __all__ = [
+    "double_reference",
     "input_ranges",
     "inspect",
     "load",
@@ -106,6 +107,13 @@ def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Round
     from service.frontend.onnx.reference import plain_reference as build
 
     return build(path, threads, rounding)
+
+
+def double_reference(path: Path, *, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:
+    """Return `reference` in double precision, None for a model that quantizes or does not run so."""
+    from service.frontend.onnx.reference import double_reference as build
+
+    return build(path, rounding)
 
 
 def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Reference | None:

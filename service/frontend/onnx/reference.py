@@ -8,16 +8,26 @@ from typing import Any
 
 from service.errors import ModelMalformed, ModelTooLarge
 from service.frontend.model import Move, Reference
+from service.frontend.onnx.double import in_double
 from service.frontend.onnx.file import array, check_tensors, mapped, one_line, outline, parse, tensors
 from service.frontend.onnx.moved import graphs, moved
 from service.frontend.onnx.moved_values import move_values, moves_inputs
 from service.frontend.onnx.rounded import round_weights
+from service.frontend.onnx.sessions import (
+    UNVERIFIED,
+    bare_session,
+    has_bfloat16,
+    open_session,
+    reference_of,
+    runtime_errors,
+)
 from service.frontend.onnx.unquantized import quantizes, unquantized
 from service.frontend.onnx.widen import uses_bfloat16, widened
 from service.rounding import Rounding
 
 __all__ = [
     "MOST_BYTES",
+    "double_reference",
     "moved_reference",
     "own_data",
     "plain_reference",
@@ -27,8 +37,6 @@ __all__ = [
 ]
 
 _ACCURACY = "accuracy_level"
-
-_UNVERIFIED = "--no-verify compiles it without a comparison."
 
 MOST_BYTES = 1 << 31
 """Of a message of protobuf."""
@@ -48,17 +56,19 @@ def reference(path: Path, threads: int, *, fastest: bool = False, rounding: Roun
     cause: Exception = TypeError("it takes no arrays of bfloat16")
     try:
         session = (
-            _of_file(path, threads, fastest) if given is None else _session(given.SerializeToString(), threads, fastest)
+            _of_file(path, threads, fastest)
+            if given is None
+            else open_session(given.SerializeToString(), threads, fastest)
         )
-        if not _has_bfloat16(session):
-            return _runtime(session)
-    except _errors() as error:
+        if not has_bfloat16(session):
+            return reference_of(session)
+    except runtime_errors() as error:
         cause = error
     model = given or _with_data(path)
     if uses_bfloat16(model):
         try:
             return _rounded(model, threads)
-        except _errors():
+        except runtime_errors():
             pass
     return _evaluator(model, cause)
 
@@ -68,10 +78,23 @@ def plain_reference(path: Path, threads: int, rounding: Rounding | None = None) 
     rounds = _rounds_activations(outline(path))
     given = _as_we_compute(path, rounding) if rounding is not None or rounds else None
     try:
-        session = _session_at(_levels().ORT_DISABLE_ALL, given.SerializeToString() if given else str(path), threads)
-    except _errors():
+        session = bare_session(given.SerializeToString() if given else str(path), threads)
+    except runtime_errors():
         return None
-    return None if _has_bfloat16(session) else _runtime(session)
+    return None if has_bfloat16(session) else reference_of(session)
+
+
+def double_reference(path: Path, rounding: Rounding | None = None) -> Reference | None:
+    """Run the model as `reference` does, in double precision (`service.frontend.onnx.double`).
+
+    None where it quantizes, has 2 GB of weights, or is nothing that runs so.
+    """
+    if quantizes(outline(path)):
+        return None
+    try:
+        return in_double(_as_we_compute(path, rounding))
+    except ModelTooLarge:
+        return None
 
 
 def moved_reference(
@@ -92,8 +115,8 @@ def moved_reference(
         if uses_bfloat16(model):
             run = _rounded(model, threads)
         else:
-            run = _runtime(_session(model.SerializeToString(), threads, folds=True))
-    except _errors():
+            run = reference_of(open_session(model.SerializeToString(), threads, folds=True))
+    except runtime_errors():
         return None
     return moves_inputs(run, seed, by) if move is Move.VALUES else run
 
@@ -111,8 +134,8 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
     try:
         if uses_bfloat16(model):
             return _rounded(model, threads)
-        return _runtime(_session(model.SerializeToString(), threads, folds=True))
-    except _errors():
+        return reference_of(open_session(model.SerializeToString(), threads, folds=True))
+    except runtime_errors():
         return None
 
 
@@ -124,9 +147,9 @@ def _of_file(path: Path, threads: int, fastest: bool) -> Any:
     for tensor in tensors(model):
         outside.put_back(tensor)
     try:
-        return _session(model.SerializeToString(), threads, fastest, folder=path.parent)
-    except _errors():  # such as of a file that is a link out of its folder, where it takes no data from
-        return _session(str(path), threads, fastest)
+        return open_session(model.SerializeToString(), threads, fastest, folder=path.parent)
+    except runtime_errors():  # such as of a file that is a link out of its folder, where it takes no data from
+        return open_session(str(path), threads, fastest)
 
 
 def _as_we_compute(path: Path, rounding: Rounding | None) -> Any:
@@ -159,84 +182,6 @@ def _n_bits(model: Any) -> list[Any]:
     return [node for holder in holders for node in holder.node if node.op_type == "MatMulNBits"]
 
 
-def _errors() -> tuple[type[Exception], ...]:
-    """What ONNX Runtime raises for a model that it does not take."""
-    from onnxruntime.capi import onnxruntime_pybind11_state as state
-
-    return (
-        state.Fail,
-        state.InvalidArgument,
-        state.InvalidGraph,
-        state.InvalidProtobuf,
-        state.NotImplemented,
-        state.RuntimeException,
-    )
-
-
-def _session(
-    model: str | bytes,
-    threads: int,
-    fastest: bool = False,
-    optimized: Path | None = None,
-    folds: bool = False,
-    folder: Path | None = None,
-) -> Any:
-    """A session of ONNX Runtime; one without optimizations where these make what it has no kernel for.
-
-    It fuses products of 8-bit floats into a QGemm that takes bytes alone. With `folds` weights are dequantized once and
-    not in each run; `folder` has the files with external data.
-    """
-    levels = _levels()
-    try:
-        level = levels.ORT_ENABLE_ALL if fastest else levels.ORT_ENABLE_BASIC
-        return _session_at(level, model, threads, optimized, folder, folds)
-    except _errors():
-        return _session_at(levels.ORT_DISABLE_ALL, model, threads, optimized, folder)
-
-
-def _levels() -> Any:
-    from onnxruntime import GraphOptimizationLevel
-
-    return GraphOptimizationLevel
-
-
-def _session_at(
-    level: Any,
-    model: str | bytes,
-    threads: int,
-    optimized: Path | None = None,
-    folder: Path | None = None,
-    folds: bool = False,
-) -> Any:
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = level
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    # Only fatal messages: what a session refuses comes as an exception.
-    options.log_severity_level = 4
-    if folder is not None:
-        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
-    if folds:
-        options.add_session_config_entry("session.disable_quant_qdq", "1")
-    if level != onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL:  # weights that few runs read are packed for nothing
-        options.add_session_config_entry("session.disable_prepacking", "1")
-    # Of a zero Pad before a MaxPool it makes padding with -inf. What is moved bounds what may be off, so it has none of
-    # that; the reference itself may have it, as any optimization may be wrong: there is a second opinion for that.
-    wrong = ["Pad_Fusion"] if folds or optimized is not None else []
-    if optimized is not None:
-        options.optimized_model_filepath = str(optimized)
-        wrong.append("MatMulAddFusion")  # its names cannot be made twice
-    providers = ["CPUExecutionProvider"]
-    return onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=wrong)
-
-
-def _has_bfloat16(session: Any) -> bool:
-    """Whether an input or output is one, for which ONNX Runtime takes and gives no array of numpy's."""
-    return any("bfloat16" in value.type for value in (*session.get_inputs(), *session.get_outputs()))
-
-
 def own_data(path: Path) -> Any:
     """Return the model at `path` with its external data inside."""
     model, outside = mapped(path)
@@ -249,21 +194,9 @@ def plain_session(model: bytes, optimized: Path | None = None) -> Reference:
     ModelMalformed where ONNX Runtime does not take it.
     """
     try:
-        return _runtime(_session(model, 1, optimized=optimized))
-    except _errors() as error:
+        return reference_of(open_session(model, 1, optimized=optimized))
+    except runtime_errors() as error:
         raise ModelMalformed(f"ONNX Runtime refuses the model: {one_line(error)}") from error
-
-
-def _runtime(session: Any) -> Reference:
-    names = [output.name for output in session.get_outputs()]
-
-    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
-        try:
-            return dict(zip(names, session.run(names, dict(inputs)), strict=True))
-        except _errors() as error:
-            raise ModelMalformed(f"ONNX Runtime stops in the model: {one_line(error)}", remedy=_UNVERIFIED) from error
-
-    return run
 
 
 def _with_data(path: Path) -> Any:
@@ -284,7 +217,7 @@ def _rounded(model: Any, threads: int) -> Reference:
 
     short = [value.name for value in model.graph.output if value.type.tensor_type.elem_type == 16]
     wide = widened(type(model).FromString(model.SerializeToString()))
-    run = _runtime(_session(wide.SerializeToString(), threads))
+    run = reference_of(open_session(wide.SerializeToString(), threads))
 
     def rounded(inputs: Mapping[str, Any]) -> dict[str, Any]:
         bfloat16 = np.dtype(ml_dtypes.bfloat16)
@@ -301,7 +234,7 @@ def _evaluator(model: Any, cause: Exception) -> Reference:
         evaluator = onnx.reference.ReferenceEvaluator(model)
     except (RuntimeError, ValueError, TypeError, KeyError, NotImplementedError) as error:
         refused = f"ONNX Runtime refuses the model: {one_line(cause)}"
-        raise ModelMalformed(refused, remedy=_UNVERIFIED) from error
+        raise ModelMalformed(refused, remedy=UNVERIFIED) from error
     names = list(evaluator.output_names)
 
     def run(inputs: Mapping[str, Any]) -> dict[str, Any]:

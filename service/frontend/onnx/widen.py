@@ -1,4 +1,4 @@
-"""A bfloat16 model as a float32 one, for tools that know bfloat16 only in part.
+"""A model with wider floats: a bfloat16 one as a float32 one, for tools that know bfloat16 only in part.
 
 Exporters write bfloat16 into operators of opsets that do not have it yet (Conv before 22), and ONNX Runtime has few CPU
 kernels for it. With every bfloat16 replaced by float32, the model has the same meaning and more digits.
@@ -10,11 +10,13 @@ from typing import Any
 
 from service.frontend.onnx.file import subgraphs, tensors
 
-__all__ = ["uses_bfloat16", "widened"]
+__all__ = ["BFLOAT16", "DOUBLE", "FLOAT32", "uses_bfloat16", "widened"]
 
-BFLOAT16, FLOAT32 = 16, 1  # onnx.TensorProto.BFLOAT16, FLOAT
+BFLOAT16, FLOAT32, DOUBLE = 16, 1, 11  # onnx.TensorProto.BFLOAT16, FLOAT, DOUBLE
 # The attributes that name a dtype: of Cast, EyeLike, QuantizeLinear, the normalizations and Attention.
 _DTYPE_ATTRIBUTES = ("to", "dtype", "output_dtype", "stash_type", "softmax_precision")
+
+_CONSTANTS = ("value_float", "value_floats")
 
 
 def _graphs(model: Any) -> list[Any]:
@@ -28,21 +30,37 @@ def uses_bfloat16(model: Any) -> bool:
     return BFLOAT16 in kinds
 
 
-def widened(model: Any) -> Any:
-    """Return the model itself, every bfloat16 in it made float32."""
+def widened(model: Any, short: int = BFLOAT16, wide: int = FLOAT32) -> Any:
+    """Return the model itself, every `short` in it made `wide`: what is declared, held, named, or made by a node."""
     import onnx
 
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(wide)
     for graph in _graphs(model):
         for value in (*graph.input, *graph.output, *graph.value_info):
-            if value.type.tensor_type.elem_type == BFLOAT16:
-                value.type.tensor_type.elem_type = FLOAT32
+            if value.type.tensor_type.elem_type == short:
+                value.type.tensor_type.elem_type = wide
     for tensor in tensors(model):
-        if tensor.data_type == BFLOAT16:
-            data = onnx.numpy_helper.to_array(tensor).astype("float32")
+        if tensor.data_type == short:
+            data = onnx.numpy_helper.to_array(tensor).astype(dtype)
             tensor.CopyFrom(onnx.numpy_helper.from_array(data, tensor.name))
     for body in (*_graphs(model), *model.functions):
         for node in body.node:
             for attribute in node.attribute:
-                if attribute.name in _DTYPE_ATTRIBUTES and attribute.i == BFLOAT16:
-                    attribute.i = FLOAT32
+                if attribute.name in _DTYPE_ATTRIBUTES and attribute.i == short:
+                    attribute.i = wide
+                elif (
+                    short == FLOAT32
+                    and node.op_type == "Constant"
+                    and attribute.name in ("value_float", "value_floats")
+                ):
+                    _as_tensor(attribute, dtype)
     return model
+
+
+def _as_tensor(attribute: Any, dtype: Any) -> None:
+    """Make a Constant's floats a tensor of this dtype."""
+    import numpy as np
+    import onnx
+
+    held = np.array(onnx.helper.get_attribute_value(attribute), dtype)
+    attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(held)))

@@ -41,17 +41,19 @@ class MovedValues:
         """Return a weight or an input moved; a number alone is none."""
         return self._near(value) if _is_float(value) and value.numel() > 1 else value
 
-    def before(self, target: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    def before(
+        self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return what an operator is to read: of a convolution over windows an image that moves by a share of its
         largest value, as Winograd's algorithm spreads over the image what it rounds.
         """
         if "conv" not in target or len(args) < 2 or not all(_is_float(each) for each in args[:2]):
-            return args
+            return args, kwargs
         image, weight = args[:2]
         if image.dim() < 3 or all(size == 1 for size in weight.shape[2:]):
-            return args
+            return args, kwargs
         size = image.abs().amax(dim=tuple(range(2, image.dim())), keepdim=True)
-        return (self._near(image, size), *args[1:])
+        return (self._near(image, size), *args[1:]), kwargs
 
     def behind(self, target: str, value: Any) -> Any:
         """Return what an operator gave, moved; one in place has it moved in place."""

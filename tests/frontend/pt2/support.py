@@ -11,6 +11,7 @@ import numpy as np
 
 from service.frontend.model import ImportedModel
 from service.frontend.pt2 import frontend as exported_program
+from service.frontend.pt2.reference import to_numpy
 from service.signature import Dim
 from tests import quickly
 
@@ -39,7 +40,7 @@ def arrays_of(*args: Any, **kwargs: Any) -> list[Any]:
     from torch.utils import _pytree
 
     leaves = _pytree.tree_leaves((args, kwargs))
-    return [exported_program._numpy(leaf, None) for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    return [to_numpy(leaf, None) for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
 def compiled(model: ImportedModel) -> Any:

@@ -1,0 +1,155 @@
+"""The same model in double precision, node by node: what rounds in float32 is computed, and kept, in float64.
+
+Convolutions are sums of products in numpy (`onnx.double_convs`), for which ONNX Runtime has no double kernels. The rest
+is ONNX Runtime's where it has one, and else the ONNX project's evaluator's. Of that, what steps through an output in
+Python would take for ever: such operators (`_FLAT`), of few sums an element, run in float32 and round once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from service.errors import ModelMalformed, ModelTooLarge
+from service.frontend.model import Reference
+from service.frontend.onnx.double_convs import conv, conv_transpose
+from service.frontend.onnx.file import one_line, subgraphs
+from service.frontend.onnx.sessions import bare_session, runtime_errors
+from service.frontend.onnx.widen import DOUBLE, FLOAT32, widened
+
+__all__ = ["in_double"]
+
+Array = np.ndarray[Any, Any]
+
+_MOST_BYTES = 1 << 31
+"""Of the values that are alive at once, weights included, in double precision."""
+_MOST_PRODUCTS = 1 << 37
+"""Of a run, in convolutions and matrix products: about ten seconds of a core."""
+
+_FLAT = frozenset({"AveragePool", "Col2Im", "GridSample", "LpPool", "LRN", "Resize", "RoiAlign", "Upsample"})
+_IR = 8
+"""Of the models of one node: what opsets 23 and before ask for at most, and ONNX Runtime takes of any of them."""
+_OWN: Mapping[str, Callable[..., Array]] = {"Conv": conv, "ConvTranspose": conv_transpose}
+
+
+def in_double(model: Any) -> Reference | None:
+    """Return what runs `model`, which is changed; None where it has graphs in nodes, or nothing in float32.
+
+    Outputs are rounded to what the model declares. A run raises ModelTooLarge where it would take more than
+    `_MOST_BYTES` or `_MOST_PRODUCTS`, and ModelMalformed where a node runs nowhere.
+    """
+    import onnx
+    from onnx.inliner import inline_local_functions
+
+    if next(subgraphs(model.graph.node), None) is not None:
+        return None
+    declared = {value.name: value.type.tensor_type.elem_type for value in model.graph.output}
+    model = widened(inline_local_functions(model) if model.functions else model, FLOAT32, DOUBLE)
+    held = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+    if not any(value.dtype == np.float64 for value in held.values()):
+        return None
+    dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(dtype) for name, dtype in declared.items() if dtype}
+    nodes = [_Node(node, model.opset_import) for node in model.graph.node]
+    del model.graph.initializer[:]
+
+    def run(inputs: Mapping[str, Any], /) -> dict[str, Any]:
+        values = {**held, **{name: _widened(value) for name, value in inputs.items()}}
+        _run(nodes, values, dtypes)
+        return {name: values[name].astype(dtype, copy=False) for name, dtype in dtypes.items()}
+
+    return run
+
+
+def _run(nodes: Sequence[_Node], values: dict[str, Any], kept: Mapping[str, Any]) -> None:
+    """Compute the values of all nodes; those that no later node reads are let go."""
+    last = {name: at for at, node in enumerate(nodes) for name in node.inputs}
+    products = 0
+    for at, node in enumerate(nodes):
+        operands = [values[name] if name else None for name in node.inputs]
+        products += _products(node.kind, operands)
+        alive = sum(value.nbytes for value in values.values() if isinstance(value, np.ndarray))
+        if products > _MOST_PRODUCTS or alive > _MOST_BYTES:
+            raise ModelTooLarge(f"it takes over {_MOST_PRODUCTS} products or {_MOST_BYTES} bytes in float64")
+        values.update(zip(node.outputs, node.run(operands), strict=False))
+        for name in {*node.inputs, *node.outputs}:
+            if last.get(name, -1) <= at and name not in kept:
+                values.pop(name, None)
+
+
+def _products(kind: str, operands: Sequence[Any]) -> int:
+    """About how many multiplications a node takes; 0 of what is not made of products."""
+    if kind in _OWN:  # of strides that are 1
+        return int(operands[0].size // operands[0].shape[1] * operands[1].size)
+    if kind in ("MatMul", "Gemm"):
+        return int(operands[0].size * operands[1].shape[-1])
+    return 0
+
+
+def _widened(value: Any) -> Any:
+    return value.astype(np.float64) if value.dtype == np.float32 else value
+
+
+class _Node:
+    """One node of the graph, and what runs it, which its first run finds out."""
+
+    def __init__(self, node: Any, opsets: Any) -> None:
+        from onnx.helper import get_attribute_value
+
+        self.node, self.opsets = node, list(opsets)
+        self.kind = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+        self.inputs, self.outputs = list(node.input), [name for name in node.output if name]
+        self.attributes = {each.name: get_attribute_value(each) for each in node.attribute}
+        self.ways: list[Callable[[Sequence[Any]], Sequence[Any]]] = [self.by_runtime, self.by_evaluator]
+        if self.kind in _OWN:
+            self.ways = [lambda operands: [_OWN[self.kind](*operands, **self.attributes)]]
+        elif self.kind in _FLAT:
+            self.ways = [self.in_float]
+        self.built: Any = None
+
+    def run(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """Return its outputs. Raise ModelMalformed where nothing takes it."""
+        refused: tuple[type[Exception], ...] = (*runtime_errors(), ArithmeticError, LookupError, RuntimeError)
+        refused += (AttributeError, TypeError, ValueError)  # what the evaluator raises for what it does not take
+        why: Exception | None = None
+        for way in list(self.ways):
+            try:
+                return way(operands)
+            except refused as error:
+                why, self.built = error, None
+                self.ways.remove(way)
+        raise ModelMalformed(f"{self.kind} does not run in float64: {one_line(why)}") from why
+
+    def by_runtime(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """Run it alone in ONNX Runtime."""
+        self.built = self.built or bare_session(self.alone(operands).SerializeToString())
+        found: Sequence[Any] = self.built.run(self.outputs, self.given(operands))
+        return found
+
+    def in_float(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """Run it alone in ONNX Runtime, in float32."""
+        return [_widened(value) for value in self.by_runtime([_narrowed(value) for value in operands])]
+
+    def by_evaluator(self, operands: Sequence[Any]) -> Sequence[Any]:
+        """Run it alone in the ONNX project's evaluator."""
+        from onnx.reference import ReferenceEvaluator
+
+        self.built = self.built or ReferenceEvaluator(self.alone(operands))
+        return [np.asarray(value) for value in self.built.run(self.outputs, self.given(operands))]
+
+    def given(self, operands: Sequence[Any]) -> dict[str, Any]:
+        return {name: value for name, value in zip(self.inputs, operands, strict=True) if name}
+
+    def alone(self, operands: Sequence[Any]) -> Any:
+        """Return the model that is this node, of inputs of any shape."""
+        from onnx import ValueInfoProto, helper
+
+        kinds = {name: helper.np_dtype_to_tensor_dtype(value.dtype) for name, value in self.given(operands).items()}
+        inputs = [helper.make_tensor_value_info(name, kind, None) for name, kind in kinds.items()]
+        graph = helper.make_graph([self.node], "node", inputs, [ValueInfoProto(name=name) for name in self.outputs])
+        return helper.make_model(graph, opset_imports=self.opsets, ir_version=_IR)
+
+
+def _narrowed(value: Any) -> Any:
+    return value.astype(np.float32) if value is not None and value.dtype == np.float64 else value

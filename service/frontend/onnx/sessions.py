@@ -1,0 +1,111 @@
+"""Sessions of ONNX Runtime: at which level, with which of its rewrites, and what it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from service.errors import ModelMalformed
+from service.frontend.model import Reference
+from service.frontend.onnx.file import one_line
+
+__all__ = ["UNVERIFIED", "bare_session", "has_bfloat16", "open_session", "reference_of", "runtime_errors"]
+
+UNVERIFIED = "--no-verify compiles it without a comparison."
+
+
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """Return what ONNX Runtime raises for a model that it does not take."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    return (
+        state.Fail,
+        state.InvalidArgument,
+        state.InvalidGraph,
+        state.InvalidProtobuf,
+        state.NotImplemented,
+        state.RuntimeException,
+    )
+
+
+def open_session(
+    model: str | bytes,
+    threads: int,
+    fastest: bool = False,
+    optimized: Path | None = None,
+    folds: bool = False,
+    folder: Path | None = None,
+) -> Any:
+    """Return a session of ONNX Runtime; one without optimizations where these make what it has no kernel for.
+
+    It fuses products of 8-bit floats into a QGemm that takes bytes alone. With `folds` weights are dequantized once and
+    not in each run; `folder` has the files with external data.
+    """
+    levels = _levels()
+    try:
+        level = levels.ORT_ENABLE_ALL if fastest else levels.ORT_ENABLE_BASIC
+        return _at(level, model, threads, optimized, folder, folds)
+    except runtime_errors():
+        return _at(levels.ORT_DISABLE_ALL, model, threads, optimized, folder)
+
+
+def bare_session(model: str | bytes, threads: int = 1) -> Any:
+    """Return a session that runs a model as it is. Raise one of `runtime_errors`."""
+    return _at(_levels().ORT_DISABLE_ALL, model, threads)
+
+
+def _levels() -> Any:
+    from onnxruntime import GraphOptimizationLevel
+
+    return GraphOptimizationLevel
+
+
+def _at(
+    level: Any,
+    model: str | bytes,
+    threads: int,
+    optimized: Path | None = None,
+    folder: Path | None = None,
+    folds: bool = False,
+) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = level
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    # Only fatal messages: what a session refuses comes as an exception.
+    options.log_severity_level = 4
+    if folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+    if folds:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+    if level != onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL:  # weights that few runs read are packed for nothing
+        options.add_session_config_entry("session.disable_prepacking", "1")
+    # Of a zero Pad before a MaxPool it makes padding with -inf. What is moved bounds what may be off, so it has none of
+    # that; the reference itself may have it, as any optimization may be wrong: there is a second opinion for that.
+    wrong = ["Pad_Fusion"] if folds or optimized is not None else []
+    if optimized is not None:
+        options.optimized_model_filepath = str(optimized)
+        wrong.append("MatMulAddFusion")  # its names cannot be made twice
+    providers = ["CPUExecutionProvider"]
+    return onnxruntime.InferenceSession(model, options, providers=providers, disabled_optimizers=wrong)
+
+
+def has_bfloat16(session: Any) -> bool:
+    """Return whether an input or output is one, for which ONNX Runtime takes and gives no array of numpy's."""
+    return any("bfloat16" in value.type for value in (*session.get_inputs(), *session.get_outputs()))
+
+
+def reference_of(session: Any) -> Reference:
+    """Return what runs a session on arrays by name. It raises ModelMalformed where that stops."""
+    names = [output.name for output in session.get_outputs()]
+
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        except runtime_errors() as error:
+            raise ModelMalformed(f"ONNX Runtime stops in the model: {one_line(error)}", remedy=UNVERIFIED) from error
+
+    return run
