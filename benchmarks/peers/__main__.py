@@ -31,7 +31,10 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m benchmarks.peers", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "models", nargs="*", metavar="MODEL", help="NAME[,batch=N][,tokens=N][,int8|bf16] of tests/zoo, or FILE.onnx"
+        "models",
+        nargs="*",
+        metavar="MODEL",
+        help="NAME[,batch=N][,tokens=N][,int8|bf16][,x86-64-v3] of tests/zoo, or FILE.onnx",
     )
     parser.add_argument("--peers", help=f"of {','.join(list(RUNTIMES)[1:])}, with commas between; by default all")
     parser.add_argument("--threads", type=int, default=2)

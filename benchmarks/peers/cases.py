@@ -9,9 +9,12 @@ from typing import Literal
 
 from tests import zoo
 
-__all__ = ["STANDARD", "Case", "parse"]
+__all__ = ["AVX2", "STANDARD", "Case", "parse"]
 
 _INT8, _BF16 = "int8", "bf16"
+
+AVX2 = "x86-64-v3"
+"""The target of a case whose peers are capped to AVX2."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,7 @@ class Case:
     `batch` and `tokens` None are what the family has by itself: batch 1, and 128 tokens at full size. `quantized`: by
     ONNX Runtime's quantizer, to int8 (`benchmarks.peers.quantize`). `precision`: what ours is compiled with, the
     model's own dtypes where it is None; OpenVINO as it comes then counts, which has bfloat16 where the CPU has it.
+    `target`: what ours is compiled for, this machine where it is None; peers are capped to the same instructions.
     """
 
     model: str
@@ -29,6 +33,7 @@ class Case:
     size: zoo.Size = "full"
     quantized: bool = False
     precision: Literal["bf16"] | None = None
+    target: str | None = None
 
     @property
     def is_file(self) -> bool:
@@ -43,7 +48,7 @@ class Case:
         words = [f"{word}={size}" for word, size in sizes if size is not None]
         if self.quantized:
             words.append(_INT8)
-        return ",".join([name, *words, *([self.precision] if self.precision else [])])
+        return ",".join([name, *words, *(word for word in (self.precision, self.target) if word)])
 
     @property
     def key(self) -> str:
@@ -72,8 +77,9 @@ STANDARD = (
 
 
 def parse(text: str, *, batch: int | None = None, tokens: int | None = None, size: zoo.Size = "full") -> Case:
-    """`NAME[,batch=N][,tokens=N][,int8|bf16]` or the path of an ONNX file; the arguments are for what it does not say.
+    """`NAME[,batch=N][,tokens=N][,int8|bf16][,x86-64-v3]` or the path of an ONNX file.
 
+    The arguments are for what it does not say.
     ValueError for a family that the zoo has not, a file that is not there, and words that mean nothing.
     """
     name, *words = text.split(",")
@@ -93,9 +99,12 @@ def parse(text: str, *, batch: int | None = None, tokens: int | None = None, siz
         if word == _BF16:
             case = replace(case, precision=_BF16)
             continue
+        if word == AVX2:
+            case = replace(case, target=AVX2)
+            continue
         found = re.fullmatch(r"(batch|tokens)=([1-9]\d{0,5})", word)
         if not found:
-            raise ValueError(f"{text}: {word!r} is not batch=N, tokens=N, int8 or bf16")
+            raise ValueError(f"{text}: {word!r} is not batch=N, tokens=N, int8, bf16 or {AVX2}")
         count = int(found[2])
         case = replace(case, batch=count) if found[1] == "batch" else replace(case, tokens=count)
     return case

@@ -66,6 +66,11 @@ class CaseReport:
         return next((row for row in self.rows if row.runtime == runtime), None)
 
     @property
+    def capped(self) -> list[Row]:
+        """The rows whose instructions were sampled, as their case is for other instructions than this machine's."""
+        return [row for row in self.rows if "avx512_share" in row.facts]
+
+    @property
     def best(self) -> Row | None:
         """The row of the fastest peer."""
         return self.row(self.ratio.peer) if self.ratio else None

@@ -7,12 +7,14 @@ import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.peers.cases import Case
+from benchmarks.peers.isa import avx512_share
 from benchmarks.peers.report import CaseReport, Row, percentiles, ratio_to_best
 from benchmarks.peers.runtimes import OURS, counts, runtime
 from benchmarks.peers.workers import Failed, Worker, ask_once
@@ -22,6 +24,7 @@ __all__ = ["Plan", "measure", "prepare"]
 _WARM_RUNS = 2
 """Before the timed runs of a turn: the other runtimes' data is in the caches then."""
 _MIN_RUNS = 3
+_SAMPLED_MS = 700.0
 
 
 @dataclass(frozen=True)
@@ -71,12 +74,24 @@ def measure(case: Case, folder: Path, plan: Plan, step: Callable[[str], None] = 
                 ready[name], workers[name] = worker.answer(), worker
                 worker.stop()
         times = _rounds(workers, plan, step)
+        if case.target is not None:
+            for name, worker in workers.items():
+                step(f"instructions of {name}")
+                share = avx512_share(
+                    worker.pid, partial(worker.ask, do="run", warm=0, runs=_sampled(times[name])), folder
+                )
+                prepared[name]["facts"]["avx512_share"] = share
         memory = {name: worker.ask(do="memory") for name, worker in workers.items()}
         outputs = {name: _outputs(worker, folder) for name, worker in workers.items()}
     rows = [_row(name, case, times[name], prepared[name], ready[name], memory[name], outputs) for name in workers]
     medians = {row.runtime: row.rounds_ms for row in rows}
     ratio = ratio_to_best(OURS, medians, [row.runtime for row in rows if row.counts])
     return CaseReport(case.label, case.is_batched, plan.threads, tuple(rows), ratio, failed)
+
+
+def _sampled(turns: list[list[float]]) -> int:
+    """How many runs a sampler is to see."""
+    return max(_MIN_RUNS, math.ceil(_SAMPLED_MS / float(np.median([time for turn in turns for time in turn]))))
 
 
 @contextmanager

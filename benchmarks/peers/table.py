@@ -44,10 +44,16 @@ def details(report: CaseReport) -> Table:
         table.add_column(head, justify="right" if head in numbers else "left")
     for row in report.rows:
         table.add_row(*_detail(row))
-    if report.failed:
-        table.caption = "\n".join(map(escape, report.failed.values()))
+    if notes := [*map(_capped, report.capped), *map(escape, report.failed.values())]:
+        table.caption = "\n".join(notes)
         table.caption_justify = "left"
     return table
+
+
+def _capped(row: Row) -> str:
+    share = row.facts["avx512_share"]
+    said = "instructions were not sampled" if share is None else f"{share:.1%} of the vector instructions are AVX-512"
+    return f"{row.runtime}: {said}{'' if row.counts or row.runtime in OURS else ', no peer'}"
 
 
 def _detail(row: Row) -> list[str]:

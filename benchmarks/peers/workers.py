@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from benchmarks.peers.cases import Case
+from benchmarks.peers.runtimes import environment
 
 __all__ = ["Failed", "Worker", "ask_once"]
 
@@ -36,6 +37,7 @@ class Worker:
         command = [sys.executable, "-m", "benchmarks.peers.worker"]
         command += [task, name, json.dumps(asdict(case)), str(folder), str(threads)]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        env |= environment(name, case)
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, env=env

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 
 from benchmarks.peers.cases import Case
 
-__all__ = ["OURS", "RUNTIMES", "Loaded", "Prepared", "Runtime", "counts", "runtime"]
+__all__ = ["OURS", "RUNTIMES", "Loaded", "Prepared", "Runtime", "counts", "environment", "runtime"]
 
 OURS = "relaxc"
 
@@ -26,6 +26,11 @@ RUNTIMES = {
     "aotinductor": "aot_inductor",
     "torch": "torch_eager",
 }
+
+_ONEDNN = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+_TORCH = {**_ONEDNN, "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+# name → the variables that keep it to AVX2. ONNX Runtime's MLAS has none: it asks the processor.
+_CAPS = {"openvino": _ONEDNN, "aotinductor": _TORCH, "torch": _TORCH, "relaxc-other": {}}
 
 
 @dataclass(frozen=True)
@@ -76,5 +81,15 @@ def runtime(name: str) -> Runtime:
 
 
 def counts(name: str, case: Case) -> bool:
-    """Whether the runtime is a peer for the ratio: beside ours in bfloat16 that is OpenVINO as it comes."""
+    """Whether the runtime is a peer for the ratio.
+
+    Beside ours in bfloat16 that is OpenVINO as it comes, and beside ours for AVX2 whatever can be kept to that.
+    """
+    if case.target is not None and name not in _CAPS:
+        return False
     return runtime(name).COUNTS if case.precision is None else name == "openvino-bf16"
+
+
+def environment(name: str, case: Case) -> dict[str, str]:
+    """The variables of the runtime's processes."""
+    return dict(_CAPS.get(name, {})) if case.target is not None else {}

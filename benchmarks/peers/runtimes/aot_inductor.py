@@ -15,6 +15,7 @@ from benchmarks.peers.runtimes.torch_eager import leaves
 
 COUNTS = True
 
+_AVX2_BITS = 256
 _ARGUMENTS = "aotinductor-arguments.pt"
 
 
@@ -50,11 +51,12 @@ def _compile(case: Case, folder: Path, package: Path, threads: int) -> float:
     args, kwargs = arguments(model, read_inputs(folder))
     torch.save((args, kwargs), folder / _ARGUMENTS)
     with torch.no_grad():
+        configs: dict[str, Any] = {"freezing": True}
+        if case.target is not None:
+            configs |= {"cpp.march": case.target, "cpp.simdlen": _AVX2_BITS}
         program = torch.export.export(_with_flat_outputs(model.module), args, kwargs)
         start = time.perf_counter()
-        torch._inductor.aoti_compile_and_package(
-            program, package_path=str(package), inductor_configs={"freezing": True}
-        )
+        torch._inductor.aoti_compile_and_package(program, package_path=str(package), inductor_configs=configs)
         return round(time.perf_counter() - start, 2)
 
 

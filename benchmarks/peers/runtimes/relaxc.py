@@ -52,7 +52,7 @@ def prepare_with(
     options = service.CompileOptions(
         default_records=default_records, precision=None if precision is None else Precision(precision)
     )
-    made = service.compile(model or onnx_path(case, folder), options=options)
+    made = service.compile(model or onnx_path(case, folder), target=case.target or "auto", options=options)
     (folder / note).write_text(json.dumps(str(made.path)))
     stages, rows = made.build_record["stages"], made.manifest.schedule
     facts = {

@@ -46,6 +46,7 @@ def prepare(case: Case, folder: Path, threads: int) -> Prepared:
     assert other is not None
     artifact, start = folder / "relaxc-other.so", time.perf_counter()
     command = [sys.executable, "-m", "service", "compile", str(onnx_path(case, folder).resolve())]
+    command += ["--target", case.target or "auto"]
     environment = {**os.environ, "PYTHONPATH": str(other)}
     subprocess.run([*command, "-o", str(artifact.resolve())], cwd=other, env=environment, check=True)
     (folder / _NOTE).write_text(json.dumps(str(artifact)))
