@@ -28,7 +28,7 @@ _MOST_BYTES = 1 << 31
 _MOST_PRODUCTS = 1 << 37
 """Of a run, in convolutions and matrix products: about ten seconds of a core."""
 
-_FLAT = frozenset({"AveragePool", "Col2Im", "GridSample", "LpPool", "LRN", "Resize", "RoiAlign", "Upsample"})
+_FLAT = frozenset({"AveragePool", "Col2Im", "GridSample", "LpPool"})
 _IR = 8
 """Of the models of one node: what opsets 23 and before ask for at most, and ONNX Runtime takes of any of them."""
 _OWN: Mapping[str, Callable[..., Array]] = {"Conv": conv, "ConvTranspose": conv_transpose}
