@@ -77,6 +77,29 @@ def test_a_reduction_drops_nan_and_nothing_that_came_before_it():
         assert got.numpy().tolist() == [7, -3]
 
 
+def test_bounds_of_what_is_quantized_cost_one_instruction_and_nan_becomes_the_lowest():
+    @T.prim_func
+    def clamped(
+        a: T.Buffer((64,), "float32"), low: T.Buffer((), "int32"), high: T.Buffer((), "int32"),
+        b: T.Buffer((64,), "float32"),
+    ):  # fmt: skip
+        for i in range(4):
+            for lane in T.vectorized(16):
+                b[i * 16 + lane] = T.min(
+                    T.max(a[i * 16 + lane], T.reinterpret("float32", low[()])), T.reinterpret("float32", high[()])
+                )
+
+    library = tvm.tirx.build(
+        clamped.with_attr("global_symbol", "main"), to_tvm(resolve("auto")), pipeline=pipeline.NAME
+    )
+    assert "llvm.maximum" not in library.inspect_source("ll") and "llvm.minimum" not in library.inspect_source("ll")
+    x, bounds = np.resize(X, 64), np.array([-0.5, 2.0], "float32").view("int32")
+    low, high = (tvm.runtime.tensor(np.asarray(bound)) for bound in bounds)
+    got = tvm.runtime.tensor(np.zeros(64, "float32"))
+    library["main"](tvm.runtime.tensor(x), low, high, got)
+    np.testing.assert_array_equal(got.numpy(), np.where(np.isnan(x), -0.5, np.clip(x, -0.5, 2)))
+
+
 def test_other_targets_stay():
     @T.prim_func
     def relu(a: T.Buffer((64,), "float32"), b: T.Buffer((64,), "float32")):

@@ -61,11 +61,12 @@ def _quantize_by_fma(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
     if dtype not in ("uint8", "int8") or scale is None or zero is None or not _LEAST < scale < _MOST:
         return _quantize(builder, call)
     low, high = (np.float32(int(bound.value) - zero) * np.float32(scale) for bound in _range(dtype))
-    numbers = [np.float32(each) for each in (low, high, scale, np.float32(1) / np.float32(scale))]
-    numbers = numbers[:2] if scale == 1 else numbers
+    bounds = [np.float32(each).view(np.int32) for each in (low, high)]  # as bits, by which KeepNan knows them
+    numbers = [] if scale == 1 else [np.float32(scale), np.float32(1) / np.float32(scale)]
 
     def quantize(data: te.Tensor, *given: te.Tensor) -> te.Tensor:
-        (low, high, *scales), zeros = [each() for each in given[: len(numbers)]], given[len(numbers) :]
+        low, high = (tirx.reinterpret("float32", bound()) for bound in given[:2])
+        scales, zeros = [each() for each in given[2 : 2 + len(numbers)]], given[2 + len(numbers) :]
 
         def element(*at: Any) -> Any:
             within = te.min(te.max(data(*at).astype("float32"), low), high)
@@ -75,7 +76,10 @@ def _quantize_by_fma(builder: relax.BlockBuilder, call: relax.Call) -> relax.Exp
 
         return te.compute(data.shape, element, name="quantize")
 
-    constants = [*map(constant, numbers), *_unless_zero(zero)]  # fused behind a contraction as scalars alone
+    constants = [
+        *map(constant, [*bounds, *numbers]),
+        *_unless_zero(zero),
+    ]  # fused behind a contraction as scalars alone
     return builder.call_te(quantize, call.args[0], *constants, primfunc_name_hint="quantize")
 
 
