@@ -1,6 +1,10 @@
 """How long `relaxc compile` takes: cold, with the kernels cached, and with other weights; ours beside another checkout.
 
     python -m benchmarks.compile resnet50 bert --rounds 3 --beside before
+    python -m benchmarks.compile bert bert,bf16 bert,int8 --ways cold
+
+Cases are those of `benchmarks.peers`: `NAME,bf16` is compiled with `--precision bf16`, `NAME,int8` was made by ONNX
+Runtime's quantizer; beside the model in float32, where that is timed too, `of float32` is their time over its own.
 
 Each compile is a process of its own. `cold` has an empty store, `again` all kernels and no artifact,
 `weights` the kernels of the same model with other weights. Sides take turns; ratios are of medians, to the other side's
@@ -23,13 +27,16 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.peers import files
+from benchmarks.peers.cases import Case, parse
+from benchmarks.peers.quantize import quantize
 from service.process.quota import memory_bytes
 from tests import zoo
 
@@ -38,6 +45,19 @@ __all__ = ["MODELS", "Took", "main"]
 MODELS = ("resnet50", "bert", "vit", "efficientnet", "mobilenet_v2", "gpt2")
 WAYS = ("cold", "again", "weights")
 _OURS = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    """What is compiled: a case, and its files with two sets of weights."""
+
+    case: Case
+    paths: tuple[Path, Path]
+
+    @property
+    def plain(self) -> str:
+        """The label of the case in float32."""
+        return replace(self.case, quantized=False, precision=None).label
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +103,11 @@ def _held_mib(pid: int) -> float:
     return sum(memory_bytes(process.pid) for process in tree) / 2**20
 
 
-def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path, *, memory: bool = False) -> Took:
+def _compiled(side: str, checkout: Path, model: _Model, way: str, cache: Path, *, memory: bool = False) -> Took:
     """Compiles by a command, as a user does."""
-    out = cache / "model.so"
-    command = [sys.executable, "-P", "-m", "service", "compile", str(model), "-o", str(out), "--force", "--json"]
+    out, case, path = cache / "model.so", model.case, model.paths[way == "weights"]
+    command = [sys.executable, "-P", "-m", "service", "compile", str(path), "-o", str(out), "--force", "--json"]
+    command += ["--precision", case.precision] if case.precision else []
     environment = {**os.environ, "RELAXC_CACHE_DIR": str(cache), "PYTHONPATH": str(checkout)}
     environment["PYTHONPYCACHEPREFIX"] = str(cache.parent / "pyc")  # as what is installed has its bytecode
     environment["PYTHONDONTWRITEBYTECODE"] = ""
@@ -106,32 +127,39 @@ def _compiled(side: str, checkout: Path, model: Path, way: str, cache: Path, *, 
         told.seek(0)
         build: dict[str, Any] = json.load(told)["build"]
     cpu_s = used.ru_utime + used.ru_stime
-    name, steps, size = model.name.partition(".")[0], build.get("timings", {}), out.stat().st_size / 2**20
-    return Took(name, way, side, wall_s, cpu_s, build["stages"], steps, peak.mib, size)
+    steps, size = build.get("timings", {}), out.stat().st_size / 2**20
+    return Took(case.label, way, side, wall_s, cpu_s, build["stages"], steps, peak.mib, size)
 
 
 def _round(
-    models: Sequence[tuple[Path, Path]], sides: dict[str, Path], ways: Sequence[str], folder: Path, *, memory: bool
+    models: Sequence[_Model], sides: dict[str, Path], ways: Sequence[str], folder: Path, *, memory: bool
 ) -> Iterator[Took]:
-    for model, other in models:
+    for model in models:
         for side, checkout in sides.items():
             cache = Path(tempfile.mkdtemp(dir=folder))
             try:
                 for way in ways if checkout == _OURS else ways[:1]:
-                    taken = other if way == "weights" else model
-                    yield _compiled(side, checkout, taken, way, cache, memory=memory)
+                    yield _compiled(side, checkout, model, way, cache, memory=memory)
             finally:
                 shutil.rmtree(cache)
 
 
-def _exported(name: str, size: zoo.Size, folder: Path) -> tuple[Path, Path]:
-    """The model with two sets of weights, written where they are not there yet."""
+def _exported(case: Case, folder: Path, *, both: bool) -> _Model:
+    """The model with two sets of weights, if `both` are needed, written where they are not there yet."""
     folder.mkdir(parents=True, exist_ok=True)
+    name = replace(case, precision=None).key
     paths = folder / f"{name}.onnx", folder / f"{name}.other.onnx"
-    for seed, path in enumerate(paths):
+    for seed, path in enumerate(paths if both else paths[:1]):
         if not path.exists():
-            zoo.write_onnx(zoo.build(name, size=size, seed=seed), path)
-    return paths
+            model = zoo.sized(zoo.build(case.model, size=case.size, seed=seed), batch=case.batch, tokens=case.tokens)
+            made = path.with_suffix(".part.onnx")
+            zoo.write_onnx(model, made)
+            if case.quantized:
+                plain = made.rename(path.with_suffix(".plain.onnx"))
+                quantize(plain, made, {key: value.numpy() for key, value in files.named_tensors(model).items()})
+                plain.unlink()
+            made.rename(path)
+    return _Model(case, paths)
 
 
 def _print_memory(took: Sequence[Took]) -> None:
@@ -150,10 +178,19 @@ def _print_memory(took: Sequence[Took]) -> None:
         print(f"{model:<16}{side:<8}{peak:>10.0f}{size:>14.1f}  {ratios}")
 
 
-def _print(took: Sequence[Took]) -> None:
+def _print(took: Sequence[Took], plain: Mapping[str, str]) -> None:
+    """Prints times; `plain` has the label in float32 of each case."""
+
     def medians(model: str, way: str, side: str) -> tuple[float, float]:
         fitting = [each for each in took if (each.model, each.way, each.side) == (model, way, side)]
         return statistics.median(each.wall_s for each in fitting), statistics.median(each.cpu_s for each in fitting)
+
+    def beside_float32(model: str, way: str, side: str) -> str:
+        timed = {(each.model, each.way, each.side) for each in took}
+        if model == plain[model] or (plain[model], way, side) not in timed:
+            return ""
+        (wall, cpu), (wall_plain, cpu_plain) = medians(model, way, side), medians(plain[model], way, side)
+        return f", of float32 {wall / wall_plain:.2f} ({cpu / cpu_plain:.2f})"
 
     base = next((each.side for each in took if each.side != "ours"), "ours")
     print(f"{'model':<16}{'':<14}{'wall s':>8}{'cpu s':>8}  of {base} cold (cpu)")
@@ -161,8 +198,8 @@ def _print(took: Sequence[Took]) -> None:
     for model, way, side in dict.fromkeys((each.model, each.way, each.side) for each in took):
         wall, cpu = medians(model, way, side)
         wall_base, cpu_base = medians(model, "cold", base)
-        print(f"{model:<16}{f'{side} {way}':<14}{wall:>8.2f}{cpu:>8.2f}  ", end="")
-        print(f"{wall / wall_base:.2f} ({cpu / cpu_base:.2f})")
+        print(f"{model:<20}{f'{side} {way}':<14}{wall:>8.2f}{cpu:>8.2f}  ", end="")
+        print(f"{wall / wall_base:.2f} ({cpu / cpu_base:.2f}){beside_float32(model, way, side)}")
         ratios.setdefault(f"{side} {way}", []).append(wall / wall_base)
     for name, each in ratios.items():
         print(f"{name}: geometric mean {statistics.geometric_mean(each):.2f}, largest {max(each):.2f}")
@@ -183,18 +220,22 @@ def main() -> None:
     sides = {"ours": _OURS} | ({"beside": arguments.beside.absolute()} if arguments.beside else {})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        models = [_exported(model, arguments.size, arguments.folder or folder) for model in arguments.models]
         ways = ["cold"] if arguments.memory else list(dict.fromkeys(["cold", *arguments.ways]))
+        cases = [parse(text, size=arguments.size) for text in arguments.models]
+        models = [_exported(case, arguments.folder or folder, both="weights" in ways) for case in cases]
         for side, checkout in sides.items():
             with tempfile.TemporaryDirectory(dir=folder) as cache:
-                _compiled(side, checkout, models[0][0], "cold", Path(cache))
+                _compiled(side, checkout, models[0], "cold", Path(cache))
         took = []
         for _ in range(arguments.rounds):
             for each in _round(models, sides, ways, folder, memory=arguments.memory):
                 seconds = f"{each.wall_s:.2f} s, cpu {each.cpu_s:.2f} s"
                 print(f"{each.model} {each.side} {each.way}: {seconds}", file=sys.stderr)
                 took.append(each)
-    (_print_memory if arguments.memory else _print)(took)
+    if arguments.memory:
+        _print_memory(took)
+    else:
+        _print(took, {model.case.label: model.plain for model in models})
     if arguments.json:
         rows = [{field: getattr(each, field) for field in Took.__slots__} for each in took]
         arguments.json.write_text(json.dumps(rows, indent=1))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +10,10 @@ from service.errors import ModelMalformed, ModelTooLarge
 from service.frontend.model import Move, Reference
 from service.frontend.onnx.double import in_double
 from service.frontend.onnx.file import array, check_tensors, mapped, one_line, outline, parse, tensors
+from service.frontend.onnx.light import light
 from service.frontend.onnx.moved import graphs, moved
 from service.frontend.onnx.moved_values import move_values, moves_inputs
+from service.frontend.onnx.noise import shapes_of
 from service.frontend.onnx.rounded import round_weights
 from service.frontend.onnx.sessions import (
     UNVERIFIED,
@@ -104,6 +106,10 @@ def moved_reference(
 
     None where it has none, or where ONNX Runtime does not take it so: scales in 16 bits, 2 GB of weights.
     """
+    if move is Move.QUANTIZATIONS and rounding is None:
+        run = _of_light(path, threads, lambda model: moved(model, move, seed, by, shapes_of(model)))
+        if run is not None:
+            return run
     try:
         given = _as_we_compute(path, rounding)
     except ModelTooLarge:
@@ -128,6 +134,8 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
     """
     if not quantizes(outline(path)):
         return None
+    if (run := _of_light(path, threads, unquantized)) is not None:
+        return run
     model = unquantized(_without_rounding(_with_data(path)))
     if model is None or model.ByteSize() >= MOST_BYTES:
         return None
@@ -141,15 +149,23 @@ def unquantized_reference(path: Path, threads: int) -> Reference | None:
 
 def _of_file(path: Path, threads: int, fastest: bool) -> Any:
     """A session of the model as it is, whose initializers stay where they lie in the file: mapped, and not copied."""
-    model, outside = mapped(path)
-    for tensor in model.graph.initializer:
-        outside.name_file(tensor, path.name)
-    for tensor in tensors(model):
-        outside.put_back(tensor)
     try:
-        return open_session(model.SerializeToString(), threads, fastest, folder=path.parent)
+        return open_session(light(path).SerializeToString(), threads, fastest, folder=path.parent)
     except runtime_errors():  # such as of a file that is a link out of its folder, where it takes no data from
         return open_session(str(path), threads, fastest)
+
+
+def _of_light(path: Path, threads: int, change: Callable[[Any], Any | None]) -> Reference | None:
+    """The model as `change` makes it, its data not copied; None where it makes none, or is not taken so."""
+    if not quantizes(outline(path)) or uses_bfloat16(outline(path)):
+        return None
+    model = change(_without_rounding(light(path)))
+    if model is None:
+        return None
+    try:
+        return reference_of(open_session(model.SerializeToString(), threads, folds=True, folder=path.parent))
+    except runtime_errors():
+        return None
 
 
 def _as_we_compute(path: Path, rounding: Rounding | None) -> Any:

@@ -60,6 +60,7 @@ class _Rewriting:
         import onnx
 
         self.dtypes = {tensor.name: tensor.data_type for tensor in self.model.graph.initializer}
+        self.scalars = {tensor.name: tensor for tensor in self.model.graph.initializer if not tensor.dims}
         for node in self.model.graph.node:
             if node.op_type == "Constant" and node.attribute and node.attribute[0].name == "value":
                 self.dtypes[node.output[0]] = node.attribute[0].t.data_type
@@ -105,15 +106,31 @@ class _Rewriting:
             self.real[codes] = x
             return
         for limit, value in zip(("low", "high"), _RANGES[name], strict=True):
+            if self.known_limit(f"{codes}_{limit}", value, parameters):
+                continue
             tensor = helper.make_tensor(f"{codes}_{limit}_code", self.names.Value(name), [], [value])
             code = self.emit("Constant", [], [tensor.name], value=tensor)
             self.emit("DequantizeLinear", [code, *parameters], [f"{codes}_{limit}"])
         above = self.emit("Max", [x, f"{codes}_low"], [f"{codes}_above"])
         self.real[codes] = self.emit("Min", [above, f"{codes}_high"], [f"{codes}_real"])
 
+    def known_limit(self, result: str, code: int, parameters: list[str]) -> bool:
+        """Make what a code stands for an initializer, sooner taken than nodes; False where it is not known."""
+        import numpy as np
+        from onnx import numpy_helper
+
+        if not all(name in self.scalars for name in parameters if name):
+            return False
+        scale, *zero = (numpy_helper.to_array(self.scalars[name]) for name in parameters if name)
+        if scale.dtype != np.float32:
+            return False
+        value = np.float32(code - int(zero[0] if zero else 0)) * scale
+        self.model.graph.initializer.append(numpy_helper.from_array(np.asarray(value, np.float32), result))
+        return True
+
     def is_scalar(self, name: str) -> bool:
         """Return whether an initializer has no axes: one element along one would broadcast otherwise."""
-        return any(tensor.name == name and not tensor.dims for tensor in self.model.graph.initializer)
+        return name in self.scalars
 
     def of(self, codes: str, scale: str, zero: str, where: str, **attributes: Any) -> str:
         """Return what codes stand for."""

@@ -8,12 +8,12 @@ import numpy as np
 import tvm
 from tvm import IRModule, relax
 
-from service.passes.common.rewrite import Scope, rewrite_calls, scalar_of
+from service.passes.common.rewrite import Scope, op_name, rewrite_calls, scalar_of
 from service.passes.precision.dtypes import BYTES
 
 __all__ = ["KeepBytes"]
 
-_MOVES = ("nn.max_pool2d", "reshape", "permute_dims")
+_MOVES = ("nn.max_pool2d", "reshape", "permute_dims", "take")
 
 
 @tvm.transform.module_pass(opt_level=0, name="KeepBytes")
@@ -21,7 +21,7 @@ class KeepBytes:
     """A quantized network stays in bytes between its products.
 
         move(dequantize(q, s, z))                 →   dequantize(move(q), s, z), of a maximum over windows, a reshape, a
-                                                      transposition; s > 0
+                                                      transposition, rows by their places; s > 0
         quantize(dequantize(q, s, z), s, z)       →   q
         quantize(relu(x), s, z), z the lowest     →   quantize(x, s, z)
 
@@ -40,6 +40,8 @@ class KeepBytes:
 def _moved(call: relax.Call, scope: Scope) -> relax.Expr | None:
     inner = scope.call(call.args[0], "relax.dequantize")
     if inner is None or str(inner.args[0].ty.dtype) not in BYTES or not scope.used_once(call.args[0]):
+        return None
+    if op_name(call) == "relax.take" and str(call.attrs.mode) != "clip":  # others make NaN of places that there are not
         return None
     numbers = _numbers(inner, scope)
     if numbers is None or not numbers[0] > 0:

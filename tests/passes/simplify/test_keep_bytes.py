@@ -44,6 +44,16 @@ def test_moves_of_bytes(move: Any, zero: int) -> None:
     np.testing.assert_array_equal(compute(kept, IMAGE)[0], compute(module, IMAGE)[0])
 
 
+def test_rows_of_an_embedding_stay_bytes() -> None:
+    table = relax.const(IMAGE.reshape(-1, 8))
+    module = graph(lambda at: op.take(dequantized(table), at, 0, mode="clip"), at=("int64", (5,)))
+    kept = KeepBytes()(module)
+    assert operators(kept) == ["take", "dequantize"]
+    places = np.array([3, 0, 47, 3, 11])
+    np.testing.assert_array_equal(compute(kept, places)[0], compute(module, places)[0])
+    assert_unchanged(graph(lambda at: op.take(dequantized(table), at, 0, mode="nan"), at=("int64", (5,))), KeepBytes())
+
+
 def test_another_scale_behind_a_move() -> None:
     pool = lambda x: op.nn.max_pool2d(dequantized(x), (2, 2), strides=(2, 2))  # noqa: E731
     module = graph(lambda x: quantized(pool(x), scale=0.3), x=("uint8", IMAGE.shape))
