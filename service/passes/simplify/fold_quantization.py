@@ -24,6 +24,7 @@ class FoldQuantization:
 
         quantize(sum * f + b, s, z)              →   quantize(sum * (f / s) + b / s, 1, z)
         quantize(dequantize(q, t, y) + x, s, z)  →   quantize(dequantize(q, t / s, y) + x / s, 1, z), if x can be so
+        quantize(dequantize(q, t, y) * c, s, z)  →   quantize(dequantize(q, t * c / s, y), 1, z), c one number
         quantize(conv2d(x, W), s, z)             →   quantize(conv2d(x, W / s), 1, z), of floats; likewise matmul
 
     The quotients are rounded at compile time. What is only dequantized and quantized stays, to the bit.
@@ -62,12 +63,26 @@ def _divided(expr: relax.Expr, by: float, scope: Scope) -> relax.Expr | None:
         return None if left is None or right is None else scope.emit(relax.Call(call.op, [left, right], call.attrs))
     if name == "relax.multiply":
         at = next((i for i in (0, 1) if scope.constant(call.args[i]) is not None), None)
-        return None if at is None else _with(call, at, _divided(call.args[at], by, scope), scope)
+        if at is None:
+            return None
+        scaled = _scaled(call.args[1 - at], scope.constant(call.args[at]), by, scope)
+        return _with(call, at, _divided(call.args[at], by, scope), scope) if scaled is None else scaled
     if name in _WEIGHTED:
         weight = scope.constant(call.args[1])
         changed = None if weight is None or weight.dtype != np.float32 else _quotient(weight, by)
         return _with(call, 1, changed, scope)
     return _with(call, 0, _divided(call.args[0], by, scope), scope) if name in _MOVES else None
+
+
+def _scaled(expr: relax.Expr, factor: Array | None, by: float, scope: Scope) -> relax.Expr | None:
+    """`expr * factor / by`, the numbers in the scale that `expr` is dequantized by; None where they cannot be."""
+    call = scope.call(expr, "relax.dequantize")
+    scale = None if call is None or not scope.used_once(expr) else scope.constant(call.args[1])
+    if call is None or scale is None or scale.dtype != np.float32 or scale.size != 1:
+        return None
+    if factor is None or factor.dtype != np.float32 or factor.size != 1 or factor.ndim > call.ty.ndim:
+        return None
+    return _with(call, 1, _quotient(scale.astype(np.float64) * float(factor.reshape(())), by), scope)
 
 
 def _with(call: relax.Call, at: int, changed: relax.Expr | None, scope: Scope) -> relax.Expr | None:

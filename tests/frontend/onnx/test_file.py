@@ -76,6 +76,7 @@ def test_a_reference_of_a_model_without_codes_maps_it_once(tmp_path: Path, monke
         ("graph", "mapped"),
         ("reference", "parse"),
         ("reference", "mapped"),
+        ("light", "mapped"),
     ]
     counting = {name: counted(name, getattr(file, name)) for name in ("parse", "mapped")}
     for module, name in places:

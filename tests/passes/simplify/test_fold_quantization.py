@@ -11,7 +11,7 @@ from tvm.relax import op
 
 from service.passes.common.constants import constant
 from service.passes.simplify.fold_quantization import FoldQuantization
-from tests.passes.graphs import assert_unchanged, compute, graph, weights
+from tests.passes.graphs import assert_unchanged, compute, graph, operators, weights
 
 BIAS = constant(np.linspace(-3, 3, 8).astype("float32").reshape(8, 1, 1))
 FACTOR = constant(np.linspace(0.25, 2, 8).astype("float32").reshape(8, 1, 1))
@@ -64,6 +64,16 @@ def test_scales_fold(build: Any, scale: float) -> None:
 )
 def test_what_stays(build: Any) -> None:
     assert_unchanged(graph(build, x=SHAPE), FoldQuantization())
+
+
+def test_a_factor_is_a_part_of_the_scale() -> None:
+    """So that kernels which differ in a factor are one: it would be a number in each one's code."""
+    factor = constant(np.float32(0.3))
+    module = graph(lambda x: quantized(op.multiply(factor, dequantized(x))), x=("uint8", SHAPE))
+    folded = FoldQuantization()(module)
+    assert operators(folded) == ["dequantize", "quantize"]
+    x = np.random.default_rng(0).integers(0, 256, SHAPE).astype("uint8")
+    assert np.abs(compute(folded, x)[0].astype(int) - compute(module, x)[0]).max() <= 1
 
 
 def test_a_value_that_others_read_is_not_divided() -> None:
