@@ -163,7 +163,9 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
         imported = frontend.load(request.model.path, request.model.format, shapes=dict(options.shapes))
         known = _weights_of(request) if options.weights else frozenset()
         dump("relax_imported", lambda: imported.module.script(show_meta=False))
-    planner = lowering.planner_for(request.target, records if options.opt_level else None)
+    planner = lowering.planner_for(
+        request.target, records if options.opt_level else None, small_weights=options.small_weights
+    )
     with stage("optimize"):
         optimized = passes.optimize(
             imported.module,

@@ -24,6 +24,8 @@ def repro_command(request: CompileRequest, model: str) -> str:
         words += ["--records", place]
     if not options.default_records:
         words += ["--no-records"]
+    if options.small_weights:
+        words += ["--small-weights"]
     if options.require_tuned is not None:
         words += [f"--require-tuned={options.require_tuned}"]
     if not options.verify:

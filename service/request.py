@@ -193,7 +193,8 @@ class CompileOptions:
     verification tolerance. `records` are files and folders of tuning records, which go before the default ones
     (relaxc's own, and those of RELAXC_RECORDS) unless `default_records` is False; what they say is part of the key,
     where they are is not. `require_tuned` refuses a compile where a PrimFunc whose template has parameters (`all`), or
-    one of those that take most of the time (`hot`), has no record.
+    one of those that take most of the time (`hot`), has no record. `small_weights` declines kernels whose weights take
+    more room than the model's.
     """
 
     precision: Precision | None = None
@@ -207,6 +208,7 @@ class CompileOptions:
     require_tuned: Literal["hot", "all"] | None = None
     weights: Literal["int8", "int4"] | None = None
     calibration: Calibration | None = None
+    small_weights: bool = False
 
     def __post_init__(self) -> None:
         if self.require_tuned not in (None, "hot", "all"):
@@ -252,6 +254,8 @@ class CompileOptions:
             data["weights"] = self.weights
         if self.calibration is not None:  # likewise
             data["calibration"] = self.calibration.to_dict()
+        if self.small_weights:  # likewise
+            data["small_weights"] = True
         return data
 
     @staticmethod
@@ -284,6 +288,7 @@ class CompileOptions:
             require_tuned=data.get("require_tuned"),
             weights=data.get("weights"),
             calibration=None if data.get("calibration") is None else Calibration.from_dict(data["calibration"]),
+            small_weights=data.get("small_weights", False),
         )
 
 
@@ -295,6 +300,7 @@ _KINDS: dict[str, type] = {
     "seed": int,
     "records": list,
     "default_records": bool,
+    "small_weights": bool,
 }
 """The JSON type of each option that has only one."""
 

@@ -1,7 +1,8 @@
-"""`--weights`: compiled from rounded weights, judged with the same, and a fault of the kernel is found."""
+"""`--weights`: compiled from rounded weights, judged with the same, and a fault is found. `--small-weights`."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,3 +163,19 @@ def test_a_wrong_zero_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(pack_block_weights, "block_weights", wrong)
     with pytest.raises(VerificationFailed):
         compiled(path, tmp_path / "out")
+
+
+def test_small_weights_take_the_room_that_the_models_do(tmp_path: Path) -> None:
+    """A 3x3 convolution for which Winograd's algorithm is the default."""
+    rng = np.random.default_rng(0)
+    weight = rng.standard_normal((64, 64, 3, 3)).astype("float32") / 24
+    conv = node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    made = model([conv], [value("x", [1, 64, 28, 28])], [value("y", [1, 64, 28, 28])], w=weight)
+    path = write(tmp_path, made)
+    small, other = (compiled(path, tmp_path / str(small), small_weights=small) for small in (True, False))
+    tables = [session.manifest.weights for session in (small, other)]
+    sizes = [sum(4 * math.prod(each.shape) for each in table.tensors) for table in tables]
+    assert sizes[0] == weight.nbytes < sizes[1]
+    assert small.manifest.verified and other.manifest.verified
+    x = rng.standard_normal((1, 64, 28, 28)).astype("float32")
+    np.testing.assert_allclose(small(x=x)["y"], other(x=x)["y"], atol=1e-4)

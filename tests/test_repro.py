@@ -25,11 +25,22 @@ def test_defaults_are_left_out() -> None:
 
 def test_everything_else_is_said_and_quoted() -> None:
     shapes = (("x", (1, "seq", 4)),)
-    options = CompileOptions(Precision.FP16, 3, shapes, plugins=("my pass.py",), verify=False)
+    options = CompileOptions(Precision.FP16, 3, shapes, plugins=("my pass.py",), verify=False, small_weights=True)
     words = shlex.split(repro_command(request(options), "a model's.onnx"))
     assert words[2] == "a model's.onnx"
     assert words[7:] == [
-        *("-O", "3", "--precision", "fp16", "--shape", "x=1,seq,4", "--plugin", "my pass.py", "--no-verify"),
+        *(
+            "-O",
+            "3",
+            "--precision",
+            "fp16",
+            "--shape",
+            "x=1,seq,4",
+            "--plugin",
+            "my pass.py",
+            "--small-weights",
+            "--no-verify",
+        ),
     ]
 
 

@@ -43,6 +43,7 @@ __all__ = [
     "conv2d_dtypes",
     "convolves_bytes",
     "default",
+    "enlarges",
     "has_instruction",
     "has_layouts",
     "has_pairs",
@@ -92,16 +93,19 @@ def plan_matmul(op: Matmul, cpu: Cpu) -> Plan:
     return planned(op, MATMUL.name, packed_plan.default(op, cpu), cpu)
 
 
-def plan_conv2d(op: Conv2d, cpu: Cpu) -> Plan:
-    """Return the default plan of a convolution: Winograd's where the estimates say that it is faster than direct."""
-    is_winograd = winograd_plan.is_winograd(op, cpu) and not WINOGRAD.wrong_dtypes(op)
+def plan_conv2d(op: Conv2d, cpu: Cpu, *, small_weights: bool = False) -> Plan:
+    """Return the default plan of a convolution: Winograd's where the estimates say that it is faster than direct.
+
+    With `small_weights` it is never one that `enlarges` them.
+    """
+    is_winograd = not small_weights and winograd_plan.is_winograd(op, cpu) and not WINOGRAD.wrong_dtypes(op)
     faster = winograd_plan.default(op, cpu) if is_winograd else None
     if faster is not None:
         return planned(op, WINOGRAD.name, faster, cpu)
     return planned(op, DIRECT.name, blocked_plan.default(op, cpu), cpu)
 
 
-def default(op: Operator, cpu: Cpu) -> Plan:
+def default(op: Operator, cpu: Cpu, *, small_weights: bool = False) -> Plan:
     """Return the default plan of an operator; it does not depend on the epilogue, and does not name it."""
     bare = op.bare()
     if isinstance(bare, Matmul):
@@ -109,7 +113,7 @@ def default(op: Operator, cpu: Cpu) -> Plan:
     if isinstance(bare, BlockMatmul):
         return planned(bare, BLOCKS.name, matmul_blocks.default(bare, cpu), cpu)
     if isinstance(bare, Conv2d):
-        return plan_conv2d(bare, cpu)
+        return plan_conv2d(bare, cpu, small_weights=small_weights)
     if isinstance(bare, Depthwise2d):
         return planned(bare, DEPTHWISE.name, depthwise_blocked.default(bare, cpu), cpu)
     if isinstance(bare, Attention):
@@ -195,6 +199,11 @@ def kernel_name(plan: Plan) -> str:
 def is_blockable(op: Conv2d, cpu: Cpu) -> bool:
     """Return whether a template computes it on blocks of channels."""
     return blocked_plan.is_blockable(op, cpu.lanes(op.sum_bits))
+
+
+def enlarges(template_name: str) -> bool:
+    """Return whether a template's weights take more room than the model's: Winograd's do, by 16 or 36 ninths."""
+    return template_name == WINOGRAD.name
 
 
 def has_layouts(plan: Plan) -> bool:

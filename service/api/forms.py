@@ -22,7 +22,8 @@ _MODEL = {
 _COMPILE = {
     "options": {
         "type": "string",
-        "description": "JSON with any of precision, calibration, weights, opt_level, shapes, verify, seed.",
+        "description": "JSON with any of precision, calibration, weights, small_weights, opt_level, shapes,"
+        " verify, seed.",
         "example": _OPTIONS_EXAMPLE,
     },
     "target": {

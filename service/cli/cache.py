@@ -19,6 +19,7 @@ from service.cli.options import (
     RequireTuned,
     Seed,
     Shapes,
+    SmallWeights,
     Target,
     Verbose,
     Weights,
@@ -64,6 +65,7 @@ def explain(
     shape: Shapes = None,
     precision: PrecisionName = None,
     weights: Weights = None,
+    small_weights: SmallWeights = False,
     opt_level: OptLevel = 2,
     plugin: Plugins = None,
     records: Records = None,
@@ -88,8 +90,9 @@ def explain(
     from service.compiler import prepare
 
     options = options_for(
-        shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights
-    )
+        shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights,
+        small_weights=small_weights,
+    )  # fmt: skip
     request = prepare(model, target=target, options=options)
     key = key_for(request)
     if key_only:

@@ -25,6 +25,7 @@ from service.cli.options import (
     Samples,
     Seed,
     Shapes,
+    SmallWeights,
     Target,
     Verbose,
     Weights,
@@ -59,6 +60,7 @@ def compile(
     calibrate: Method = "minmax",
     max_error: MaxError = None,
     keep: Keep = None,
+    small_weights: SmallWeights = False,
     opt_level: OptLevel = 2,
     dump: Annotated[
         Path | None,
@@ -91,7 +93,7 @@ def compile(
     _check_writable(output)
     options = options_for(
         shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights,
-        calibration_for(calibration, calibrate, max_error, keep),
+        calibration_for(calibration, calibrate, max_error, keep), small_weights,
     )  # fmt: skip
     remote: Remote = context.obj
     if remote.url is None:

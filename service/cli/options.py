@@ -117,6 +117,14 @@ Weights = Annotated[
         help="Round the constant matrices of products, in blocks of 64; the manifest says what and by how much.",
     ),
 ]
+SmallWeights = Annotated[
+    bool,
+    typer.Option(
+        "--small-weights",
+        help="Use no kernel whose weights take more room than the model's: 3x3 convolutions are computed directly, not "
+        "by Winograd's algorithm, which is faster on some CPUs and has up to four times the weights.",
+    ),
+]
 OptLevel = Annotated[
     int,
     typer.Option(
@@ -176,6 +184,7 @@ def options_for(
     require_tuned: str | None = None,
     weights: str | None = None,
     calibration: dict[str, Any] | None = None,
+    small_weights: bool = False,
 ) -> CompileOptions:
     """Return what these options mean, the same that the API and the library take. Raise InvalidOption, InvalidShape."""
     from service.request import CompileOptions
@@ -193,6 +202,7 @@ def options_for(
             "require_tuned": require_tuned,
             "weights": weights,
             "calibration": calibration,
+            "small_weights": small_weights,
         }
     )
 

@@ -33,6 +33,8 @@ class RecordPlanner:
 
     spec: TargetSpec
     records: Records | None = None
+    small_weights: bool = False
+    """Whether plans whose weights take more room than the model's are declined."""
     passed_over: dict[str, list[list[str]]] = field(default_factory=dict)
     """[record, reason] of records that were found for an operator and do not fit, by its digest."""
 
@@ -52,10 +54,12 @@ class RecordPlanner:
         for record in self.found(operator):
             reason = unfit(record, planning.template(record.rule), self.spec.cores)
             reason = reason or planning.refusal(operator, record.rule, record.parameters, self._cpu)
+            if self.small_weights and planning.enlarges(record.rule):
+                reason = reason or "its weights take more room than the model's"
             if not reason:
                 return planning.planned(operator, record.rule, record.parameters, self._cpu, record.digest)
             passed_over.append([record.digest, reason])
-        return planning.default(operator, self._cpu)
+        return planning.default(operator, self._cpu, small_weights=self.small_weights)
 
     def found(self, operator: Operator) -> tuple[Record, ...]:
         """Return the records for this operator, the ones to prefer first."""
@@ -93,9 +97,9 @@ def _agree(epilogue: tuple[str, ...], behind: list[str]) -> tuple[int, int]:
     return count, -(len(names) - count)
 
 
-def planner_for(spec: TargetSpec, records: Records | None) -> RecordPlanner | None:
-    """Return the planner for a target; None for a GPU, whose templates follow no plans."""
-    return RecordPlanner(spec, records) if spec.kind == "llvm" else None
+def planner_for(spec: TargetSpec, records: Records | None, *, small_weights: bool = False) -> RecordPlanner | None:
+    """Return the planner for a target; None for a GPU, whose templates follow no plans, nor enlarge weights."""
+    return RecordPlanner(spec, records, small_weights) if spec.kind == "llvm" else None
 
 
 def plans_in(module: Any, planner: RecordPlanner | None) -> dict[str, Plan]:

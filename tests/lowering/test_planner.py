@@ -9,7 +9,7 @@ import pytest
 
 from schedules.cpu import planning
 from schedules.hardware import cpu_of
-from schedules.operators import Attention, Depthwise2d, Operator, Pool2d, operator_from
+from schedules.operators import Attention, Conv2d, Depthwise2d, Operator, Pool2d, operator_from
 from service.lowering.planner import RecordPlanner, workload_of_operator
 from service.lowering.target import resolve, to_tvm
 from service.records.files import read
@@ -102,3 +102,21 @@ def test_records_that_come_with_relaxc_are_found(name: str) -> None:
     asked = RecordPlanner(spec, read(SHIPPED))
     assert asked.plan(SHIPPED_OPERATORS[name]).origin != "default"
     assert asked.passed_over[SHIPPED_OPERATORS[name].digest] == []
+
+
+def test_small_weights_decline_winograd_and_its_records() -> None:
+    """Its transformed weights take 36 floats for 9; the record of another template is still followed."""
+    operator = Conv2d(batch=1, channels=64, height=28, width=28, filters=64, kernel=(3, 3), padding=(1, 1, 1, 1))
+    (of_winograd, *_), (direct, *_) = (
+        [plan for plan in planning.space(operator, cpu_of(to_tvm(SPEC))) if plan.template == name]
+        for name in (planning.WINOGRAD.name, planning.DIRECT.name)
+    )
+    for plan, taken in ((of_winograd, False), (direct, True)):
+        version = planning.TEMPLATES[plan.template].version
+        records = planner(operator, plan.template, version, dict(plan.parameters)).records
+        small = RecordPlanner(SPEC, records, small_weights=True)
+        found = small.plan(operator)
+        assert found.template == planning.DIRECT.name
+        assert (found.origin != "default") is taken
+        assert bool(small.passed_over[operator.digest]) is not taken
+        assert RecordPlanner(SPEC, records).plan(operator).template == plan.template
