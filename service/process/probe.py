@@ -23,7 +23,7 @@ from service.process.sandbox.confine import confine
 from service.process.sandbox.confinement import Confinement, Place
 from service.process.scrubbed import scrubbed_environment
 
-__all__ = ["probe", "probed", "shared_here"]
+__all__ = ["Probe", "probe", "probed", "shared_here"]
 
 _LIMIT_S = 30.0
 
@@ -33,26 +33,34 @@ def shared_here() -> str:
     return "RELAXC_SANDBOX=off" if settings().sandbox == "off" else shared_processes()
 
 
-def probe(shared: str) -> dict[str, Any]:
-    """Return `Sandbox.to_dict()` of a job without a model; `error` alone where none may run. Forks: no threads yet.
+class Probe:
+    """A process that finds out, while this one goes on, what a job without a model is held by."""
 
-    `shared` as in `apart.fork_first`.
-    """
-    folder = Path(tempfile.mkdtemp(prefix="relaxc-probe-"))
-    reader, writer = os.pipe()
-    try:
-        child = os.fork()
-        if child == 0:
-            _tell(folder, writer, shared)
+    def __init__(self, shared: str) -> None:
+        """Start it; `shared` as in `apart.fork_first`. Forks: no threads yet."""
+        self._folder = Path(tempfile.mkdtemp(prefix="relaxc-probe-"))
+        self._reader, writer = os.pipe()
+        self._child = os.fork()
+        if self._child == 0:
+            _tell(self._folder, writer, shared)
         os.close(writer)
-        with os.fdopen(reader) as pipe:
-            told = pipe.readline() if select.select([pipe], [], [], _LIMIT_S)[0] else ""
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-    finally:
-        shutil.rmtree(folder)
-    found: dict[str, Any] = json.loads(told or '{"error": "the process that looked for a sandbox died or hung"}')
-    return found
+
+    def result(self) -> dict[str, Any]:
+        """Wait for it, and return `Sandbox.to_dict()`; `error` alone where no job may run."""
+        try:
+            with os.fdopen(self._reader) as pipe:
+                told = pipe.readline() if select.select([pipe], [], [], _LIMIT_S)[0] else ""
+            os.kill(self._child, signal.SIGKILL)
+            os.waitpid(self._child, 0)
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        found: dict[str, Any] = json.loads(told or '{"error": "the process that looked for a sandbox died or hung"}')
+        return found
+
+
+def probe(shared: str) -> dict[str, Any]:
+    """Return what a `Probe` finds."""
+    return Probe(shared).result()
 
 
 def probed() -> dict[str, Any]:
@@ -69,6 +77,7 @@ def _tell(folder: Path, writer: int, shared: str) -> None:
     first = fork_first(lambda place: _confined(folder, writer, place), shared)
     first.start()
     first.wait()
+    shutil.rmtree(folder, ignore_errors=True)  # also where whoever asked is gone by now
     os._exit(0)
 
 

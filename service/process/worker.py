@@ -26,9 +26,10 @@ from service.process.bubblewrap import go_behind
 from service.process.forks import Forks
 from service.process.guard import stand_guard
 from service.process.limits import become_subreaper, name_process
-from service.process.probe import probe, shared_here
+from service.process.probe import Probe, shared_here
 from service.process.strays import end_strays
 from service.process.task import Flavour
+from service.process.tvm_import import quick_import
 
 __all__ = ["main", "preload"]
 
@@ -58,12 +59,13 @@ def preload(flavour: Flavour) -> None:
     """Import and find out what a job of this flavour will need; `onnx` cannot import torch afterwards."""
     if flavour is Flavour.ONNX:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
-    for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.entries", *_our_modules(flavour)):
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if (error.name or "").partition(".")[0] not in _EXTRAS:
-                raise
+    with quick_import():
+        for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.entries", *_our_modules(flavour)):
+            try:
+                importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] not in _EXTRAS:
+                    raise
     # It asks by a child, and in a job's sandbox only the job itself may start CUDA.
     importlib.import_module("service.machine").gpu()
 
@@ -125,10 +127,11 @@ def main() -> None:
     name_process("relaxc-zygote")
     start = time.perf_counter()
     with socket.socket(fileno=arguments.control) as control:
+        shared = shared_here()
+        sandbox = Probe(shared)  # on another core, and of a process that is quickly forked yet
         gc.disable()  # a sixth of the imports' time
         with _killed_at_hangup(control):
             preload(arguments.flavour)
-        gc.collect()
         gc.freeze()  # the collector leaves the shared pages of what exists now alone
         gc.enable()
         ready: dict[str, Any] = {
@@ -136,8 +139,7 @@ def main() -> None:
             "threads": threads(),
             "seconds": round(time.perf_counter() - start, 3),
         }
-        shared = shared_here()
-        ready["sandbox"] = probe(shared)
+        ready["sandbox"] = sandbox.result()
         control.send(json.dumps(ready).encode())
         _serve(control, shared)
     os._exit(0)  # who waits for the end need not wait for TVM to be taken apart
