@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,6 +14,7 @@ from schedules.hardware import Cpu
 from schedules.plan import Planner
 from service.passes.common.epilogue import Readers, epilogue_of
 from service.passes.common.images import count_reads
+from service.passes.common.rewrite import static_shape
 from service.passes.precision.dtypes import BYTES
 
 __all__ = ["ELEMENT_BITS", "Blocked", "BlockedImages", "Rule"]
@@ -47,6 +48,8 @@ class BlockedImages:
         self.convolutions = self.packs = self.unpacks = 0
         self._readers = Readers(function)
         self._packed: dict[Any, relax.Var] = {}
+        self._made: dict[Any, relax.Call] = {}
+        """The first call of each PrimFunc of static sizes: to make it again takes TVM milliseconds."""
 
     @property
     def epilogue(self) -> tuple[str, ...]:
@@ -83,8 +86,15 @@ class BlockedImages:
 
     def te(self, function: Callable[..., Any], *args: relax.Expr, name: str, **attrs: Any) -> relax.Var:
         """Return a variable that is bound to what the tensor expression computes."""
-        call = self._walker.builder_.call_te(function, *args, primfunc_name_hint=name, primfunc_attrs=attrs or None)
-        return self.emit(call)
+        key = _key(function, args, name, attrs)
+        made = self._made.get(key)
+        if made is None:
+            made = self._walker.builder_.call_te(function, *args, primfunc_name_hint=name, primfunc_attrs=attrs or None)
+            if key is not None:
+                self._made[key] = made
+        else:
+            made = relax.Call(made.op, [made.args[0], relax.Tuple(args)], made.attrs, made.ty_args)
+        return self.emit(made)
 
     def pack(self, expr: relax.Expr) -> relax.Var:
         """Return the blocked form of an image, packed if it has none; an image is packed once."""
@@ -112,6 +122,16 @@ class BlockedImages:
             self._packed[var] = self.te(unpack, found.var, name="unpack_channels")
             self.unpacks += 1
         return self._packed[var]
+
+
+def _key(function: Callable[..., Any], args: Sequence[relax.Expr], name: str, attrs: dict[str, Any]) -> Any:
+    """What a PrimFunc depends on; None where that cannot be told, or where sizes are symbolic."""
+    shapes = [static_shape(arg) for arg in args]
+    if not isinstance(function, partial) or not args or None in shapes:
+        return None
+    operands = tuple((shape, str(arg.ty.dtype)) for shape, arg in zip(shapes, args, strict=True))
+    called = (function.func, function.args, tuple(sorted(function.keywords.items())))
+    return (called, operands, name, tuple(sorted(attrs.items())))
 
 
 Rule = Callable[[BlockedImages, relax.Call], Blocked | None]
