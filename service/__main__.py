@@ -8,9 +8,9 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from service.cli.main import main
+from service.process.early import start_early
 
-__all__ = ["command", "main"]
+__all__ = ["command"]
 
 
 def command() -> NoReturn:
@@ -20,6 +20,9 @@ def command() -> NoReturn:
     work 300,000 times before they hear of the end, and give way to everybody each time: on a machine with forty busy
     processes that took twenty minutes.
     """
+    start_early(sys.argv[1:])
+    from service.cli.main import main  # takes a tenth of a second, in which a worker imports TVM
+
     code = 1
 
     def leave() -> None:

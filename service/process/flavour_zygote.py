@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 from service.errors import CompilerCrashed
+from service.process.early import take_early
 from service.process.failures import tail_of
-from service.process.scrubbed import scrubbed_environment
+from service.process.scrubbed import scrubbed_environment, settings_of_jobs
 from service.process.task import Flavour
 from service.process.zygote import Zygote
 
@@ -41,10 +42,14 @@ class FlavourZygote:
         self.sandbox: dict[str, Any] | None = None
         """That of its jobs, as `Sandbox.to_dict()`; None until it is ready."""
         self._lock = threading.Lock()
+        early = take_early(str(flavour))
         # Without a name: a server that is killed leaves nothing of it.
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  # lives with us
-        self._zygote = Zygote("service.process.worker", ["--flavour", str(flavour)], scrubbed_environment(), self._log)
+        self._log: IO[bytes] = early.log if early else tempfile.TemporaryFile()  # noqa: SIM115  # lives with us
+        self._zygote = early.zygote if early else _started(flavour, self._log)
         self._control = self._zygote.control
+        if early is not None:
+            with contextlib.suppress(OSError):  # it has died, as `wait_ready` will see
+                self._control.send(json.dumps(settings_of_jobs()).encode())
 
     @property
     def pid(self) -> int:
@@ -125,3 +130,7 @@ class FlavourZygote:
         with self._lock:  # nobody waits on them any more
             self._control.close()
             self._log.close()
+
+
+def _started(flavour: Flavour, log: IO[bytes]) -> Zygote:
+    return Zygote("service.process.worker", ["--flavour", str(flavour)], scrubbed_environment(), log)

@@ -10,9 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from service.config import Settings, settings
-
-__all__ = ["NOT_FOR_JOBS", "for_zygotes", "scrubbed_environment"]
+__all__ = ["NOT_FOR_JOBS", "bare_environment", "for_zygotes", "scrubbed_environment", "settings_of_jobs"]
 
 _HOME = Path(__file__).parents[2]
 """The folder that has `service`."""
@@ -47,19 +45,29 @@ NOT_FOR_JOBS = frozenset(
 
 def scrubbed_environment(outer: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return what compiling needs of `outer` (ours if None), for a zygote."""
+    return {**bare_environment(outer), **settings_of_jobs(outer)}
+
+
+def bare_environment(outer: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return `scrubbed_environment` without settings, whose names take 0.1 s to import."""
     outer = os.environ if outer is None else outer
-    settings_of_jobs = {f"RELAXC_{name.upper()}" for name in Settings.model_fields.keys() - NOT_FOR_JOBS}
-    kept = {
-        name: value
-        for name, value in outer.items()
-        if name in _NAMES or name.startswith(_PREFIXES) or name.upper() in settings_of_jobs
-    }
+    kept = {name: value for name, value in outer.items() if name in _NAMES or name.startswith(_PREFIXES)}
     return {
         **for_zygotes(kept),
-        "RELAXC_CACHE_DIR": str(settings().cache_dir),  # its default is made from HOME and others that a job lacks
         "USER": "relaxc",  # getpass, which torch asks, finds no name for the user that a job runs as
         "LOGNAME": "relaxc",
     }
+
+
+def settings_of_jobs(outer: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the settings that a zygote has of `outer` (ours if None), as variables of the environment."""
+    from service.config import Settings, settings
+
+    outer = os.environ if outer is None else outer
+    names = {f"RELAXC_{name.upper()}" for name in Settings.model_fields.keys() - NOT_FOR_JOBS}
+    kept = {name: value for name, value in outer.items() if name.upper() in names}
+    # Its default is made from HOME and others that a job lacks
+    return {**kept, "RELAXC_CACHE_DIR": str(settings().cache_dir)}
 
 
 def for_zygotes(environment: Mapping[str, str]) -> dict[str, str]:

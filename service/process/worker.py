@@ -22,7 +22,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from service.process.bubblewrap import go_behind
+from service.process.bubblewrap import BEHIND, go_behind
+from service.process.early import SETTINGS_FOLLOW
 from service.process.forks import Forks
 from service.process.guard import stand_guard
 from service.process.limits import become_subreaper, name_process
@@ -50,6 +51,8 @@ _NOT_OURS = {
 }
 # Extras: without them the worker still runs, and the frontend says which one a model needs.
 _EXTRAS = frozenset({"onnx", "torch"})
+
+_SETTINGS_BYTES = 1 << 20
 
 _LAST_GUARDS_S = 4.0
 """How long guards may take to end their jobs when the server has gone; less than a server waits for its zygote."""
@@ -117,16 +120,27 @@ def _serve(control: socket.socket, shared: str) -> None:
     forks.drain(_LAST_GUARDS_S)
 
 
+def _take_settings(control: socket.socket) -> None:
+    """Wait for the variables of the environment that are settings; leave where the other end closes before."""
+    message = control.recv(_SETTINGS_BYTES)
+    if not message:
+        sys.exit(1)
+    os.environ.update(json.loads(message))
+
+
 def main() -> None:
     """Preload, say that it is ready, and fork."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--flavour", type=Flavour, required=True, choices=list(Flavour))
     parser.add_argument("--control", type=int, required=True)
+    parser.add_argument(SETTINGS_FOLLOW, action="store_true", dest="settings_follow")
     arguments = parser.parse_args()
-    go_behind(shared_here)
-    name_process("relaxc-zygote")
     start = time.perf_counter()
     with socket.socket(fileno=arguments.control) as control:
+        if arguments.settings_follow and BEHIND not in os.environ:
+            _take_settings(control)
+        go_behind(shared_here)
+        name_process("relaxc-zygote")
         shared = shared_here()
         sandbox = Probe(shared)  # on another core, and of a process that is quickly forked yet
         gc.disable()  # a sixth of the imports' time
