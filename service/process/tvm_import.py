@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 __all__ = ["quick_import"]
 
 _ABSENT = "tvm.runtime.disco"
 """TVM imports it, finds that the library with its types is not loaded, and goes on without."""
+
+_CHECKER = "tvm.s_tir.schedule._type_checker"
+"""The module of a decorator by which each step of a schedule checks the types of its arguments: a sixth of the time of
+scheduling. C++ checks those that it reads."""
 
 _OPERATORS = "tvm.ir._ffi_api"
 """The module of functions behind `tvm.ir.Op`."""
@@ -29,6 +35,8 @@ def quick_import() -> Iterator[None]:
     are registered, some 2,300.
     """
     sys.modules.setdefault(_ABSENT, None)  # type: ignore[arg-type]  # the mark of a module that is not there
+    if not os.environ.get("RELAXC_STRICT"):  # of the tests: see schedules/strict.py
+        sys.modules.setdefault(_CHECKER, _unchecked())
     package: Any
     registry: Any
     package, registry = importlib.import_module("tvm_ffi"), importlib.import_module("tvm_ffi.registry")
@@ -53,6 +61,12 @@ def quick_import() -> Iterator[None]:
         registry.list_global_func_names, package.init_ffi_api = listed, init
         for name, function in replaced.items():
             setattr(sys.modules[_OPERATORS], name, function)
+
+
+def _unchecked() -> ModuleType:
+    module = ModuleType(_CHECKER)
+    module.type_checked = lambda function: function  # type: ignore[attr-defined]
+    return module
 
 
 class _Names:

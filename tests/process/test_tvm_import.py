@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -60,3 +61,20 @@ def test_an_operator_that_is_not_there_is_no_answer() -> None:
         operators.get("relax.sub")
     operators.add("relax.sub")
     assert operators.get("relax.sub") == ("relax.sub",)
+
+
+_CHECKED = """
+import sys
+sys.modules["torch"] = None
+from service.process.tvm_import import quick_import
+with quick_import():
+    from tvm.s_tir import Schedule
+print(hasattr(Schedule.split, "__wrapped__"))
+"""
+
+
+@pytest.mark.parametrize("strict", ["", "1"])
+def test_steps_of_schedules_check_types_in_tests_alone(strict: str) -> None:
+    environment = {**os.environ, "RELAXC_STRICT": strict}
+    done = subprocess.run([sys.executable, "-c", _CHECKED], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.strip() == str(bool(strict))
