@@ -108,6 +108,16 @@ def _take(call: relax.Call, operands: list[Array]) -> Array | None:
     return taken
 
 
+def _gather_elements(call: relax.Call, operands: list[Array]) -> Array | None:
+    data, indices = operands
+    axis = int(call.attrs.axis) % data.ndim
+    if indices.size and not (indices.min() >= 0 and indices.max() < data.shape[axis]):
+        return None
+    part = data[tuple(slice(None if at == axis else size) for at, size in enumerate(indices.shape))]
+    gathered: Array = np.take_along_axis(part, indices, axis)
+    return gathered
+
+
 def _arange(call: relax.Call, _: list[Array]) -> Array | None:
     start, stop, step = (getattr(arg, "value", None) for arg in call.args)
     if start is None or stop is None or step is None:
@@ -196,6 +206,7 @@ COMPUTE: Mapping[str, Compute] = {
     "stack": lambda call, x: np.stack(x, axis=int(call.attrs.axis)),
     "strided_slice": _strided_slice,
     "take": _take,
+    "gather_elements": _gather_elements,
     "where": lambda call, x: np.where(*x),
     "astype": _astype,
     "dequantize": _dequantize,

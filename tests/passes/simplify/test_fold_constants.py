@@ -47,6 +47,11 @@ CASES: dict[str, tuple[tuple[str, ...], int, Callable[..., Any]]] = {
     "stack": (("float32",), 2, lambda x, y: op.stack([x, y], axis=1)),
     "strided_slice": (("float32", "bfloat16"), 1, axis_slice),
     "take": (("float32",), 1, lambda x: op.take(x, constant(np.array([[2, 0], [1, 1]])), axis=1)),
+    "gather_elements": (
+        ("float32", "int64"),
+        1,
+        lambda x: op.gather_elements(x, constant(np.array([[[2], [0]], [[1], [1]]])), axis=1),
+    ),
     "where": (("float32", "bfloat16"), 2, lambda x, y: op.where(op.less(x, y), x, y)),
     "astype": (("int8", "bool", "float16"), 1, lambda x: op.astype(x, "float32")),
     "cumsum": (("int64", "int32"), 1, lambda x: op.cumsum(x, axis=1, dtype="int64")),
@@ -121,6 +126,12 @@ def test_large_weights_are_transformed_and_widened() -> None:
     given = graph(lambda x: op.matmul(x, op.astype(op.permute_dims(constant(large), [1, 0]), "float32")), x=("n", 600))
     expected = graph(lambda x: op.matmul(x, constant(large.T.astype("float32"))), x=("n", 600))
     assert_becomes(given, FoldConstants(), expected)
+
+
+@pytest.mark.parametrize("index", [-1, 4])
+def test_elements_out_of_bounds_are_left_for_run_time(index: int) -> None:
+    table, at = constant(np.arange(4.0, dtype="float32")), constant(np.array([index]))
+    assert_unchanged(graph(lambda x: op.add(x, op.gather_elements(table, at, axis=0)), x=(1,)), FoldConstants())
 
 
 @pytest.mark.parametrize(("mode", "index", "folds"), [("fast", 5, False), ("fast", -1, True), ("clip", -1, False)])
