@@ -239,8 +239,15 @@ class _Walker(PyExprMutator):  # type: ignore[misc]  # tvm ships no types
         return {gvar: function for gvar, function in functions if str(gvar.name_hint) not in known}
 
     def visit_var_binding_(self, binding: relax.VarBinding) -> None:
+        if not self.fired and self._stays(binding.value):
+            self.builder_.emit_normalized(binding)
+            return
         self.scope.bound = binding.var
         super().visit_var_binding_(binding)
+
+    def _stays(self, value: relax.Expr) -> bool:
+        """Whether it has no call for a rule. Until one fires, what it reads is what it was: it need not be visited."""
+        return isinstance(value, relax.Call) and isinstance(value.op, Op) and str(value.op.name) not in self.rules
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         call = self.visit_expr_post_order(call)
