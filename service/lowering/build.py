@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from service.dump import Dump, no_dump
+from service.lowering.code_target import to_code_target
 from service.lowering.cuda_binary import with_cubin
 from service.lowering.outside_functions import check_outside_functions
 from service.lowering.target import to_tvm
@@ -160,7 +161,7 @@ def build_kernels(funcs: Mapping[str, Any], spec: TargetSpec, out: Path) -> None
     module = tvm.IRModule({name: func.with_attr("global_symbol", name) for name, func in funcs.items()})
     module, kernels = with_triton_kernels(module, spec, folder / "triton")
     with environment_variable("TVM_COMPILE_FORCE_FALLBACK", "1"), tvm.transform.PassContext(opt_level=3):
-        compiled = tvm.tirx.build(module, to_tvm(spec), pipeline=pipeline.NAME)
+        compiled = tvm.tirx.build(module, to_code_target(spec), pipeline=pipeline.NAME)
         images = cuda_modules(kernels, spec)
     _write(compiled, images, spec, out, folder, no_dump)
 

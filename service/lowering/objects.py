@@ -18,7 +18,7 @@ from tvm.ir import Call
 
 from schedules.ir.tir import collect
 from service.lowering import pipeline
-from service.lowering.target import to_tvm
+from service.lowering.code_target import to_code_target
 from service.process.timings import Timings
 from service.request import TargetSpec
 
@@ -84,7 +84,7 @@ def compiled(kernel: Any, spec: TargetSpec, timings: Timings) -> Any:
     pipeline.register()
     passes = tvm.transform.PassContext(opt_level=3, instruments=[timings.passes("tir")])
     with passes, timings("llvm"):
-        return tirx.build(kernel, to_tvm(spec), pipeline=pipeline.NAME)
+        return tirx.build(kernel, to_code_target(spec), pipeline=pipeline.NAME)
 
 
 def object_of(kernel: Any, spec: TargetSpec, timings: Timings) -> bytes:
