@@ -17,6 +17,7 @@ from schedules.ir.types import Expr, PrimFunc, SBlock, TirSchedule, Var
 from schedules.template import Declined
 
 __all__ = [
+    "LOOPED",
     "UNROLLED_COLUMNS",
     "blocks_around",
     "divisors",
@@ -29,6 +30,10 @@ __all__ = [
 
 UNROLLED_COLUMNS = 112
 """Columns of a small image whose tiles may all be unrolled: as many as of eight tiles with 32 registers."""
+
+LOOPED = "looped"
+"""The parameter, 1, of a plan whose tiles of a small image are a loop all the same. Plans without it, as those of all
+records from before, unroll them: no faster where addresses are linear, and up to four times as long to compile."""
 
 UNROLLED = 4
 """Reduction steps without a branch between them: enough to hide the loop, few enough to stay in the µop cache."""

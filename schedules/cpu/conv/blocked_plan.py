@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import add
 
 from schedules.cpu.common.dot_product import STEPS, instruction, steps_of
-from schedules.cpu.common.register_tile import UNROLLED_COLUMNS, divisors, fits, round_up, step_cycles
+from schedules.cpu.common.register_tile import LOOPED, UNROLLED_COLUMNS, divisors, fits, round_up, step_cycles
 from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.operators import Conv2d
@@ -94,8 +94,13 @@ class Layout:
 
     @property
     def small(self) -> bool:
-        """Whether its tiles run over the ends of image rows, so that only unrolled they have addresses at hand."""
+        """Whether its tiles may be unrolled, as those must be that run over the ends of image rows: for addresses."""
         return self.folded and self.columns <= UNROLLED_COLUMNS
+
+    @property
+    def loopable(self) -> bool:
+        """Whether they need not be, for their addresses are linear."""
+        return self.small and _is_dense(self.op)
 
     def parts(self, rows: int) -> int:
         """Return what a task has a number of: tiles where it is folded, else rows."""
@@ -195,7 +200,7 @@ def _blocking(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> dict[str, in
     cycles = {(height, chunk): _cycles(layout, cpu, rows, height, chunk) for height in heights for chunk in chunks}
     good = [point for point, count in cycles.items() if count <= _AS_GOOD * min(cycles.values())]
     height, chunk = max(good, key=lambda point: (-point[1], point[0]))
-    tile = {"rows": rows, "vectors": vectors, "unroll": unroll}
+    tile = {"rows": rows, "vectors": vectors, "unroll": unroll, **({LOOPED: 1} if layout.loopable else {})}
     return {**tile, "height": height, "chunks": chunk, "prefetch": int(_fetches(layout, rows, height))}
 
 
@@ -234,7 +239,7 @@ def _cycles(layout: Layout, cpu: Cpu, rows: int, height: int, chunks: int) -> fl
 
 def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
     """Return why these parameters are no point of the space, in one phrase; empty if they are one."""
-    if set(parameters) - {STEPS} != set(PARAMETERS):
+    if set(parameters) - {STEPS, LOOPED} != set(PARAMETERS):
         return f"the template's parameters are {', '.join(PARAMETERS)}"
     if min(value for name, value in parameters.items() if name not in ("flat", "prefetch")) < 1:
         return "a parameter is less than 1"
@@ -247,6 +252,8 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "flat and prefetch are 0 or 1": {parameters["flat"], parameters["prefetch"]} - {0, 1} != set(),
         "padded is not the columns in whole tiles": not columns <= layout.columns < columns + cpu.vector_registers,
         "rows do not divide the columns": bool(layout.columns % rows),
+        "looped is 1, of small dense images": LOOPED in parameters
+        and (parameters[LOOPED], layout.loopable) != (1, True),
         "a folded image is dense or small": layout.folded and not _is_dense(op) and not layout.small,
         "the register tile does not fit": not fits(rows, vectors, cpu) or vectors > _MOST_VECTORS,
         "vectors and chunks do not divide the channels": bool(layout.blocks % (vectors * parameters["chunks"])),
@@ -280,10 +287,11 @@ def _useful_rows(columns: int, vectors: int, cpu: Cpu) -> list[int]:
 
 def _blockings(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> Iterator[dict[str, int]]:
     first = _blocking(layout, rows, vectors, cpu)
+    looped = {name: value for name, value in first.items() if name == LOOPED}
     heights = divisors(layout.parts(rows), 64)
     near = sorted(heights, key=lambda height: abs(height - first["height"]))[:3]
     for height in near:
         for chunks in divisors(layout.blocks // vectors, cpu.cores):
             for unroll in divisors(layout.steps, 4):
                 for prefetch in (0, 1):
-                    yield {"height": height, "chunks": chunks, "unroll": unroll, "prefetch": prefetch}
+                    yield {"height": height, "chunks": chunks, "unroll": unroll, "prefetch": prefetch, **looped}

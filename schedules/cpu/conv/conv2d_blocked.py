@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from tvm import s_tir
 
 from schedules.cpu.common.dot_product import STEPS, tensorize
-from schedules.cpu.common.register_tile import blocks_around
+from schedules.cpu.common.register_tile import LOOPED, blocks_around
 from schedules.cpu.conv import blocked_plan
 from schedules.cpu.conv.blocked_plan import Layout
 from schedules.dots import Dot
@@ -36,7 +36,8 @@ class Conv2dBlocked(Planned[Conv2d]):
     With `dot`, the operands are multiplied by an instruction that takes so many channels, and the weights are
     `W[o, i, r, q, iv // dot, ov, iv % dot]`. Parameters, beside those of the layout: `rows` (columns w of the register
     tile) and `vectors` (channel blocks of it), `height` (rows h of a task, or tiles where h is folded into w), `chunks`
-    (parts of o that are tasks of their own), `unroll` steps of iv, `prefetch` (0 or 1).
+    (parts of o that are tasks of their own), `unroll` steps of iv, `prefetch` (0 or 1), and `looped` (1) where the
+    tiles of a small image are a loop; without it they are unrolled.
     After Georganas et al., 'Anatomy of high-performance deep learning convolutions on SIMD architectures' (2018).
     """
 
@@ -105,7 +106,7 @@ def _schedule(func: PrimFunc, shape: Layout, chosen: Parameters, dot: Dot | None
         panel = shape.panel * chosen["vectors"]
         moves.prefetch_ahead(sch, column if shape.folded or chosen["height"] == 1 else row, panel, panel)
     sch.parallel(sch.fuse(batch, chunk, task))
-    if shape.small:
+    if shape.small and LOOPED not in chosen:
         sch.unroll(column)
     _accumulate(sch, chosen["unroll"], dot)
     for loop in (channels, columns):

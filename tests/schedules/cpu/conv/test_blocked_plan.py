@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from schedules.cpu.conv.blocked_plan import default, refusal, row_tile
+from schedules.cpu.conv.blocked_plan import default, points, refusal, row_tile
 from schedules.hardware import CPUS
 from schedules.operators import Conv2d
 
@@ -45,3 +45,17 @@ def test_a_tile_of_16_registers_fits_them() -> None:
     for operator in (conv(32, 144, 56), conv(64, 64, 56, 3), conv(672, 192, 7), conv(48, 24, 13)):
         for name in ("x86-64-v3", "x86-64", "aarch64"):
             assert not refusal(operator, default(operator, CPUS[name]), CPUS[name])
+
+
+def test_dense_tiles_of_a_small_image_are_a_loop_which_records_need_not_say() -> None:
+    cpu = CPUS["x86-64-v4"]
+    dense, windows, large = conv(960, 160, 7), conv(64, 64, 7, 3), conv(64, 256, 56)
+    chosen = default(dense, cpu)
+    assert chosen["looped"] == 1
+    unrolled = {name: value for name, value in chosen.items() if name != "looped"}
+    assert not refusal(dense, unrolled, cpu)
+    assert refusal(dense, {**chosen, "looped": 0}, cpu)
+    for operator in (windows, large):
+        assert "looped" not in default(operator, cpu)
+        assert refusal(operator, {**default(operator, cpu), "looped": 1}, cpu)
+    assert all(point.get("looped", 0) == point["flat"] for point in points(dense, cpu))
