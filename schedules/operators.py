@@ -108,6 +108,11 @@ class BlockMatmul(_Described):
         return _bits(self.operands[1]) // self.bits
 
     @property
+    def flops(self) -> int:
+        """Return its multiplications and additions, however a template unpacks the codes and sums them."""
+        return 2 * self.m * self.n * self.k
+
+    @property
     def shapes(self) -> str:
         """Return the operands for people: `1x768 768x3072 int4/64`."""
         zeros = " zeros" if self.zeros else ""

@@ -5,7 +5,8 @@
     python -m benchmarks.weights models --only llama
 
 The limit of a kernel is the bytes of its packed weights over the bandwidth of a loop that reads, which takes turns with
-it. Models are of drawn weights, compiled in float32 and with --weights, verified, and run in turns.
+it; `of a call` is beside a call that reads as many bytes and does nothing else. Models are of drawn weights, compiled
+in float32 and with --weights, verified, and run in turns.
 """
 
 from __future__ import annotations
@@ -43,13 +44,20 @@ def kernels(arguments: argparse.Namespace) -> Table:
     """Return a row for each shape and number of bits."""
     from benchmarks.weights.kernels import SHAPES, timed
 
-    table = Table("product", "bits", "MB", "limit us", "us", "GB/s", "of bandwidth", title="one row, from memory")
+    table = Table("product", "bits", "MB", "limit us", "us", "GB/s", "of bandwidth", "of a call")
+    table.title = "one row, from memory"
     for depth, columns in SHAPES:
         name = f"1x{depth} {depth}x{columns}"
         for bits in (4, 8) if arguments.only in name else ():
             row = timed(depth, columns, bits, arguments.threads, arguments.rounds)
             numbers = (row.size_bytes / 1e6, row.limit * 1e6, row.seconds * 1e6, row.gbps)
-            table.add_row(name, str(bits), *(f"{number:.1f}" for number in numbers), f"{row.of_bandwidth:.2f}")
+            table.add_row(
+                name,
+                str(bits),
+                *(f"{number:.1f}" for number in numbers),
+                f"{row.of_bandwidth:.2f}",
+                f"{row.of_call:.2f}",
+            )
     return table
 
 

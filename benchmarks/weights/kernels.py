@@ -30,11 +30,16 @@ _COLD_BYTES = 160 << 20
 
 @dataclass(frozen=True)
 class Timed:
-    """A product: the bytes of its packed weights, the seconds of a run, and of reading as many bytes beside it."""
+    """A product: the bytes of its packed weights, the seconds of a run, and of reading as many bytes beside it.
+
+    `limit` is their part of one long loop; `call` is a call that reads as many and does nothing else, which begins on
+    cold lines and wakes the threads for these bytes alone.
+    """
 
     size_bytes: int
     seconds: float
     limit: float
+    call: float
 
     @property
     def gbps(self) -> float:
@@ -45,6 +50,11 @@ class Timed:
     def of_bandwidth(self) -> float:
         """Of the bandwidth that was measured at the same time."""
         return self.limit / self.seconds
+
+    @property
+    def of_call(self) -> float:
+        """Of the bandwidth of a call that reads as many bytes."""
+        return self.call / self.seconds
 
 
 def timed(depth: int, columns: int, bits: int, threads: int, rounds: int, rows: int = 1) -> Timed:
@@ -69,10 +79,10 @@ def timed(depth: int, columns: int, bits: int, threads: int, rounds: int, rows: 
     turns = [
         (data, *(tvm.runtime.tensor(part.numpy()) for part in packed), result) for _ in range(_COLD_BYTES // size + 1)
     ]
-    run, read = _calls(kernel.function, turns), _reader(threads)
-    pairs = [(_once(run, len(turns)), _once(read, 1)) for _ in range(rounds)]
-    seconds, reading = median(a for a, _ in pairs), median(b for _, b in pairs)
-    return Timed(size, seconds, reading * size / _COLD_BYTES)
+    run, read, call = _calls(kernel.function, turns), _reader(threads), _reader(threads, size)
+    times = [(_once(run, len(turns)), _once(read, 1), _once(call, len(turns))) for _ in range(rounds)]
+    seconds, reading, calling = (median(each) for each in zip(*times, strict=True))
+    return Timed(size, seconds, reading * size / _COLD_BYTES, calling)
 
 
 def _calls(function: Callable[..., Any], turns: list[tuple[Any, ...]]) -> Callable[[], Any]:
@@ -87,12 +97,12 @@ def _once(run: Callable[[], Any], times: int) -> float:
     return (time.perf_counter() - start) / times
 
 
-def _reader(threads: int) -> Callable[[], Any]:
-    """Adds up `_COLD_BYTES`, each thread its part from start to end."""
+def _reader(threads: int, size: int = _COLD_BYTES) -> Callable[[], Any]:
+    """Adds up `size` bytes, each thread its part from start to end; they are not those of the calls before."""
     lanes, _ = peak.vectors()
     row = probes.CHAINS * lanes
-    steps = _COLD_BYTES // 4 // threads // row
+    steps = max(1, size // 4 // threads // row)
     function = probes.build({"read": probes.read(threads, lanes, steps, 1)}, to_tvm(resolve("auto")))["read"]
-    data = tvm.runtime.tensor(np.zeros(threads * steps * row, np.float32))
     sums = tvm.runtime.tensor(np.zeros(threads * row, np.float32))
-    return lambda: function(data, sums)
+    zeros = np.zeros(threads * steps * row, np.float32)
+    return _calls(function, [(tvm.runtime.tensor(zeros), sums) for _ in range(-(-_COLD_BYTES // size))])

@@ -70,15 +70,24 @@ def _streaming(loop: Any) -> Any:
     ahead, elements = map(int, loop.annotations[PREFETCH_STREAM])
     kept = {key: value for key, value in loop.annotations.items() if key != PREFETCH_STREAM}
     vectors = [each.loop_var for each in tir.collect(loop.body, tirx.For) if each.kind == tirx.ForKind.VECTORIZED]
-    loads = [load for load in tir.loads(loop.body) if tir.uses(load, [loop.loop_var]) and tir.uses(load, vectors)]
+    walked = [load for load in tir.loads(loop.body) if tir.uses(load, [loop.loop_var])]
+    loads = [load for load in walked if tir.uses(load, vectors)] or _widest(walked)
     body = loop.body
-    if len({load.source.data for load in loads}) == 1:
-        start, lines = _at_first_step(loads[0].indices[0], loop), range(ahead, ahead + elements, _line(loads[0]))
+    if len({load.source for load in loads}) == 1:
+        index = loads[0].indices[0]
+        first = index.base if isinstance(index, tirx.Ramp) else index
+        start, lines = _at_first_step(first, loop), range(ahead, ahead + elements, _line(loads[0]))
         fetched = [_prefetch(loads[0].source, Analyzer().simplify(start + line)) for line in lines]
         body = tirx.SeqStmt([*fetched, body])
     else:
         made_up_for(f"nothing is prefetched in the loop over {loop.loop_var}, which is marked for it")
     return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=kept)
+
+
+def _widest(loads: Sequence[Any]) -> list[Any]:
+    """Of loads that instructions have made vectors, those of the most bytes."""
+    sizes = [load.ty.dtype.bits * load.ty.dtype.lanes for load in loads]
+    return [load for load, size in zip(loads, sizes, strict=True) if size == max(sizes)]
 
 
 def _serial_chain(loop: Any) -> list[Any]:

@@ -123,6 +123,7 @@ class _Scheduler:
 
         from schedules.ir.instructions import instruction_of
         from schedules.ir.work import work_of
+        from schedules.operators import BlockMatmul
         from service.records.workload import describe
 
         plan = self._plan(name, func)
@@ -134,6 +135,7 @@ class _Scheduler:
             result, row = self._choose(workload, func, plan)
             row = {"workload": workload.digest, "dtype": workload.dtype, "shapes": workload.shapes, **row}
             row |= {"instruction": instruction_of(result), **work_of(func).to_dict()}
+            row |= {"flops": plan.operator.flops} if plan and isinstance(plan.operator, BlockMatmul) else {}
         except Exception as error:
             raise CompileFailed(f"PrimFunc {name} cannot be scheduled: {in_one_line(error)}", function=name) from error
         self._done[workload.digest].append((func, result, row))

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from tvm import te, tirx
 
+from schedules.cpu.common.dot_product import steps_of
+from schedules.cpu.gemm import digits_compute
 from schedules.ir import tir
 from schedules.ir.types import Expr
 from schedules.operators import BlockMatmul
@@ -23,17 +25,24 @@ def pack(plan: Plan, codes: Array, scales: Array, zeros: Array | None) -> tuple[
     """Return `codes[N, K]`, and `scales` and `zeros[N, K / block]`, as panels of columns, zeros past N.
 
     Codes are in words `[N / t, K / codes in a word, t]`, the first in the lowest bits; scales `[N / t, K / block, t]`
-    are times `1 << bits`, and zero points are as they are.
+    are times `1 << bits`, and zero points are as they are. For an instruction that multiplies bytes, words are those of
+    `digits_compute` and scales as they are.
     """
     op: BlockMatmul = plan.operator  # type: ignore[assignment]
-    word, many = np.dtype(op.operands[1]), op.codes_in_word
-    wide = codes.reshape(op.n, op.k // many, many).astype(f"u{word}")
-    shifts = (np.arange(many) * op.bits).astype(wide.dtype)
-    words = np.bitwise_or.reduce(wide << shifts, axis=2).view(word)
-    factor = scales.astype(op.accumulate) * np.asarray(1 << op.bits, op.accumulate)
+    in_bytes = steps_of(plan.parameters) > 1
+    words = digits_compute.words_of(codes, op.bits) if in_bytes else _words_of(codes, op)
+    factor = scales.astype(op.accumulate) * np.asarray(1 if in_bytes else 1 << op.bits, op.accumulate)
     parts = (words, factor) if zeros is None else (words, factor, zeros)
     width = plan.parameters["vectors"] * plan.parameters["block"]
     return tuple(_panels(part, width) for part in parts)
+
+
+def _words_of(codes: Array, op: BlockMatmul) -> Array:
+    """`codes[N, K]` as `[N, K / codes in a word]`, the first in the lowest bits."""
+    word, many = np.dtype(op.operands[1]), op.codes_in_word
+    wide = codes.reshape(op.n, op.k // many, many).astype(f"u{word}")
+    shifts = (np.arange(many) * op.bits).astype(wide.dtype)
+    return np.bitwise_or.reduce(wide << shifts, axis=2).view(word)
 
 
 def _panels(array: Array, width: int) -> Array:
@@ -44,15 +53,18 @@ def _panels(array: Array, width: int) -> Array:
 
 
 def computation(plan: Plan) -> Callable[..., te.Tensor]:
-    """Return the product of A and the parts that `pack` makes.
+    """Return the product of A and the parts that `pack` makes: by an instruction for bytes as `digits_compute` says.
 
-    A code c of b bits becomes a float without a conversion: put below the exponent of 1 it is `1 + c / 2^b`. So
+    Without one, a code c of b bits becomes a float without a conversion: put below the exponent of 1 it is
+    `1 + c / 2^b`. So
 
         sum of x * (c - z) * s = s * 2^b * (sum of x * (1 + c / 2^b) - (1 + z / 2^b) * sum of x)
 
     a block, where the last sum is the same for all columns. With 8 bits the difference of the two loses up to 8 bits of
     the result, so that 1.5 is taken off each value, exactly: what then is left of the last sum is 0 for most models.
     """
+    if steps_of(plan.parameters) > 1:
+        return digits_compute.computation(plan)
     op: BlockMatmul = plan.operator  # type: ignore[assignment]
     dtype, word = op.accumulate, op.operands[1]
     many, steps = op.codes_in_word, op.block // op.codes_in_word

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import gcd
 
 from tvm import s_tir
 
+from schedules.cpu.common.code_dot import tensorize_codes
+from schedules.cpu.common.dot_product import STEPS, instruction, steps_of
 from schedules.cpu.common.register_tile import fits, flatten_rows
+from schedules.cpu.gemm.digits_compute import DIGITS, PREPARED
+from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves
 from schedules.ir.blocks import block_realizes
@@ -18,7 +23,10 @@ from schedules.template import Declined, Parameters
 
 __all__ = ["MOST_ROWS", "MatmulBlocks", "default"]
 
-SUMS, PARTIAL, BLOCK = "sums", "partial", "matmul"
+PARTIAL, BLOCK = "partial", "matmul"
+
+_BEFORE = ("sums", *PREPARED)
+"""What is made of A."""
 
 MOST_ROWS = 8
 """Rows up to which reading the weights takes the time, and not the arithmetic."""
@@ -31,6 +39,9 @@ _PAGE_WORDS = 1024
 """How far ahead words are fetched: a page of 4 KiB, at whose end hardware prefetchers stop, so that a core waits."""
 
 PARAMETERS = ("block", "vectors", "unroll")
+
+_BYTES = ("uint8", "int8")
+"""Codes and digits, as an instruction multiplies them."""
 
 
 class MatmulBlocks(Planned[BlockMatmul]):
@@ -49,13 +60,25 @@ class MatmulBlocks(Planned[BlockMatmul]):
     a float by a shift and a mask (`blocks_compute`). All bytes of a panel are read once, from start to end, and
     fetched a page ahead.
 
-    Parameters: `vectors` of a panel, of `block` lanes; `unroll` words without a branch between them. `dtypes` are those
-    of A, of the words, and of the sums.
+    With `dot` an instruction adds so many products of bytes to a sum of integers, and A becomes three signed bytes a
+    value first (`digits_compute`). For four codes that is three instructions and one or two to unpack them, not twelve:
+
+        make digits[m, j, k] of A
+        for panel of columns in parallel:
+            C[all m, vectors][lanes] = 0
+            for b in blocks of the depth:
+                acc[m, vectors, j][lanes] = 0
+                for word in b, half of its codes: acc[m, n, j] += dot(bytes of the half, digits[m, j, 4 steps])
+                C[m, n] += scale[b, n] * factor[m, b] * (sum over j of 2^8j * (acc[m, n, j] - zero * total[m, b, j]))
+            C = epilogue(C)
+
+    Parameters: `vectors` of a panel, of `block` lanes; `unroll` words without a branch between them; `dot`. `dtypes`
+    are those of A, of the words, and of the sums.
     """
 
     name = "cpu.matmul_blocks"
-    version = 2
-    layout = ("block", "vectors")
+    version = 3
+    layout = ("block", "vectors", STEPS)
     computes = BlockMatmul
     dtypes = (("float32", "int32", "float32"),)
 
@@ -63,51 +86,78 @@ class MatmulBlocks(Planned[BlockMatmul]):
         """See `Planned`."""
         if wrong := self.wrong_dtypes(operator):
             return wrong
-        if set(parameters) != set(PARAMETERS) or min(parameters.values()) < 1:
-            return f"the template's parameters are {', '.join(PARAMETERS)}, all positive"
+        if set(parameters) - {STEPS} != set(PARAMETERS) or min(parameters.values()) < 1:
+            return f"the template's parameters are {', '.join(PARAMETERS)}, all positive, and {STEPS}"
+        dot = _dot(operator, cpu)
         wrongs = {
             "it takes a few rows": operator.m > MOST_ROWS,
             "a block is no whole words": bool(operator.block % operator.codes_in_word),
             "blocks do not divide the depth": bool(operator.k % operator.block),
             "the block is not a vector": parameters["block"] != cpu.lanes(operator.sum_bits),
-            "the sums do not fit the registers": not fits(operator.m, parameters["vectors"], cpu),
+            "no instruction takes so many steps": STEPS in parameters and (dot is None or parameters[STEPS] != dot.k),
+            "the sums do not fit the registers": not fits(_sums(operator, parameters), parameters["vectors"], cpu),
             "unroll does not divide the words of a block": bool(_words(operator) % parameters["unroll"]),
         }
         return next((reason for reason, is_so in wrongs.items() if is_so), "")
 
     def space(self, operator: BlockMatmul, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
-        for vectors in range(1, _MOST_VECTORS + 1):
-            for unroll in (1, 2, 4):
-                point = {"block": cpu.lanes(operator.sum_bits), "vectors": vectors, "unroll": unroll}
-                if not self.refusal(operator, point, cpu):
-                    yield point
+        dot = _dot(operator, cpu)
+        for steps in ({STEPS: dot.k}, {}) if dot else ({},):
+            for vectors in range(1, _MOST_VECTORS + 1):
+                for unroll in (1, 2, 4):
+                    point = {"block": cpu.lanes(operator.sum_bits), "vectors": vectors, "unroll": unroll, **steps}
+                    if not self.refusal(operator, point, cpu):
+                        yield point
 
     def estimate(self, operator: BlockMatmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """Return the cycles of the busiest core: its arithmetic, or the arrival of its part of the weights."""
         width = parameters["block"] * parameters["vectors"]
         panels = -(-operator.n // width)
-        unpacking = 2 * parameters["vectors"] / cpu.fma_per_cycle
-        step = max(unpacking + operator.m * parameters["vectors"] / cpu.fma_per_cycle, cpu.fma_latency)
-        compute = -(-panels // cpu.cores) * operator.k * step
-        size = panels * width * (operator.k // operator.codes_in_word + operator.k // operator.block)
+        words = operator.k // operator.codes_in_word
+        compute = -(-panels // cpu.cores) * words * _word_cycles(operator, parameters, cpu)
+        size = panels * width * (words + operator.k // operator.block)
         return max(compute, size * operator.sum_bytes / cpu.cores / cpu.memory_bytes_per_cycle)
 
     def emit(
         self, func: PrimFunc, operator: BlockMatmul, parameters: Mapping[str, int], cpu: Cpu
     ) -> PrimFunc | Declined:
         """See `Planned`."""
+        if steps_of(parameters) > 1 and _dot(operator, cpu) is None:
+            return Declined("the target has no instruction for its plan")
         blocks = [realize.block for realize in block_realizes(func)]
         names = [block.name_hint for block in blocks]
-        if any(names.count(name) != 1 for name in (PARTIAL, BLOCK)) or names.count(SUMS) > 1:
+        if any(names.count(name) != 1 for name in (PARTIAL, BLOCK)) or any(names.count(name) > 1 for name in _BEFORE):
             return Declined("it has no single block of each stage")
-        ours = {at for at, name in enumerate(names) if name in (SUMS, PARTIAL, BLOCK)}
-        others = [block for at, block in enumerate(blocks) if at not in ours]
+        own = (*_BEFORE, PARTIAL, BLOCK)
+        others = [block for block in blocks if block.name_hint not in own]
         if not others or not all(analysis.is_injective(block) for block in others):
             return Declined("what is before or behind it is not elementwise")
-        if names[-1] in (SUMS, PARTIAL, BLOCK) or len(blocks[-1].iter_vars) < 2:
+        if names[-1] in own or len(blocks[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
-        return _schedule(func, operator, others, parameters)
+        return _schedule(func, operator, others, parameters, cpu)
+
+
+def _dot(op: BlockMatmul, cpu: Cpu) -> Dot | None:
+    """The instruction that multiplies codes and digits, if there is one and words have as many codes as it takes."""
+    dot = instruction(_BYTES, "int32", op.block, cpu)
+    return dot if dot is not None and op.bits in (4, 8) and op.codes_in_word % dot.k == 0 else None
+
+
+def _sums(op: BlockMatmul, parameters: Mapping[str, int]) -> int:
+    """Sums of a column."""
+    return op.m * DIGITS if steps_of(parameters) > 1 else op.m
+
+
+def _word_cycles(op: BlockMatmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
+    """Cycles of a word of each column of a panel; what unpacks it starts on the units of multiply-adds."""
+    vectors, dot = parameters["vectors"], _dot(op, cpu) if steps_of(parameters) > 1 else None
+    if dot is None:
+        unpacking = 2 * vectors / cpu.fma_per_cycle
+        return op.codes_in_word * max(unpacking + op.m * vectors / cpu.fma_per_cycle, cpu.fma_latency)
+    halves = op.codes_in_word // dot.k
+    unpacking = (3 if halves > 1 else 0) * vectors / cpu.fma_per_cycle
+    return max(unpacking + halves * DIGITS * op.m * vectors / dot.throughput, halves * dot.latency)
 
 
 def _words(op: BlockMatmul) -> int:
@@ -115,7 +165,7 @@ def _words(op: BlockMatmul) -> int:
     return op.block // op.codes_in_word
 
 
-def _schedule(func: PrimFunc, op: BlockMatmul, others: list[SBlock], chosen: Parameters) -> PrimFunc:
+def _schedule(func: PrimFunc, op: BlockMatmul, others: list[SBlock], chosen: Parameters, cpu: Cpu) -> PrimFunc:
     sch = s_tir.Schedule(func)
     last = others[-1].name_hint
     for block in others[:-1]:
@@ -136,6 +186,18 @@ def _schedule(func: PrimFunc, op: BlockMatmul, others: list[SBlock], chosen: Par
     sch.compute_at(PARTIAL, block, preserve_unit_loops=True)
     sch.set_scope(PARTIAL, 0, "local")
     _in_registers(sch, (row, vector), lane)
+    dot = _dot(op, cpu) if steps_of(chosen) > 1 else None
+    if dot is None:
+        _by_multiply_adds(sch, chosen)
+    else:
+        _by_instruction(sch, op, chosen, dot)
+        _prepare(sch, op, gcd(op.block, lanes))
+    sch.decompose_reduction(BLOCK, block)
+    return sch.mod["main"]
+
+
+def _by_multiply_adds(sch: TirSchedule, chosen: Parameters) -> None:
+    lanes = chosen["block"]
     *_, row, column, _, word, code = sch.get_loops(PARTIAL)
     vector, lane = sch.split(column, [None, lanes])
     word, unrolled = sch.split(word, [None, chosen["unroll"]])
@@ -143,8 +205,38 @@ def _schedule(func: PrimFunc, op: BlockMatmul, others: list[SBlock], chosen: Par
     moves.prefetch_stream(sch, word, _PAGE_WORDS, chosen["unroll"] * chosen["vectors"] * lanes)
     _in_registers(sch, (unrolled, code, row, vector), lane)
     sch.decompose_reduction(PARTIAL, word)
-    sch.decompose_reduction(BLOCK, block)
-    return sch.mod["main"]
+
+
+def _by_instruction(sch: TirSchedule, op: BlockMatmul, chosen: Parameters, dot: Dot) -> None:
+    lanes = chosen["block"]
+    loops = sch.get_loops(PARTIAL)
+    codes = 2 if op.codes_in_word > dot.k else 1
+    row, _, digit, column, word = loops[-5 - codes : -codes]
+    vector, lane = sch.split(column, [None, lanes])
+    word, unrolled = sch.split(word, [None, chosen["unroll"]])
+    sch.reorder(word, unrolled, row, digit, vector, lane, *loops[-codes:])
+    moves.prefetch_stream(sch, word, _PAGE_WORDS, chosen["unroll"] * chosen["vectors"] * lanes)
+    for loop in (unrolled, row, digit, vector):
+        sch.unroll(loop)
+    zeros = sch.decompose_reduction(PARTIAL, word)
+    sch.vectorize(sch.get_loops(zeros)[-1])
+    tensorize_codes(sch, lane, dot, op.bits)
+
+
+def _prepare(sch: TirSchedule, op: BlockMatmul, lanes: int) -> None:
+    """Make digits of A in vectors of `lanes`, a divisor of the block."""
+    for name in ("largest_lanes", "total_lanes"):
+        *_, lane, part = sch.get_loops(name)
+        sch.reorder(part, lane)
+        _in_registers(sch, (part,), lane)
+        sch.decompose_reduction(name, part)
+    *_, step = sch.get_loops("fixed")
+    _, part, lane = sch.split(step, [None, op.block // lanes, lanes])
+    _in_registers(sch, (part,), lane)
+    *_, digit, step = sch.get_loops("digits")
+    step, lane = sch.split(step, [None, lanes])
+    sch.reorder(step, digit, lane)
+    _in_registers(sch, (digit,), lane)
 
 
 def _in_registers(sch: TirSchedule, loops: Sequence[LoopRV], lane: LoopRV) -> None:
@@ -154,9 +246,14 @@ def _in_registers(sch: TirSchedule, loops: Sequence[LoopRV], lane: LoopRV) -> No
 
 
 def default(op: BlockMatmul, cpu: Cpu) -> dict[str, int]:
-    """Return the parameters that the hardware row gives: sums that hide the latency, panels for every core."""
-    fitting = max(1, (cpu.vector_registers - 1) // (op.m + 1) // 2)
+    """Return the parameters that the hardware row gives: sums that hide the latency, panels for every core.
+
+    An instruction for bytes has fewer to issue than multiply-adds for any number of rows, where its sums fit.
+    """
+    dot = _dot(op, cpu)
+    steps = {STEPS: dot.k} if dot is not None and fits(op.m * DIGITS, 1, cpu) else {}
+    fitting = max(1, (cpu.vector_registers - 1) // (_sums(op, steps) + 1) // (1 if steps else 2))
     spread = op.n // (cpu.lanes(op.sum_bits) * cpu.cores * _PANELS_PER_CORE)
     unroll = next(steps for steps in (2, 1) if _words(op) % steps == 0)
     vectors = max(1, min(_MOST_VECTORS, fitting, spread))
-    return {"block": cpu.lanes(op.sum_bits), "vectors": vectors, "unroll": unroll}
+    return {"block": cpu.lanes(op.sum_bits), "vectors": vectors, "unroll": unroll, **steps}
