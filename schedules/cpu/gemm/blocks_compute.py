@@ -42,7 +42,8 @@ def _words_of(codes: Array, op: BlockMatmul) -> Array:
     word, many = np.dtype(op.operands[1]), op.codes_in_word
     wide = codes.reshape(op.n, op.k // many, many).astype(f"u{word}")
     shifts = (np.arange(many) * op.bits).astype(wide.dtype)
-    return np.bitwise_or.reduce(wide << shifts, axis=2).view(word)
+    words: Array = np.bitwise_or.reduce(wide << shifts, axis=2).view(word)
+    return words
 
 
 def _panels(array: Array, width: int) -> Array:
