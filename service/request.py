@@ -326,12 +326,16 @@ def model_digest(sha256: str, data: Mapping[str, str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ModelRef:
-    """A model file by content: `digest` is its `model_digest`, `size_bytes` that of all its files."""
+    """A model file by content: `digest` is its `model_digest`, `size_bytes` that of all its files.
+
+    `seen` has what `stat` said of each file before it was hashed; nothing where nobody else may write to them.
+    """
 
     format: ModelFormat
     digest: str
     size_bytes: int
     path: Path = field(compare=False)
+    seen: tuple[tuple[Path, tuple[int, ...]], ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not _DIGEST.fullmatch(self.digest):
@@ -347,9 +351,15 @@ class CompileRequest:
     options: CompileOptions
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the request as JSON values, with the model's path; `from_dict` is its inverse."""
+        """Return the request as JSON values, with the model's path; `from_dict` is its inverse but for `seen`."""
+        model = self.model
         return {
-            "model": {**asdict(self.model), "format": self.model.format.value, "path": str(self.model.path)},
+            "model": {
+                "format": model.format.value,
+                "digest": model.digest,
+                "size_bytes": model.size_bytes,
+                "path": str(model.path),
+            },
             "target": self.target.to_dict(),
             "options": self.options.to_dict(),
         }

@@ -18,6 +18,7 @@ from service.artifact.store import Store
 from service.compiling.stages import STAGES
 from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed
+from service.frontend import check_unchanged
 from service.jobs.kernels import Journal, Kernels
 from service.process.bounds import MAX_OUTCOME_BYTES
 from service.process.limits import Limits
@@ -78,7 +79,7 @@ class CompileOnce:
         """Compiles unless another process that shares the store has done so meanwhile.
 
         `lookup` is where that is asked, the store if None; `around` is entered while the job's folder is there. Raises
-        what `Pool.run` and `Store.put` raise.
+        what `Pool.run`, `check_unchanged` and `Store.put` raise.
         """
         with ExitStack() as held:
             while True:
@@ -107,6 +108,7 @@ class CompileOnce:
                 self._kernels.adopt(journal)
                 files = [plain_file(workdir, name) for name in result["files"]]
                 check_made(files, ask.request.model.digest)
+                check_unchanged(ask.request.model)  # the digest is of before the compile read it
                 return self.store.put(ask.key, files, _record(workdir, self._limits, ask))
         finally:
             self._workspace.remove(workdir)

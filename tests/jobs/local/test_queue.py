@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 
 from service.artifact.key import key_for
 from service.artifact.store import Store
+from service.compiler import prepare
 from service.config import settings
-from service.errors import Busy, Cancelled, CompileFailed, CompilerCrashed, ServiceError, UnsupportedModel
+from service.errors import (
+    Busy,
+    Cancelled,
+    CompileFailed,
+    CompilerCrashed,
+    DigestMismatch,
+    ServiceError,
+    UnsupportedModel,
+)
 from service.jobs.job import Origin, State
 from service.jobs.local.queue import CompileQueue
 from service.lowering.target import resolve
@@ -20,6 +31,7 @@ from service.process.limits import Limits
 from service.process.pool import Pool
 from service.process.workspace import Workspace
 from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
+from tests.api.conftest import make_onnx
 from tests.jobs.entries import seed_of
 from tests.waiting import PATIENCE_S, until
 
@@ -129,6 +141,34 @@ def test_two_servers_that_share_a_store_compile_once(open_queue: Open, asks: Ask
     jobs = [queue.submit(asks(sleep_s=1)).job for queue in queues]
     assert len({job.result(PATIENCE_S).digest for job in jobs}) == 1
     assert compiles() == 1
+
+
+def _written_to(file: Path) -> None:
+    with file.open("r+b") as opened:
+        opened.write(opened.read(1))
+
+
+def _replaced(file: Path) -> None:
+    other = file.with_suffix(".new")
+    other.write_bytes(file.read_bytes())
+    other.replace(file)
+
+
+@pytest.mark.parametrize("change", [_written_to, _replaced, Path.unlink])
+@pytest.mark.parametrize("changed", ["net.onnx", "weights.bin"])
+def test_a_model_that_changes_after_its_digest_is_not_kept_under_it(
+    open_queue: Open, tmp_path: Path, change: Callable[[Path], None], changed: str
+) -> None:
+    path, queue = tmp_path / "net.onnx", open_queue()
+    onnx.save(onnx.load_from_string(make_onnx(32)), path, save_as_external_data=True, location="weights.bin")
+    for file in (path, tmp_path / "weights.bin"):
+        os.utime(file, (0, 0))  # as the clock of a file system is coarse
+    request = prepare(path, target="x86-64-v3", options=CompileOptions(seed=seed_of("made")))
+    change(tmp_path / changed)
+    with pytest.raises(DigestMismatch, match="the model's file was changed while it was compiled") as caught:
+        queue.submit(request).job.result(PATIENCE_S)
+    assert caught.value.fields["files"] == [str(tmp_path / changed)]
+    assert queue.store.ls() == [] and queue.store.lookup(key_for(request)) is None
 
 
 def test_different_requests_are_different_jobs(open_queue: Open, asks: Asks, compiles: Count) -> None:
