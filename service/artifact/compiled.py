@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,17 @@ from typing import Any
 from service.artifact.manifest import Manifest
 from service.errors import InvalidOption
 
-__all__ = ["CompiledArtifact"]
+__all__ = ["CompiledArtifact", "check_output"]
+
+
+def check_output(output: Path, model: Iterable[Path] = ()) -> None:
+    """Raise InvalidOption where an artifact at `output` would replace a device or a pipe, or a file of the `model`."""
+    if output.is_dir():
+        raise InvalidOption(f"cannot write {output}: it is a folder", option="output")
+    if output.exists() and not output.is_file():
+        raise InvalidOption(f"cannot write {output}: it is no regular file", option="output")
+    if output.exists() and any(file.exists() and file.samefile(output) for file in model):
+        raise InvalidOption(f"cannot write {output}: it is the model", option="output")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +58,7 @@ class CompiledArtifact:
 
 
 def _copy(file: Path, copy: Path) -> None:
+    check_output(copy)
     with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
         try:
             shutil.copyfile(file, temporary.name)  # in the kernel, where it can

@@ -90,7 +90,7 @@ def compile(
     Kernels with a tuning record that fits use its parameters; the manifest names the record behind each. See
     `relaxc tune` and `relaxc records`.
     """
-    _check_writable(output)
+    _check_writable(output, model)
     options = options_for(
         shape, precision, opt_level, plugin, no_verify, seed, records, no_records, require_tuned, weights,
         calibration_for(calibration, calibrate, max_error, keep), small_weights,
@@ -112,11 +112,13 @@ def compile(
 def _here(
     model: Path, output: Path, target: str, options: CompileOptions, dump: Path | None, force: bool
 ) -> CompiledArtifact:
+    from service.artifact.compiled import check_output
     from service.compiler import prepare
     from service.jobs.local.calls import compile_local, warm_for
 
     warm_for(model)
     request = prepare(model, target=target, options=options)
+    check_output(output, [file for file, _ in request.model.seen])
     with StageProgress() as progress:
         return compile_local(request, progress, dump_dir=dump, force=force).copy_to(output)
 
@@ -126,10 +128,11 @@ def _there(remote: Remote, model: Path, output: Path, target: str, options: Comp
         return client.compile(model, output, target=target, options=options, on_event=progress)
 
 
-def _check_writable(output: Path) -> None:
+def _check_writable(output: Path, model: Path) -> None:
     """Raise InvalidOption before the work, not after it."""
-    if output.is_dir():
-        raise InvalidOption(f"cannot write {output}: it is a folder", option="output")
+    from service.artifact.compiled import check_output
+
+    check_output(output, [model])
     if not os.access(output.absolute().parent, os.W_OK):
         raise InvalidOption(f"cannot write {output}: its folder is missing or read-only", option="output")
 

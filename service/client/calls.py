@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict
 
-from service.artifact.compiled import CompiledArtifact
+from service.artifact.compiled import CompiledArtifact, check_output
 from service.artifact.manifest import Manifest
 from service.client.answers import never_arrived
 from service.client.download import download
@@ -133,6 +133,7 @@ class CompileWishes(TypedDict, total=False):
 
 def compile(model: Path, output: Path, wishes: CompileWishes) -> Steps[CompiledArtifact]:
     """Upload what is not there, have it compiled, and fetch what came of it."""
+    check_output(output, [model])
     options, data = wishes.get("options") or CompileOptions(), wishes.get("data")
     if options.calibration is not None and not options.calibration.is_beside:
         samples = Path(options.calibration.samples)  # sent beside the model, whose digest covers them there

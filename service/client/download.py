@@ -12,6 +12,7 @@ from typing import IO
 
 import httpx
 
+from service.artifact.compiled import check_output
 from service.artifact.entry import sha256_of
 from service.client.flow import Call, Read, Sleep, Steps, Work
 from service.errors import ArtifactCorrupt, InvalidOption, ServerUnreachable
@@ -30,6 +31,7 @@ def download(path: str, output: Path, sha256: str) -> Steps[Path]:
     Raise InvalidOption where it cannot be written, ArtifactCorrupt when what comes has another digest than
     `sha256`, and ServerUnreachable when the server stays away.
     """
+    check_output(output)
     with _beside(output) as part:
         with part.open("r+b") as file:
             yield from _fetch(path, sha256, file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,8 +15,11 @@ import onnxruntime
 import psutil
 import pytest
 
+import service
+from service.artifact.compiled import CompiledArtifact
 from service.artifact.manifest import Manifest
 from service.cli.main import main
+from service.errors import InvalidOption
 from tests.cli.conftest import ROOT, Relaxc
 from tests.frontend.onnx.harness import model as onnx_model
 from tests.frontend.onnx.harness import node, value, write
@@ -247,6 +251,24 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     assert done.returncode == 2
     assert not done.stderr.startswith("import")  # the first stage
     assert not any(tmp_path.iterdir())
+
+
+def test_an_output_that_is_a_pipe_or_the_model_stays_what_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proto = onnx_model([node("Relu", ["x"], ["y"])], [value("x", (2, 3))], [value("y", (2, 3))])
+    model, pipe = write(tmp_path, proto), tmp_path / "out.so"
+    before = model.read_bytes()
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(model)
+    for output, why in ((pipe, "no regular file"), (model, "the model"), (tmp_path / "link", "the model")):
+        assert main(["compile", str(model), "-o", str(output), "--json"]) == 2
+        assert why in json.loads(capsys.readouterr().out)["error"]["message"]
+        with pytest.raises(InvalidOption, match=why):
+            service.compile(model, output=output)
+    with pytest.raises(InvalidOption, match="no regular file"):
+        CompiledArtifact("", model, (model,), None, {}, True).copy_to(pipe)  # type: ignore[arg-type]  # not looked at
+    assert pipe.is_fifo() and model.read_bytes() == before
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from service.artifact.compiled import CompiledArtifact
+from service.artifact.compiled import CompiledArtifact, check_output
 from service.artifact.entry import Entry
 from service.artifact.manifest import Manifest
 from service.compiler import prepare
@@ -51,7 +51,10 @@ def compile(
         finally:
             backend.workspace.remove(folder)
     warm_for(Path(model))
-    made = compile_local(prepare(model, target=target, options=options), on_event)
+    request = prepare(model, target=target, options=options)
+    if output is not None:
+        check_output(Path(output), [file for file, _ in request.model.seen])
+    made = compile_local(request, on_event)
     return made if output is None else made.copy_to(Path(output))
 
 
