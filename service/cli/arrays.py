@@ -27,16 +27,20 @@ def read_npz(path: Path, signature: Signature) -> dict[str, Any]:
     import ml_dtypes
     import numpy as np
 
+    from service.frontend.onnx.samples import UNREADABLE
+
     bfloat16 = {spec.name for spec in signature.inputs if spec.dtype == "bfloat16"}
     try:
+        if path.exists() and not path.is_file():  # a pipe is waited for
+            raise InputError(f"cannot read {path}: it is no regular file", remedy="Check the path.")
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise InputError(f"{path} holds one array without a name", remedy="Use np.savez(path, NAME=array).")
-            arrays = {name: _array(archive, name, path) for name in archive.files}
+            arrays = {name: _array(archive, name, path, UNREADABLE) for name in archive.files}
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}", remedy="Check the path.") from error
-    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+    except UNREADABLE as error:
         raise InputError(f"{path} is not a .npz file", remedy="Write it with np.savez(path, NAME=array).") from error
     return {
         name: array.view(ml_dtypes.bfloat16) if name in bfloat16 and array.dtype == np.dtype("V2") else array
@@ -44,10 +48,10 @@ def read_npz(path: Path, signature: Signature) -> dict[str, Any]:
     }
 
 
-def _array(archive: Any, name: str, path: Path) -> Any:
+def _array(archive: Any, name: str, path: Path, unreadable: tuple[type[Exception], ...]) -> Any:
     try:
         return archive[name]
-    except ValueError as error:
+    except unreadable as error:
         raise InputType(f"array {name!r} of {path} is damaged or holds Python objects", name=name) from error
 
 

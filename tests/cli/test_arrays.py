@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import ml_dtypes
@@ -58,6 +59,53 @@ def test_python_objects_are_never_unpickled(tmp_path: Path) -> None:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00\x04\x00oops")
     with pytest.raises(InputType, match="'x'"):
         read_npz(tmp_path / "damaged.npz", SIGNATURE)
+
+
+def _npz(path: Path, content: bytes, method: int = zipfile.ZIP_STORED) -> bytearray:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("x.npy", content)
+    return bytearray(path.read_bytes())
+
+
+def _header(text: str) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def _stream(path: Path) -> None:
+    data = _npz(path, bytes(range(256)) * 64, zipfile.ZIP_DEFLATED)
+    data[40:60] = b"\xff" * 20
+    path.write_bytes(data)
+
+
+def _in_both_headers(path: Path, offset: int, value: int) -> None:
+    """Set a field of a zip's headers, which the local one has two bytes before the central one."""
+    data = _npz(path, b"x")
+    data[4 + offset] = value
+    data[data.index(b"PK\x01\x02") + 6 + offset] = value
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _stream,
+        lambda path: _in_both_headers(path, 2, 1),  # encrypted
+        lambda path: _in_both_headers(path, 4, 77),  # an unknown method
+        lambda path: _npz(path, _header("{'descr': '<f4', 'fortran_order': False, 'shape': (1, }\n")),
+        lambda path: _npz(path, _header(f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({1 << 60},)}}\n")),
+    ],
+)
+def test_a_damaged_npz_is_refused_by_name(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    path = tmp_path / "bad.npz"
+    damage(path)
+    with pytest.raises(InputError, match="bad"):
+        read_npz(path, SIGNATURE)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="no regular file"):
+        read_npz(tmp_path / "pipe", SIGNATURE)
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from service.errors import InvalidOption
 from service.signature import TensorSpec
 
-__all__ = ["MOST_BYTES", "MOST_SAMPLES", "read_samples"]
+__all__ = ["MOST_BYTES", "MOST_SAMPLES", "UNREADABLE", "read_samples"]
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,7 @@ MOST_BYTES, MOST_SAMPLES = 1 << 30, 512
 
 _OPTION = "calibration"
 
-_UNREADABLE = (
+UNREADABLE = (
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, OSError, EOFError, NotImplementedError, RuntimeError, ValueError,
     LookupError, TypeError, SyntaxError, MemoryError, TokenError,
 )  # fmt: skip
@@ -42,7 +42,7 @@ def read_samples(path: Path, inputs: Sequence[TensorSpec]) -> list[dict[str, Arr
     try:
         with zipfile.ZipFile(path) as archive:
             arrays = _arrays(archive, inputs)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _bad(f"{path.name} is no .npz that can be read: {str(error)[:200]}") from error
     several = {spec.name: list(_split(arrays[spec.name], spec)) for spec in inputs}
     counts = {name: len(parts) for name, parts in several.items()}
@@ -84,7 +84,7 @@ def _array(file: IO[bytes], size: int, spec: TensorSpec) -> Array:
         version = np.lib.format.read_magic(file)
         read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
         shape, fortran, dtype = read(file)
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise _bad(f"the samples of {spec.name} are no .npy array") from error
     if dtype.hasobject or dtype.name != spec.dtype or fortran or not dtype.isnative:
         order = " in Fortran's order" if fortran else "" if dtype.isnative else " of the other byte order"
