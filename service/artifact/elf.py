@@ -72,6 +72,8 @@ def read_sections(path: Path) -> dict[str, Section]:
     Raise ArtifactNotFound, and ArtifactCorrupt for what is not a whole 64-bit little-endian shared library.
     """
     try:
+        if path.exists() and not path.is_file():  # a pipe is waited for
+            raise ArtifactCorrupt("this is no regular file")
         with path.open("rb") as file:
             table, size = _read_table(file), file.seek(0, os.SEEK_END)
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -37,6 +37,8 @@ def inspect(
 
 def _is_elf(path: Path) -> bool:
     try:
+        if path.exists() and not path.is_file():  # a pipe is waited for
+            raise ModelNotFound(f"cannot read {path}: it is no regular file", path=str(path))
         with path.open("rb") as file:
             return file.read(4) == b"\x7fELF"
     except OSError as error:

@@ -162,6 +162,15 @@ def test_files_that_are_no_artifacts_exit_6(artifact: Path, tmp_path: Path, caps
         assert json.loads(capsys.readouterr().out)["error"]["code"].startswith("artifact-")
 
 
+def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for verb, code in (("inspect", 3), ("run", 6), ("bench", 6), ("profile", 6), ("package", 6)):
+        output = ["-o", str(tmp_path / "made")] if verb == "package" else []
+        assert main([verb, str(pipe), *output, "--json"]) == code
+        assert "no regular file" in json.loads(capsys.readouterr().out)["error"]["message"]
+
+
 @pytest.mark.slow
 def test_inspect_tells_a_model_from_an_artifact(relaxc: Relaxc, model: Path, artifact: Path) -> None:
     found = _json(relaxc("inspect", model, "--json"))
