@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
+import hashlib
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from service.artifact.manifest import Manifest
-from service.errors import InvalidOption
+from service.errors import ArtifactCorrupt, InvalidOption
 
 __all__ = ["CompiledArtifact", "check_output"]
+
+_BLOCK = 1 << 20
 
 
 def check_output(output: Path, model: Iterable[Path] = ()) -> None:
@@ -44,12 +46,12 @@ class CompiledArtifact:
         """Return a copy at `output`, weights beside it under its name; who opens it meanwhile sees the old file or the
         new.
 
-        Raise InvalidOption where it cannot be written.
+        Raise InvalidOption where it cannot be written, ArtifactCorrupt where a file is not the one of its digest.
         """
         copies = tuple(output if file == self.path else output.with_suffix(file.suffix) for file in self.files)
         try:
             for file, copy in reversed(list(zip(self.files, copies, strict=True))):
-                _copy(file, copy)
+                _copy(file, copy, self.digest if file == self.path else self.manifest.weights.sha256)
         except OSError as error:
             raise InvalidOption(
                 f"cannot write {error.filename or output}: {error.strerror}", option="output"
@@ -57,13 +59,27 @@ class CompiledArtifact:
         return replace(self, path=output, files=copies)
 
 
-def _copy(file: Path, copy: Path) -> None:
+def _copy(file: Path, copy: Path, sha256: str | None) -> None:
+    """Copy what has this digest, which is taken on the way."""
     check_output(copy)
     with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
         try:
-            shutil.copyfile(file, temporary.name)  # in the kernel, where it can
+            with file.open("rb") as source:
+                found = _copied(source, temporary)
+            temporary.flush()
+            if found != sha256:
+                raise ArtifactCorrupt(f"{file} is damaged: its digest is {found}", expected=sha256, found=found)
             Path(temporary.name).chmod(0o755 if copy.suffix == ".so" else 0o644)
             Path(temporary.name).replace(copy)
         except BaseException:
             Path(temporary.name).unlink()
             raise
+
+
+def _copied(source: IO[bytes], target: IO[bytes]) -> str:
+    """The SHA-256 of what was copied."""
+    digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK))
+    while count := source.readinto(block):  # type: ignore[attr-defined]  # a file has it
+        digest.update(block[:count])
+        target.write(block[:count])
+    return digest.hexdigest()

@@ -120,7 +120,7 @@ def _here(
     request = prepare(model, target=target, options=options)
     check_output(output, [file for file, _ in request.model.seen])
     with StageProgress() as progress:
-        return compile_local(request, progress, dump_dir=dump, force=force).copy_to(output)
+        return compile_local(request, progress, output=output, dump_dir=dump, force=force)
 
 
 def _there(remote: Remote, model: Path, output: Path, target: str, options: CompileOptions) -> CompiledArtifact:

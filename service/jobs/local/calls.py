@@ -14,7 +14,7 @@ from service.artifact.compiled import CompiledArtifact, check_output
 from service.artifact.entry import Entry
 from service.artifact.manifest import Manifest
 from service.compiler import prepare
-from service.errors import InvalidOption, RelaxcError
+from service.errors import ArtifactCorrupt, ArtifactError, InvalidOption, RelaxcError
 from service.frontend import identify
 from service.jobs.job import Event, Job, Origin
 from service.jobs.local.backend import LocalBackend
@@ -54,8 +54,7 @@ def compile(
     request = prepare(model, target=target, options=options)
     if output is not None:
         check_output(Path(output), [file for file, _ in request.model.seen])
-    made = compile_local(request, on_event)
-    return made if output is None else made.copy_to(Path(output))
+    return compile_local(request, on_event, output=None if output is None else Path(output))
 
 
 def warm_for(model: Path) -> None:
@@ -68,12 +67,17 @@ def warm_for(model: Path) -> None:
 
 
 def compile_local(
-    request: CompileRequest, on_event: Emit | None = None, *, dump_dir: Path | None = None, force: bool = False
+    request: CompileRequest,
+    on_event: Emit | None = None,
+    *,
+    output: Path | None = None,
+    dump_dir: Path | None = None,
+    force: bool = False,
 ) -> CompiledArtifact:
-    """Return the artifact of `request`; with `dump_dir` each stage writes there what it saw.
+    """Return the artifact of `request`, copied to `output`; with `dump_dir` each stage writes there what it saw.
 
-    With `dump_dir` or `force` it is compiled even if the store has it. Ctrl-C, or an exception of `on_event`, ends
-    the compile and every process of it.
+    What the store has and turns out to be damaged is removed, and compiled again. With `dump_dir` or `force` it is
+    compiled even if the store has it. Ctrl-C, or an exception of `on_event`, ends the compile and every process of it.
     """
     if dump_dir is not None:
         _make(dump_dir)
@@ -84,7 +88,16 @@ def compile_local(
         submitted.job.cancel()
         submitted.job.wait()
         raise
-    return _artifact(entry, cached=submitted.origin is Origin.HIT)
+    cached = submitted.origin is Origin.HIT
+    try:
+        made = _artifact(entry, cached=cached)
+        return made if output is None else made.copy_to(output)
+    except ArtifactCorrupt:
+        if not cached:
+            raise
+        with contextlib.suppress(ArtifactError):
+            local_backend().store.verify(entry.digest)  # which removes it
+        return compile_local(request, on_event, output=output, force=True)
 
 
 def _make(folder: Path) -> None:

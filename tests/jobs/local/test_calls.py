@@ -89,6 +89,23 @@ def test_other_weights_take_the_kernels_that_are_there(tmp_path: Path, own_cache
     assert again.digest == made[1].digest != made[0].digest
 
 
+def test_a_hit_with_a_wrong_byte_is_removed_and_compiled_again(tmp_path: Path) -> None:
+    (tmp_path / "net.onnx").write_bytes(make_onnx(9))
+    request = local.prepare(tmp_path / "net.onnx", options=CompileOptions(verify=False))
+    kept = local.compile_local(request)
+    good = kept.path.read_bytes()
+    manifest = good.index(kept.manifest.to_json().encode())
+    for at in (len(good) // 3, manifest):  # a manifest that cannot be read is damage, too
+        bad = bytearray(good)
+        bad[at] ^= 1
+        kept.path.chmod(0o644)
+        kept.path.write_bytes(bad)
+        made = local.compile_local(request, output=tmp_path / "net.so")
+        assert not made.cached
+        assert made.path.read_bytes() == kept.path.read_bytes() == good
+    assert local.compile_local(request, output=tmp_path / "net.so").cached
+
+
 def test_a_dump_is_written_also_when_the_store_has_it(model: Path, tmp_path: Path) -> None:
     request = local.prepare(model)
     local.compile_local(request)
