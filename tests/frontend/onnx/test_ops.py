@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from service.errors import UnsupportedModel
 from service.frontend import load
 from service.request import ModelFormat
-from tests.frontend.onnx.harness import FLOAT, INT64, check, model, node, value, write
+from tests.frontend.onnx.harness import FLOAT, INT64, check, model, node, run, value, write
 
 BOOL, FLOAT16 = TensorProto.BOOL, TensorProto.FLOAT16
 Variant = tuple[str, list[str], dict[str, Any]]
@@ -157,8 +157,6 @@ def test_pad_and_slice(tmp_path: Path) -> None:
 
 def test_reductions_of_infinities(tmp_path: Path) -> None:
     """The largest of nothing but -inf is -inf: TVM's own maximum starts from the least finite number."""
-    from tests.frontend.onnx.harness import run
-
     ops = ("ReduceMax", "ReduceMin", "ReduceLogSumExp", "ArgMax", "ArgMin", "MaxPool")
     nodes = [node(op, ["x"], [f"y{op}"], **({"kernel_shape": [2]} if op == "MaxPool" else {})) for op in ops[:3]] + [
         node(op, ["x"], [f"y{op}"], axis=2) for op in ops[3:5]
@@ -350,8 +348,6 @@ def test_shapes_computed_in_the_graph(tmp_path: Path) -> None:
 
 
 def test_division_by_zero_does_not_kill(tmp_path: Path) -> None:
-    from tests.frontend.onnx.harness import run
-
     nodes = [node("Div", ["a", "b"], ["q"]), node("Mod", ["a", "b"], ["r"])]
     inputs, outputs = [value(n, [3], INT64) for n in "ab"], [value(n, [3], INT64) for n in "qr"]
     imported = load(write(tmp_path, model(nodes, inputs, outputs)), ModelFormat.ONNX)
@@ -378,3 +374,60 @@ def test_quantized_convolution(tmp_path: Path) -> None:
         node("Conv", ["d", "v"], ["y"], pads=[1, 1, 1, 1]),
     ]
     check(write(tmp_path, model(nodes, [value("x", ["n", 3, 8, 8])], [value("y", ["n", 4, 8, 8])], **weights)))
+
+
+def test_regions_outside_read_nothing_outside(tmp_path: Path) -> None:
+    """A batch index counts from the end, and is clipped; coordinates may be anything."""
+    image = np.stack([np.full((1, 5, 5), 1, "float32"), np.full((1, 5, 5), 2, "float32")])
+    batches = np.array([0, 1, 2, 1 << 40, -1, -(1 << 40)], "int64")
+    whole, far = [0, 0, 4, 4], [[np.nan] * 4, [-np.inf, 4, np.inf, 2], [-1e3, -1e3, 1e3, 1e3], [3e38, -3e38, 3e38, 0]]
+    regions = np.array([whole] * 6 + far, "float32")
+    batches = np.concatenate([batches, np.zeros(4, "int64")])
+    rows = np.concatenate([batches[:, None].astype("float32"), regions], 1)
+    rows[0, 0] = np.nan
+    nodes = [
+        node("RoiAlign", ["x", "r", "b"], ["a"], output_height=2, output_width=2, sampling_ratio=2),
+        node("RoiAlign", ["x", "r", "b"], ["d"], output_height=2, output_width=2),
+        node("MaxRoiPool", ["x", "p"], ["m"], pooled_shape=[2, 2]),
+    ]
+    inputs = [value("x", ["n", 1, 5, 5]), value("r", [10, 4]), value("b", [10], INT64), value("p", [10, 5])]
+    path = write(tmp_path, model(nodes, inputs, [value(n, [10, 1, 2, 2]) for n in "adm"]))
+    got = run(load(path, ModelFormat.ONNX), {"x": image, "r": regions, "b": batches, "p": rows})
+    for name in "adm":
+        assert got[name][:6, 0].max((1, 2)).tolist() == [1, 2, 2, 2, 2, 1], name
+    assert (got["a"][6:] == 0).all()
+    assert (got["d"][[6, 7, 9]] == 0).all()
+    assert (got["m"][6:] <= 1).all()
+
+
+def test_regions_are_onnx_runtimes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    starts = rng.uniform(-3, 8, (6, 2))
+    weights: dict[str, Any] = {
+        "r": np.concatenate([starts, starts + rng.uniform(1, 9, (6, 2))], 1).astype("float32"),
+        "b": np.array([0, 1, 0, 1, 0, 1], "int64"),
+    }
+    attributes = {"output_height": 2, "output_width": 3}
+    modes = ("half_pixel", "output_half_pixel")
+    variants: list[Variant] = [
+        ("RoiAlign", ["x", "r", "b"], attributes | {"spatial_scale": s, "coordinate_transformation_mode": m, **ratio})
+        for s, m, ratio in itertools.product((1.0, 0.5), modes, ({}, {"sampling_ratio": 2}))
+    ]
+    _bundle(tmp_path, variants, [value("x", [2, 3, 8, 9])], **weights)
+
+
+def test_a_grid_beyond_the_image(tmp_path: Path) -> None:
+    """Infinite and huge coordinates give what lies there: padding, the border, or some pixel of the reflection."""
+    modes, pads = ("linear", "nearest", "cubic"), ("zeros", "border", "reflection")
+    both = list(itertools.product(modes, pads))
+    nodes = [node("GridSample", ["x", "g"], [f"{m}{p}"], mode=m, padding_mode=p) for m, p in both]
+    outputs = [value(m + p, [1, 1, 1, 3]) for m, p in both]
+    proto = model(nodes, [value("x", [1, 1, 5, 5]), value("g", [1, 1, 3, 2])], outputs)
+    grid = np.array([[1e10, -1e10], [np.inf, -np.inf], [-3e38, 0]], "float32").reshape(1, 1, 3, 2)
+    given = {"x": np.arange(25, dtype="float32").reshape(1, 1, 5, 5), "g": grid}
+    got = run(load(write(tmp_path, proto), ModelFormat.ONNX), given)
+    for mode, pad in both:
+        found = got[mode + pad].reshape(-1)
+        assert np.isfinite(found).all(), (mode, pad)
+        if pad != "reflection" and mode != "cubic":
+            np.testing.assert_allclose(found, [0, 0, 0] if pad == "zeros" else [4, 4, 10], err_msg=mode + pad)

@@ -8,6 +8,8 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from service.frontend.onnx.file import one_line
 from service.frontend.onnx.node import Node, Refused
+from service.frontend.onnx.ops.bounded import BOUNDED
+from service.frontend.onnx.ops.common import cast
 from service.frontend.onnx.ops.registry import op
 
 _TRUSTED = ("AffineGrid", "GridSample", "MaxRoiPool", "MaxUnpool", "RoiAlign", "Unique")
@@ -21,7 +23,8 @@ def _upstream(node: Node) -> Any:
     if node.op == "RoiAlign" and node.attr("mode", "avg") != "avg":
         raise Refused("mode=max, which TVM computes otherwise")
     converter = onnx_frontend._get_convert_map()[node.op].get_converter(node.opset)
-    inputs = onnx_frontend.onnx_input(None if v is None else node.materialize(v) for v in node.inputs)
+    tensors = [None if v is None else node.materialize(v) for v in node.inputs]
+    inputs = onnx_frontend.onnx_input(BOUNDED[node.op](node, tensors) if node.op in BOUNDED else tensors)
     attributes: dict[str, Any] = {
         name: value.encode() if isinstance(value, str) else value for name, value in node.attributes.items()
     }
@@ -33,7 +36,7 @@ def _upstream(node: Node) -> Any:
         result = node.builder.normalize(converter(node.builder, inputs, attributes, [{}, {}]))
     except Exception as error:
         raise Refused(f"TVM's converter: {one_line(error)}") from error
-    return _parts(node, result)
+    return cast(node.emit(result), node.dtype(0)) if node.op in BOUNDED else _parts(node, result)
 
 
 def _parts(node: Node, result: Any) -> Any:
