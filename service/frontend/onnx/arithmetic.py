@@ -126,7 +126,10 @@ def _elementwise(op: str) -> Callable[[Node], Any]:
         if any(array.dtype == object for array in arrays):
             return functools.reduce(lambda a, b: _by_element(op, a, b, node.scope), arrays)
         if op in ("Div", "Mod") and integral:
-            return functools.reduce(lambda a, b: _by_element(op, a, b, node.scope), arrays).astype(arrays[0].dtype)
+            result = functools.reduce(lambda a, b: _by_element(op, a, b, node.scope), arrays)
+            # Through Python's integers, which do not wrap: the least number by -1 is past the greatest.
+            bits = np.iinfo(arrays[0].dtype).bits
+            return np.asarray(result & ((1 << bits) - 1), f"uint{bits}").astype(arrays[0].dtype)
         with np.errstate(all="ignore"):
             function = getattr(np, _NUMPY[op])
             # Max and Min of one input are that input.
@@ -164,7 +167,9 @@ def _reduce(op: str) -> Callable[[Node], Any]:
     def apply(node: Node) -> Any:
         import numpy as np
 
-        array = node.arrays[0]
+        array, axes = node.arrays[0], node.axes(1)
+        if not axes and node.attr("noop_with_empty_axes", 0):
+            return array
         if array.dtype == object and array.ndim == 1 and op in ("Mul", "Add") and array.size:
             total = functools.reduce(_SYMBOLIC_REDUCE[op], list(array))
             result = np.empty((1,) if node.attr("keepdims", 1) else (), object)
@@ -172,7 +177,7 @@ def _reduce(op: str) -> Callable[[Node], Any]:
             return result
         if array.dtype == object or array.size == 0:
             raise Undecided
-        axes = node.axes(1) or tuple(range(array.ndim))
+        axes = axes or tuple(range(array.ndim))
         functions: dict[str, Any] = {"Mul": np.prod, "Add": np.sum, "Max": np.max, "Min": np.min}
         result = functions[op](array, axis=tuple(axes), keepdims=bool(node.attr("keepdims", 1)))
         return np.asarray(result).astype(array.dtype)

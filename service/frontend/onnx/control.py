@@ -83,7 +83,7 @@ def _loop(node: Node, proto: Any) -> list[Any]:
 
 
 def _limit(body: Any, trips: int) -> None:
-    nodes = len(body.node) + sum(len(graph.node) for graph in subgraphs(body.node))
+    nodes = 1 + len(body.node) + sum(len(graph.node) for graph in subgraphs(body.node))  # an empty body takes time too
     if nodes * trips > MAX_UNROLLED_NODES:
         raise Refused(f"unrolling makes more than {MAX_UNROLLED_NODES} nodes")
 

@@ -431,3 +431,99 @@ def test_a_grid_beyond_the_image(tmp_path: Path) -> None:
         assert np.isfinite(found).all(), (mode, pad)
         if pad != "reflection" and mode != "cubic":
             np.testing.assert_allclose(found, [0, 0, 0] if pad == "zeros" else [4, 4, 10], err_msg=mode + pad)
+
+
+def test_positions_in_a_sequence(tmp_path: Path) -> None:
+    """A negative position counts from the end of the sequence, in Erase as in Insert and At."""
+    nodes, outputs, weights = [node("SequenceConstruct", ["x", "y", "z"], ["s"])], [], {}
+    for place in (-3, -2, -1, 0, 2):
+        weights[f"p{place}"] = np.array(place, "int64")
+        nodes += [
+            node("SequenceErase", ["s", f"p{place}"], [f"e{place}"]),
+            node("ConcatFromSequence", [f"e{place}"], [f"c{place}"], axis=0),
+            node("SequenceInsert", ["s", "x", f"p{place}"], [f"i{place}"]),
+            node("ConcatFromSequence", [f"i{place}"], [f"d{place}"], axis=0),
+        ]
+        outputs += [value(f"c{place}", [2]), value(f"d{place}", [4])]
+    check(write(tmp_path, model(nodes, [value(n, [1]) for n in "xyz"], outputs, **weights)))
+
+
+def test_a_position_outside_of_a_sequence_is_refused(tmp_path: Path) -> None:
+    nodes = [node("SequenceConstruct", ["x"], ["s"]), node("SequenceErase", ["s", "p"], ["e"])]
+    nodes.append(node("ConcatFromSequence", ["e"], ["y"], axis=0))
+    path = write(tmp_path, model(nodes, [value("x", [1])], [value("y", [1])], p=np.array(1, "int64")))
+    with pytest.raises(UnsupportedModel, match="position 1"):
+        load(path, ModelFormat.ONNX)
+
+
+def test_reductions_of_a_scalar(tmp_path: Path) -> None:
+    ops = ("L1", "L2", "SumSquare", "LogSum", "LogSumExp", "Sum", "Mean", "Max", "Prod")
+    variants: list[Variant] = [(f"Reduce{op}", ["x"], {}) for op in ops]
+    _bundle(tmp_path, variants, [value("x", [])])
+
+
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd"])
+def test_no_axes_of_known_numbers(op: str, tmp_path: Path) -> None:
+    """Nothing is reduced with `noop_with_empty_axes`, of a constant either."""
+    nodes = [node(op, ["k", "none"], ["r"], noop_with_empty_axes=1), node("Add", ["r", "x"], ["y"])]
+    weights = {"k": np.array([5, 7, 11], "int64"), "none": np.zeros(0, "int64")}
+    check(write(tmp_path, model(nodes, [value("x", [3], INT64)], [value("y", [3], INT64)], **weights)))
+
+
+def test_the_first_none_are_refused(tmp_path: Path) -> None:
+    nodes = [node("TopK", ["x", "k"], ["y", "i"])]
+    path = write(tmp_path, model(nodes, [value("x", [4])], [value("y", [0])], k=np.array([0], "int64")))
+    with pytest.raises(UnsupportedModel, match="K=0"):
+        load(path, ModelFormat.ONNX)
+
+
+@pytest.mark.parametrize("size", [3, "n"])
+def test_a_condition_past_the_end_keeps_nothing(size: int | str, tmp_path: Path) -> None:
+    nodes, c = [node("Compress", ["x", "c"], ["y"], axis=0)], np.array([True, False, True, True, True])
+    proto = model(nodes, [value("x", [size, 2])], [value("y", ["k", 2])], c=c)
+    imported = load(write(tmp_path, proto), ModelFormat.ONNX)
+    x = np.arange(6, dtype="float32").reshape(3, 2)
+    np.testing.assert_array_equal(run(imported, {"x": x})["y"], x[[0, 2]])
+
+
+def test_a_root_of_infinity(tmp_path: Path) -> None:
+    proto = model([node("Pow", ["x", "half"], ["y"])], [value("x", [4])], [value("y", [4])], half=np.float32(0.5))
+    given = {"x": np.array([-np.inf, np.inf, 4, -1], "float32")}
+    got = run(load(write(tmp_path, proto), ModelFormat.ONNX), given)["y"]
+    np.testing.assert_array_equal(got, [np.inf, np.inf, 2, np.nan])
+
+
+def test_an_endless_loop_of_nothing_is_refused(tmp_path: Path) -> None:
+    carried = [value("going", [], BOOL), value("state", [2])]
+    body = helper.make_graph([], "body", [value("i", [], INT64), *carried], carried)
+    nodes = [node("Loop", ["trips", "yes", "x"], ["y"], body=body)]
+    weights = {"trips": np.array(1 << 62, "int64"), "yes": np.array(True)}
+    with pytest.raises(UnsupportedModel, match="unrolling"):
+        load(write(tmp_path, model(nodes, [value("x", [2])], [value("y", [2])], **weights)), ModelFormat.ONNX)
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.BFLOAT16, TensorProto.UINT8, TensorProto.UINT32, TensorProto.INT8])
+def test_signs_and_largest_of_any_dtype(dtype: int, tmp_path: Path) -> None:
+    nodes = [node("Sign", ["x"], ["s"]), node("ArgMax", ["x"], ["a"], axis=1), node("ArgMin", ["x"], ["i"], axis=1)]
+    outputs = [value("s", [2, 4], dtype), value("a", [2, 1], INT64), value("i", [2, 1], INT64)]
+    imported = load(write(tmp_path, model(nodes, [value("x", [2, 4], dtype)], outputs)), ModelFormat.ONNX)
+    x = np.array([[1, 0, 3, 2], [5, 7, 7, 5]], helper.tensor_dtype_to_np_dtype(dtype))
+    got = run(imported, {"x": x})
+    assert got["s"].astype(int).tolist() == [[1, 0, 1, 1], [1, 1, 1, 1]]
+    assert got["a"].tolist() == [[2], [1]]
+    assert got["i"].tolist() == [[1], [0]]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("dtype", ["int64", "int32", "int8"])
+def test_the_least_integer_by_minus_one_wraps(dtype: str, known: bool, tmp_path: Path) -> None:
+    """Which a CPU's division stops the process for."""
+    kind, least = helper.np_dtype_to_tensor_dtype(np.dtype(dtype)), np.iinfo(dtype).min
+    given = {"a": np.array([least, least, 7], dtype), "b": np.array([-1, 2, -1], dtype)}
+    nodes = [node("Div", "ab", ["q"]), node("Mod", "ab", ["r"]), node("Mod", "ab", ["t"], fmod=1)]
+    inputs = [value("x", [3], kind)] if known else [value(n, [3], kind) for n in "ab"]
+    nodes += [node("Add", [n, "x"], [f"{n}x"]) for n in "qrt"] if known else []
+    outputs = [f"{n}x" for n in "qrt"] if known else list("qrt")
+    proto = model(nodes, inputs, [value(n, [3], kind) for n in outputs], **(given if known else {}))
+    got = run(load(write(tmp_path, proto), ModelFormat.ONNX), {"x": np.zeros(3, dtype)} if known else given)
+    assert [got[n].tolist() for n in outputs] == [[least, least // 2, -7], [0, 0, 0], [0, 0, 0]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from service.frontend.onnx.ops.common import (
     FLOAT8,
     aligned,
     cast,
+    full_precision,
     is_float,
     is_integer,
     is_low_precision,
@@ -89,10 +91,16 @@ def _variadic(node: Node) -> Any:
 @op("Sign")
 def _sign(node: Node) -> Any:
     """NaN has the sign NaN, as in numpy; in torch it has none, 0, as in Relax."""
-    x = node.tensor(0)
-    if not is_float(dtype_of(x)):
+    x, dtype = node.tensor(0), node.dtype(0)
+    if dtype.startswith("uint"):
+        return cast(node.emit(relax.op.not_equal(x, scalar(0, x))), dtype)
+    if not is_float(dtype):
         return relax.op.sign(x)
-    return relax.op.where(node.emit(relax.op.isnan(x)), x, node.emit(relax.op.sign(x)))
+
+    def sign(wide: Any) -> Any:
+        return relax.op.where(node.emit(relax.op.isnan(wide)), wide, node.emit(relax.op.sign(wide)))
+
+    return full_precision(node, sign, x)
 
 
 @op("Mean")
@@ -104,12 +112,11 @@ def _mean(node: Node) -> Any:
 
 @op("Div")
 def _divide(node: Node) -> Any:
-    """Integers divide towards zero; a zero divisor, which ONNX leaves undefined, must not kill the process."""
+    """Integers divide towards zero. The least by -1 wraps to itself; a divisor of 0, which ONNX leaves open, is 1."""
     left, right = aligned(node, node.tensor(0), node.tensor(1))
     if not is_integer(dtype_of(left)):
         return relax.op.divide(left, right)
-    zero_free = _nonzero(dtype_of(left))
-    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: tirx.truncdiv(x, zero_free(y))), left, right)
+    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: tirx.truncdiv(x, _divisor(x, y))), left, right)
 
 
 @op("Mod")
@@ -127,13 +134,19 @@ def _modulo(node: Node) -> Any:
             lambda a, b: _broadcast(a, b, lambda x, y: tirx.call_pure_extern(wide, symbol, x, y)), left, right
         )
         return cast(result, dtype)
-    function, zero_free = tirx.truncmod if node.attr("fmod", 0) else tirx.floormod, _nonzero(dtype)
-    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: function(x, zero_free(y))), left, right)
+    function = tirx.truncmod if node.attr("fmod", 0) else tirx.floormod
+    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: function(x, _divisor(x, y))), left, right)
 
 
-def _nonzero(dtype: str) -> Callable[[Any], Any]:
-    zero, one = tirx.const(0, dtype), tirx.const(1, dtype)
-    return lambda value: tirx.Select(tirx.EQ(value, zero), one, value)
+def _divisor(x: Any, y: Any) -> Any:
+    """`y`, or 1 where the CPU would stop the process: for 0, and for -1 below the least number, which 1 leaves too."""
+    dtype = str(y.ty.dtype)
+    stops = tirx.EQ(y, tirx.const(0, dtype))
+    if dtype.startswith("int"):
+        # In int64: TVM's simplifier subtracts what it compares, which wraps for the least int32.
+        least = tirx.EQ(x.astype("int64"), tirx.const(-(1 << int(dtype[3:]) - 1), "int64"))
+        stops = tirx.Or(stops, tirx.And(least, tirx.EQ(y, tirx.const(-1, dtype))))
+    return tirx.Select(stops, tirx.const(1, dtype), y)
 
 
 def _broadcast(left: te.Tensor, right: te.Tensor, function: Callable[[Any, Any], Any]) -> te.Tensor:
@@ -165,7 +178,8 @@ def _power(node: Node) -> Any:
             if exponent in (1.0, 2.0, 3.0):
                 return functools.reduce(lambda a, b: node.emit(relax.op.multiply(a, b)), [base] * int(exponent))
             if exponent == 0.5 and is_float(dtype):
-                return relax.op.sqrt(base)
+                low = node.emit(relax.op.equal(base, scalar(-math.inf, base)))  # pow(-inf, 0.5) is inf
+                return relax.op.where(low, scalar(math.inf, base), node.emit(relax.op.sqrt(base)))
     wide = "float64" if is_integer(dtype) or dtype == "float64" else "float32"
     base, exponent_tensor = aligned(node, base, node.tensor(1))
     result = relax.op.power(node.emit(cast(base, wide)), node.emit(cast(exponent_tensor, wide)))

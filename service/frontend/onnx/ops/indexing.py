@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax
+from tvm import relax, te, tirx
 
+from service.frontend.onnx.dims import same
 from service.frontend.onnx.node import Node, Refused, dtype_of
 from service.frontend.onnx.ops.common import cast, relax_dim, reshaped, scalar
 from service.frontend.onnx.ops.registry import op
@@ -116,6 +117,17 @@ def _compress(node: Node) -> Any:
         x, axis = node.emit(relax.op.flatten(x)), 0
     axis %= len(node.shape_of(x))
     count = node.scope.fresh("compress")
-    places = node.emit(relax.op.nonzero(node.tensor(1)))
+    places = node.emit(relax.op.nonzero(_within(node, node.tensor(1), node.shape_of(x)[axis])))
     places = node.builder.match_cast(places, relax.TensorType([1, count], "int64"))
     return relax.op.take(x, reshaped(node, places, [relax_dim(count)]), axis, mode="clip")
+
+
+def _within(node: Node, condition: Any, size: Any) -> Any:
+    """The condition, false past the end of its axis: what is longer there counts for nothing."""
+    if same(node.shape_of(condition)[0], size, node.scope):
+        return condition
+
+    def kernel(given: te.Tensor, size: Any) -> te.Tensor:
+        return te.compute(given.shape, lambda i: tirx.And(given(i), i.astype("int64") < size), name="within")
+
+    return node.te(kernel, condition, size, primfunc_name_hint="within")

@@ -101,7 +101,7 @@ _REDUCE: dict[str, Reduce] = {
     "ReduceSumSquare": _sum_of(_square),
 }
 _EXACT = {"ReduceMax", "ReduceMin"}
-# What these do with no axes to reduce, when `noop_with_empty_axes` is set: their function of one element.
+# What these do with no axes to reduce, of a scalar or with `noop_with_empty_axes`: their function of one element.
 _ALONE: dict[str, Callable[[Node, Any], Any]] = {
     "ReduceL1": lambda node, x: relax.op.abs(x),
     "ReduceL2": lambda node, x: relax.op.abs(x),
@@ -116,11 +116,9 @@ def _reduce(node: Node) -> Any:
     if node.has(1) and not node.is_known(1):
         raise Refused("axes that are computed from the inputs' values")
     axes = node.axes(1)
-    if axes is None and node.attr("noop_with_empty_axes", 0):
+    if not rank or (not axes and node.attr("noop_with_empty_axes", 0)):
         return _ALONE[node.op](node, x) if node.op in _ALONE else x
-    places = sorted({axis % rank for axis in axes}) if axes is not None else list(range(rank))
-    if not places:
-        return x
+    places = sorted({axis % rank for axis in axes}) if axes else list(range(rank))
     keep = bool(node.attr("keepdims", 1))
     wide = node.emit(cast(x, "float32")) if is_low_precision(dtype) and node.op not in _EXACT else x
     return cast(node.emit(_REDUCE[node.op](node, wide, places, keep)), dtype)
@@ -132,7 +130,9 @@ def _arg(node: Node) -> Any:
     rank = node.rank(0)
     axis, keep = node.attr("axis", 0) % rank, bool(node.attr("keepdims", 1))
     last, largest = bool(node.attr("select_last_index", 0)), node.op == "ArgMax"
-    both = node.te(lambda x: _arg_kernel(x, axis, keep, largest, last), node.tensor(0), primfunc_name_hint="arg")
+    x = node.tensor(0)
+    x = node.emit(cast(x, "float32")) if node.dtype(0) == "bfloat16" else x  # TVM builds no reduction of pairs of it
+    both = node.te(lambda x: _arg_kernel(x, axis, keep, largest, last), x, primfunc_name_hint="arg")
     return relax.TupleGetItem(both, 0)
 
 

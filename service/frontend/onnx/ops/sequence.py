@@ -23,12 +23,13 @@ def _items(node: Node, index: int) -> tuple[Any, ...]:
     return tuple(node.inputs[index])
 
 
-def _place(node: Node, index: int, size: int) -> int:
+def _place(node: Node, index: int, items: tuple[Any, ...], places: int) -> int:
+    """A position of the `places` there are, counted from the end of the sequence when it is negative."""
+    size = len(items)
     place = int(node.scalar(index, "position"))
-    place = place + size if place < 0 else place
-    if not 0 <= place <= size:
+    if not -size <= place < places:
         raise Refused(f"position {place} in a sequence of {size}")
-    return place
+    return place + size if place < 0 else place
 
 
 @op("SequenceEmpty")
@@ -44,24 +45,21 @@ def _construct(node: Node) -> Any:
 @op("SequenceInsert")
 def _insert(node: Node) -> Any:
     items = _items(node, 0)
-    place = _place(node, 2, len(items)) if node.has(2) else len(items)
+    place = _place(node, 2, items, len(items) + 1) if node.has(2) else len(items)
     return [Sequence((*items[:place], node.inputs[1], *items[place:]))]
 
 
 @op("SequenceErase")
 def _erase(node: Node) -> Any:
     items = _items(node, 0)
-    place = _place(node, 1, len(items) - 1) if node.has(1) else len(items) - 1
+    place = _place(node, 1, items, len(items)) if node.has(1) else len(items) - 1
     return [Sequence((*items[:place], *items[place + 1 :]))]
 
 
 @op("SequenceAt")
 def _at(node: Node) -> Any:
     items = _items(node, 0)
-    place = int(node.scalar(1, "position"))
-    if not -len(items) <= place < len(items):
-        raise Refused(f"position {place} in a sequence of {len(items)}")
-    return [items[place]]
+    return [items[_place(node, 1, items, len(items))]]
 
 
 @op("SequenceLength")

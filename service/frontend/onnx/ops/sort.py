@@ -21,6 +21,8 @@ def _top_k(node: Node) -> Any:
     axis = node.attr("axis", -1) % node.rank(0)
     if node.dtype(0) not in _SORTABLE:
         raise Refused(f"an order of {node.dtype(0)}")
+    if count == 0:  # which TVM takes for all
+        raise Refused("K=0, a result of no elements")
     largest = bool(node.attr("largest", 1))
     both = node.emit(relax.op.topk(node.tensor(0), count, axis, "both", largest, "int64"))
     return [relax.TupleGetItem(both, index) for index in (0, 1)]
