@@ -12,6 +12,7 @@ from service.errors import RelaxcError, UnsupportedModel
 from service.passes.common.rewrite import op_name
 from service.passes.legalize.legalize_casts import ROUNDING_CASTS
 from service.passes.legalize.legalize_comparisons import COMPARISONS
+from service.passes.legalize.legalize_division import DIVISION
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
 from service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
@@ -45,7 +46,7 @@ class Legalize:
     ) -> None:
         self.raised = raised
         quantized = QUANTIZED_BY_FMA if by_fma else QUANTIZED_BY_CASTS if by_casts else QUANTIZED
-        self.rules = COMPARISONS | INDEXING | NORMS | quantized | (ROUNDING_CASTS if rounds else {})
+        self.rules = COMPARISONS | DIVISION | INDEXING | NORMS | quantized | (ROUNDING_CASTS if rounds else {})
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""
