@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from service.artifact.manifest import Manifest
 from service.errors import ArtifactCorrupt, InvalidOption
 
 __all__ = ["CompiledArtifact", "check_output"]
-
-_BLOCK = 1 << 20
 
 
 def check_output(output: Path, model: Iterable[Path] = ()) -> None:
@@ -60,13 +60,11 @@ class CompiledArtifact:
 
 
 def _copy(file: Path, copy: Path, sha256: str | None) -> None:
-    """Copy what has this digest, which is taken on the way."""
+    """Copy what has this digest."""
     check_output(copy)
     with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
         try:
-            with file.open("rb") as source:
-                found = _copied(source, temporary)
-            temporary.flush()
+            found = _copied(file, Path(temporary.name))
             if found != sha256:
                 raise ArtifactCorrupt(f"{file} is damaged: its digest is {found}", expected=sha256, found=found)
             Path(temporary.name).chmod(0o755 if copy.suffix == ".so" else 0o644)
@@ -76,10 +74,14 @@ def _copy(file: Path, copy: Path, sha256: str | None) -> None:
             raise
 
 
-def _copied(source: IO[bytes], target: IO[bytes]) -> str:
-    """The SHA-256 of what was copied."""
-    digest, block = hashlib.sha256(), memoryview(bytearray(_BLOCK))
-    while count := source.readinto(block):  # type: ignore[attr-defined]  # a file has it
-        digest.update(block[:count])
-        target.write(block[:count])
-    return digest.hexdigest()
+def _copied(source: Path, target: Path) -> str:
+    """Copy in the kernel, where it can, and return the SHA-256, which another core finds meanwhile."""
+
+    def digest() -> str:
+        with source.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
+    with ThreadPoolExecutor(max_workers=1) as beside:
+        found = beside.submit(digest)
+        shutil.copyfile(source, target)
+        return found.result()
