@@ -27,7 +27,12 @@ def _intrinsic(dot: Dot, bits: int) -> str:
 
     name = f"relaxc.{dot.intrinsic}.codes{bits}"
     if TensorIntrin.get(name, allow_missing=True) is None:
-        values = {"intrinsic": dot.intrinsic, "n": dot.n, "codes": f"uint8x{4 * dot.n}", "digits": f"int8x{4 * dot.n}"}
+        values = {
+            "intrinsic": dot.intrinsic,
+            "n": dot.n,
+            "codes": f"uint8x{dot.k * dot.n}",
+            "digits": f"int8x{dot.k * dot.n}",
+        }
         namespace = {"T": tirx, **values, "words": f"int32x{dot.n}", "steps": 32 // bits}
         described, called = (_DESCRIBED_4, _CALLED_4) if bits == 4 else (_DESCRIBED_8, _CALLED_8)
         made = (script.from_source(f"{_HEAD}{each}", namespace) for each in (described, called))

@@ -14,7 +14,17 @@ from schedules.ir.types import Expr
 from schedules.operators import BlockMatmul
 from schedules.plan import PLAN, Plan
 
-__all__ = ["DIGITS", "PARTIAL", "PREPARED", "TOTALS", "computation", "words_of"]
+__all__ = ["BYTES", "DIGITS", "PARTIAL", "PREPARED", "TOTALS", "WORD", "computation", "words_of"]
+
+dtypes = ("float32", "int32", "int8", "uint8")
+"""What the algorithm is made of: the bits of floats, words of codes and sums of products, digits, and codes."""
+
+_FLOAT, WORD, _DIGIT, _CODE = dtypes
+
+BYTES = (_CODE, _DIGIT)
+"""The operands of the instruction."""
+
+_IN_WORD, _BYTE_BITS, _HALF_BITS = 4, 8, 4
 
 DIGITS = 3
 """Signed bytes that a value of A becomes, of 23 bits with its sign: as many as of a float32 but one."""
@@ -74,18 +84,20 @@ def computation(plan: Plan) -> Callable[..., te.Tensor]:
         halves = (h,) if many > 4 else ()
 
         def product(m: Expr, block: Expr, digit: Expr, n: Expr) -> Expr:
-            at, bit = (h.var * 4 + j.var, j.var * 8 + h.var * 4) if halves else (j.var, j.var * 8)
-            word = words[n // tile, block * steps + w, n % tile]
-            code = tirx.shift_right(word, bit.astype("int32")) & tirx.const((1 << op.bits) - 1, "int32")
-            return te.sum(
-                digits[m, digit, block * op.block + w * many + at].astype("int32") * code, axis=[w, *halves, j]
+            at, bit = (
+                (h.var * _IN_WORD + j.var, j.var * _BYTE_BITS + h.var * _HALF_BITS)
+                if halves
+                else (j.var, j.var * _BYTE_BITS)
             )
+            word = words[n // tile, block * steps + w, n % tile]
+            code = tirx.shift_right(word, bit.astype(WORD)) & tirx.const((1 << op.bits) - 1, WORD)
+            return te.sum(digits[m, digit, block * op.block + w * many + at].astype(WORD) * code, axis=[w, *halves, j])
 
         def taken(m: Expr, n: Expr) -> Expr:
             at = n // tile, b, n % tile
-            zero = zeros[0][at].astype("int32") if zeros else tirx.const(1 << op.bits - 1, "int32")
-            parts = [(partial[m, b, d, n] - zero * total[m, b, d]).astype("float32") for d in range(DIGITS)]
-            whole = sum((part * tirx.const(256.0**d, "float32") for d, part in enumerate(parts[1:], 1)), parts[0])
+            zero = zeros[0][at].astype(WORD) if zeros else tirx.const(1 << op.bits - 1, WORD)
+            parts = [(partial[m, b, d, n] - zero * total[m, b, d]).astype(_FLOAT) for d in range(DIGITS)]
+            whole = sum((part * tirx.const(256.0**d, _FLOAT) for d, part in enumerate(parts[1:], 1)), parts[0])
             return te.sum(scales[at] * (whole * factor[m, b]), axis=b)
 
         partial = te.compute((rows, blocks, DIGITS, panels * tile), product, name=PARTIAL)
@@ -107,34 +119,34 @@ def _prepared(
     i2, lane2 = te.reduce_axis((0, parts), name="i"), te.reduce_axis((0, lanes), name="lane")
 
     def bits(m: Expr, k: Expr) -> Expr:
-        value = data[(*tir.unflatten(m, leading), k)].astype("float32")
-        return tirx.reinterpret("int32", value) & tirx.const(0x7FFFFFFF, "int32")
+        value = data[(*tir.unflatten(m, leading), k)].astype(_FLOAT)
+        return tirx.reinterpret(WORD, value) & tirx.const(0x7FFFFFFF, WORD)
 
     def power(exponent: Expr) -> Expr:
-        return tirx.reinterpret("float32", tirx.shift_left(exponent + _BIAS, tirx.const(_EXPONENT, "int32")))
+        return tirx.reinterpret(_FLOAT, tirx.shift_left(exponent + _BIAS, tirx.const(_EXPONENT, WORD)))
 
     def up(m: Expr, b: Expr) -> tuple[Expr, Expr]:
         """Twos whose product with any of the block is below 2^22, as two exponents: one would not do for 2^-126."""
-        exponent = _BIAS - 1 + _FIXED_BITS - tirx.shift_right(largest[m, b], tirx.const(_EXPONENT, "int32"))
-        half = tirx.shift_right(exponent, tirx.const(1, "int32"))
+        exponent = _BIAS - 1 + _FIXED_BITS - tirx.shift_right(largest[m, b], tirx.const(_EXPONENT, WORD))
+        half = tirx.shift_right(exponent, tirx.const(1, WORD))
         return half, exponent - half
 
     def down(m: Expr, b: Expr) -> Expr:
         half, rest = up(m, b)
-        is_finite = largest[m, b] < tirx.const(_INFINITE << _EXPONENT, "int32")
-        return tirx.if_then_else(is_finite, power(-half) * power(-rest), tirx.const(float("nan"), "float32"))
+        is_finite = largest[m, b] < tirx.const(_INFINITE << _EXPONENT, WORD)
+        return tirx.if_then_else(is_finite, power(-half) * power(-rest), tirx.const(float("nan"), _FLOAT))
 
     def nearest(m: Expr, k: Expr) -> Expr:
         half, rest = up(m, k // op.block)
-        value = data[(*tir.unflatten(m, leading), k)].astype("float32")
-        rounded = value * power(half) * power(rest) + tirx.const(_ROUNDS, "float32")
-        return tirx.reinterpret("int32", rounded) - int(np.float32(_ROUNDS).view(np.int32))
+        value = data[(*tir.unflatten(m, leading), k)].astype(_FLOAT)
+        rounded = value * power(half) * power(rest) + tirx.const(_ROUNDS, _FLOAT)
+        return tirx.reinterpret(WORD, rounded) - int(np.float32(_ROUNDS).view(np.int32))
 
     def digit(m: Expr, d: Expr, k: Expr) -> Expr:
         """The digits below have been at most 127, so that half of a step is added before they are shifted out."""
-        bits = (d * 8).astype("int32")
-        below = tirx.shift_right(tirx.const(0x8080, "int32"), 16 - bits)
-        return tirx.shift_right(fixed[m, k] + below, bits).astype("int8")
+        bits = (d * _BYTE_BITS).astype(WORD)
+        below = tirx.shift_right(tirx.const(0x8080, WORD), 16 - bits)
+        return tirx.shift_right(fixed[m, k] + below, bits).astype(_DIGIT)
 
     shape = (rows, blocks)
     largest_lanes = te.compute(
@@ -148,7 +160,7 @@ def _prepared(
     digits = te.compute((rows, tir.size(DIGITS), op.k), digit, name="digits")
     total_lanes = te.compute(
         (*shape, DIGITS, lanes),
-        lambda m, b, d, at: te.sum(digits[m, d, b * op.block + i2 * lanes + at].astype("int32"), axis=i2),
+        lambda m, b, d, at: te.sum(digits[m, d, b * op.block + i2 * lanes + at].astype(WORD), axis=i2),
         name="total_lanes",
     )
     total = te.compute((*shape, DIGITS), lambda m, b, d: te.sum(total_lanes[m, b, d, lane2], axis=lane2), name="total")

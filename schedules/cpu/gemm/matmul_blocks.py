@@ -10,7 +10,7 @@ from tvm import s_tir
 from schedules.cpu.common.code_dot import tensorize_codes
 from schedules.cpu.common.dot_product import STEPS, instruction, steps_of
 from schedules.cpu.common.register_tile import fits, flatten_rows
-from schedules.cpu.gemm.digits_compute import DIGITS, PREPARED
+from schedules.cpu.gemm.digits_compute import BYTES, DIGITS, PREPARED, WORD
 from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.ir import analysis, moves
@@ -39,9 +39,6 @@ _PAGE_WORDS = 1024
 """How far ahead words are fetched: a page of 4 KiB, at whose end hardware prefetchers stop, so that a core waits."""
 
 PARAMETERS = ("block", "vectors", "unroll")
-
-_BYTES = ("uint8", "int8")
-"""Codes and digits, as an instruction multiplies them."""
 
 
 class MatmulBlocks(Planned[BlockMatmul]):
@@ -140,7 +137,7 @@ class MatmulBlocks(Planned[BlockMatmul]):
 
 def _dot(op: BlockMatmul, cpu: Cpu) -> Dot | None:
     """The instruction that multiplies codes and digits, if there is one and words have as many codes as it takes."""
-    dot = instruction(_BYTES, "int32", op.block, cpu)
+    dot = instruction(BYTES, WORD, op.block, cpu)
     return dot if dot is not None and op.bits in (4, 8) and op.codes_in_word % dot.k == 0 else None
 
 
