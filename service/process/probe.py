@@ -18,7 +18,7 @@ from service.config import settings
 from service.errors import RelaxcError
 from service.process.apart import fork_first, shared_processes
 from service.process.bubblewrap import go_behind
-from service.process.limits import become_subreaper
+from service.process.limits import become_subreaper, name_process
 from service.process.sandbox.confine import confine
 from service.process.sandbox.confinement import Confinement, Place
 from service.process.scrubbed import scrubbed_environment
@@ -73,6 +73,7 @@ def probed() -> dict[str, Any]:
 
 def _tell(folder: Path, writer: int, shared: str) -> None:
     """Be a guard, and have a fork tell."""
+    name_process("relaxc-probe")
     become_subreaper()
     first = fork_first(lambda place: _confined(folder, writer, place), shared)
     first.start()

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -65,9 +66,25 @@ class RunningServer:
         return psutil.Process(self.process.pid).children(recursive=True)
 
     def jobs(self) -> list[psutil.Process]:
-        """The processes that are neither the server nor its zygotes, which are all there is when nothing runs."""
-        zygotes = {process.pid for process in psutil.Process(self.process.pid).children()}
-        return [process for process in self.processes() if process.pid not in zygotes]
+        """The processes that are neither the server nor its zygotes, which are all there is when nothing runs.
+
+        Nor those by which a zygote finds out, while it imports, what will hold its jobs.
+        """
+        zygotes = psutil.Process(self.process.pid).children()
+        others = {process.pid for process in zygotes}
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                if process.name() == "relaxc-probe":
+                    others |= {process.pid, *(child.pid for child in process.children(recursive=True))}
+        return [process for process in self.processes() if process.pid not in others]
+
+    def is_at_work(self) -> bool:
+        """Whether a job runs: its guard, itself and two children, not what a zygote starts with."""
+        names = []
+        for process in self.jobs():
+            with suppress(psutil.NoSuchProcess):
+                names.append(process.name())
+        return "relaxc-job" in names and len(names) >= 4
 
 
 @pytest.fixture(scope="session")

@@ -146,7 +146,7 @@ def test_a_child_over_its_memory_and_one_over_its_time(start: Callable[..., Runn
 def test_kill_9_of_a_child(server: RunningServer, onnx_model: bytes) -> None:
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(post, server, onnx_model, entry="sleep")
-        until(lambda: len(server.jobs()) >= 4)  # guard, job, its two children
+        until(server.is_at_work)
         job = next(process for process in server.jobs() if name_of(process) == "relaxc-job")
         job.send_signal(signal.SIGKILL)
         problem = problem_of(answer.result(PATIENCE_S))
@@ -215,7 +215,7 @@ def test_kill_9_of_the_server_leaves_no_process_and_the_next_one_no_folder(
     server = start()
     with ThreadPoolExecutor(1) as thread:
         answer = thread.submit(post, server, onnx_model, entry="sleep")
-        until(lambda: len(server.jobs()) >= 4)
+        until(server.is_at_work)
         below = server.processes()
         server.process.kill()
         server.process.wait()

@@ -51,7 +51,7 @@ def test_the_calls_over_postgresql(over_postgres: RunningServer) -> None:
     failed = ended(server, submit(server, digest, "refuse").json()["id"])
     assert failed["error"]["code"] == "unsupported-model"
     sleeping = submit(server, digest, "sleep").json()
-    until(lambda: len(server.jobs()) >= 4)
+    until(server.is_at_work)
     assert server.client.delete(f"/v1/jobs/{sleeping['id']}").status_code == 202
     assert ended(server, sleeping["id"])["state"] == "cancelled"
 
