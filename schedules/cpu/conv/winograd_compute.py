@@ -132,11 +132,13 @@ def conv2d(data: te.Tensor, weight: te.Tensor, *, plan: Plan) -> te.Tensor:
         lambda i, a, b, p, v: _row(transform, b, [lines[p, i, a, k, v] for k in range(alpha)]),
         name="winograd_data",
     )
-    i, iv = te.reduce_axis((0, in_blocks), name="i"), te.reduce_axis((0, lanes), name="iv")
+    own_blocks, group_blocks = in_blocks // op.groups, panels * vectors // op.groups
+    i, iv = te.reduce_axis((0, own_blocks), name="i"), te.reduce_axis((0, lanes), name="iv")
 
     def product(a: Expr, b: Expr, p: Expr, o: Expr, v: Expr) -> Expr:
         factor = weight[o // vectors, a, b, i * lanes + iv, o % vectors * lanes + v]
-        return te.sum(image[i, a, b, p, iv] * factor, axis=[i, iv])
+        block = i if op.groups == 1 else o // group_blocks * own_blocks + i
+        return te.sum(image[block, a, b, p, iv] * factor, axis=[i, iv])
 
     shape = (alpha, alpha, padded, panels * vectors, lanes)
     sums = te.compute(shape, product, name="winograd", attrs={PLAN: plan.to_json()})

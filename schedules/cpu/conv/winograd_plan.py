@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from schedules.cpu.common.register_tile import divisors, fits, step_cycles
+from schedules.cpu.conv.blocked_plan import is_blockable
 from schedules.hardware import Cpu
 from schedules.operators import Conv2d
 
@@ -39,9 +40,9 @@ MOST_CHUNKS = 16
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """`tiles` of `size` x `size` outputs of a 3x3 convolution, from `depth` channels to `blocks` of `lanes`.
+    """`tiles` of `size` x `size` outputs of a 3x3 convolution to `blocks` of `lanes` channels, in `groups` of them.
 
-    They are of `images` of the same size.
+    Each output channel is a sum over the `depth` input channels of its group. The tiles are of `images` of one size.
     """
 
     size: int
@@ -51,6 +52,7 @@ class Problem:
     lanes: int
     images: int
     element_bytes: int
+    groups: int = 1
 
     @property
     def points(self) -> int:
@@ -61,6 +63,23 @@ class Problem:
     def weight_bytes(self) -> int:
         """Of the transformed weights."""
         return self.points * self.depth * self.blocks * self.lanes * self.element_bytes
+
+    def widths(self) -> tuple[int, ...]:
+        """Return the vectors that a panel may have, all of one group."""
+        return divisors(self.blocks // self.groups, 4)
+
+    def chunks(self, vectors: int) -> tuple[int, ...]:
+        """Return into how many chunks panels of so many vectors may be divided: parts of groups, or whole ones."""
+        most = max(MOST_CHUNKS, self.groups)
+        return tuple(
+            chunks
+            for chunks in divisors(self.blocks // vectors, most)
+            if chunks % self.groups == 0 or self.groups % chunks == 0
+        )
+
+    def depth_of(self, chunks: int) -> int:
+        """Return the input channels that one of so many chunks needs."""
+        return self.depth * max(1, self.groups // chunks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +102,12 @@ def blocking(problem: Problem, cpu: Cpu, *, vectors: int | None = None, padded: 
 
 
 def _blockings(problem: Problem, cpu: Cpu, vectors: int | None, padded: int | None) -> Iterator[Blocking]:
-    for width in divisors(problem.blocks, 4) if vectors is None else (vectors,):
+    for width in problem.widths() if vectors is None else (vectors,):
         for rows in range(1, min(MOST_ROWS, problem.tiles) + 1):
             if not fits(rows, width, cpu):
                 break
             for tiles, tasks in _tasks(problem, rows, padded):
-                for chunks in divisors(problem.blocks // width, MOST_CHUNKS):
+                for chunks in problem.chunks(width):
                     cycles = _cycles(problem, cpu, rows, width, tiles, tasks, chunks)
                     yield Blocking(rows, width, tiles, tasks, chunks, cycles)
 
@@ -118,9 +137,10 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
         step = max(step, (vectors * problem.lanes + rows) * problem.element_bytes / cpu.costs.l2_bytes_per_cycle)
     tile = depth * step / cpu.costs.product_efficiency + 2 * rows * vectors + cpu.costs.tile
     products = points * panels * tiles // rows * tile
-    transforms = cpu.costs.transform * points * tiles * (depth // problem.lanes + panels * vectors)
-    data = points * depth * tiles * problem.element_bytes
-    images = problem.size**2 * tiles * (depth + panels * vectors * problem.lanes) * problem.element_bytes
+    read = problem.depth_of(chunks)
+    transforms = cpu.costs.transform * points * tiles * (read // problem.lanes + panels * vectors)
+    data = points * read * tiles * problem.element_bytes
+    images = problem.size**2 * tiles * (read + panels * vectors * problem.lanes) * problem.element_bytes
     held = data + points * tiles * vectors * problem.lanes * problem.element_bytes + images
     weights = problem.weight_bytes // chunks
     own_chunks = -(-chunks // cpu.cores) if chunks >= cpu.cores else 1
@@ -135,7 +155,7 @@ def _cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tas
 def direct_cycles(op: Conv2d, cpu: Cpu) -> float:
     """Return the estimate of the same kind for `cpu.conv2d_blocked`."""
     lanes = cpu.lanes(op.sum_bits)
-    depth, blocks = -(-op.channels // lanes) * lanes, -(-op.filters // lanes)
+    depth, blocks = -(-op.channels // op.groups // lanes) * lanes, -(-op.filters // lanes)
     pixels = op.batch * op.result[0] * op.result[1]
     products = 9 * pixels * depth * blocks / cpu.fma_per_cycle / cpu.cores / cpu.costs.direct_efficiency
     stream = 9 * depth * blocks * lanes * op.element_bytes / cpu.cores / cpu.memory_bytes_per_cycle
@@ -143,17 +163,19 @@ def direct_cycles(op: Conv2d, cpu: Cpu) -> float:
 
 
 def is_winograd(op: Conv2d, cpu: Cpu) -> bool:
-    """Return whether it is a plain 3x3 convolution of known size, of no fewer channels than a vector has lanes."""
-    plain = op.kernel == (3, 3) and {*op.strides, *op.dilation, op.groups} == {1} and not op.plain and not op.gated
-    return plain and op.batch > 0 and min(op.channels, op.filters) >= cpu.lanes(op.sum_bits)
+    """Return whether it is a plain 3x3 convolution of known size, whose groups have no fewer channels than a vector."""
+    plain = op.kernel == (3, 3) and {*op.strides, *op.dilation} == {1} and not op.plain and not op.gated
+    lanes = cpu.lanes(op.sum_bits)
+    wide = min(op.channels, op.filters) // op.groups >= lanes and is_blockable(op, lanes)
+    return plain and wide and op.batch > 0
 
 
 def problem_of(op: Conv2d, size: int, cpu: Cpu) -> Problem:
     """Return the problem that tiles of `size` x `size` make of an operator that `is_winograd` takes."""
     lanes, (rows, columns) = cpu.lanes(op.sum_bits), op.result
     tiles = op.batch * -(-rows // size) * -(-columns // size)
-    depth, blocks = -(-op.channels // lanes) * lanes, -(-op.filters // lanes)
-    return Problem(size, tiles, depth, blocks, lanes, op.batch, op.element_bytes)
+    depth, blocks = -(-op.channels // op.groups // lanes) * lanes, -(-op.filters // lanes)
+    return Problem(size, tiles, depth, blocks, lanes, op.batch, op.element_bytes, op.groups)
 
 
 def default(op: Conv2d, cpu: Cpu) -> dict[str, int] | None:
@@ -200,7 +222,8 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "a task is neither a part of an image nor whole ones": (
             problem.images > 1 and bool(each % tiles) and bool(tiles % each)
         ),
-        "vectors and chunks do not divide the channels": bool(problem.blocks % (vectors * parameters["chunks"])),
+        "vectors do not divide the channels of a group": bool(problem.blocks // problem.groups % vectors),
+        "chunks do not divide the channels": parameters["chunks"] not in problem.chunks(vectors),
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
 

@@ -39,10 +39,14 @@ def lanes_of(name: str) -> int:
     return cpu_of(to_tvm(resolve(name))).lanes(32)
 
 
-def operator(image: tuple[int, ...], out: int, padding: Any = SAME) -> Conv2d:
+def operator(image: tuple[int, ...], out: int, padding: Any = SAME, groups: int = 1) -> Conv2d:
     batch, channels, height, width = image
     shape = {"batch": batch, "channels": channels, "height": height, "width": width}
-    return Conv2d(**shape, filters=out, kernel=(3, 3), padding=padding)
+    return Conv2d(**shape, filters=out, kernel=(3, 3), padding=padding, groups=groups)
+
+
+def weight_shape(op: Conv2d) -> tuple[int, ...]:
+    return op.filters, op.channels // op.groups, 3, 3
 
 
 def default(op: Conv2d, size: int, cpu: Cpu, vectors: int | None = None, padded: int | None = None) -> dict[str, int]:
@@ -57,7 +61,7 @@ def primfunc(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Any:
     """A convolution with a residual and a relu."""
     plan, lanes = planning.planned(op, "cpu.winograd", parameters, cpu), cpu.lanes(32)
     data = te.placeholder((op.batch, -(-op.channels // lanes), op.height, op.width, lanes), name="data")
-    packed = planning.pack(plan, np.zeros((op.filters, op.channels, 3, 3), "float32"))
+    packed = planning.pack(plan, np.zeros(weight_shape(op), "float32"))
     weight = te.placeholder(packed.shape, name="weight")
     result = planning.computation(plan)(data, weight)
     residual = te.placeholder(result.shape, name="residual")
@@ -66,10 +70,15 @@ def primfunc(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> Any:
     return te.create_prim_func([data, weight, residual, relu])
 
 
-def direct(data: Array, weight: Array, padding: tuple[int, ...]) -> Array:
+def direct(data: Array, weight: Array, padding: tuple[int, ...], groups: int) -> Array:
     """The convolution of a blocked image with `OIHW`, in float64, as NCHW."""
     batch, blocks, height, width, lanes = data.shape
-    plain = data.transpose(0, 1, 4, 2, 3).reshape(batch, blocks * lanes, height, width)[:, : weight.shape[1]]
+    plain = data.transpose(0, 1, 4, 2, 3).reshape(batch, blocks * lanes, height, width)[:, : weight.shape[1] * groups]
+    parts = zip(np.split(plain, groups, 1), np.split(weight, groups), strict=True)
+    return np.concatenate([_direct(image, taps, padding) for image, taps in parts], 1)
+
+
+def _direct(plain: Array, weight: Array, padding: tuple[int, ...]) -> Array:
     top, left, bottom, right = padding
     plain = np.pad(plain.astype(np.float64), ((0, 0), (0, 0), (top, bottom), (left, right)))
     rows, columns = plain.shape[2] - 2, plain.shape[3] - 2
@@ -90,13 +99,13 @@ def agree(name: str, op: Conv2d, parameters: Mapping[str, int]) -> None:
     rng = np.random.default_rng(5)
     shapes = [tuple(int(d) for d in p.shape) for p in func.params]
     data, _, residual, result = (rng.standard_normal(shape).astype("float32") for shape in shapes)
-    weight = rng.standard_normal((op.filters, op.channels, 3, 3)).astype("float32")
+    weight = rng.standard_normal(weight_shape(op)).astype("float32")
     plan = planning.planned(op, "cpu.winograd", parameters, cpu)
     arrays = [data, planning.pack(plan, weight), residual, result]
     tensors = [guarded_tensor(array, "end") for array in arrays]
     scheduled = found.func.with_attr("tirx.is_scheduled", True)
     tirx.build(tvm.IRModule({"main": scheduled}), target, pipeline=pipeline.NAME)["main"](*tensors)
-    want = direct(data, weight, op.padding)
+    want = direct(data, weight, op.padding, op.groups)
     rows, columns = op.result
     got, added = (
         array.transpose(0, 1, 4, 2, 3).reshape(op.batch, -1, rows, columns)[:, : op.filters]
@@ -104,6 +113,14 @@ def agree(name: str, op: Conv2d, parameters: Mapping[str, int]) -> None:
     )
     want = np.maximum(want + added, 0)
     assert np.abs(got - want).max() <= TOLERANCE * np.abs(want).max()
+
+
+def buffers(found: Schedule) -> str:
+    """The kernel's text with each buffer as large as a task needs it."""
+    passes = tvm.s_tir.transform
+    steps = [passes.PlanAndUpdateBufferAllocationLocation(), passes.ConvertBlocksToOpaque()]
+    module = tvm.ir.transform.Sequential([*steps, passes.CompactBufferAllocation()])(tvm.IRModule({"main": found.func}))
+    return str(module.script())
 
 
 @pytest.mark.slow
@@ -140,6 +157,33 @@ def test_awkward_shapes(name: str, size: int, image: tuple[int, ...], padding: A
     agree(name, op, default(op, size, cpu))
 
 
+@pytest.mark.parametrize("chunks", [1, 2, 3, 6, 12])
+@pytest.mark.parametrize(("size", "batch"), [(2, 1), (4, 2)])
+def test_groups(size: int, batch: int, chunks: int) -> None:
+    """Six groups of 16 channels into 32: chunks are groups, several of them, or parts of one."""
+    op, cpu = operator((batch, 96, 7, 9), 192, groups=6), cpu_of(to_tvm(resolve("x86-64-v3")))
+    point = default(op, size, cpu, vectors=2) | {"chunks": chunks}
+    assert winograd_plan.refusal(op, point, cpu) == ""
+    agree("x86-64-v3", op, point)
+
+
+def test_a_chunk_is_whole_groups_or_a_part_of_one() -> None:
+    op, cpu = operator((1, 96, 7, 9), 192, groups=6), CPUS["x86-64-v3"]
+    point = default(op, 2, cpu, vectors=2)
+    assert winograd_plan.refusal(op, point | {"chunks": 4}, cpu) == "chunks do not divide the channels"
+    across = point | {"vectors": 3, "rows": 1}
+    assert winograd_plan.refusal(op, across, cpu) == "vectors do not divide the channels of a group"
+
+
+def test_a_chunk_of_groups_transforms_its_own_channels() -> None:
+    target = to_tvm(resolve("x86-64-v3"))
+    op, cpu = operator((1, 96, 8, 8), 96, groups=6), cpu_of(target)
+    point = default(op, 4, cpu, vectors=2, padded=4) | {"chunks": 3, "tasks": 1}
+    found = Winograd().apply(primfunc(op, point, cpu), target)
+    assert isinstance(found, Schedule)
+    assert "winograd_data = T.sblock_alloc_buffer((4, 6, 6, 4, 8))" in buffers(found)  # two groups of 16
+
+
 @pytest.mark.parametrize(("padded", "vectors"), [(49, 1), (50, 2), (56, 4), (60, 1)])
 def test_tiles_past_the_last_are_dropped(padded: int, vectors: int) -> None:
     op, cpu = operator((1, 16, 14, 14), 32), cpu_of(to_tvm(resolve("x86-64-v3")))
@@ -168,14 +212,7 @@ def test_one_parallel_loop_holds_every_stage_and_its_part_of_the_buffers() -> No
     names = [realize.block.name_hint for realize in block_realizes(parallel[0])]
     stages = ["winograd_rows", "winograd_data", "winograd_init", "winograd_update", "winograd_products"]
     assert names == [*stages, "winograd_columns", "winograd_tiles", "relu"]
-    text = tvm.s_tir.transform.CompactBufferAllocation()(
-        tvm.ir.transform.Sequential(
-            [
-                tvm.s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-                tvm.s_tir.transform.ConvertBlocksToOpaque(),
-            ]
-        )(tvm.IRModule({"main": found.func}))
-    ).script()
+    text = buffers(found)
     assert "winograd_data = T.sblock_alloc_buffer((4, 6, 6, 28, 16))" in text  # V of 28 tiles
     assert "winograd_products = T.sblock_alloc_buffer((6, 6, 28, 2, 16))" in text  # M of a panel
     assert 'T.sblock_alloc_buffer((1, 1, 14, 2, 16), scope="local")' in text  # the register tile

@@ -162,10 +162,18 @@ def test_only_plain_convolutions_of_known_size() -> None:
     assert planning.plan_conv2d(plain, V4).template == "cpu.winograd"
     others: list[dict[str, Any]] = [
         *({"batch": 0}, {"kernel": (5, 5)}, {"kernel": (1, 3)}, {"strides": (2, 2)}, {"strides": (1, 2)}),
-        *({"dilation": (2, 2)}, {"groups": 4}, {"gated": True}),
+        *({"dilation": (2, 2)}, {"groups": 8}, {"gated": True}),
     ]
     for changed in others:
         assert planning.plan_conv2d(replace(plain, **changed), V4).template == "cpu.conv2d_blocked"
+
+
+@pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
+def test_wide_groups_are_by_cost_too(name: str) -> None:
+    """As RegNet has them: each of its groups of 64 is a convolution of 64 channels."""
+    for channels, size in ((192, 28), (512, 14)):
+        op = operator((1, channels, size, size), channels, groups=channels // 64)
+        assert planning.plan_conv2d(op, CPUS[name]).template == "cpu.winograd"
 
 
 def net(channels: int) -> Any:
