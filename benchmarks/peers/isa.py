@@ -14,7 +14,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import IO
 
-__all__ = ["avx512_share", "encoding"]
+__all__ = ["MOST_AVX512", "avx512_share", "encoding", "keeps_to_avx2"]
+
+MOST_AVX512 = 0.05
+"""The share of AVX-512 over which a process is not kept to AVX2: a kernel or two that ask the processor are below."""
 
 _USER_BITS = 47
 _STARTS_S = 0.3
@@ -24,6 +27,11 @@ _STOPS_S = 30
 def encoding(code: bytes) -> str:
     """Return `evex`, `vex` or `other` for the instruction that `code` begins with."""
     return {0x62: "evex", 0xC4: "vex", 0xC5: "vex"}.get(code[0], "other") if code else "other"
+
+
+def keeps_to_avx2(share: float | None) -> bool:
+    """Return whether a process that was told to keep to AVX2 does, by its share of AVX-512; None was not sampled."""
+    return share is None or share <= MOST_AVX512
 
 
 def avx512_share(pid: int, run: Callable[[], object], folder: Path) -> float | None:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.peers.cases import Case
-from benchmarks.peers.isa import avx512_share
+from benchmarks.peers.isa import avx512_share, keeps_to_avx2
 from benchmarks.peers.report import CaseReport, Row, percentiles, ratio_to_best
 from benchmarks.peers.runtimes import OURS, counts, runtime
 from benchmarks.peers.workers import Failed, Worker, ask_once
@@ -142,7 +142,7 @@ def _row(
     return Row(
         runtime=name,
         version=ready["version"],
-        counts=counts(name, case),
+        counts=counts(name, case) and keeps_to_avx2(prepared["facts"].get("avx512_share")),
         rounds_ms=tuple(percentiles(turn)[1] for turn in turns),
         p10_ms=p10,
         median_ms=median,

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.peers import isa
+from benchmarks.peers import isa, rounds, table
 from benchmarks.peers.cases import AVX2, Case, parse
+from benchmarks.peers.report import CaseReport, ratio_to_best
 from benchmarks.peers.runtimes import RUNTIMES, counts, environment
 from benchmarks.peers.workers import Worker
 
@@ -31,6 +32,23 @@ def test_peers_of_a_case_for_avx2_are_those_that_can_be_kept_to_it() -> None:
     assert [name for name in RUNTIMES if counts(name, case)] == ["relaxc-other", "openvino", "aotinductor", "torch"]
     assert environment("openvino", case) and not environment("openvino", Case("bert"))
     assert not environment("onnxruntime", case)
+
+
+def _row(name: str, share: float | None, ms: float) -> Any:
+    prepared = {"compile_s": 1.0, "size_bytes": 1, "facts": {"avx512_share": share}}
+    ready = {"version": "1", "load_s": 1.0, "forgets_peak": True, "load_peak_bytes": 1}
+    return rounds._row(name, parse("vit,x86-64-v3"), [[ms]], prepared, ready, {"peak_bytes": 1}, {})
+
+
+@pytest.mark.parametrize(("share", "peer"), [(0.33, "torch"), (0.051, "torch"), (0.05, "openvino"), (None, "openvino")])
+def test_a_peer_that_does_not_keep_to_avx2_is_listed_and_not_counted(share: float | None, peer: str) -> None:
+    rows = (_row("relaxc", 0.0, 9.0), _row("openvino", share, 8.0), _row("torch", 0.0, 10.0))
+    ratio = ratio_to_best(
+        "relaxc", {each.runtime: each.rounds_ms for each in rows}, [r.runtime for r in rows if r.counts]
+    )
+    assert ratio is not None and ratio.peer == peer
+    said = str(table.details(CaseReport("vit", False, 2, rows, ratio)).caption).splitlines()
+    assert said[1].endswith("no peer") == (peer == "torch") and not said[2].endswith("no peer")
 
 
 def test_the_variables_of_a_runtime_are_its_processs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
