@@ -6,6 +6,7 @@ load → optimize → schedule → build → verify → pack. `prepare` makes th
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import shutil
@@ -89,19 +90,23 @@ def run(
     if records not in (None, joined([made.records for made in fronts])):
         raise InvalidRecords("the tuning records changed while the compile waited", remedy="Compile again.")
     command = repro_command(without_places(asked), f"model.{asked.model.format}")
-    parts = []
-    for index, each in enumerate(requests):
-        library, made = workdir / f"library{index}.so", fronts.pop(0)
-        built = _build(each, made, command, library, stage, dump, objects)
+
+    def part(index: int, each: CompileRequest) -> Built:
+        made = fronts.pop(0)
+        built = _build(each, made, command, workdir / f"library{index}.so", stage, dump, objects)
         signature = made.imported.signature
         del made  # and with it the model's constants, for the reference to have the memory
+        gc.collect()  # rewriters of the graph refer to themselves, and to the module
         if calibration is not None:
             built = replace(built, manifest=calibrated(built.manifest, asked, calibration))
-        parts.append(_verified(each, signature, built, stage, samples))
+        return _verified(each, signature, built, stage, samples)
+
+    parts = [part(index, each) for index, each in enumerate(requests)]
     with stage("pack"):
+        libraries = [built.library for built in parts]
         files = pack_parts(parts, workdir / LIBRARY, embed_max_bytes=settings().embed_weights_max_bytes)
-        for built in parts:
-            built.library.unlink()
+        for library in libraries:
+            library.unlink()
         if calibration is not None:
             request.model.path.unlink()
     steps = {name: round(seconds, 5) for name, seconds in stage.timings.seconds.items()}

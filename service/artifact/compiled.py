@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +47,14 @@ class CompiledArtifact:
         """Return a copy at `output`, weights beside it under its name; who opens it meanwhile sees the old file or the
         new.
 
-        Raise InvalidOption where it cannot be written, ArtifactCorrupt where a file is not the one of its digest.
+        Raise InvalidOption where it cannot be written, ArtifactCorrupt where a file is not the one of its digest; what
+        has just been compiled was hashed when the store took it.
         """
         copies = tuple(output if file == self.path else output.with_suffix(file.suffix) for file in self.files)
         try:
             for file, copy in reversed(list(zip(self.files, copies, strict=True))):
-                _copy(file, copy, self.digest if file == self.path else self.manifest.weights.sha256)
+                digest = self.digest if file == self.path else self.manifest.weights.sha256
+                _copy(file, copy, partial(_checked_copy, sha256=digest) if self.cached else shutil.copyfile)
         except OSError as error:
             raise InvalidOption(
                 f"cannot write {error.filename or output}: {error.strerror}", option="output"
@@ -59,14 +62,12 @@ class CompiledArtifact:
         return replace(self, path=output, files=copies)
 
 
-def _copy(file: Path, copy: Path, sha256: str | None) -> None:
-    """Copy what has this digest."""
+def _copy(file: Path, copy: Path, copied: Callable[[Path, Path], object]) -> None:
+    """Put what `copied` makes of a file in the place of its copy."""
     check_output(copy)
     with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
         try:
-            found = _copied(file, Path(temporary.name))
-            if found != sha256:
-                raise ArtifactCorrupt(f"{file} is damaged: its digest is {found}", expected=sha256, found=found)
+            copied(file, Path(temporary.name))
             Path(temporary.name).chmod(0o755 if copy.suffix == ".so" else 0o644)
             Path(temporary.name).replace(copy)
         except BaseException:
@@ -74,14 +75,16 @@ def _copy(file: Path, copy: Path, sha256: str | None) -> None:
             raise
 
 
-def _copied(source: Path, target: Path) -> str:
-    """Copy in the kernel, where it can, and return the SHA-256, which another core finds meanwhile."""
+def _checked_copy(source: Path, target: Path, *, sha256: str | None) -> None:
+    """Copy in the kernel, where it can, what has this digest, which another core finds meanwhile."""
 
     def digest() -> str:
         with source.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
     with ThreadPoolExecutor(max_workers=1) as beside:
-        found = beside.submit(digest)
+        read = beside.submit(digest)
         shutil.copyfile(source, target)
-        return found.result()
+        found = read.result()
+    if found != sha256:
+        raise ArtifactCorrupt(f"{source} is damaged: its digest is {found}", expected=sha256, found=found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -41,13 +41,15 @@ class Built:
     manifest: Manifest
 
 
-def pack_parts(parts: Sequence[Built], out: Path, *, embed_max_bytes: int) -> list[Path]:
+def pack_parts(parts: list[Built], out: Path, *, embed_max_bytes: int) -> list[Path]:
     """Write the parts of an artifact, one or several, to `out`; the files written, `out` first.
 
     The library of the first is the file's own code, those of the others are sections. Equal weights are kept once.
+    `parts` is emptied: where nobody else holds a weight, its memory is there for the file once it is written.
     """
-    first, *rest = parts
     weights, places = _merged(parts)
+    first, *rest = [replace(part, weights=dict.fromkeys(part.weights)) for part in parts]
+    parts.clear()
     others = tuple(
         Part(
             section=PART_SECTION.format(index=index),
@@ -65,7 +67,7 @@ def pack_parts(parts: Sequence[Built], out: Path, *, embed_max_bytes: int) -> li
     codes = {f"code.{index}": sha256_of(part.library) for index, part in enumerate(rest, 1)}
     digests = {**first.manifest.digests, **codes}
     manifest = replace(first.manifest, own_weights=own, others=others, digests=digests)
-    return pack(first.library, weights, manifest, out, embed_max_bytes=embed_max_bytes, sections=sections)
+    return _pack(first.library, weights, manifest, out, embed_max_bytes, sections)
 
 
 def _of_file(name: str, path: Path) -> NewSection:
@@ -112,7 +114,23 @@ def pack(
     with the suffix .safetensors. Equal arguments give equal bytes. Every weight is written once and copied nowhere
     else.
     """
-    table, data = table_of(weights), {name: _bytes_of(tensor) for name, tensor in weights.items()}
+    return _pack(library, dict(weights), manifest, out, embed_max_bytes, sections)
+
+
+def _pack(
+    library: Path,
+    weights: dict[str, Any],
+    manifest: Manifest,
+    out: Path,
+    embed_max_bytes: int,
+    sections: Sequence[NewSection],
+) -> list[Path]:
+    """As `pack`; takes the weights out of `weights` as it writes them."""
+    table = table_of(weights)
+
+    def data(name: str) -> memoryview:
+        return _bytes_of(weights.pop(name))
+
     files, added = [out], list(sections)
     if table.size_bytes <= embed_max_bytes:
         added += [NewSection(WEIGHTS_SECTION, _PAGE, lambda file: write_image(file, table.tensors, data))]
@@ -168,7 +186,7 @@ class _Hashing(io.RawIOBase):
         return self.file.write(block)
 
 
-def _write_sidecar(path: Path, table: WeightsTable, data: Mapping[str, memoryview]) -> WeightsTable:
+def _write_sidecar(path: Path, table: WeightsTable, data: Callable[[str], memoryview]) -> WeightsTable:
     with path.open("wb") as file:
         hashing = _Hashing(file)
         write_image(hashing, table.tensors, data)  # type: ignore[arg-type]  # RawIOBase is no BinaryIO to typeshed

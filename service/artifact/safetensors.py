@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, BinaryIO
 
 from service.errors import CompileFailed
@@ -19,6 +19,10 @@ __all__ = ["ALIGN", "image_size", "write_image"]
 
 ALIGN = 64
 """Bytes: what TVM's kernels assume of a buffer, and one cache line."""
+
+_BLOCK = 256 << 10
+"""Bytes written at once. The kernel looks for as many free pages in a row as are written, up to 2 MB; a long row is
+seldom one that was used lately, and a virtual machine may have to fetch it from its host, at 2 ms a megabyte."""
 
 _PAD = "__pad__."
 _TAGS = {
@@ -58,13 +62,18 @@ def image_size(tensors: Iterable[TensorSpec]) -> int:
     return len(_header(tensors)) + sum(_size_bytes(t) + -_size_bytes(t) % ALIGN for t in tensors)
 
 
-def write_image(file: BinaryIO, tensors: Iterable[TensorSpec], data: Mapping[str, memoryview]) -> None:
-    """Write the image at the file's position, a multiple of 64. `data` holds each tensor's bytes, row-major."""
+def write_image(file: BinaryIO, tensors: Iterable[TensorSpec], data: Callable[[str], memoryview]) -> None:
+    """Write the image at the file's position, a multiple of 64.
+
+    `data` gives a tensor's bytes by its name, row-major, when they are wanted; they are let go before the next.
+    """
     tensors = list(tensors)
     file.write(_header(tensors))
     for spec in tensors:
-        block = data[spec.name]
+        block = data(spec.name)
         if len(block) != _size_bytes(spec):
             raise CompileFailed(f"weight {spec} has {len(block)} bytes, not {_size_bytes(spec)}")
-        file.write(block)
+        for start in range(0, len(block), _BLOCK):
+            file.write(block[start : start + _BLOCK])
         file.write(b"\0" * (-len(block) % ALIGN))
+        del block

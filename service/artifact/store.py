@@ -213,7 +213,7 @@ class Store:
         target.parent.mkdir(parents=True, exist_ok=True)
         for delay_s in (0.001, 0.01, 0.1, None):  # another process may be putting or removing the same artifact
             try:
-                self._used(digest)  # equal contents are here: they stay
+                self.verify(digest)  # equal contents are here: they stay, unless they are damaged
                 break
             except (ArtifactNotFound, ArtifactCorrupt):
                 try:

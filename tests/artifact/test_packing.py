@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import subprocess
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import safetensors
 import safetensors.numpy
 from elftools.elf.elffile import ELFFile
 
+from service.artifact import packing
 from service.artifact.elf import NewSection, append_sections
 from service.artifact.manifest import MANIFEST_SECTION, WEIGHTS_SECTION, Manifest, check_code, weights_extent
-from service.artifact.packing import LIBRARY, check_made, pack, table_of
+from service.artifact.packing import LIBRARY, Built, check_made, pack, pack_parts, table_of
 from service.errors import ArtifactCorrupt, ArtifactNotFound, CompileFailed
 
 EMBED = 1 << 30
@@ -129,6 +131,24 @@ def test_equal_inputs_give_equal_bytes(
         pack(library, dict(weights), manifest, tmp_path / name / "m.so", embed_max_bytes=limit)
     for file in (tmp_path / "one").iterdir():
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+
+
+@pytest.mark.parametrize("limit", [0, EMBED])
+def test_a_weight_is_let_go_before_the_next_is_written(
+    tmp_path: Path, library: Path, manifest: Manifest, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    arrays = {name: np.ones(9, np.float32) for name in "abc"}
+    parts, alive = [Built(library, dict(arrays), manifest)], [weakref.ref(array) for array in arrays.values()]
+    seen = []
+
+    def read(tensor: Any, bytes_of: Any = packing._bytes_of) -> memoryview:
+        seen.append([each() is not None for each in alive])
+        return bytes_of(tensor)
+
+    monkeypatch.setattr(packing, "_bytes_of", read)
+    arrays.clear()
+    pack_parts(parts, tmp_path / "m.so", embed_max_bytes=limit)
+    assert seen == [[True, True, True], [False, True, True], [False, False, True]]
 
 
 def test_the_code_still_runs_and_tools_still_read_the_file(

@@ -158,6 +158,11 @@ def test_a_wrong_byte_is_found_by_verify_and_the_artifact_removed(store: Store, 
     assert store.lookup(key()) is None
 
 
+def test_what_is_put_takes_the_place_of_a_damaged_equal(store: Store, tmp_path: Path) -> None:
+    store.put(key(), files(tmp_path, "code", "weights"), BUILD).paths[1].write_text("weighty")
+    assert store.put(key(), files(tmp_path, "code", "weights"), BUILD).paths[1].read_text() == "weights"
+
+
 def test_a_wrong_size_is_found_by_open(store: Store, tmp_path: Path) -> None:
     entry = store.put(key(), files(tmp_path), BUILD)
     entry.path.write_text("c")
