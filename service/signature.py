@@ -7,7 +7,7 @@ from typing import Any
 
 from service.errors import InvalidOption, InvalidShape, UnsupportedModel
 
-__all__ = ["Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
+__all__ = ["Condition", "Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
 
 Dim = int | str
 """A size, or a symbolic dim: a name (`batch`) or an integer expression over names (`2*seq + 1`)."""
@@ -75,18 +75,30 @@ class DimBounds:
 
 
 @dataclass(frozen=True, slots=True)
+class Condition:
+    """What the sizes of a call must satisfy for an operator to be defined: `n % 2 == 0`, `n >= 3`.
+
+    `text` has two dims with `==` or `>=` between them; `why` names the operator that needs it, and what of.
+    """
+
+    text: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Signature:
     """The names, dtypes and shapes of a model's inputs and outputs, in the model's order.
 
-    `dims` bounds every symbolic name that a shape uses. `constants` are inputs that are not tensors
-    (flags, numbers): the export fixed their values, and a run may only repeat them. Nested outputs
-    are flat here, under dotted names (`past_key_values.0.1`).
+    `dims` bounds every symbolic name that a shape uses, `conditions` is what must hold of several or of their
+    remainders. `constants` are inputs that are not tensors (flags, numbers): the export fixed their values, and a run
+    may only repeat them. Nested outputs are flat here, under dotted names (`past_key_values.0.1`).
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     dims: tuple[tuple[str, DimBounds], ...] = ()
     constants: tuple[tuple[str, JsonScalar], ...] = ()
+    conditions: tuple[Condition, ...] = ()
 
     def __post_init__(self) -> None:
         for tensor in (*self.inputs, *self.outputs):
@@ -107,7 +119,9 @@ class Signature:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the signature as JSON values; `from_dict` is its inverse."""
+        conditions = [[each.text, each.why] for each in self.conditions]
         return {
+            **({"conditions": conditions} if conditions else {}),
             "inputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.inputs],
             "outputs": [{"name": t.name, "dtype": t.dtype, "shape": list(t.shape)} for t in self.outputs],
             "dims": {name: [b.minimum, b.maximum] for name, b in self.dims},
@@ -126,4 +140,5 @@ class Signature:
             tensors(data["outputs"]),
             tuple((name, DimBounds(low, high)) for name, (low, high) in data["dims"].items()),
             tuple(data["constants"].items()),
+            tuple(Condition(text, why) for text, why in data.get("conditions", ())),
         )

@@ -9,7 +9,7 @@ import pytest
 
 from service.errors import InvalidOption, InvalidShape
 from service.request import canonical_json
-from service.signature import DimBounds, Signature, TensorSpec
+from service.signature import Condition, DimBounds, Signature, TensorSpec
 
 
 def test_a_signature_survives_json() -> None:
@@ -18,6 +18,7 @@ def test_a_signature_survives_json() -> None:
         outputs=(TensorSpec("y.0", "bfloat16", ("2*batch + 1",)),),
         dims=(("batch", DimBounds(1, None)),),
         constants=(("use_cache", False), ("scale", 0.5)),  # their order means nothing
+        conditions=(Condition("batch % 2 == 0", "node 'r' (Reshape)"),),
     )
     assert Signature.from_dict(json.loads(canonical_json(signature.to_dict()))) == signature
     assert str(signature.inputs[0]) == "x: float32[batch, 3]"

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from service.errors import ArtifactCorrupt, RequestError
 from service.request import TargetSpec
-from service.signature import DimBounds, Signature, TensorSpec
+from service.signature import Condition, DimBounds, Signature, TensorSpec
 
 __all__ = ["Fields", "schedule", "signature", "target", "tensor", "verification"]
 
@@ -100,8 +100,17 @@ def signature(value: Any) -> Signature:
     constants = fields.take("constants", dict)
     if not all(isinstance(value, str | int | float | bool | None) for value in constants.values()):
         raise ArtifactCorrupt("signature.constants has a value that is no scalar")
+    rows = fields.take("conditions", list) if "conditions" in fields else []
     fields.done()
-    return _checked("signature", lambda: Signature(inputs, outputs, dims, tuple(constants.items())))
+    conditions = tuple(map(_condition, rows))
+    return _checked("signature", lambda: Signature(inputs, outputs, dims, tuple(constants.items()), conditions))
+
+
+def _condition(value: Any) -> Condition:
+    match value:
+        case [str(text), str(why)]:
+            return Condition(text, why)
+    raise ArtifactCorrupt("signature.conditions has a row that is no pair of texts")
 
 
 def _bounds(name: str, value: Any) -> DimBounds:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from service.errors import ArtifactCorrupt, InputShape
-from service.signature import Dim, DimBounds, Signature
+from service.signature import Condition, Dim, DimBounds, Signature
 
-__all__ = ["bind", "evaluate", "names_in", "shape_of"]
+__all__ = ["bind", "evaluate", "holds", "names_in", "shape_of", "sides"]
 
 _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Add: operator.add,
@@ -20,6 +20,7 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "Min": min, "Max": max}
+_RELATIONS: dict[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": operator.ge}
 _MAX_LENGTH = 500
 
 
@@ -84,6 +85,27 @@ def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> int:
     raise AssertionError(f"_parse let {ast.dump(node)} through")
 
 
+@lru_cache(maxsize=4096)
+def sides(condition: Condition) -> tuple[str, str, str]:
+    """Return the left dim, the relation and the right dim. Raise ArtifactCorrupt for what is no condition."""
+    for relation in _RELATIONS:
+        left, found, right = condition.text.partition(relation)
+        if found:
+            left, right = left.strip(), right.strip()
+            names_in(left), names_in(right)
+            return left, relation, right
+    raise ArtifactCorrupt(f"the condition {condition.text!r} has neither == nor >=")
+
+
+def holds(condition: Condition, sizes: Mapping[str, int]) -> bool:
+    """Return whether a condition is known to hold of these sizes."""
+    left, relation, right = sides(condition)
+    try:
+        return _RELATIONS[relation](evaluate(left, sizes), evaluate(right, sizes))
+    except (KeyError, ZeroDivisionError):
+        return False
+
+
 def shape_of(dims: Sequence[Dim], sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Return the shape that `dims` have under `sizes`."""
     return tuple(evaluate(dim, sizes) for dim in dims)
@@ -92,7 +114,8 @@ def shape_of(dims: Sequence[Dim], sizes: Mapping[str, int]) -> tuple[int, ...]:
 def bind(signature: Signature, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     """Return the size of every symbolic dim, from the shapes of the inputs in their order.
 
-    Raise InputShape for a wrong rank or size, for two inputs that disagree on a dim, and outside the bounds.
+    Raise InputShape for a wrong rank or size, for two inputs that disagree on a dim, where a condition does not hold,
+    and outside the bounds.
     """
     sizes: dict[str, int] = {}
     seen: dict[str, str] = {}
@@ -116,6 +139,9 @@ def bind(signature: Signature, shapes: Sequence[tuple[int, ...]]) -> dict[str, i
                 later.append((spec.name, axis, dim, size))
     while later:
         later = _bind_expressions(later, sizes)
+    for condition in signature.conditions:
+        if not holds(condition, sizes):
+            raise _broken(condition, sizes)
     bounds = signature.bounds
     for name, size in sizes.items():
         if name in bounds and size not in bounds[name]:
@@ -180,3 +206,10 @@ def _disagree(dim: str, first: str, size: int, name: str, axis: int, other: int,
 def _outside(dim: str, size: int, bounds: DimBounds, name: str | None) -> InputShape:
     where = f" of input {name!r}" if name else ""
     return InputShape(f"dim {dim!r}{where} is {size}, outside its bounds {bounds}", dim=dim, size=size)
+
+
+def _broken(condition: Condition, sizes: Mapping[str, int]) -> InputShape:
+    left, _, right = sides(condition)
+    used = {name: sizes.get(name) for name in sorted(names_in(left) | names_in(right))}
+    found = ", ".join(f"{name} is {size}" for name, size in used.items())
+    return InputShape(f"{condition.why}: {condition.text} must hold, and {found}", condition=condition.text, sizes=used)

@@ -12,10 +12,11 @@ import numpy as np
 
 from service.errors import InputName, InputShape
 from service.runtime.dims import shape_of
+from service.runtime.sizes import choose_sizes
 from service.runtime.tensors import Array, numpy_dtype
 from service.signature import Signature, TensorSpec
 
-__all__ = ["Draw", "choose_sizes", "drawn", "random_inputs"]
+__all__ = ["Draw", "drawn", "random_inputs"]
 
 _MAX_ELEMENTS = 1 << 31
 _WIDEST = 1e9
@@ -26,30 +27,6 @@ _HALF = 65504.0
 
 Range = tuple[float, float]
 """The least and the largest value."""
-
-_TRIED = (2, 3, 7, 1)
-"""Sizes for a symbolic dim, the most telling first: odd ones find padding errors, 1 finds wrong broadcasts."""
-
-
-def choose_sizes(signature: Signature, count: int = 3) -> list[dict[str, int]]:
-    """Return up to `count` different assignments of a size to every symbolic dim, small and within the bounds.
-
-    Dims get different sizes in one assignment where their bounds allow it, so that exchanged axes are found. A
-    signature without symbolic dims has one, the empty one.
-    """
-    names = [name for name, _ in signature.dims]
-    found: list[dict[str, int]] = []
-    for shift in range(len(_TRIED)):
-        sizes = {name: _clamped(signature, name, _TRIED[(i + shift) % len(_TRIED)]) for i, name in enumerate(names)}
-        if sizes not in found:
-            found.append(sizes)
-    return found[:count]
-
-
-def _clamped(signature: Signature, name: str, size: int) -> int:
-    bounds = signature.bounds[name]
-    size = max(size, bounds.minimum)
-    return size if bounds.maximum is None else min(size, bounds.maximum)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from service.errors import (
 from service.runtime.admission import check_machine, device_of
 from service.runtime.arguments import by_name
 from service.runtime.bound import Bound, bound
-from service.runtime.dims import bind, names_in
+from service.runtime.dims import bind, names_in, sides
 from service.runtime.library import first_line, load_library
 from service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
 from service.runtime.replays import Replays
@@ -95,6 +95,8 @@ class Session:
         for spec in (*self.signature.inputs, *self.signature.outputs):
             for dim in spec.shape:
                 names_in(dim)
+        for condition in self.signature.conditions:
+            sides(condition)
 
     @staticmethod
     def from_parts(

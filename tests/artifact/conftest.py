@@ -9,7 +9,7 @@ import pytest
 
 from service.artifact.manifest import Manifest, Requires
 from service.request import TargetSpec
-from service.signature import DimBounds, Signature, TensorSpec
+from service.signature import Condition, DimBounds, Signature, TensorSpec
 
 SOURCE = 'extern "C" int answer() { static int calls; return 42 + 0 * ++calls; }'
 
@@ -33,6 +33,7 @@ def manifest() -> Manifest:
             (TensorSpec("y", "bfloat16", ("batch", 4)),),
             (("seq", DimBounds(1, 64)), ("batch", DimBounds(1, None))),
             (("use_cache", False), ("alpha", 0.5)),
+            (Condition("seq % 2 == 0", "node 'r' (Reshape)"),),
         ),
         target=target,
         requires=Requires.of(target, "0.27.0.post1"),

@@ -67,6 +67,8 @@ DAMAGED = [
     ("signature.dims.batch", [1]),
     ("signature.dims.batch", [True, None]),
     ("signature.constants", {"a": []}),
+    ("signature.conditions", [["n >= 1"]]),
+    ("signature.conditions", {}),
     ("target.kind", "vulkan"),
     ("target.host", None),
     ("target.cores", 0),

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from service.errors import ArtifactCorrupt, InputShape
-from service.runtime.dims import bind, evaluate, names_in, shape_of
-from service.signature import DimBounds, Signature, TensorSpec
+from service.runtime.dims import bind, evaluate, holds, names_in, shape_of
+from service.signature import Condition, DimBounds, Signature, TensorSpec
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,28 @@ def test_two_inputs_that_disagree_are_named() -> None:
 def test_division_by_a_size_of_zero_does_not_match() -> None:
     with pytest.raises(InputShape):
         bind(signature(("n",), ("8 // n",)), [(0,), (8,)])
+
+
+def test_sizes_of_which_a_condition_does_not_hold_are_refused_by_its_reason() -> None:
+    n, m = TensorSpec("x", "float32", ("n", 4)), TensorSpec("y", "float32", ("m",))
+    pairs = Condition("n % 2 == 0", "node 'r' (Reshape) reshapes [n, 4] to [n // 2, 8]")
+    enough = Condition("m - n >= 0", "node 'g' (GatherElements)")
+    taken = Signature((n, m), (), (("n", DimBounds()), ("m", DimBounds())), (), (pairs, enough))
+    assert bind(taken, [(4, 4), (5,)]) == {"n": 4, "m": 5}
+    with pytest.raises(InputShape, match=r"'r' \(Reshape\) reshapes .*: n % 2 == 0 must hold, and n is 3"):
+        bind(taken, [(3, 4), (5,)])
+    with pytest.raises(InputShape, match="m - n >= 0 must hold, and m is 3, n is 4"):
+        bind(taken, [(4, 4), (3,)])
+
+
+@pytest.mark.parametrize("text", ["n", "n < 3", "n == m.x", "n >= 2 >= 1", "== 1", "f(n) == 1"])
+def test_what_is_no_condition_is_refused(text: str) -> None:
+    with pytest.raises(ArtifactCorrupt):
+        holds(Condition(text, ""), {"n": 1})
+
+
+def test_a_condition_of_a_name_without_a_size_does_not_hold() -> None:
+    assert not holds(Condition("m >= 1", ""), {"n": 1})
 
 
 def test_shapes_are_computed() -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from service.errors import InputName, InputShape
 from service.runtime.dims import bind
-from service.runtime.inputs import Draw, choose_sizes, drawn, random_inputs
+from service.runtime.inputs import Draw, drawn, random_inputs
+from service.runtime.sizes import choose_sizes
 from service.signature import DimBounds, Signature, TensorSpec
 
 SIGNATURE = Signature(

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx import scope as onnx_scope
 from service.frontend.onnx.values import Undecided
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["ARITHMETIC"]
 
 
-def _divide(left: Any, right: Any, scope: onnx_dims.Scope) -> Any:
+def _divide(left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
     """ONNX divides integers towards zero; sizes are not negative, and then floor is the same and simplifies better."""
     from tvm import tirx
 
@@ -31,7 +31,7 @@ def _divide(left: Any, right: Any, scope: onnx_dims.Scope) -> Any:
     return tirx.truncdiv(left, right)
 
 
-def _decide(condition: Any, scope: onnx_dims.Scope) -> bool:
+def _decide(condition: Any, scope: onnx_scope.Scope) -> bool:
     """Whether a condition holds for all sizes. Raise Undecided when it holds for some."""
     from tvm import tirx
 
@@ -44,8 +44,8 @@ def _decide(condition: Any, scope: onnx_dims.Scope) -> bool:
     raise Undecided
 
 
-def _extreme(kind: str) -> Callable[[Any, Any, onnx_dims.Scope], Any]:
-    def pick(left: Any, right: Any, scope: onnx_dims.Scope) -> Any:
+def _extreme(kind: str) -> Callable[[Any, Any, onnx_scope.Scope], Any]:
+    def pick(left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
         from tvm import tirx
 
         if isinstance(left, int) and isinstance(right, int):
@@ -55,8 +55,8 @@ def _extreme(kind: str) -> Callable[[Any, Any, onnx_dims.Scope], Any]:
     return pick
 
 
-def _compare(kind: str) -> Callable[[Any, Any, onnx_dims.Scope], Any]:
-    def decide(left: Any, right: Any, scope: onnx_dims.Scope) -> Any:
+def _compare(kind: str) -> Callable[[Any, Any, onnx_scope.Scope], Any]:
+    def decide(left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
         from tvm import tirx
 
         if isinstance(left, int) and isinstance(right, int):
@@ -67,14 +67,14 @@ def _compare(kind: str) -> Callable[[Any, Any, onnx_dims.Scope], Any]:
     return decide
 
 
-def _modulo(left: Any, right: Any, scope: onnx_dims.Scope) -> Any:
+def _modulo(left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
     if isinstance(right, int) and right == 0:
         raise Undecided
     return left % right
 
 
 # Element by element on ints and expressions; `_numeric` does the same on plain numbers.
-_SYMBOLIC: dict[str, Callable[[Any, Any, onnx_dims.Scope], Any]] = {
+_SYMBOLIC: dict[str, Callable[[Any, Any, onnx_scope.Scope], Any]] = {
     "Add": lambda a, b, _: a + b,
     "Sub": lambda a, b, _: a - b,
     "Mul": lambda a, b, _: a * b,
@@ -140,7 +140,7 @@ def _elementwise(op: str) -> Callable[[Node], Any]:
     return apply
 
 
-def _by_element(op: str, left: Any, right: Any, scope: onnx_dims.Scope) -> Any:
+def _by_element(op: str, left: Any, right: Any, scope: onnx_scope.Scope) -> Any:
     import numpy as np
 
     left, right = np.broadcast_arrays(left.astype(object), right.astype(object))

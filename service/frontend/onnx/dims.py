@@ -1,122 +1,38 @@
-"""Symbolic sizes: names in the file ↔ TVM variables ↔ the text of a signature."""
+"""Symbolic sizes: names in the file, TVM expressions, and the text of a signature."""
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from service.signature import Dim
 
-__all__ = ["Equal", "Scope", "dim_text", "is_static", "product", "quotient", "same", "shared_names", "simplify"]
+if TYPE_CHECKING:
+    from service.frontend.onnx.scope import Scope
+
+__all__ = [
+    "OPERATORS",
+    "dim_text",
+    "identifier",
+    "is_static",
+    "names_in",
+    "number_of",
+    "product",
+    "quotient",
+    "replaced",
+    "same",
+    "shared_names",
+    "simplify",
+    "unique",
+    "variables",
+]
 
 # What a dim may be computed with, in a file's dim_param and in a signature: Python's own syntax.
-_OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "//", ast.Mod: "%"}
+OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "//", ast.Mod: "%"}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
 _MAX_EXPRESSION_CHARS = 200
-
-
-class Equal(Exception):
-    """The graph needs the size `name` to be `dim`: the import starts again with inputs that say so."""
-
-    def __init__(self, name: str, dim: Dim) -> None:
-        super().__init__(f"{name} = {dim}")
-        self.name, self.dim = name, dim
-
-
-class Scope:
-    """The symbolic dims of one model: a `tirx.Var` for each name, and an analyzer that knows they are at least 1."""
-
-    def __init__(self) -> None:
-        from tvm.sym import Analyzer
-
-        self.analyzer: Any = Analyzer()
-        self.variables: dict[str, Any] = {}
-        self.data_dependent: set[str] = set()
-        self.upper: dict[str, int] = {}
-
-    def variable(self, name: str) -> Any:
-        """Return the variable of that name, made at first use."""
-        from tvm import ir, tirx
-
-        if name not in self.variables:
-            variable = tirx.Var(name, "int64")
-            # Memory for 2**48 of anything is out of reach; the bound lets the analyzer rule out overflow.
-            self.analyzer.bind(variable, ir.Range.from_min_extent(1, 1 << 48))
-            self.variables[name] = variable
-        return self.variables[name]
-
-    def fresh(self, hint: str) -> Any:
-        """Return a variable for a size that only the data decides (NonZero), which may be zero."""
-        from tvm import tirx
-
-        name = unique(hint, self.variables)
-        self.variables[name] = tirx.Var(name, "int64")
-        self.data_dependent.add(name)
-        return self.variables[name]
-
-    def unify(self, left: Any, right: Any) -> None:
-        """Raise Equal when one side is a bare name of an input that the other one does not use.
-
-        TVM would drop the run-time check of such an equality and with it the shape (CanonicalizeBindings maps the
-        one variable to the other), so it has to be in the signature.
-        """
-        for one, other in ((left, right), (right, left)):
-            name = getattr(one, "name", None) if type(one).__name__ == "Var" else None
-            if name is None or shared_names(one, other) or self.depends_on_data(one, other):
-                continue
-            raise Equal(name, dim_text(other))
-
-    def depends_on_data(self, *dims: Any) -> bool:
-        """Return whether a dim uses a size that only the data decides."""
-        return any(name in self.data_dependent for dim in dims for name in _variables(dim))
-
-    def limit(self, dim: Any, most: int) -> bool:
-        """Bound the one name in `factor * name + rest` so that the dim is at most `most`; False for other dims."""
-        from tvm import ir, tirx
-
-        names = tirx.analysis.undefined_vars(dim)
-        if len(names) != 1 or names[0].name in self.data_dependent:
-            return False
-        name = names[0]
-        factor, rest = self._linear(dim, name)
-        if factor is None or rest is None or factor < 1 or (most - rest) // factor < 1:
-            return False
-        self.upper[name.name] = min(self.upper.get(name.name, 1 << 48), (most - rest) // factor)
-        self.analyzer.bind(name, ir.Range.from_min_extent(1, self.upper[name.name]), allow_override=True)
-        return True
-
-    def _linear(self, dim: Any, name: Any) -> tuple[int | None, int | None]:
-        from tvm.sym import detect_linear_equation
-
-        parts = detect_linear_equation(dim, [name])
-        return (_number(parts[0]), _number(parts[1])) if len(parts) == 2 else (None, None)
-
-    def expression(self, dim: Dim) -> Any:
-        """Return a dim of a signature as an int or a TVM expression over this scope's variables."""
-        return dim if isinstance(dim, int) else self._build(ast.parse(dim, mode="eval").body)
-
-    def _build(self, node: ast.expr) -> Any:
-        from tvm import tirx
-
-        if isinstance(node, ast.Name):
-            return self.variable(node.id)
-        if isinstance(node, ast.Constant):
-            return tirx.const(node.value, "int64")
-        assert isinstance(node, ast.BinOp), "dim_of_text lets nothing else through"
-        left, right = self._build(node.left), self._build(node.right)
-        match _OPERATORS[type(node.op)]:
-            case "+":
-                return left + right
-            case "-":
-                return left - right
-            case "*":
-                return left * right
-            case "//":
-                return tirx.floordiv(left, right)
-            case _:
-                return tirx.floormod(left, right)
 
 
 def unique(hint: str, taken: Iterable[str]) -> str:
@@ -149,7 +65,7 @@ def dim_of_text(text: str) -> tuple[str, set[str]]:
 
 def _is_arithmetic(node: ast.expr) -> bool:
     if isinstance(node, ast.BinOp):
-        return type(node.op) in _OPERATORS and _is_arithmetic(node.left) and _is_arithmetic(node.right)
+        return type(node.op) in OPERATORS and _is_arithmetic(node.left) and _is_arithmetic(node.right)
     if isinstance(node, ast.Constant):
         return type(node.value) is int
     return isinstance(node, ast.Name) and node.id.isascii()
@@ -157,10 +73,11 @@ def _is_arithmetic(node: ast.expr) -> bool:
 
 def is_static(dim: Any) -> bool:
     """Return whether a dim is a number."""
-    return _number(dim) is not None
+    return number_of(dim) is not None
 
 
-def _number(dim: Any) -> int | None:
+def number_of(dim: Any) -> int | None:
+    """Return a dim's number, None for a symbolic one."""
     if isinstance(dim, int):
         return dim
     return int(dim.value) if type(dim).__name__ == "IntImm" else None
@@ -168,31 +85,32 @@ def _number(dim: Any) -> int | None:
 
 def simplify(dim: Any, scope: Scope) -> Any:
     """Return a dim as an int where it is one, else the simplest expression that TVM finds."""
-    number = _number(dim)
+    number = number_of(dim)
     if number is not None:
         return number
     simple = scope.analyzer.simplify(dim)
-    number = _number(simple)
+    number = number_of(simple)
     return simple if number is None else number
 
 
 def same(left: Any, right: Any, scope: Scope) -> bool:
     """Return whether two dims are equal for every value of the variables, as far as can be proved."""
-    a, b = _number(left), _number(right)
+    a, b = number_of(left), number_of(right)
     if a is not None and b is not None:
         return a == b
     return bool(scope.analyzer.can_prove_equal(left, right))
 
 
-def _variables(dim: Any) -> set[str]:
+def variables(dim: Any) -> set[str]:
+    """Return the names that a TVM expression uses."""
     from tvm import tirx
 
-    return set() if _number(dim) is not None else {variable.name for variable in tirx.analysis.undefined_vars(dim)}
+    return set() if number_of(dim) is not None else {variable.name for variable in tirx.analysis.undefined_vars(dim)}
 
 
 def shared_names(left: Any, right: Any) -> set[str]:
     """Return the symbolic names that two dims both use."""
-    return _variables(left) & _variables(right)
+    return variables(left) & variables(right)
 
 
 def product(dims: Iterable[Any]) -> Any:
@@ -216,14 +134,14 @@ def quotient(whole: Sequence[Any], parts: Sequence[Any], scope: Scope) -> Any:
         else:
             rest.pop(found)
     numerator, denominator = product(rest), product(left_over)
-    if _number(denominator) == 1:
+    if number_of(denominator) == 1:
         return simplify(numerator, scope)
     return simplify(numerator // denominator, scope)
 
 
 def dim_text(dim: Any) -> Dim:
     """Return a dim for a signature: an int, or Python text over names (`2 * seq + 1`, `max(a, b)`)."""
-    number = _number(dim)
+    number = number_of(dim)
     return number if number is not None else _text(dim)[0]
 
 
@@ -232,7 +150,7 @@ def _text(dim: Any) -> tuple[str, int]:
     kind = type(dim).__name__
     if kind == "Var":
         return str(dim.name), 3
-    number = _number(dim)
+    number = number_of(dim)
     if number is not None:
         return str(number), 3 if number >= 0 else 0
     symbol = {"Add": "+", "Sub": "-", "Mul": "*", "FloorDiv": "//", "FloorMod": "%"}.get(kind)
@@ -271,7 +189,7 @@ def _evaluate(node: ast.expr) -> int:
         return int(node.value)  # type: ignore[arg-type]
     assert isinstance(node, ast.BinOp), "dim_of_text lets nothing else through"
     left, right = _evaluate(node.left), _evaluate(node.right)
-    match _OPERATORS[type(node.op)]:
+    match OPERATORS[type(node.op)]:
         case "+":
             return left + right
         case "-":

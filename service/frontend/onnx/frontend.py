@@ -9,6 +9,7 @@ from typing import Any
 from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes
 from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx import scope as onnx_scope
 from service.frontend.onnx.file import outline
 from service.frontend.onnx.graph import Graph, check, read
 from service.frontend.signature import signature_of
@@ -47,10 +48,10 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
         raise onnx_support.unsupported_error(missing)
     check(graph)
     while True:
-        scope = onnx_dims.Scope()
+        scope = onnx_scope.Scope()
         try:
             module, outputs = importer.build(graph, inputs, scope)
-        except onnx_dims.Equal as found:
+        except onnx_scope.Equal as found:
             # One name less each time, so this ends.
             inputs = _renamed(inputs, {found.name: found.dim})
             continue

@@ -14,6 +14,7 @@ from service.errors import CompileFailed, ModelError, ModelMalformed, ModelTooLa
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.onnx import control as onnx_control
 from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx import scope as onnx_scope
 from service.frontend.onnx import support as onnx_support
 from service.frontend.onnx.file import one_line
 from service.frontend.onnx.fold import FOLDS
@@ -35,7 +36,7 @@ class _Skipped:
 _SKIPPED = _Skipped()
 
 
-def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_dims.Scope) -> tuple[Any, list[TensorSpec]]:
+def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_scope.Scope) -> tuple[Any, list[TensorSpec]]:
     """Return an IRModule whose `main` takes `inputs` and gives the graph's outputs as one flat tuple; and these
     outputs.
 
@@ -68,7 +69,7 @@ def _ended(builder: Any) -> Iterator[None]:
         raise
 
 
-def _spec(name: str, output: Any, scope: onnx_dims.Scope) -> TensorSpec:
+def _spec(name: str, output: Any, scope: onnx_scope.Scope) -> TensorSpec:
     dims = (onnx_dims.simplify(dim, scope) for dim in output.ty.shape.values)
     return TensorSpec(name, dtype_of(output), tuple(map(onnx_dims.dim_text, dims)))
 
@@ -76,7 +77,7 @@ def _spec(name: str, output: Any, scope: onnx_dims.Scope) -> TensorSpec:
 class Walk:
     """The walk over one graph; a subgraph is walked by a child that sees the outer names."""
 
-    def __init__(self, graph: Graph, builder: Any, scope: onnx_dims.Scope) -> None:
+    def __init__(self, graph: Graph, builder: Any, scope: onnx_scope.Scope) -> None:
         self.graph, self.builder, self.scope = graph, builder, scope
         self.values: dict[str, Any] = {}
         self.refused: dict[str, list[tuple[str, str]]] = {}
@@ -135,9 +136,8 @@ class Walk:
         attributes = {attribute.name: _attribute(attribute) for attribute in proto.attribute}
         while inputs and inputs[-1] is None:
             inputs.pop()
-        return Node(
-            op_name(proto), proto.name, opset, attributes, inputs, len(proto.output), self.builder, self.scope, self
-        )
+        name, outputs = proto.name or proto.output[0], len(proto.output)
+        return Node(op_name(proto), name, opset, attributes, inputs, outputs, self.builder, self.scope, self)
 
     def _convert(self, node: Node, proto: Any) -> list[Any]:
         """The outputs; what goes wrong has a name.
@@ -148,7 +148,7 @@ class Walk:
         name = proto.name or proto.output[0]
         try:
             return self._outputs(node, proto)
-        except (Refused, CompileFailed, ModelError, onnx_dims.Equal):
+        except (Refused, CompileFailed, ModelError, onnx_scope.Equal):
             raise
         except (ValueError, IndexError) as error:
             raise ModelMalformed(f"node {name!r} ({node.op}) does not fit its inputs: {one_line(error)}") from error
@@ -230,9 +230,7 @@ class Walk:
 
         if isinstance(value, Known | Sequence) or value is None:
             return value
-        value = self.builder.normalize(value)
-        if not isinstance(value, relax.Var | ir.GenericConst):
-            value = self.builder.emit(value)
+        value = value if isinstance(value, relax.Var | ir.GenericConst) else node.emit(value)
         if value.ty.ndim < 0:
             raise Refused("the rank of its output is unknown")
         if value.ty.shape is None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from service.errors import ModelMalformed
+from service.frontend.onnx import contracts
 from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx import scope as onnx_scope
+from service.frontend.onnx.tensor_expression import dtype_of, tensor_expression
 from service.frontend.onnx.values import Known, known_ints
 
-__all__ = ["DTYPES", "Converter", "Node", "Refused", "Value"]
+__all__ = ["DTYPES", "Converter", "Node", "Refused", "Value", "dtype_name", "dtype_of"]
 
 DTYPES = frozenset(
     {"float8_e4m3fn", "float16", "bfloat16", "float32", "float64", "bool"}
@@ -36,7 +40,7 @@ class Node:
         inputs: Sequence[Value],
         output_count: int,
         builder: Any,
-        scope: onnx_dims.Scope,
+        scope: onnx_scope.Scope,
         walk: Any = None,
     ) -> None:
         self.op, self.name, self.opset = op, name, opset
@@ -182,37 +186,63 @@ class Node:
         return self.te(lambda *own: kernel(list(own)), *map(_expression, sizes), primfunc_name_hint=name)
 
     def emit(self, expression: Any) -> Any:
-        """Return a Relax call bound to a variable, with its type."""
-        return self.builder.emit(expression)
+        """Return a Relax call bound to a variable, with its type; its sizes are checked, now or at each call."""
+        from tvm import relax
+
+        if not isinstance(expression, relax.Call):
+            return self.builder.emit(expression)
+        call = self._flat(expression)
+        contracts.check(call, self.require, self.scope)
+        call = self.builder.normalize(call)
+        contracts.check_result(call, self.require)
+        return self.builder.emit(call)
+
+    def _flat(self, call: Any) -> Any:
+        """The call with the calls among its arguments emitted before it."""
+        from tvm import relax
+
+        def flat(argument: Any) -> Any:
+            if isinstance(argument, relax.Call):
+                return self.emit(argument)
+            if isinstance(argument, relax.Tuple) and any(isinstance(field, relax.Call) for field in argument.fields):
+                return relax.Tuple([flat(field) for field in argument.fields])
+            return argument
+
+        arguments = [flat(argument) for argument in call.args]
+        if all(new is old for new, old in zip(arguments, call.args, strict=True)):
+            return call
+        return relax.Call(call.op, arguments, call.attrs, call.ty_args)
+
+    def require(self, left: Any, relation: str, right: Any, what: str) -> None:
+        """Have `left == right` or `left >= right` hold of every call, at import if it is known, else when it begins.
+
+        `what` says of what, with `{left}` and `{right}` in it. What the data decides is checked as the program runs.
+        Raise ModelMalformed where no sizes do, Equal where a name is decided, Refused for what has no text.
+        """
+        if isinstance(left, int) and isinstance(right, int) and (left == right or (left > right and relation == ">=")):
+            return
+        told = what.format(left=_text(left), right=_text(right))
+        try:
+            apart = self.scope.require(left, relation, right, f"node {self.name!r} ({self.op}) {told}")
+        except onnx_scope.Never as error:
+            raise ModelMalformed(str(error), node=self.name) from error
+        except NotImplementedError as error:
+            raise Refused(f"sizes that no call can be held to: {error}") from error
+        if apart is not None:
+            self._require_zero(apart)
+
+    def _require_zero(self, size: Any) -> None:
+        """Have the program stop where a size, which the data decides, is not 0."""
+        from tvm import relax
+
+        computed = self.materialize(self.known([size]))
+        shape = relax.op.call_pure_packed("vm.builtin.tensor_to_shape", computed, ty_args=[relax.ShapeType(ndim=1)])
+        self.builder.match_cast(self.builder.emit(shape), relax.ShapeType([0]))
 
     def te(self, function: Callable[..., Any], *args: Any, primfunc_name_hint: str = "") -> Any:
-        """Return the result of a tensor expression of tensors, sizes and plain values.
-
-        As BlockBuilder.emit_te, which however passes symbolic sizes in the order of a set of pointers, another in each
-        process. Here they go in the order in which the model names them, so that equal models give equal files.
-        """
-        from tvm import relax, te, tirx
-
-        outer = list(self.scope.variables.values())
-        inner = [tirx.Var(variable.name, "int64") for variable in outer]
-        inwards, outwards = dict(zip(outer, inner, strict=True)), dict(zip(inner, outer, strict=True))
-        tensors = [arg for arg in args if isinstance(arg, relax.Expr) and isinstance(arg.ty, relax.TensorType)]
-        buffers = [
-            te.placeholder([_swapped(dim, inwards) for dim in x.ty.shape.values], dtype_of(x), name=f"x{place}")
-            for place, x in enumerate(tensors)
-        ]
-        given = iter(buffers)
-        result = function(*(next(given) if _any_is(arg, tensors) else _swapped(arg, inwards) for arg in args))
-        results = list(result) if isinstance(result, list | tuple) else [result]
-        free = _free_sizes(buffers, results, args, inwards, inner)
-        prim_func = te.create_prim_func([*buffers, *free, *results], "int64").without_attr("global_symbol")
-        place = self.builder.add_func(prim_func, primfunc_name_hint or self.op.rpartition(":")[2].lower())
-        types = [
-            relax.TensorType(relax.ShapeExpr([_swapped(dim, outwards) for dim in out.shape]), out.dtype)
-            for out in results
-        ]
-        arguments = relax.Tuple([*tensors, *(outwards[variable] for variable in free)])
-        return self.builder.emit(relax.call_tir(place, arguments, types if len(types) > 1 else types[0]))
+        """Return the result of a tensor expression of tensors, sizes and plain values."""
+        name = primfunc_name_hint or self.op.rpartition(":")[2].lower()
+        return self.emit(tensor_expression(self.builder, self.scope, function, args, name))
 
     def const(self, value: Any, dtype: str) -> Any:
         """Return a constant of a dtype."""
@@ -250,44 +280,17 @@ class Node:
         return known_ints(list(sizes), self.scope, dtype)
 
 
+def _text(dim: Any) -> Any:
+    try:
+        return onnx_dims.dim_text(dim)
+    except NotImplementedError:
+        return str(dim)
+
+
 def _expression(size: Any) -> Any:
     from tvm import tirx
 
     return tirx.const(size, "int64") if isinstance(size, int) else size
-
-
-def _swapped(value: Any, swap: dict[Any, Any]) -> Any:
-    """A size with its variables exchanged; lists element by element, anything else as it is."""
-    import tvm_ffi
-    from tvm import ir
-
-    if isinstance(value, list):
-        return [_swapped(item, swap) for item in value]
-    if not ir.is_prim_expr(value):
-        return value
-    return tvm_ffi.structural_map(value, (ir.Var, lambda v: swap.get(v, v)), order="post")
-
-
-def _any_is(value: Any, candidates: list[Any]) -> bool:
-    return any(value is candidate for candidate in candidates)
-
-
-def _free_sizes(
-    buffers: list[Any], results: list[Any], args: Sequence[Any], inwards: dict[Any, Any], inner: list[Any]
-) -> list[Any]:
-    """The sizes that a kernel uses and none of its inputs has as a dim of its own."""
-    from tvm import ir, tirx
-
-    sizes = [dim for tensor in (*buffers, *results) for dim in tensor.shape]
-    sizes += [_swapped(arg, inwards) for arg in args if ir.is_prim_expr(arg)]
-    used = {variable for size in sizes for variable in tirx.analysis.undefined_vars(size)}
-    bound = {dim for buffer in buffers for dim in buffer.shape if isinstance(dim, ir.Var)}
-    return [variable for variable in inner if variable in used and variable not in bound]
-
-
-def dtype_of(expression: Any) -> str:
-    """Return the dtype of a Relax tensor expression."""
-    return str(expression.ty.dtype.dtype)
 
 
 def dtype_name(data_type: int) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from service.frontend.onnx import dims as onnx_dims
+from service.frontend.onnx import scope as onnx_scope
 
 if TYPE_CHECKING:
     pass
@@ -38,7 +39,7 @@ class Known:
 
 
 def known_ints(
-    values: list[Any], scope: onnx_dims.Scope, dtype: str = "int64", shape: tuple[int, ...] | None = None
+    values: list[Any], scope: onnx_scope.Scope, dtype: str = "int64", shape: tuple[int, ...] | None = None
 ) -> Known:
     """Return sizes as a Known of rank one or of `shape`: numbers where all are numbers."""
     import numpy as np

@@ -52,6 +52,8 @@ def _scale(node: Node) -> float:
 
 def _roi_align(node: Node, tensors: list[Any]) -> list[Any]:
     image, regions, places = tensors
+    have, want = node.shape_of(places)[0], node.shape_of(regions)[0]
+    node.require(have, "==", want, "has {right} regions and {left} batch indices")
     aligned = "half_pixel" if node.opset >= 16 else "output_half_pixel"
     aligned = node.attr("coordinate_transformation_mode", aligned) == "half_pixel"
     adaptive = aligned and node.attr("sampling_ratio", 0) <= 0
@@ -112,6 +114,8 @@ def _max_roi_pool(node: Node, tensors: list[Any]) -> list[Any]:
 def _grid_sample(node: Node, tensors: list[Any]) -> list[Any]:
     """A NaN stays: TVM's kernel asks of each place whether it is inside, and gives NaN."""
     image, grid = (_wide(node, tensor) for tensor in tensors)
+    have, want = node.shape_of(grid)[0], node.shape_of(image)[0]
+    node.require(have, "==", want, "has {right} images and grids for {left}")
     low = node.emit(relax.op.maximum(grid, scalar(-_GRID, grid)))
     return [image, node.emit(relax.op.minimum(low, scalar(_GRID, low)))]
 

@@ -23,6 +23,7 @@ def from_start(node: Node, index: int, size: Any) -> Any:
     """Return indices along an axis of `size`, counted from its start; done at import when they are known."""
     value = node.inputs[index]
     if isinstance(value, Known) and not value.symbolic:
+        _inside(node, value.array, size)
         if (value.array >= 0).all():
             return node.tensor(index)
         places = [place if place >= 0 else place + size for place in value.array.reshape(-1).tolist()]
@@ -38,15 +39,14 @@ def from_start(node: Node, index: int, size: Any) -> Any:
 def _gather(node: Node) -> Any:
     """An index that is outside, which ONNX forbids, reads the nearest element instead of foreign memory."""
     axis = node.attr("axis", 0) % node.rank(0)
-    size = node.shape(0)[axis]
-    known = node.is_known(1) and not node.inputs[1].symbolic and isinstance(size, int)
-    if known and not _inside(node.inputs[1].array, size):
-        raise Refused(f"an index outside of an axis of size {size}")
-    return relax.op.take(node.tensor(0), from_start(node, 1, size), axis, mode="clip")
+    return relax.op.take(node.tensor(0), from_start(node, 1, node.shape(0)[axis]), axis, mode="clip")
 
 
-def _inside(indices: Any, size: int) -> bool:
-    return bool(((indices >= -size) & (indices < size)).all())
+def _inside(node: Node, indices: Any, size: Any) -> None:
+    """Require that known indices, negative ones from the end, are inside of an axis of `size`."""
+    if indices.size:
+        reach = max(int(indices.max()) + 1, -int(indices.min()))
+        node.require(size, ">=", reach, f"has indices of {indices.min()} to {indices.max()} for an axis of {{left}}")
 
 
 @op("GatherElements")
@@ -58,6 +58,9 @@ def _gather_elements(node: Node) -> Any:
 
 def _coordinates(node: Node, index: int, axes: list[Any]) -> Any:
     """The last axis of the indices holds one place for each of `axes`."""
+    if node.is_known(index) and not node.inputs[index].symbolic:
+        for place, size in enumerate(axes):
+            _inside(node, node.inputs[index].array[..., place], size)
     x = node.emit(cast(node.tensor(index), "int64"))
     sizes = node.materialize(node.known(axes))
     wrapped = node.emit(relax.op.add(x, sizes))

@@ -152,6 +152,8 @@ def _diagonal_free(node: Node, x: Any, term: list[str]) -> tuple[Any, list[str]]
     labels = list(dict.fromkeys(term))
     shape = node.shape_of(x)
     sizes = [shape[term.index(label)] for label in labels]
+    for label, size in zip(term, shape, strict=True):
+        node.require(size, "==", sizes[labels.index(label)], "takes the diagonal of axes of sizes {left} and {right}")
 
     def kernel(data: te.Tensor) -> te.Tensor:
         own = [data.shape[term.index(label)] for label in labels]

@@ -75,15 +75,15 @@ def _layer_norm(node: Node) -> Any:
     axis, epsilon = node.attr("axis", -1) % rank, node.attr("epsilon", 1e-5)
     axes = list(range(axis, rank))
     tensors = [node.tensor(0), node.tensor(1)]
-    tensors.append(node.tensor(2) if node.has(2) else relax.op.zeros_like(tensors[1]))
-    whole = [node.shape_of(node.emit(t)) for t in tensors[1:]] == [shape[axis:]] * 2
+    tensors.append(node.tensor(2) if node.has(2) else node.emit(relax.op.zeros_like(tensors[1])))
+    whole = [node.shape_of(t) for t in tensors[1:]] == [shape[axis:]] * 2
     if whole and node.output_count == 1 and all(isinstance(dim, int) for dim in shape[axis:]):
         return full_precision(node, lambda x, s, b: relax.op.nn.layer_norm(x, s, b, axes, epsilon), *tensors)
     wide = [node.emit(cast(t, "float64" if node.dtype(0) == "float64" else "float32")) for t in tensors]
     mean, variance = _moments(node, wide[0], axes)
     y = node.emit(cast(_normalized(node, wide[0], mean, variance, epsilon), node.dtype(0)))
     y = node.emit(relax.op.multiply(*aligned(node, y, tensors[1])))
-    y = node.emit(relax.op.add(*aligned(node, y, node.emit(tensors[2]))))
+    y = node.emit(relax.op.add(*aligned(node, y, tensors[2])))
     deviation = node.emit(relax.op.sqrt(node.emit(relax.op.add(variance, scalar(epsilon, wide[0])))))
     inverse = node.emit(relax.op.divide(scalar(1, wide[0]), deviation))
     return (y, mean, inverse)[: node.output_count]

@@ -32,13 +32,13 @@ def _recurrent(node: Node) -> Any:
     x = node.tensor(0)
     if batch_first:
         x = permuted(node, x, [1, 0, 2])
-    steps = node.shape_of(x)[0]
+    steps, batch = node.shape_of(x)[:2]
     directions = (
         ["forward", "reverse"]
         if node.attr("direction", "forward") == "bidirectional"
         else [node.attr("direction", "forward")]
     )
-    lengths = _lengths(node, steps)
+    lengths = _lengths(node, steps, batch)
     run = _way(node, steps * len(directions), lengths)
     outputs = [
         run(node, _direction(node, x, place, batch_first), steps, backwards=name == "reverse", lengths=lengths)
@@ -66,10 +66,11 @@ def _way(node: Node, steps: Any, lengths: Any | None) -> Callable[..., tuple[Any
     return _scan
 
 
-def _lengths(node: Node, steps: Any) -> Any | None:
+def _lengths(node: Node, steps: Any, batch: Any) -> Any | None:
     """`sequence_lens`, or None where every sequence is as long as the tensor."""
     if not node.has(4):
         return None
+    node.require(node.shape(4)[0], "==", batch, "has a batch of {right} and {left} sequence_lens")
     if node.is_known(4) and isinstance(steps, int) and (node.inputs[4].array == steps).all():
         return None
     return reshaped(node, node.tensor(4), [*node.shape(4), 1])
@@ -113,6 +114,8 @@ def _pick(node: Node, index: int, place: int, axis: int = 0) -> Any:
 
 def _initial(node: Node, index: int, place: int, batch: Any, size: int, batch_first: bool) -> Any:
     if node.has(index):
+        have = node.shape(index)[0 if batch_first else 1]
+        node.require(have, "==", batch, "has a batch of {right} and first states for {left}")
         return _pick(node, index, place, 1 if batch_first else 0)
     dtype = node.dtype(0)
     return node.emit(relax.op.full(relax.ShapeExpr([relax_dim(batch), relax_dim(size)]), relax.const(0, dtype), dtype))

@@ -85,10 +85,9 @@ def _split(node: Node) -> Any:
     sizes = node.split_sizes(shape[axis])
     starts = [sum(sizes[:index]) for index in range(len(sizes) + 1)]
     x = node.tensor(0)
+    node.require(shape[axis], "==", starts[-1], f"splits axis {axis}, of size {{left}}, into {sizes}")
     if len(sizes) == 1:
         return [x]
-    if isinstance(shape[axis], int) and starts[-1] != shape[axis]:
-        raise Refused(f"parts of {sizes} of an axis of size {shape[axis]}")
     return [
         relax.op.strided_slice(x, [axis], [begin], [end], [1], assume_inbound=True)
         for begin, end in itertools.pairwise(starts)
@@ -121,6 +120,8 @@ def _slice_axis(node: Node, x: Any, axis: int, size: Any, start: Any, end: Any, 
             return node.emit(relax.op.flip(x, axis))
         raise Refused("a negative step along an axis of symbolic size")
     begin, stop = (_clamp(node, bound, size) for bound in (start, end))
+    if not node.scope.analyzer.can_prove(relax_dim(stop) >= relax_dim(begin)):
+        stop = onnx_dims.simplify(tirx.max(relax_dim(stop), relax_dim(begin)), node.scope)  # from behind its end: empty
     if _is(begin, 0) and onnx_dims.same(stop, size, node.scope) and step == 1:
         return x
     arguments = [[relax_dim(begin)], [relax_dim(stop)], [step]]
@@ -226,6 +227,8 @@ def _crop(node: Node, x: Any, before: list[int], after: list[int]) -> Any:
     for axis, (low, high) in enumerate(zip(before, after, strict=True)):
         if low < 0 or high < 0:
             size = node.shape_of(x)[axis]
+            gone = max(-low, 0) + max(-high, 0)
+            node.require(size, ">=", gone, f"cuts {{right}} from axis {axis}, of size {{left}}")
             x = _slice_axis(node, x, axis, size, max(-low, 0), min(high, 0) or (1 << 62), 1)
     return x
 
@@ -262,6 +265,8 @@ def _depth_to_space(node: Node) -> Any:
 def _space_to_depth(node: Node) -> Any:
     batch, channels, height, width = node.shape(0)
     block = node.attr("blocksize")
+    for size in (height, width):
+        node.require(size % block, "==", 0, f"has blocks of {block} in [{onnx_dims.dim_text(size)}]")
     high, wide = (onnx_dims.simplify(size // block, node.scope) for size in (height, width))
     x = reshaped(node, node.tensor(0), [batch, channels, high, block, wide, block])
     x = permuted(node, x, [0, 3, 5, 1, 2, 4] if node.attr("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4])
@@ -273,5 +278,12 @@ def _reverse_sequence(node: Node) -> Any:
     """Along `time_axis`, the first `sequence_lens[b]` elements of each batch entry are reversed."""
     x = node.tensor(0)
     time, batch = node.attr("time_axis", 0), node.attr("batch_axis", 1)
-    lengths = node.emit(relax.op.astype(node.tensor(1), "int32"))
-    return node.te(topi.reverse_sequence, x, lengths, time, batch)
+    shape = node.shape(0)
+    node.require(node.shape(1)[0], "==", shape[batch], f"has {{left}} lengths for axis {batch}, of size {{right}}")
+    if node.is_known(1) and not node.inputs[1].symbolic:
+        longest = int(node.inputs[1].array.max(initial=0))
+        node.require(shape[time], ">=", longest, f"reverses {{right}} of axis {time}, of size {{left}}")
+    # A longer sequence than the tensor is, which only the data decides, is taken for as long.
+    most = node.materialize(node.known([shape[time]]))
+    lengths = node.emit(relax.op.minimum(node.emit(relax.op.astype(node.tensor(1), "int64")), most))
+    return node.te(topi.reverse_sequence, x, node.emit(relax.op.astype(lengths, "int32")), time, batch)

@@ -1,0 +1,217 @@
+"""The symbolic sizes of one model while it is imported: their variables, and what every call's sizes must satisfy."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from service.frontend.onnx.dims import OPERATORS, dim_text, number_of, same, shared_names, simplify, unique, variables
+from service.signature import Condition, Dim
+
+__all__ = ["Equal", "Never", "Scope"]
+
+
+_FAR = 1 << 48
+"""Memory for so many of anything is out of reach; the bound lets the analyzer rule out overflow."""
+
+
+_MAX_CHARS = 400
+"""Of a condition: a reader takes 500 for each of its dims."""
+
+
+class Equal(Exception):
+    """The graph needs the size `name` to be `dim`: the import starts again with inputs that say so."""
+
+    def __init__(self, name: str, dim: Dim) -> None:
+        super().__init__(f"{name} = {dim}")
+        self.name, self.dim = name, dim
+
+
+class Never(ValueError):
+    """Sizes that no call can have."""
+
+
+class Scope:
+    """The symbolic dims of one model: a `tirx.Var` for each name, and an analyzer that knows they are at least 1."""
+
+    def __init__(self) -> None:
+        from tvm.sym import Analyzer
+
+        self.analyzer: Any = Analyzer()
+        self.variables: dict[str, Any] = {}
+        self.data_dependent: set[str] = set()
+        self.lower: dict[str, int] = {}
+        self.upper: dict[str, int] = {}
+        self.conditions: dict[str, Condition] = {}
+        """By their text, each with the operator that needed it first."""
+
+    def variable(self, name: str) -> Any:
+        """Return the variable of that name, made at first use."""
+        from tvm import tirx
+
+        if name not in self.variables:
+            variable = tirx.Var(name, "int64")
+            self._bound(variable)
+            self.variables[name] = variable
+        return self.variables[name]
+
+    def fresh(self, hint: str) -> Any:
+        """Return a variable for a size that only the data decides (NonZero), which may be zero."""
+        from tvm import tirx
+
+        name = unique(hint, self.variables)
+        self.variables[name] = tirx.Var(name, "int64")
+        self.data_dependent.add(name)
+        return self.variables[name]
+
+    def unify(self, left: Any, right: Any) -> None:
+        """Raise Equal when one side is a bare name of an input that the other one does not use.
+
+        TVM would drop the run-time check of such an equality and with it the shape (CanonicalizeBindings maps the
+        one variable to the other), so it has to be in the signature.
+        """
+        for one, other in ((left, right), (right, left)):
+            name = getattr(one, "name", None) if type(one).__name__ == "Var" else None
+            if name is None or shared_names(one, other) or self.depends_on_data(one, other):
+                continue
+            raise Equal(name, dim_text(other))
+
+    def depends_on_data(self, *dims: Any) -> bool:
+        """Return whether a dim uses a size that only the data decides."""
+        return any(name in self.data_dependent for dim in dims for name in variables(dim))
+
+    def require(self, left: Any, relation: str, right: Any, why: str) -> Any:
+        """Have every call satisfy `left == right` or `left >= right`: by a name that becomes a size, or by a condition.
+
+        Return None, or what only the program can check, as the data decides it: an expression that must be 0.
+
+        Raise Never where no sizes do, and Equal where a name is decided.
+        """
+        from tvm import tirx
+
+        if relation == "==" and same(left, right, self):
+            return None
+        left, right = _int64(left), _int64(right)
+        if relation == ">=" and self.analyzer.can_prove(left >= right):
+            return None
+        apart = simplify(left - right, self)
+        if isinstance(apart, int):
+            if apart == 0 or (apart > 0 and relation == ">="):
+                return None
+            raise Never(f"{why}: {dim_text(left)} {relation} {dim_text(right)} does not hold")
+        zero = tirx.const(0, "int64")
+        holds = tirx.EQ(apart, zero) if relation == "==" else apart >= zero
+        if self.analyzer.can_prove(holds):
+            return None
+        if self.analyzer.can_prove(tirx.Not(holds)):
+            raise Never(f"{why}: {dim_text(left)} {relation} {dim_text(right)} holds of no sizes")
+        if self.depends_on_data(apart):
+            return apart if relation == "==" else tirx.min(apart, zero)
+        if relation == "==":
+            self._decide(apart, why)
+        self._note(apart, relation, why)
+        self.analyzer.constraint_scope(holds).__enter__()  # for what is asked later; it is never taken back
+        return None
+
+    def _decide(self, apart: Any, why: str) -> None:
+        """Raise Equal for a name that `apart == 0` gives, being `±name + rest`, or a multiple of that."""
+        from tvm import tirx
+        from tvm.sym import detect_linear_equation
+
+        for name in sorted(tirx.analysis.undefined_vars(apart), key=lambda variable: variable.name):
+            parts = detect_linear_equation(apart, [name])
+            factor = number_of(parts[0]) if len(parts) == 2 else None
+            if not factor:
+                continue
+            number = number_of(simplify(parts[1], self))
+            if number is not None:
+                size, rest = divmod(-number, factor)
+                if rest or size < 1:
+                    raise Never(f"{why}: {dim_text(apart)} is 0 for no {name.name}")
+                raise Equal(name.name, size)
+            if abs(factor) == 1 and name.name not in variables(parts[1]):
+                rest = simplify(parts[1] * -factor, self)
+                if self.analyzer.can_prove(rest >= 1):
+                    raise Equal(name.name, dim_text(rest))
+
+    def _note(self, apart: Any, relation: str, why: str) -> None:
+        """Write the condition as one is read: a bound of a name, of which the strictest stays, or without a factor."""
+        from tvm import tirx
+
+        names = tirx.analysis.undefined_vars(apart)
+        factor, rest = self._linear(apart, names[0]) if len(names) == 1 else (None, None)
+        if relation == "==" or not factor or rest is None:
+            if type(apart).__name__ == "Mul" and relation == "==" and number_of(apart.b):
+                apart = apart.a
+            text = f"{dim_text(apart)} {relation} 0"
+            if len(text) > _MAX_CHARS:
+                raise NotImplementedError(f"a condition of {len(text)} characters")
+            self.conditions.setdefault(text, Condition(text, why))
+            return
+        name = names[0].name
+        if factor > 0:
+            self.lower[name] = -(rest // factor)  # of factor * name >= -rest, rounded up
+            self.conditions[f"{name} >="] = Condition(f"{name} >= {self.lower[name]}", why)
+        else:
+            self.upper[name] = rest // -factor
+            self.conditions[f">= {name}"] = Condition(f"{self.upper[name]} >= {name}", why)
+        self._bound(names[0])
+
+    def _bound(self, name: Any) -> None:
+        """Let the analyzer know the bounds of a name."""
+        from tvm import ir
+
+        low, high = self.lower.get(name.name, 1), self.upper.get(name.name, _FAR)
+        self.analyzer.bind(name, ir.Range.from_min_extent(low, high - low + 1), allow_override=True)
+
+    def limit(self, dim: Any, most: int) -> bool:
+        """Bound the one name in `factor * name + rest` so that the dim is at most `most`; False for other dims."""
+        from tvm import tirx
+
+        names = tirx.analysis.undefined_vars(dim)
+        if len(names) != 1 or names[0].name in self.data_dependent:
+            return False
+        name = names[0]
+        factor, rest = self._linear(dim, name)
+        if factor is None or rest is None or factor < 1 or (most - rest) // factor < 1:
+            return False
+        self.upper[name.name] = min(self.upper.get(name.name, _FAR), (most - rest) // factor)
+        self._bound(name)
+        return True
+
+    def _linear(self, dim: Any, name: Any) -> tuple[int | None, int | None]:
+        from tvm.sym import detect_linear_equation
+
+        parts = detect_linear_equation(dim, [name])
+        return (number_of(parts[0]), number_of(parts[1])) if len(parts) == 2 else (None, None)
+
+    def expression(self, dim: Dim) -> Any:
+        """Return a dim of a signature as an int or a TVM expression over this scope's variables."""
+        return dim if isinstance(dim, int) else self._build(ast.parse(dim, mode="eval").body)
+
+    def _build(self, node: ast.expr) -> Any:
+        from tvm import tirx
+
+        if isinstance(node, ast.Name):
+            return self.variable(node.id)
+        if isinstance(node, ast.Constant):
+            return tirx.const(node.value, "int64")
+        assert isinstance(node, ast.BinOp), "dim_of_text lets nothing else through"
+        left, right = self._build(node.left), self._build(node.right)
+        match OPERATORS[type(node.op)]:
+            case "+":
+                return left + right
+            case "-":
+                return left - right
+            case "*":
+                return left * right
+            case "//":
+                return tirx.floordiv(left, right)
+            case _:
+                return tirx.floormod(left, right)
+
+
+def _int64(dim: Any) -> Any:
+    from tvm import tirx
+
+    return tirx.const(dim, "int64") if isinstance(dim, int) else dim
