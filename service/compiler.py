@@ -10,12 +10,14 @@ import gc
 import hashlib
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from service.compiling.ahead import Ahead
 from service.compiling.calibration import QUANTIZED, Samples, calibrated, quantized, samples_of, without_places
 from service.compiling.model_coverage import coverage_of, require_records
 from service.compiling.stages import Front, Stages
@@ -86,7 +88,8 @@ def run(
         if dump_dir is not None:
             shutil.copyfile(request.model.path, dump_dir / QUANTIZED)
     requests = [replace(request, target=each) for each in request.target.each]
-    fronts = [load_and_schedule(each, stage, dump) for each in requests]
+    ahead = Ahead(request)
+    fronts = [load_and_schedule(each, stage, dump, ahead.begin) for each in requests]
     if records not in (None, joined([made.records for made in fronts])):
         raise InvalidRecords("the tuning records changed while the compile waited", remedy="Compile again.")
     command = repro_command(without_places(asked), f"model.{asked.model.format}")
@@ -99,7 +102,7 @@ def run(
         gc.collect()  # rewriters of the graph refer to themselves, and to the module
         if calibration is not None:
             built = replace(built, manifest=calibrated(built.manifest, asked, calibration))
-        return _verified(each, signature, built, stage, samples)
+        return _verified(each, signature, built, stage, samples, ahead)
 
     parts = [part(index, each) for index, each in enumerate(requests)]
     with stage("pack"):
@@ -140,17 +143,32 @@ def _build(
     return Built(library, made.optimized.weights, manifest.with_weights(table_of(made.optimized.weights)))
 
 
-def _verified(request: CompileRequest, signature: Signature, built: Built, stage: Stages, samples: Samples) -> Built:
+def _verified(
+    request: CompileRequest,
+    signature: Signature,
+    built: Built,
+    stage: Stages,
+    samples: Samples,
+    ahead: Ahead,
+) -> Built:
     from service.runtime.session import Session
 
     with stage("verify") as progress:
         session = partial(Session.from_parts, built.library, built.weights, built.manifest)
-        found = verify(request, signature, session, progress, samples)
+        found = verify(request, signature, session, progress, samples, ahead)
     return replace(built, manifest=built.manifest.with_verification(found))
 
 
-def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Front:
-    """Everything up to a schedule for each PrimFunc. Raise NotTuned where the request requires records."""
+def load_and_schedule(
+    request: CompileRequest,
+    stage: Stages,
+    dump: Dump,
+    imported_as: Callable[[Signature], None] = lambda signature: None,
+) -> Front:
+    """Everything up to a schedule for each PrimFunc. Raise NotTuned where the request requires records.
+
+    `imported_as` is told the signature as soon as it is known.
+    """
     from service import frontend, lowering, passes
     from service.lowering.target import to_tvm
     from service.records.sources import records_for
@@ -168,6 +186,7 @@ def load_and_schedule(request: CompileRequest, stage: Stages, dump: Dump) -> Fro
         imported = frontend.load(request.model.path, request.model.format, shapes=dict(options.shapes))
         known = _weights_of(request) if options.weights else frozenset()
         dump("relax_imported", lambda: imported.module.script(show_meta=False))
+    imported_as(imported.signature)
     planner = lowering.planner_for(
         request.target, records if options.opt_level else None, small_weights=options.small_weights
     )

@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from service.compiling.ahead import Ahead
 from service.compiling.calibration import Samples, quantized, samples_of
 from service.request import CompileRequest
 from service.signature import Signature
@@ -27,10 +28,11 @@ def verify(
     load: Callable[[], Session],
     progress: Callable[[int, int], None],
     samples: Samples = (),
+    ahead: Ahead | None = None,
 ) -> Verification | str:
     """Compare an artifact with its reference (`runtime.verify`), on drawn inputs and on `samples`.
 
-    Return the result, or why there is none.
+    `ahead` has run the reference of this request already. Return the result, or why there is none.
     """
     from service import frontend
     from service.lowering.target import missing_features
@@ -45,8 +47,13 @@ def verify(
         with tempfile.TemporaryDirectory() as folder:
             return verify(quantized(request, Path(folder))[0], signature, load, progress, samples_of(request))
     model, shapes = request.model, dict(request.options.shapes)
+
+    def reference(rounding: Rounding | None) -> Reference:
+        make = partial(frontend.reference, model.path, model.format, threads=1, shapes=shapes, rounding=rounding)
+        return make() if ahead is None or rounding is not None else ahead.reference(make)
+
     references = References(
-        lambda rounding: frontend.reference(model.path, model.format, threads=1, shapes=shapes, rounding=rounding),
+        reference,
         _moved_references(request),
         lambda: frontend.unquantized_reference(model.path, model.format, threads=1, shapes=shapes),
         lambda: frontend.input_ranges(model.path, model.format),

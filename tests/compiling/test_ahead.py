@@ -1,0 +1,75 @@
+"""The reference that runs while the model is compiled: what it is asked is what it would have given later."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from service import frontend
+from service.compiler import prepare
+from service.compiling.ahead import Ahead
+from service.runtime.inputs import drawn, random_inputs
+from tests.frontend.onnx.harness import model, node, value, write
+
+
+def refused() -> Any:
+    """What makes a reference, and must not."""
+    raise AssertionError("the reference was made anew")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """y = sqrt(x), with NaN for half of the inputs."""
+    return write(tmp_path, model([node("Sqrt", ["x"], ["y"])], [value("x", ["n", 3])], [value("y", ["n", 3])]))
+
+
+def begun(path: Path) -> tuple[Ahead, Any]:
+    """One that runs a model, and the model's signature."""
+    request = prepare(path)
+    signature = frontend.load(path, request.model.format).signature
+    ahead = Ahead(request)
+    ahead.begin(signature)
+    return ahead, signature
+
+
+def test_each_drawn_input_has_been_run(path: Path) -> None:
+    ahead, signature = begun(path)
+    run = ahead.reference(refused)
+    for draw in drawn(signature, 0):
+        with np.errstate(invalid="ignore"):
+            np.testing.assert_allclose(run(draw.inputs)["y"], np.sqrt(draw.inputs["x"]), rtol=1e-6)
+
+
+def test_other_inputs_make_the_reference_once(path: Path) -> None:
+    ahead, signature = begun(path)
+    made = []
+
+    def make() -> Any:
+        made.append(frontend.reference(path, prepare(path).model.format))
+        return made[-1]
+
+    run, first = ahead.reference(make), drawn(signature, 0)[0].inputs
+    assert run(first) and not made
+    for other in (random_inputs(signature, seed=7), {"x": first["x"].astype("float64").astype("float32") * 2}):
+        np.testing.assert_array_equal(run(other)["y"], made[0](other)["y"])
+    assert len(made) == 1
+
+
+def test_what_stops_the_thread_stops_who_asks(path: Path) -> None:
+    request = prepare(path)
+    ahead = Ahead(replace(request, model=replace(request.model, path=path.with_name("gone.onnx"))))
+    ahead.begin(frontend.load(path, request.model.format).signature)
+    with pytest.raises(AssertionError, match="made anew"):
+        ahead.reference(refused)
+
+
+def test_a_machine_that_cannot_run_it_runs_no_reference(path: Path) -> None:
+    request = prepare(path)
+    ahead = Ahead(replace(request, target=replace(request.target, features=("avx10.9",))))
+    ahead.begin(frontend.load(path, request.model.format).signature)
+    with pytest.raises(AssertionError, match="made anew"):
+        ahead.reference(refused)
