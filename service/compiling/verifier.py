@@ -61,6 +61,7 @@ def verify(
         _values_moved(request),
         lambda rounding: frontend.plain_reference(model.path, model.format, shapes=shapes, rounding=rounding),
         lambda rounding: frontend.double_reference(model.path, model.format, shapes=shapes, rounding=rounding),
+        frontend.moves_apart(model.path, model.format),
     )
     return compared(load(), signature, references, request.options, progress)
 
