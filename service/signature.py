@@ -78,7 +78,7 @@ class DimBounds:
 class Condition:
     """What the sizes of a call must satisfy for an operator to be defined: `n % 2 == 0`, `n >= 3`.
 
-    `text` has two dims with `==` or `>=` between them; `why` names the operator that needs it, and what of.
+    `text` has two dims with `==`, `!=`, `>=`, `<=`, `>` or `<` between them; `why` names who needs it, and what of.
     """
 
     text: str

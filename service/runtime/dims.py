@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
@@ -20,7 +21,14 @@ _BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
     ast.Mod: operator.mod,
 }
 _FUNCTIONS: dict[str, Callable[..., int]] = {"min": min, "max": max, "Min": min, "Max": max}
-_RELATIONS: dict[str, Callable[[int, int], bool]] = {"==": operator.eq, ">=": operator.ge}
+_RELATIONS: dict[str, Callable[[int, int], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 _MAX_LENGTH = 500
 
 
@@ -88,13 +96,12 @@ def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> int:
 @lru_cache(maxsize=4096)
 def sides(condition: Condition) -> tuple[str, str, str]:
     """Return the left dim, the relation and the right dim. Raise ArtifactCorrupt for what is no condition."""
-    for relation in _RELATIONS:
-        left, found, right = condition.text.partition(relation)
-        if found:
-            left, right = left.strip(), right.strip()
-            names_in(left), names_in(right)
-            return left, relation, right
-    raise ArtifactCorrupt(f"the condition {condition.text!r} has neither == nor >=")
+    parts = re.split(r"(==|!=|>=|<=|>|<)", condition.text)
+    if len(parts) != 3:
+        raise ArtifactCorrupt(f"the condition {condition.text!r} is no comparison of two dims")
+    left, relation, right = (part.strip() for part in parts)
+    names_in(left), names_in(right)
+    return left, relation, right
 
 
 def holds(condition: Condition, sizes: Mapping[str, int]) -> bool:

@@ -25,7 +25,7 @@ from service.runtime.bound import Bound, bound
 from service.runtime.dims import bind, names_in, sides
 from service.runtime.library import first_line, load_library
 from service.runtime.replay import FAILURES, Instrument, Recorder, Replay, Work, fits
-from service.runtime.replays import Replays
+from service.runtime.replays import Replays, Shapes
 from service.runtime.tensors import (
     ALIGN,
     Array,
@@ -44,6 +44,9 @@ from service.runtime.weights import DeviceWeights
 from service.signature import Signature
 
 __all__ = ["Bound", "Session"]
+
+_MOST_SHAPES = 1024
+"""Of inputs, that a session knows to fit."""
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 
@@ -83,6 +86,7 @@ class Session:
         self._lock = threading.Lock()
         _sessions.add(self)
         self._copies: Copies = {}
+        self._fitting: set[Shapes] = set()
         self._outputs = tuple(spec.name for spec in manifest.signature.outputs)
         self._work = Work(manifest.schedule, self.threads)
         self._is_small = fits(manifest.target, manifest.schedule, self._weight_extents)
@@ -205,12 +209,21 @@ class Session:
     def _tensors(self, args: tuple[Any, ...], named: Mapping[str, Any], copies: Copies) -> list[tvm_ffi.Tensor]:
         values = by_name(self.signature, args, named)
         tensors = [as_tensor(spec.name, values[spec.name], spec.dtype, copies) for spec in self.signature.inputs]
-        bind(self.signature, [tensor.shape for tensor in tensors])
+        self._fit(tuple([tensor.shape for tensor in tensors]))
         for spec, tensor in zip(self.signature.inputs, tensors, strict=True):
             kind = tensor.device.dlpack_device_type()
             if kind not in (CPU.dlpack_device_type(), self.device.dlpack_device_type()):
                 raise InputType(f"input {spec.name!r} is on {tensor.device}, it must be on the CPU or {self.device}")
         return tensors
+
+    def _fit(self, shapes: Shapes) -> None:
+        """Raise what `bind` does; what it let through before is known."""
+        if shapes in self._fitting:
+            return
+        bind(self.signature, shapes)
+        if len(self._fitting) >= _MOST_SHAPES:
+            self._fitting.clear()
+        self._fitting.add(shapes)
 
     def _called(self, tensors: list[tvm_ffi.Tensor], instrument: Instrument | None) -> dict[str, Array]:
         """The outputs for inputs that were checked, by a replay where there is one for their shapes."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
-from tvm.ir import is_prim_expr
+from tvm.ir import GenericConst, is_prim_expr
 from tvm.tirx import IntImm
 
 from service.errors import UnsupportedModel
+from service.frontend.onnx.dims import dim_text
 from service.frontend.pt2.symbols import Symbols
 
 __all__ = ["FLOAT8", "HALF", "Emitter", "is_prim"]
@@ -153,8 +154,11 @@ class Emitter:
     def index(self, indices: Any, size: Any, *, wrap: bool = True) -> Any:
         """Return indices into a dim of `size`, negative ones counted from its end, and kept inside.
 
-        torch raises for an index outside; a compiled function cannot, and must not read foreign memory.
+        torch raises for an index outside; a compiled function cannot, and must not read foreign memory. Of a constant
+        the sizes that it needs are a condition of the signature.
         """
+        if isinstance(indices, GenericConst):
+            self._require_inside(indices.value.numpy(), size)
         dtype = self.dtype(indices)
         if dtype not in ("int32", "int64"):
             indices, dtype = self.cast(indices, "int64"), "int64"
@@ -164,6 +168,17 @@ class Emitter:
             indices = self(relax.op.where(below, self(relax.op.add(indices, bound)), indices))
         last = self(relax.op.subtract(bound, self.const(1, dtype)))
         return self(relax.op.maximum(self(relax.op.minimum(indices, last)), self.const(0, dtype)))
+
+    def _require_inside(self, places: Any, size: Any) -> None:
+        if not places.size:
+            return
+        low, high = int(places.min()), int(places.max())
+        least = max(high + 1, -low)
+        if is_prim(size):
+            told = f"indices of {low} to {high} for an axis of {dim_text(size)} at {self.node}"
+            self.symbols.require(f"{dim_text(size)} >= {least}", told)
+        elif size < least:
+            raise self.refuse(f"an index of {low if -low > size else high} for an axis of {size}")
 
     def refuse(self, reason: str) -> UnsupportedModel:
         """Return the error for a use of the current operator that we do not have."""

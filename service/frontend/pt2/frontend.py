@@ -7,6 +7,7 @@ program (`graph`), and each node goes through its converter (`importer`, `ops`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,8 @@ def load(path: Path, *, shapes: Shapes) -> ImportedModel:
     from service.frontend.pt2.importer import to_relax
 
     module = to_relax(program, document.interface, symbols)
-    return ImportedModel(module, found, document.op_counts)
+    held = replace(found, conditions=(*found.conditions, *symbols.conditions.values()))
+    return ImportedModel(module, held, document.op_counts)
 
 
 def inspect(path: Path) -> ModelInfo:

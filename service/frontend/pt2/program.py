@@ -71,6 +71,7 @@ def _parse(archive: Archive, model: str) -> Document:
 
     entry = f"{_MODELS}{model}.json"
     program = pt2_schema.parse(schema.ExportedProgram, archive.json(entry), entry)
+    guards = list(program.guards_code or ())
     check_program(program)
     graph = program.graph_module.graph
     inputs, outputs = _flatten(program.graph_module)
@@ -83,7 +84,7 @@ def _parse(archive: Archive, model: str) -> Document:
         archive,
         model,
         program,
-        interface(program, inputs, outputs),
+        interface(program, inputs, outputs, guards),
         dict(Counter(node.target.removeprefix("torch.ops.") for node in graph.nodes).most_common()),
         *unknown_targets(graph),
         details,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
 from service.frontend.model import Shapes
+from service.frontend.pt2.guards import conditions
 from service.frontend.pt2.symbols import Symbols, parse_expression
 from service.signature import Dim, JsonScalar, Signature, TensorSpec
 
@@ -46,15 +48,18 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Interface:
-    """What a program takes and returns, and the range of each symbol by its name in the file."""
+    """What a program takes and returns, the range of each symbol by its name in the file, and what its sizes must be to
+    each other, as Python text.
+    """
 
     inputs: tuple[Leaf, ...]
     outputs: tuple[Leaf, ...]
     ranges: dict[str, tuple[int | None, int | None]]
+    guards: tuple[str, ...] = ()
 
 
-def interface(program: Any, inputs: list[str], outputs: list[str]) -> Interface:
-    """Return the interface of a checked schema.ExportedProgram, its leaves named.
+def interface(program: Any, inputs: list[str], outputs: list[str], guards: Sequence[str] = ()) -> Interface:
+    """Return the interface of a checked schema.ExportedProgram, its leaves named; checked, it has no guards any more.
 
     Raise UnsupportedModel for dtypes and kinds of input that we do not have, ModelMalformed for tensors without meta.
     """
@@ -66,6 +71,7 @@ def interface(program: Any, inputs: list[str], outputs: list[str]) -> Interface:
         tuple(_input(module.graph, spec, name) for spec, name in zip(taken, inputs, strict=True)),
         tuple(_value(module.graph, spec.value.arg, name) for spec, name in zip(given, outputs, strict=True)),
         ranges,
+        tuple(guards),
     )
 
 
@@ -83,7 +89,8 @@ def signature(found: Interface, shapes: Shapes) -> tuple[Signature, Symbols]:
     inputs = tuple(_spec(leaf, symbols) for leaf in found.inputs if leaf.dtype is not None)
     outputs = tuple(_spec(leaf, symbols) for leaf in found.outputs if leaf.dtype is not None)
     constants = tuple((leaf.name, leaf.value) for leaf in found.inputs if leaf.dtype is None)
-    return Signature(inputs, outputs, symbols.bounds(), constants), symbols
+    held = conditions(found.guards, {spec.name: spec.shape for spec in inputs})
+    return Signature(inputs, outputs, symbols.bounds(), constants, held), symbols
 
 
 def _spec(leaf: Leaf, symbols: Symbols) -> TensorSpec:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.errors import InvalidShape, UnsupportedModel
-from service.signature import Dim, DimBounds
+from service.signature import Condition, Dim, DimBounds
 
 __all__ = ["Symbols", "parse_expression"]
 
@@ -36,6 +36,11 @@ class Symbols:
         self._values: dict[Any, Any] = {}
         self._variables: dict[str, Any] = {}
         self._anchors: dict[Any, Any] = {}
+        self.conditions: dict[str, Condition] = {}
+
+    def require(self, text: str, why: str) -> None:
+        """Have every call satisfy the condition `text`, for the first reason that was given."""
+        self.conditions.setdefault(text, Condition(text, why))
 
     def meet(self, expression: Any) -> None:
         """Name the symbols of an input's size, in the order of the calls."""

@@ -1,0 +1,135 @@
+"""What an export took for granted of sizes: every call is held to it, and nothing of its text is run."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from service.errors import InputShape, InvalidShape, ModelMalformed, UnsupportedModel
+from service.frontend import load
+from service.frontend.pt2.guards import conditions
+from service.request import ModelFormat
+from service.runtime.dims import bind
+from tests.frontend.pt2.support import export
+
+CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[dict[int, Any]]]] = {
+    "reshape": (lambda x: x.reshape(-1, 8), [(4, 4)], [{0: None}]),
+    "rows apart": (lambda x: x.split([2, x.shape[0] - 2]), [(5, 4)], [{0: None}]),
+    "pool": (lambda x: _functional().max_pool2d(x, 3), [(1, 3, 8, 8)], [{2: None}]),
+    "shuffled pixels": (lambda x: _functional().pixel_shuffle(x, 2), [(1, 8, 2, 2)], [{1: None}]),
+    "constant places": (lambda x: x[[0, 3]], [(5, 4)], [{0: None}]),
+    "a branch": (lambda x: x * 2 if x.shape[0] > 4 else x * 3, [(7, 4)], [{0: None}]),
+    "two inputs": (lambda x, y: x.reshape(-1) + y.reshape(-1), [(6, 4), (4, 6)], [{0: None}, {1: None}]),
+}
+
+
+def _functional() -> Any:
+    import torch
+
+    return torch.nn.functional
+
+
+def _module(function: Callable[..., Any]) -> Any:
+    import torch
+
+    class Module(torch.nn.Module):
+        def forward(self, *args: Any) -> Any:
+            return function(*args)
+
+    return Module()
+
+
+@pytest.mark.sampled("reshape", "pool", "constant places", "two inputs")
+@pytest.mark.parametrize("name", CASES)
+def test_a_call_is_refused_where_torch_refuses_it(name: str, tmp_path: Path) -> None:
+    import torch
+
+    function, shapes, axes = CASES[name]
+    dynamic = tuple(dict.fromkeys(each, torch.export.Dim.DYNAMIC) for each in axes)
+    path = export(tmp_path / "m.pt2", _module(function), *(torch.zeros(shape) for shape in shapes), dynamic=(dynamic,))
+    signature = load(path, ModelFormat.PT2, shapes={}).signature
+    program = torch.export.load(path).module()
+    places = [(index, axis) for index, each in enumerate(axes) for axis in each]
+    answers = set()
+    for sizes in itertools.product(range(2, 9), repeat=len(places)):
+        given = [list(shape) for shape in shapes]
+        for (index, axis), size in zip(places, sizes, strict=True):
+            given[index][axis] = size
+        answers.add(ours := _takes(signature, given))
+        assert ours == _runs(program, given), sizes
+    assert answers == {True, False}
+
+
+def _runs(program: Any, shapes: list[list[int]]) -> bool:
+    import torch
+
+    try:
+        program(*map(torch.zeros, shapes))
+    except (AssertionError, IndexError, RuntimeError):
+        return False
+    return True
+
+
+def _takes(signature: Any, shapes: list[list[int]]) -> bool:
+    try:
+        bind(signature, [tuple(shape) for shape in shapes])
+    except InputShape:
+        return False
+    return True
+
+
+X = {"x": ("n", 4), "cache.0": (2, "2*m"), "past_0": ("m",)}
+
+
+@pytest.mark.parametrize(
+    ("guard", "texts"),
+    [
+        ("((4*L['x'].size()[0]) % 8) == 0", ["((4 * n) % 8) == 0"]),
+        ("2 <= L['x'].size()[0] < 9", ["2 <= n", "n < 9"]),
+        ("L['cache'][0].size()[1] != L['past'][0].size()[0]", ["(2*m) != m"]),
+        ("L['x'].size()[0] > 1 and L['past'][0].size()[0] >= -3", ["n > 1", "m >= (-3)"]),
+        ("Max(1, L['x'].size()[0]) == 4", ["max(1, n) == 4"]),
+        ("L['x'].size()[1] == 4", []),
+        ("L['x'].size()[0] == L['x'].size()[0]", []),
+    ],
+)
+def test_a_guard_is_comparisons_of_dims(guard: str, texts: list[str]) -> None:
+    found = conditions([guard], X)
+    assert [each.text.replace("-3", "(-3)").replace("((-3))", "(-3)") for each in found] == texts
+    assert all("L[" not in each.why for each in found)
+
+
+def test_shapes_of_the_user_that_break_a_guard_are_refused() -> None:
+    with pytest.raises(InvalidShape, match=r"exported for x.size\(\)\[1\] > 4"):
+        conditions(["L['x'].size()[1] > 4"], X)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "__import__('os').system('true')",
+        "L['x'].size().__class__ == 1",
+        "L['x'].size()[0] == True",
+        "L['x'].size()[0] ** 9 == 1",
+        "L['y'].size()[0] == 1",
+        "L['x'].size()[7] == 1",
+        "L['x'].stride()[0] == 1",
+        "L['x'].size()[0] == 1 or L['x'].size()[0] == 2",
+        "len(L['x'].size()) == 1",
+        "L['x'].size()[0] == 1 // 0",
+        "L['x'].size()[0] == " + "+".join(["L['x'].size()[0]"] * 100),
+    ],
+)
+def test_a_guard_that_no_call_can_be_held_to_is_refused(guard: str) -> None:
+    with pytest.raises(UnsupportedModel, match="which no call can be held to"):
+        conditions([guard], X)
+
+
+def test_a_guard_that_is_no_python_is_refused() -> None:
+    for guard in ("L['x'] =", "(" * 1000, "\0"):
+        with pytest.raises(ModelMalformed):
+            conditions([guard], X)
