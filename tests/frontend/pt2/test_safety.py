@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.errors import ModelTooLarge, ModelUnsafe
+from service.errors import ModelTooLarge, ModelUnsafe, UnsupportedModel
 from service.frontend.pt2 import check as pt2_check
 from service.frontend.pt2 import frontend as exported_program
 from service.frontend.pt2.archive import Archive
@@ -61,7 +61,7 @@ def _fields(document: Any) -> None:
     document["graph_module"]["treespec_namedtuple_fields"] = {_TOUCH: {"field_names": [_TOUCH]}}
 
 
-@pytest.mark.parametrize("edit", [_enum_in_tree, _guards, _metadata, _argument_names, _fields])
+@pytest.mark.parametrize("edit", [_enum_in_tree, _metadata, _argument_names, _fields])
 def test_text_that_torch_would_run_is_not(
     edit: Callable[[Any], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +75,19 @@ def test_text_that_torch_would_run_is_not(
     run({model.signature.inputs[0].name: np.zeros((2, 8), "float32")})
     assert not (tmp_path / "pwned").exists()
     assert "pwned_module" not in sys.modules
+
+
+def test_guards_that_torch_would_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = edited(tmp_path, _MODEL, _guards)
+    for use in (
+        lambda: exported_program.load(path, shapes={}),
+        lambda: exported_program.inspect(path),
+        lambda: exported_program.reference(path, threads=1, shapes={}),
+    ):
+        with pytest.raises(UnsupportedModel, match="no call can be held to"):
+            use()
+    assert not (tmp_path / "pwned").exists()
 
 
 @pytest.mark.parametrize("entry", ["data/sample_inputs/model.pt", "extra/notes", "data/constants/custom_obj_7"])
