@@ -52,21 +52,26 @@ def verify(
         make = partial(frontend.reference, model.path, model.format, threads=1, shapes=shapes, rounding=rounding)
         return make() if ahead is None or rounding is not None else ahead.reference(make)
 
+    def unquantized() -> Reference | None:
+        make = partial(frontend.unquantized_reference, model.path, model.format, threads=1, shapes=shapes)
+        return make() if ahead is None else ahead.unquantized(make)
+
     references = References(
         reference,
-        _moved_references(request),
-        lambda: frontend.unquantized_reference(model.path, model.format, threads=1, shapes=shapes),
+        _moved_references(request, ahead),
+        unquantized,
         lambda: frontend.input_ranges(model.path, model.format),
         samples,
         _values_moved(request),
         lambda rounding: frontend.plain_reference(model.path, model.format, shapes=shapes, rounding=rounding),
         lambda rounding: frontend.double_reference(model.path, model.format, shapes=shapes, rounding=rounding),
-        frontend.moves_apart(model.path, model.format),
     )
     return compared(load(), signature, references, request.options, progress)
 
 
-def _moved_references(request: CompileRequest) -> Callable[[Iterable[str], Iterable[str]], Iterator[Reference]]:
+def _moved_references(
+    request: CompileRequest, ahead: Ahead | None
+) -> Callable[[Iterable[str], Iterable[str]], Iterator[Reference]]:
     """What gives the reference with its quantizations moved, in several ways; of a model that has none, and whose
     outputs are judged as 16 bits, with its weights moved. It takes those dtypes, and those of the artifact's weights.
     """
@@ -76,7 +81,11 @@ def _moved_references(request: CompileRequest) -> Callable[[Iterable[str], Itera
 
     model, shapes, seed = request.model, dict(request.options.shapes), request.options.seed
     build = partial(frontend.moved_reference, model.path, model.format, shapes=shapes)
-    quantizations = cache(partial(build, Move.QUANTIZATIONS, seed=seed))
+
+    @cache
+    def quantizations(by: float) -> Reference | None:
+        make = partial(build, Move.QUANTIZATIONS, by=by)
+        return make(seed=seed) if ahead is None else ahead.moved(lambda each: make(seed=each))
 
     def moved(judged: Iterable[str], stored: Iterable[str]) -> Iterator[Reference]:
         rounds = rounds_by(judged)

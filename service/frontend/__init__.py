@@ -31,7 +31,6 @@ __all__ = [
     "inspect",
     "load",
     "moved_reference",
-    "moves_apart",
     "plain_reference",
     "reference",
     "samples",
@@ -106,11 +105,6 @@ def moved_reference(
         path, move, threads=threads, shapes=dict(shapes or {}), seed=seed, by=by, rounding=rounding
     )
     return run
-
-
-def moves_apart(path: Path, format: ModelFormat) -> bool:
-    """Return whether the model has quantizations to move, and its references may run at once, each on a thread."""
-    return bool(_frontend(format).moves_apart(path))
 
 
 def plain_reference(

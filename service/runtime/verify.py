@@ -17,7 +17,6 @@ from service.runtime.compare import compare, judging_dtypes
 from service.runtime.dims import bind
 from service.runtime.inputs import Draw, drawn
 from service.runtime.moved import MORE, RUNS, Run, distances, moved_outputs
-from service.runtime.moved_runs import MovedRuns
 from service.runtime.session import Session
 from service.runtime.slices import Slices
 from service.runtime.small_slices import SHARE, SmallSlices
@@ -40,7 +39,7 @@ class References:
     there is none. `ranges`: what inputs it was quantized for. `samples`: of its inputs, where somebody gave any.
     `values`: with each value that it computes moved by a share of itself, None where it does not run so. `plain`:
     without the framework's own rewrites, None where there are none. `double`: in float64 where it is in float32, None
-    where it does not run so. `apart`: whether it quantizes and several of these may run at once.
+    where it does not run so.
     """
 
     model: Callable[[Rounding | None], Run]
@@ -51,7 +50,6 @@ class References:
     values: Callable[[float, Rounding | None], Run | None] = lambda by, rounding: None
     plain: Callable[[Rounding | None], Run | None] = lambda rounding: None
     double: Callable[[Rounding | None], Run | None] = lambda rounding: None
-    apart: bool = False
 
 
 def verify(
@@ -88,42 +86,36 @@ def _compared(
     rounding = Rounding.of(session.manifest.passes)
     stored = session.manifest.weights.tensors
     judges = judging_dtypes(signature, precision=options.precision, weights=stored)
+    judge = _Judge(
+        references.model(rounding),
+        references.unquantized() if rounding is None else None,
+        partial(references.moved, list(judges.values()), [spec.dtype for spec in stored]) if rounding is None else list,
+        judges,
+        options.seed,
+        lambda tolerance: references.values(SHARE * tolerance, rounding),
+        lambda: references.plain(rounding),
+        cache(lambda: references.double(rounding)),
+    )
+    unrounded = references.model(None) if rounding is not None else None
     samples = [Draw(dict(sample), again=True) for sample in references.samples if _fits(signature, sample)]
+    results, compared_on = [], []
     draws = drawn(signature, options.seed, references.ranges(), samples)
-    moved = partial(references.moved, list(judges.values()), [spec.dtype for spec in stored])
-    ahead = references.apart and rounding is None and not set(LOW) & set(judges.values())
-    with MovedRuns(moved if rounding is None else list, ahead=ahead) as runs:
-        runs.announce(draws[0].inputs)
-        judge = _Judge(
-            references.model(rounding),
-            references.unquantized() if rounding is None else None,
-            runs,
-            judges,
-            options.seed,
-            lambda tolerance: references.values(SHARE * tolerance, rounding),
-            lambda: references.plain(rounding),
-            cache(lambda: references.double(rounding)),
-        )
-        unrounded = references.model(None) if rounding is not None else None
-        results, compared_on = [], []
-        for done, draw in enumerate(draws):
-            for following in draws[done + 1 : done + 2]:
-                runs.announce(following.inputs)
-            inputs = draw.inputs
-            wanted = judge.reference(inputs)
-            if draw.again and not _tells(wanted):
-                continue
-            got = session(inputs)
-            compared = judge.compared(inputs, got, wanted)
-            if draw.again and judge.noisy:
-                continue
-            if unrounded is not None:
-                compared = compared.apart(got, unrounded(inputs))
-            results.append(compared)
-            compared_on.append(inputs)
-            progress(done + 1, len(draws))
-        slices = {name: each.worst() for name, each in judge.slices.items()}
-        return Verification.worst(results).sliced(slices | judge.small_slices(session, compared_on))
+    for done, draw in enumerate(draws):
+        inputs = draw.inputs
+        wanted = judge.reference(inputs)
+        if draw.again and not _tells(wanted):
+            continue
+        got = session(inputs)
+        compared = judge.compared(inputs, got, wanted)
+        if draw.again and judge.noisy:
+            continue
+        if unrounded is not None:
+            compared = compared.apart(got, unrounded(inputs))
+        results.append(compared)
+        compared_on.append(inputs)
+        progress(done + 1, len(draws))
+    slices = {name: each.worst() for name, each in judge.slices.items()}
+    return Verification.worst(results).sliced(slices | judge.small_slices(session, compared_on))
 
 
 @dataclass
@@ -132,7 +124,7 @@ class _Judge:
 
     reference: Run
     unquantized: Run | None
-    moved: MovedRuns
+    moved: Callable[[], Iterable[Run]]
     judges: Mapping[str, str]
     seed: int
     values: Callable[[float], Run | None]
@@ -232,7 +224,7 @@ class _Judge:
         cannot be moved.
         """
         slices = {name: SmallSlices(self.small[name].tolerance, self.small[name].judge) for name in names}
-        runs = self.moved.references() if not set(LOW) & set(self.judges.values()) else []
+        runs = list(self.moved()) if not set(LOW) & set(self.judges.values()) else []
         if not runs and (values := self.values(max(each.tolerance for each in slices.values()))) is not None:
             runs = [values] * RUNS
         for times in (1, MORE) if runs else ():
@@ -253,15 +245,16 @@ class _Judge:
         """Return how outputs compare by moved runs; None where there are none. Of a quantized model there are more of
         them before an output fails: the furthest of a few is no bound where rounding scatters.
         """
-        if not (runs := self.moved.first(inputs)):
+        runs = [run(inputs) for run in self.moved()]
+        if not runs:
             return None
         apart = _apart(got, wanted, real)
         moved = moved_outputs(runs, wanted, real)
         self.noisy = any(each.cosine < LEAST_COSINE for each in moved.values())
         found = compare(got, wanted, self.judges, ties, moved, apart)
         if not found.passed and not self.noisy and not set(LOW) & set(self.judges.values()):
-            runs_and_more = [*runs, *self.moved.more(inputs)]
-            found = compare(got, wanted, self.judges, ties, moved_outputs(runs_and_more, wanted, real), apart)
+            more = [run(inputs) for _ in range(MORE) for run in self.moved()]
+            found = compare(got, wanted, self.judges, ties, moved_outputs([*runs, *more], wanted, real), apart)
         for row in found.outputs:
             if row.moved and self.judges[row.name] not in LOW:
                 self.slices[row.name].add(got[row.name], wanted[row.name], [run[row.name] for run in runs])

@@ -12,7 +12,10 @@ import pytest
 from service import frontend
 from service.compiler import prepare
 from service.compiling.ahead import Ahead
+from service.frontend import Move
+from service.request import ModelFormat
 from service.runtime.inputs import drawn, random_inputs
+from service.runtime.moved import FIRST_RUNS, MOVED_BY
 from tests.frontend.onnx.harness import model, node, value, write
 
 
@@ -73,3 +76,55 @@ def test_a_machine_that_cannot_run_it_runs_no_reference(path: Path) -> None:
     ahead.begin(frontend.load(path, request.model.format).signature)
     with pytest.raises(AssertionError, match="made anew"):
         ahead.reference(refused)
+
+
+QDQ = [
+    node("Exp", ["x"], ["e"]),
+    node("QuantizeLinear", ["e", "s", "z"], ["q"]),
+    node("DequantizeLinear", ["q", "s", "z"], ["y"]),
+]
+
+
+@pytest.fixture
+def quantized(tmp_path: Path) -> Path:
+    """y = exp(x) up to 2.55, in steps of 0.01."""
+    held = {"s": np.float32(0.01), "z": np.uint8(0)}
+    return write(tmp_path, model(QDQ, [value("x", [64, 64])], [value("y", [64, 64])], **held))
+
+
+def test_what_does_not_round_has_been_run(quantized: Path) -> None:
+    ahead, signature = begun(quantized)
+    run = ahead.unquantized(refused)
+    assert run is not None
+    for draw in drawn(signature, 0):
+        want = np.minimum(np.exp(draw.inputs["x"]), 2.55)
+        np.testing.assert_allclose(run(draw.inputs)["y"], want, rtol=1e-5, atol=1e-6)
+        assert run(draw.inputs)["y"] is run(draw.inputs)["y"]
+
+
+def test_a_model_that_rounds_nothing_asks_whoever_can_tell(path: Path) -> None:
+    ahead, _ = begun(path)
+    assert ahead.unquantized(lambda: None) is None
+    assert ahead.moved(lambda seed: None) is None
+
+
+def test_each_moved_run_moves_anew(quantized: Path) -> None:
+    """The first are those of the request's seed, and what is asked for behind them repeats none of these."""
+    ahead, signature = begun(quantized)
+    seeds = []
+
+    def make(seed: int) -> Any:
+        seeds.append(seed)
+        return frontend.moved_reference(quantized, ModelFormat.ONNX, Move.QUANTIZATIONS, seed=seed, by=MOVED_BY)
+
+    run, alone = ahead.moved(make), make(0)
+    assert run is not None
+    draws = [draw.inputs for draw in drawn(signature, 0)]
+    found = {index: [run(inputs)["y"] for _ in range(FIRST_RUNS)] for index, inputs in enumerate(draws)}
+    for index, inputs in enumerate(draws):
+        for each in found[index]:
+            np.testing.assert_array_equal(each, alone(inputs)["y"])
+    assert seeds == [0]
+    last = run(draws[0])["y"]
+    assert len(seeds) == 2 and seeds[1] != 0
+    assert not any(np.array_equal(last, each) for each in found[0])

@@ -23,7 +23,6 @@ __all__ = [
     "inspect",
     "load",
     "moved_reference",
-    "moves_apart",
     "plain_reference",
     "reference",
     "samples",
@@ -102,13 +101,6 @@ def moved_reference(
     from service.frontend.onnx.reference import moved_reference as build
 
     return build(path, threads, move, seed, by, rounding)
-
-
-def moves_apart(path: Path) -> bool:
-    """Return whether the model quantizes: each session is one of its own."""
-    from service.frontend.onnx.unquantized import quantizes
-
-    return quantizes(outline(path))
 
 
 def plain_reference(path: Path, *, threads: int, shapes: Shapes, rounding: Rounding | None = None) -> Reference | None:

@@ -34,7 +34,6 @@ __all__ = [
     "inspect",
     "load",
     "moved_reference",
-    "moves_apart",
     "plain_reference",
     "reference",
     "tensors",
@@ -141,11 +140,6 @@ def _move_weights(program: Program, seed: int, by: float) -> None:
             if isinstance(value, torch.Tensor) and value.is_floating_point() and value.numel() > 1:
                 factor = 1 + by * (2 * torch.rand(value.shape, generator=draw) - 1)
                 held[name] = (value.detach() * factor).to(value.dtype)
-
-
-def moves_apart(path: Path) -> bool:
-    """Return False: runs share torch's settings of threads and its random numbers."""
-    return False
 
 
 def unquantized_reference(path: Path, *, threads: int, shapes: Shapes) -> Reference | None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from service.frontend import moves_apart, unquantized_reference
+from service.frontend import unquantized_reference
 from service.request import ModelFormat
 from tests.frontend.onnx.harness import model, node, value, write
 
@@ -55,7 +55,7 @@ def test_it_computes_with_what_was_not_rounded(tmp_path: Path, nodes: list[Any])
 
     path = write(tmp_path, model(nodes, [value("x", X.shape)], [value("y", [2, 128])], **HELD))
     run = unquantized_reference(path, ModelFormat.ONNX)
-    assert run is not None and moves_apart(path, ModelFormat.ONNX)
+    assert run is not None
     clipped = np.clip(X.swapaxes(2, 3), -1, 1.55)
     weights = CODES * SCALES[:, None, None, None]
     bias = HELD["b"].astype("float32") * SCALES * np.float32(0.01)
@@ -66,4 +66,3 @@ def test_it_computes_with_what_was_not_rounded(tmp_path: Path, nodes: list[Any])
 def test_a_model_that_rounds_nothing_has_none(tmp_path: Path) -> None:
     path = write(tmp_path, model([node("Relu", ["x"], ["y"])], [value("x", [4])], [value("y", [4])]))
     assert unquantized_reference(path, ModelFormat.ONNX) is None
-    assert not moves_apart(path, ModelFormat.ONNX)
