@@ -80,12 +80,20 @@ _POINTS: tuple[tuple[tuple[int, int, int], tuple[dict[str, int], ...]], ...] = (
     ),
     ((4096, 768, 3072), ({"ahead": 1},)),
 )
+# Products whose tiles of 128 rows fill one wave of SMs and a part of another, where those of 192 may fill one.
+_WIDE = {"rows": 192, "columns": 192, "splits": 1, "cluster": 1, "share": 1}
+_NARROW = {"rows": 128, "columns": 192, "splits": 1, "cluster": 2, "share": 1}
+_UNEVEN = ((6304, 768, 3072), (6304, 768, 768), (6304, 2304, 768), (6304, 3072, 768), (4096, 2304, 768))
 _TIMED_POINTS = [
-    replace(case, parameters=point)
-    for mnk, points in _POINTS
-    for point in points
-    for case in _TIMED
-    if (case.m, case.n, case.k) == mnk and case.epilogue != "none"
+    *(
+        replace(case, parameters=point)
+        for mnk, points in _POINTS
+        for point in points
+        for case in _TIMED
+        if (case.m, case.n, case.k) == mnk and case.epilogue != "none"
+    ),
+    *(Case(1, *mnk, parameters=point) for mnk in _UNEVEN for point in (_WIDE, {**_WIDE, "group": 4}, _NARROW)),
+    *(Case(1, 6304, 3072, 768, epilogue="bias_gelu", parameters=point) for point in (_WIDE, _NARROW)),
 ]
 TIMED: tuple[Case, ...] = tuple(replace(case, timed=True) for case in (*_TIMED, *_TIMED_POINTS))
 

@@ -14,7 +14,7 @@ from schedules.cuda.common.expression import BYTES, C_TYPES, FP8, LOW
 from schedules.cuda.common.kernel import TensorMap, TextKernel, text_of
 from schedules.cuda.common.template import HopperTemplate
 from schedules.cuda.gemm.form import Gemm, match
-from schedules.cuda.gemm.tile import Tile, choices, default, refusal
+from schedules.cuda.gemm.tile import COPIED_ROWS, Tile, choices, default, refusal
 from schedules.hardware import Gpu
 from schedules.ir.types import PrimFunc
 from schedules.template import Choices, Declined, Parameters
@@ -61,7 +61,7 @@ def kernel(gemm: Gemm, tile: Tile, gpu: Gpu) -> TextKernel:
     rows = (tile.rows if tile.ping_pong else tile.rows // tile.consumers) if tile.by_copy_engine(low) else 0
     b_dims = (gemm.n, gemm.k, gemm.batch) if gemm.n_major else (gemm.k, gemm.n, gemm.batch)
     maps = [
-        TensorMap(gemm.a, (gemm.k, gemm.m, gemm.batch), tile.rows),
+        TensorMap(gemm.a, (gemm.k, gemm.m, gemm.batch), COPIED_ROWS),
         TensorMap(gemm.b, b_dims, 64 if gemm.n_major else tile.columns // tile.cluster),
         *([TensorMap(gemm.out, (gemm.n, gemm.m, gemm.batch), rows)] if rows else []),
     ]
@@ -85,6 +85,7 @@ def source(gemm: Gemm, tile: Tile, gpu: Gpu, *, rows: str, numbers: Mapping[str,
     constants = {
         "TILE_M": tile.rows, "TILE_N": tile.columns, "K_ATOMS": atoms, "STAGES": stages,
         "CONSUMERS": tile.consumers, "CLUSTER_M": tile.cluster, "SPLITS": tile.parts, "GROUP_M": tile.group,
+        "BUFFERS": tile.buffers, "BOX_ROWS": COPIED_ROWS,
         "PARTIAL_STEPS": -(-tile.partial // atoms),
         "SIZE_M": gemm.m, "SIZE_N": gemm.n, "SIZE_K": gemm.k, "BATCH": gemm.batch, "ATOM_K": gemm.atom,
         **(numbers or {}),

@@ -2,8 +2,8 @@
 // fp32, those of bytes int32.
 // One producer warp fills a ring of STAGES tiles by TMA; each consumer warpgroup multiplies them with wgmma.
 // Its namespace has defined: the configuration (TILE_M, TILE_N, K_ATOMS, STAGES, CONSUMERS, CLUSTER_M, SPLITS, PING_PONG,
-// MOVES_REGISTERS, GROUP_M, BY_TMA, AHEAD, SHARES, PARTIAL_STEPS), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH, N_MAJOR,
-// ATOM_K, the types Sum and Out),
+// MOVES_REGISTERS, GROUP_M, BY_TMA, BUFFERS, AHEAD, SHARES, PARTIAL_STEPS), the problem (SIZE_M, SIZE_N, SIZE_K, BATCH,
+// N_MAJOR, ATOM_K, the types Sum and Out),
 // Operands, `epilogue`, `bring_operands` and `multiply`, and what a row is (`rows.cuh`, `pixels.cuh`): ROW_TILES,
 // COPIED_ROWS, STORES_WHOLE_TILES, `row_at`, `copy_rows`, `store_rows` and `column_of`.
 
@@ -36,7 +36,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
               const Operands operands) {
   const uint32_t base = (shared_address(raw) + 1023) & ~1023u;
   const uint32_t shared_a = base, shared_b = base + STAGES * A_BYTES, shared_c = base + STAGES * STAGE_BYTES;
-  const uint32_t partials = shared_c + (BY_TMA ? CONSUMERS * 2 * CHUNK_BYTES : 0);
+  const uint32_t partials = shared_c + (BY_TMA ? CONSUMERS * BUFFERS * CHUNK_BYTES : 0);
   const uint32_t full = partials + PARTIAL_BYTES, empty = full + STAGES * 8, reduced = empty + STAGES * 8;
   const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
   const int warpgroup = __shfl_sync(0xffffffff, tid >> 7, 0);
@@ -104,7 +104,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
   if (CLUSTER_M > 1) cluster_wait(); else __syncthreads();
 
   if (warpgroup == CONSUMERS) {
-    if (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    if (MOVES_REGISTERS) asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 3 ? 32 : 40));
     if (leader) {
       for (int t = cluster; t < TILES; t += clusters) {
         const Tile tile = tile_of<TILES_M, TILES_N, GROUP_M>(t);
@@ -121,7 +121,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
     __syncwarp();
     if (SPLITS > 1 && CLUSTER_M == 1) cluster_wait();
   } else {
-    if (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    if (MOVES_REGISTERS) asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(CONSUMERS == 3 ? 160 : 232));
     Sum acc[WARPGROUP_ROWS][TILE_N / 2], part[WARPGROUP_ROWS][TILE_N / 2];
     stage = 0;
     phase = 0;
@@ -273,7 +273,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
       const int row = (warp & 3) * 16, quad = (lane & 3) * 2;
       if constexpr (BY_TMA) {
 #pragma unroll
-        for (int c = 0; c < TILE_N / 64; c++, chunk ^= 1) {
+        for (int c = 0; c < TILE_N / 64; c++, chunk = (chunk + 1) % BUFFERS) {
           const uint32_t to = shared_c + (chunk * CONSUMERS + warpgroup) * CHUNK_BYTES;
           uint32_t pairs[WARPGROUP_ROWS][16];  // all before the first store: the compiler moves no load over it
 #pragma unroll
@@ -287,7 +287,7 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
               pairs[i][p] = pack<Out>(f.x, f.y);
             }
           }
-          if (stores) stores_read<1>();
+          if (stores) stores_read<BUFFERS - 1>();
           block_sync(store_barrier, STORERS);
 #pragma unroll
           for (int i = 0; i < WARPGROUP_ROWS; i++) {

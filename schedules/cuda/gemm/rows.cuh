@@ -2,7 +2,7 @@
 using namespace hopper;
 
 constexpr int ROW_TILES = (SIZE_M + TILE_M - 1) / TILE_M;
-constexpr int COPIED_ROWS = TILE_M;  // of a tile of A; rows beyond the edge are zeros
+constexpr int COPIED_ROWS = TILE_M;  // of a tile of A, BOX_ROWS at once; rows beyond the edge are zeros
 constexpr bool STORES_WHOLE_TILES = false;
 
 struct Column { int k, b; };
@@ -14,7 +14,8 @@ DEV Column column_of(int atom, int b) { return {atom * ATOM_K, b}; }
 DEV int row_at(int tile, int row) { return tile * TILE_M + row; }
 
 DEV void copy_rows(uint32_t to, const TensorMap* map, uint32_t bar, int atom, int tile, int b) {
-  load_tile(to, map, bar, atom * ATOM_K, tile * TILE_M, b);
+#pragma unroll
+  for (int r = 0; r < TILE_M; r += BOX_ROWS) load_tile(to + r * 128, map, bar, atom * ATOM_K, tile * TILE_M + r, b);
 }
 
 DEV void store_rows(const TensorMap* map, uint32_t from, int n, int tile, int row, int b) {

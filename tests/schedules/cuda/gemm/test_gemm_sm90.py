@@ -98,10 +98,22 @@ def test_every_point_of_the_space_fits_the_device(case, out):
         stages, atoms = tile.ring(gpu, out == "float16")
         assert stages >= 2 and atoms in (1, tile.atoms)
         assert tile.shared_bytes(gpu, out == "float16") <= gpu.shared_bytes_per_block
-        assert tile.threads <= 416 and tile.accumulators <= 128
+        assert tile.threads <= 512 and tile.accumulators <= 128
+        # What the warpgroups are given of an SM's registers, or all threads of a kernel that gives none away.
+        consumer, producer = (160, 32) if tile.consumers == 3 else (232, 40)
+        given = 128 * (tile.consumers * consumer + producer) if tile.moves_registers else 0
+        assert given <= gpu.registers_per_sm and tile.accumulators <= consumer - 40
         assert tile.per_sm * tile.shared_bytes(gpu, out == "float16") <= gpu.shared_bytes_per_sm - tile.per_sm * 1024
         assert tile.columns // 8 % tile.parts == 0 and tile.cluster * tile.parts <= 8
         assert tile.grid(gemm, gpu) % (tile.cluster * tile.parts) == 0 and tile.grid(gemm, gpu) > 0
+
+
+@pytest.mark.parametrize("rows", [64, 128, 192])
+def test_rows_are_copied_in_pieces_of_which_some_may_lie_behind_the_last(rows):
+    case = Case(1, 197, 256, 128)
+    point = {"rows": rows, "columns": 128, "atoms": 1, "splits": 1, "cluster": 1, "group": 8, "ahead": 0, "share": 1}
+    made = RULE.kernel_of(match(prim_func(case)), point, gpu_of(TARGET))
+    assert [each.rows for each in made.maps[:2]] == [32, 64] and rows % 32 == 0
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
