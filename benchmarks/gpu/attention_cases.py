@@ -78,14 +78,20 @@ def _odd_steps(count: int, seed: int) -> list[AttentionCase]:
                 head=draw.choice((8, 40, 64, 96, 128, 128, 256)), dtype=dtype,
                 out=draw.choice((dtype, "float32")), layout=draw.choice(("bshd", "bhsd")), mask=draw.choice(MASKS),
                 causal=draw.choice((None, None, keys - queries, keys // 3)), masked=draw.choice(("nan", "zero")),
-                parameters={"splits": draw.choice((2, 4, 8)), "block": draw.choice((64, 128))},
+                parameters={"splits": draw.choice((2, 4, 8)), "block": draw.choice((64, 128)),
+                            "share": draw.choice((1, 2))},
             )
         )  # fmt: skip
     return found
 
 
 _BOTH = ("cuda.attention_sm90", "cuda.attention_sm80")
-_POINTS = ({"splits": 4, "block": 128}, {"splits": 8, "block": 64}, {"splits": 8, "block": 128})
+_POINTS = (
+    {"splits": 4, "block": 128, "share": 1},
+    {"splits": 8, "block": 64, "share": 1},
+    {"splits": 8, "block": 128, "share": 1},
+    {"splits": 2, "block": 64, "share": 2},
+)
 
 _LAYER = AttentionCase(32, 12, 128, 128, 64, layout="merged", scored=0.05, rounded=0.004, step=0.02, out="uint8")
 QUANTIZED: tuple[AttentionCase, ...] = (

@@ -1,7 +1,8 @@
 """Template `cuda.decoding_sm90`: attention of few queries to many keys, which the CTAs of a cluster share.
 
 After "Flash-Decoding" (Dao et al., 2023); the algorithm is `decoding.cuh`. One query of each of the heads that share
-keys makes one tile of them all, so that keys and values are read once.
+keys makes one tile of them all, so that keys and values are read once. Up to 16 queries are multiplied by warps
+(`decoding_warps.cuh`), more by a warpgroup (`decoding_warpgroup.cuh`).
 """
 
 from __future__ import annotations
@@ -20,29 +21,39 @@ from schedules.template import Choices, Declined, Parameters
 
 __all__ = ["DecodingSm90", "packed"]
 
-_ROWS = 64
-"""Queries of a tile."""
+_ROWS, _FEW_ROWS = 64, 16
+"""Queries of a tile that a warpgroup multiplies, and of one that warps do."""
+_WARP_KEYS = 16
+"""Of a block."""
 _LEAST_KEYS = 256
 _SWIZZLED = 8
 """Rows in which the copy engine turns the places of columns: what is copied on its own begins at such."""
 _SPLITS = (2, 4, 8)
 """CTAs of a cluster; more than eight is not portable."""
 _BLOCKS = (64, 128)
-_MOST_STAGES = 4
-_THREADS = 160
-_SPARE_REGISTERS = 64
+_MOST_STAGES = 8
+_RESERVED_BYTES = 1024
+"""Shared memory of a CTA that is the system's."""
+_SPARE_REGISTERS, _FEW_SPARE_REGISTERS = 64, 60
+_SHARES = (1, 2)
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """`splits` CTAs share the keys, `block` of them a step."""
+    """`splits` CTAs share the keys, `block` of them a step; an SM holds `share` CTAs."""
 
     splits: int
     block: int
+    share: int
+
+    def warps(self, attention: Attention) -> int:
+        """Return the warps that multiply."""
+        return self.block // _WARP_KEYS if _is_few(attention) else 4
 
     def stages(self, attention: Attention, gpu: Gpu) -> int:
-        """Return the blocks of keys, and of values, in shared memory at a time: as many as fit, up to four."""
-        room = gpu.shared_bytes_per_block - self._beside(attention)
+        """Return the blocks of keys, and of values, in shared memory at a time: as many as fit, up to eight."""
+        of_sm = gpu.shared_bytes_per_sm // self.share - _RESERVED_BYTES
+        room = min(gpu.shared_bytes_per_block, of_sm) - self._beside(attention)
         return min(_MOST_STAGES, room // (2 * self.block * _row_bytes(attention)))
 
     def shared_bytes(self, attention: Attention, gpu: Gpu) -> int:
@@ -52,7 +63,7 @@ class _Tile:
 
     def _beside(self, attention: Attention) -> int:
         pages = 2 * 4 * self.entries(attention) if attention.is_paged else 0
-        return 1024 + _ROWS * _row_bytes(attention) + 8 + 4 * _MOST_STAGES * 8 + pages
+        return 1024 + _rows(attention) * _row_bytes(attention) + 8 + 4 * _MOST_STAGES * 8 + pages
 
     def entries(self, attention: Attention) -> int:
         """Return how many pages a CTA's keys lie in at most: their numbers are in shared memory."""
@@ -67,24 +78,36 @@ class _Tile:
         """Return whether an SM holds it without spilling, and every CTA has keys."""
         if any(self.step(attention, at) % _SWIZZLED for at in (attention.k, attention.v)):
             return False
-        registers = self.block // 2 + self.block // 4 + attention.head // 2 + _SPARE_REGISTERS
-        return (
-            registers <= 255 and self.stages(attention, gpu) >= 2 and ceil(attention.keys / self.block) >= self.splits
-        )
+        if _is_few(attention):  # the queries, and the sums of 16
+            registers = attention.head // 4 + attention.head // 2 + _FEW_SPARE_REGISTERS
+        else:
+            registers = self.block // 2 + self.block // 4 + attention.head // 2 + _SPARE_REGISTERS
+        threads = self.share * 32 * (self.warps(attention) + 1)
+        if registers > min(255, gpu.registers_per_sm // threads) or self.stages(attention, gpu) < 2:
+            return False
+        return ceil(attention.keys / self.block) >= self.splits
 
 
 def _row_bytes(attention: Attention) -> int:
     return ceil(attention.head / 64) * 128
 
 
+def _is_few(attention: Attention) -> bool:
+    return attention.queries <= _FEW_ROWS
+
+
+def _rows(attention: Attention) -> int:
+    return _FEW_ROWS if _is_few(attention) else _ROWS
+
+
 class DecodingSm90(HopperTemplate[Attention]):
     """`out[b, h, m, :] = sum over n of softmax over n of logit(q[b, h, m, :] · k[b, h / group, n, :]) * v[…, n, :]`.
 
-    Parameters: `splits`, CTAs that share the keys; `block` keys a step.
+    Parameters: `splits`, CTAs that share the keys; `block` keys a step; `share`, CTAs that an SM holds.
     """
 
     name = "cuda.decoding_sm90"
-    version = 1
+    version = 2
 
     def match(self, func: PrimFunc) -> Attention | Declined:
         """See `HopperTemplate`."""
@@ -113,18 +136,24 @@ class DecodingSm90(HopperTemplate[Attention]):
 
     def choices_of(self, form: Attention, gpu: Gpu) -> Choices:
         """See `HopperTemplate`; a point that does not fit is refused."""
-        return {"splits": _SPLITS, "block": _BLOCKS}
+        return {"splits": _SPLITS, "block": _BLOCKS, "share": _SHARES}
 
     def default_of(self, form: Attention, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: CTAs up to what the device has, and keys that fill a step."""
-        fitting = [each for s in _SPLITS for b in _BLOCKS if (each := _Tile(s, b)).fits(form, gpu)]
-        filling = [each for each in fitting if form.batch * form.heads * each.splits <= gpu.sms]
-        best = max(filling or fitting[:1] or [_Tile(2, 64)], key=lambda each: (each.splits, each.block))
-        return {"splits": best.splits, "block": best.block}
+        """See `HopperTemplate`: CTAs up to what the device has, or two an SM where there are more.
+
+        Warps were faster with small steps, a warpgroup with keys that fill one.
+        """
+        tiles, blocks = form.batch * form.heads, _BLOCKS[:1] if _is_few(form) else _BLOCKS
+        fitting = [each for s in _SPLITS for b in blocks if (each := _Tile(s, b, 1)).fits(form, gpu)]
+        filling = [each for each in fitting if tiles * each.splits <= gpu.sms]
+        best = max(filling or fitting[:1] or [_Tile(2, 64, 1)], key=lambda each: (each.splits, each.block))
+        beside = replace(best, share=2)
+        best = best if filling or not beside.fits(form, gpu) else beside
+        return {"splits": best.splits, "block": best.block, "share": best.share}
 
     def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
-        tile = _Tile(parameters["splits"], parameters["block"])
+        tile = _Tile(parameters["splits"], parameters["block"], parameters["share"])
         return _kernel(form, tile, gpu) if tile.fits(form, gpu) else Declined("an SM does not hold that tile")
 
 
@@ -149,22 +178,25 @@ def _kernel(attention: Attention, tile: _Tile, gpu: Gpu) -> TextKernel:
     return TextKernel(
         source=_source(at, tile, gpu),
         maps=[
-            tensor_map(at, at.q, at.queries, at.heads, _ROWS),
+            tensor_map(at, at.q, at.queries, at.heads, _rows(at)),
             tensor_map(at, at.k, at.keys, shared, tile.step(at, at.k)),
             tensor_map(at, at.v, at.keys, shared, tile.step(at, at.v)),
         ],
         pointers=(at.out.buffer, *at.operands),
         grid=at.batch * at.heads * tile.splits,
         cluster=tile.splits,
-        threads=_THREADS,
+        threads=32 * (tile.warps(at) + 1),
         shared_bytes=tile.shared_bytes(at, gpu),
+        per_sm=tile.share,
     )
 
 
 def _source(attention: Attention, tile: _Tile, gpu: Gpu) -> str:
-    at = attention
+    at, few = attention, _is_few(attention)
     numbers = {
-        "SPLITS": tile.splits, "BLOCK": tile.block, "STAGES": tile.stages(at, gpu), "HEADS": at.heads,
+        "SPLITS": tile.splits, "BLOCK": tile.block, "STAGES": tile.stages(at, gpu), "ROWS": _rows(at),
+        "WARPS": tile.warps(at), "RELEASES": tile.warps(at) if few else 1, "PARTS": tile.warps(at) if few else 0,
+        "HEADS": at.heads,
         "GROUP": at.group, "QUERIES": at.queries, "KEYS": at.keys, "HEAD": at.head, "OFFSET": at.logit.causal or 0,
         "LAST_PAIR": at.keys - 2 if at.keys % 2 == 0 else at.keys - 1, "Q_ROW": at.q.row_at, "Q_HEAD": at.q.head_at,
         "K_ROW": at.k.row_at, "K_HEAD": at.k.head_at, "V_ROW": at.v.row_at, "V_HEAD": at.v.head_at,
@@ -172,8 +204,9 @@ def _source(attention: Attention, tile: _Tile, gpu: Gpu) -> str:
         "K_STEP": tile.step(at, at.k), "V_STEP": tile.step(at, at.v), "ENTRIES": tile.entries(at),
     }  # fmt: skip
     switches = {"CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text)}
-    lines = [constants(at, numbers, switches)]
-    parts = [*lines, functions(at), *multiply(tile.block, at.head, at.dtype)]
-    parts += [text_of("schedules.cuda.attention", name) for name in ("merge.cuh", "decoding.cuh")]
-    instructions = text_of("schedules.cuda.common", "hopper.cuh")
-    return f"{instructions}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'decoding')}"
+    by = ["using namespace ampere;\n"] if few else list(multiply(tile.block, at.head, at.dtype))
+    parts = [constants(at, numbers, switches), functions(at), *by]
+    algorithm = ("merge.cuh", "decoding.cuh", "decoding_warps.cuh" if few else "decoding_warpgroup.cuh")
+    parts += [text_of("schedules.cuda.attention", name) for name in algorithm]
+    instructions = [text_of("schedules.cuda.common", name) for name in ("hopper.cuh", *["ampere.cuh"] * few)]
+    return f"{''.join(instructions)}namespace NAME_ {{\n{''.join(parts)}}}\n{entry(at, 'decoding')}"

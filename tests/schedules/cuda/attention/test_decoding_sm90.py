@@ -29,7 +29,7 @@ SPEC = resolve("cuda-sm90")
 TARGET = to_tvm(SPEC)
 RULE = DecodingSm90()
 STEP = AttentionCase(2, 8, 1, 1000, 64, shared=2, layout="bhsd")
-POINT = {"splits": 4, "block": 64}
+POINT = {"splits": 4, "block": 64, "share": 1}
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_it_declines(case, reason):
 
 def test_every_cta_of_a_cluster_has_keys():
     func = prim_func(replace(STEP, keys=260))
-    assert isinstance(RULE.apply(func, TARGET, {"splits": 4, "block": 64}), Schedule)
-    assert isinstance(RULE.apply(func, TARGET, {"splits": 8, "block": 64}), Declined)
+    assert isinstance(RULE.apply(func, TARGET, {"splits": 4, "block": 64, "share": 1}), Schedule)
+    assert isinstance(RULE.apply(func, TARGET, {"splits": 8, "block": 64, "share": 1}), Declined)
 
 
 def test_heads_that_share_keys_are_queries_of_one_tile():
@@ -186,9 +186,25 @@ def test_the_parts_add_up_to_the_softmax_of_all(hidden, merge):
     ],
 )
 def test_it_becomes_machine_code(case, tmp_path):
-    made = RULE.apply(prim_func(case), TARGET, {"splits": 2, "block": 64})
+    made = RULE.apply(prim_func(case), TARGET, {"splits": 2, "block": 64, "share": 1})
     build_kernel(finish(made.func, SPEC, 2), SPEC, tmp_path / "kernel.so")
     assert (tmp_path / "kernel.so").stat().st_size < 120_000
+
+
+@pytest.mark.parametrize(
+    ("queries", "block", "warps", "rows"), [(1, 64, 4, 16), (16, 128, 8, 16), (17, 128, 4, 64), (64, 64, 4, 64)]
+)
+def test_few_queries_are_multiplied_by_warps_and_more_by_a_warpgroup(queries, block, warps, rows):
+    form = RULE.match(prim_func(replace(STEP, queries=queries)))
+    made = RULE.kernel_of(form, {"splits": 2, "block": block, "share": 1}, gpu_of(TARGET))
+    assert made.threads == 32 * (warps + 1) and made.maps[0].rows == rows
+    assert ("wgmma.mma_async" in made.source.split("namespace NAME_")[1]) == (rows == 64)
+
+
+def test_two_ctas_an_sm_have_half_of_its_shared_memory_each():
+    form, gpu = RULE.match(prim_func(replace(STEP, head=128))), gpu_of(TARGET)
+    made = RULE.kernel_of(form, {"splits": 2, "block": 64, "share": 2}, gpu)
+    assert made.per_sm == 2 and 2 * (made.shared_bytes + 1024) <= gpu.shared_bytes_per_sm
 
 
 @pytest.mark.parametrize(
@@ -198,7 +214,7 @@ def test_pages_are_copied_by_what_lies_in_one_piece(page, step):
     case = AttentionCase(2, 8, 1, page * 96, 128, shared=2, page=page, layout="bhsd")
     form = RULE.match(prim_func(case))
     assert not isinstance(form, Declined)
-    made = RULE.kernel_of(form, {"splits": 4, "block": 128}, gpu_of(TARGET))
+    made = RULE.kernel_of(form, {"splits": 4, "block": 128, "share": 1}, gpu_of(TARGET))
     assert not isinstance(made, Declined)
     assert f"constexpr int K_STEP = {step};" in made.source and f"constexpr int V_PAGE = {page};" in made.source
     assert [each.rows for each in made.maps[1:]] == [step, step]
