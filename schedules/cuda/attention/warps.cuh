@@ -106,6 +106,7 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
   };
   auto meet = [&] {
     if constexpr (SLICES == 1) __syncthreads();
+    else if constexpr (WARPS == 1) __syncwarp();
     else block_sync(1 + slice, SLICE_THREADS);
   };
 
