@@ -11,7 +11,6 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 
 from service.config import settings
 
@@ -24,7 +23,7 @@ _OPTIONS = ("--unshare-user", "--cap-add", "CAP_SYS_ADMIN", "--die-with-parent",
 _LIMIT_S = 20.0
 
 
-def go_behind(shared: Callable[[], str]) -> None:
+def go_behind(shared: str) -> None:
     """Start this program anew behind bwrap, as another process, where that is what gives its jobs namespaces.
 
     `shared` says why a job can have none here; empty where it can. Return where the door is not needed, not there or
@@ -34,7 +33,7 @@ def go_behind(shared: Callable[[], str]) -> None:
     if os.environ.pop(BEHIND, "") or values.sandbox == "off" or not values.bubblewrap or os.geteuid() == 0:
         return
     program = shutil.which(values.bubblewrap)
-    if program is None or not shared() or not _opens(program):
+    if program is None or not shared or not _opens(program):
         return
     command = [program, *_OPTIONS, sys.executable, *sys.orig_argv[1:]]
     os.execve(program, command, {**os.environ, BEHIND: "1"})

@@ -28,9 +28,11 @@ __all__ = ["Probe", "probe", "probed", "shared_here"]
 _LIMIT_S = 30.0
 
 
-def shared_here() -> str:
-    """Return why jobs share the PID namespace of this process; empty where each gets one. Forks: no threads yet."""
-    return "RELAXC_SANDBOX=off" if settings().sandbox == "off" else shared_processes()
+def shared_here(processes: str) -> str:
+    """Return why jobs share the PID namespace of this process, `processes` where that is the machine's doing; empty
+    where each gets one.
+    """
+    return "RELAXC_SANDBOX=off" if settings().sandbox == "off" else processes
 
 
 class Probe:
@@ -96,5 +98,6 @@ def _confined(folder: Path, writer: int, place: Place) -> NoReturn:
 
 
 if __name__ == "__main__":
-    go_behind(shared_here)
-    print(json.dumps(probe(shared_here())))
+    why = shared_here(shared_processes())
+    go_behind(why)
+    print(json.dumps(probe(why)))

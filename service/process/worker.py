@@ -17,11 +17,12 @@ import select
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from service.process.apart import shared_processes
 from service.process.bubblewrap import BEHIND, go_behind
 from service.process.early import SETTINGS_FOLLOW
 from service.process.forks import Forks
@@ -32,7 +33,7 @@ from service.process.strays import end_strays
 from service.process.task import Flavour
 from service.process.tvm_import import quick_import
 
-__all__ = ["main", "preload"]
+__all__ = ["import_libraries", "main", "preload"]
 
 # Imported before the fork, in order. onnxruntime is not here: its import starts a thread, and takes 60 ms.
 _LIBRARIES = {
@@ -58,17 +59,27 @@ _LAST_GUARDS_S = 4.0
 """How long guards may take to end their jobs when the server has gone; less than a server waits for its zygote."""
 
 
-def preload(flavour: Flavour) -> None:
-    """Import and find out what a job of this flavour will need; `onnx` cannot import torch afterwards."""
+def import_libraries(flavour: Flavour) -> None:
+    """Import what a job of this flavour will need that is not ours; `onnx` cannot import torch afterwards."""
     if flavour is Flavour.ONNX:
         sys.modules["torch"] = None  # type: ignore[assignment]  # the import system's mark of a module that is not there
+    _import(_LIBRARIES[flavour])
+
+
+def _import(names: Iterable[str]) -> None:
     with quick_import():
-        for name in (*_LIBRARIES[flavour], "service.compiler", "service.jobs.entries", *_our_modules(flavour)):
+        for name in names:
             try:
                 importlib.import_module(name)
             except ModuleNotFoundError as error:
                 if (error.name or "").partition(".")[0] not in _EXTRAS:
                     raise
+
+
+def preload(flavour: Flavour) -> None:
+    """Import and find out what a job of this flavour will need."""
+    import_libraries(flavour)
+    _import(("service.compiler", "service.jobs.entries", *_our_modules(flavour)))
     # It asks by a child, and in a job's sandbox only the job itself may start CUDA.
     importlib.import_module("service.machine").gpu()
 
@@ -137,13 +148,16 @@ def main() -> None:
     arguments = parser.parse_args()
     start = time.perf_counter()
     with socket.socket(fileno=arguments.control) as control:
-        if arguments.settings_follow and BEHIND not in os.environ:
-            _take_settings(control)
-        go_behind(shared_here)
-        name_process("relaxc-zygote")
-        shared = shared_here()
-        sandbox = Probe(shared)  # on another core, and of a process that is quickly forked yet
+        processes = shared_processes()  # of a process that is quickly forked yet
         gc.disable()  # a sixth of the imports' time
+        if arguments.settings_follow and BEHIND not in os.environ:
+            if os.geteuid() == 0 or not processes:  # or else this program may start anew once settings are there
+                import_libraries(arguments.flavour)
+            _take_settings(control)
+        shared = shared_here(processes)
+        go_behind(shared)
+        name_process("relaxc-zygote")
+        sandbox = Probe(shared)  # on another core
         with _killed_at_hangup(control):
             preload(arguments.flavour)
         gc.freeze()  # the collector leaves the shared pages of what exists now alone
