@@ -13,11 +13,15 @@ from tvm import tirx
 from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from tvm.script import tirx as T
 
-__all__ = ["CHAINS", "INSTRUCTIONS", "Instruction", "build", "copy", "fma", "products", "read"]
+__all__ = ["CHAINS", "DOT_CHAINS", "INSTRUCTIONS", "Instruction", "build", "copy", "fma", "products", "read"]
 
 CHAINS = 12
 """Independent sums: at least FMA latency x FMAs a cycle, which is 4 x 2 on current cores, and few enough for 16
 registers with the operands."""
+
+DOT_CHAINS = 24
+"""Of an instruction that adds several products: 6 cycles of latency x 2 a cycle on Zen 5 are 12 already, which a late
+start of any leaves short. There are 32 registers where there is such an instruction."""
 
 
 _ON_STACK = {"disable_lower_builtin": True}
@@ -82,22 +86,22 @@ INSTRUCTIONS = {
 
 
 def products(threads: int, lanes: int, repeats: int, by: Instruction) -> tirx.PrimFunc:
-    """Compute s = dot(s, c, c), `repeats` times in registers, for CHAINS vectors s of each thread; then out = s."""
-    total, row = by.sums, CHAINS * lanes
+    """Compute s = dot(s, c, c), `repeats` times in registers, for DOT_CHAINS vectors s of each thread; then out = s."""
+    total, row = by.sums, DOT_CHAINS * lanes
     dtype, name = f"{total}x{lanes}", f"relaxc_probe_{by.element}"
 
     @T.prim_func
     def products_kernel(scale: T.Buffer((lanes,), "int32"), out: T.Buffer((threads * row,), total)):
         for t in T.parallel(threads):
             sums = T.alloc_local((row,), total, annotations=_ON_STACK)
-            for a in T.unroll(CHAINS):
+            for a in T.unroll(DOT_CHAINS):
                 sums[T.ramp(a * lanes, 1, lanes)] = out[T.ramp(t * row + a * lanes, 1, lanes)]
             for _r in T.serial(repeats):
-                for a in T.unroll(CHAINS):
+                for a in T.unroll(DOT_CHAINS):
                     sums[T.ramp(a * lanes, 1, lanes)] = T.call_pure_extern(
                         name, sums[T.ramp(a * lanes, 1, lanes)], scale[T.ramp(0, 1, lanes)], dtype=dtype
                     )
-            for a in T.unroll(CHAINS):
+            for a in T.unroll(DOT_CHAINS):
                 out[T.ramp(t * row + a * lanes, 1, lanes)] = sums[T.ramp(a * lanes, 1, lanes)]
 
     code = by.code(name, lanes)

@@ -135,7 +135,7 @@ def test_the_probe_of_an_instruction_computes_what_it_says(dtype: str) -> None:
         pytest.skip(f"needs {by.feature}")
     library = probes.build({"products": probes.products(2, lanes, 3, by)}, target)
     twos = np.full(lanes * by.k, 2, numpy_dtype(dtype)).view(np.int32)
-    sums = tvm.runtime.tensor(np.ones(2 * probes.CHAINS * lanes, by.sums))
+    sums = tvm.runtime.tensor(np.ones(2 * probes.DOT_CHAINS * lanes, by.sums))
     library["products"](tvm.runtime.tensor(twos), sums)
     np.testing.assert_array_equal(sums.numpy(), np.full(sums.shape, 1 + 3 * 4 * by.k, by.sums))
 
