@@ -20,6 +20,7 @@ from service.lowering.trusted_arguments import SkipTrustedChecks
 from service.lowering.vector_alignment import UnrollUnalignedVectors
 from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators
 from service.lowering.vector_tails import VersionVectorLoops
+from service.lowering.wrap_integers import WrapIntegers
 
 __all__ = ["NAME", "NOTHING", "register"]
 
@@ -109,6 +110,7 @@ def _list() -> list[Any]:
         tirx.transform.CommonSubexprElim(),
         tirx.transform.FP8ComputeLegalize(),
         KeepNan(),  # ours, behind all that simplifies
+        WrapIntegers(),  # ours, there too
         # Host and device
         s_tir.transform.VerifyVTCMLimit(),
         s_tir.transform.LowerVtcmAlloc(),

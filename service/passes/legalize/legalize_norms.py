@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from tvm import relax, te, tirx
 
-__all__ = ["NORMS", "OUT_FUSABLE", "axes_of", "layer_norm"]
+__all__ = ["NORMS", "OUT_FUSABLE", "accumulator", "axes_of", "layer_norm"]
 
 Key = Callable[[Sequence[Any]], Sequence[Any]]
 """From an element's indices to the indices of the group that it is normalized in."""
@@ -24,7 +24,8 @@ OUT_FUSABLE = {"op_pattern": 4}
 """kOutEWiseFusable: an elementwise epilogue may join, a producer may not (it would be computed three times)."""
 
 
-def _accumulator(dtype: str) -> str:
+def accumulator(dtype: str) -> str:
+    """Return the float that is wide enough to compute with values of a dtype."""
     return "float64" if dtype == "float64" else "float32"
 
 
@@ -32,7 +33,7 @@ def _normalize(
     data: te.Tensor, axes: Sequence[int], epsilon: float, affine: Callable[..., Any], name: str
 ) -> te.Tensor:
     """`affine(indices, x̂)` of the data normalized over `axes`; the statistics keep the other axes, in order."""
-    acc = _accumulator(str(data.dtype))
+    acc = accumulator(str(data.dtype))
     shape = list(data.shape)
     kept = [i for i in range(len(shape)) if i not in axes]
     rounded = tirx.const(float(np.dtype(acc).type(epsilon)), acc)  # as every format has it, so that kernels are equal
@@ -70,7 +71,7 @@ def axes_of(call: relax.Call) -> list[int]:
 
 def layer_norm(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor, *, axes: Sequence[int], epsilon: float) -> te.Tensor:
     """Return the data normalized over `axes`, times gamma plus beta, which have those axes alone."""
-    acc = _accumulator(str(data.dtype))
+    acc = accumulator(str(data.dtype))
 
     def affine(at: Sequence[Any], scaled: Any) -> Any:
         inner = [at[i] for i in axes]
@@ -88,7 +89,7 @@ def _instance_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     channel = int(call.attrs.channel_axis) % call.args[0].ty.ndim
 
     def compute(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
-        acc = _accumulator(str(data.dtype))
+        acc = accumulator(str(data.dtype))
 
         def affine(at: Sequence[Any], scaled: Any) -> Any:
             return scaled * gamma(at[channel]).astype(acc) + beta(at[channel]).astype(acc)
@@ -109,7 +110,7 @@ def _group_norm(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axes = [channel + 1, *(axis + (axis > channel) for axis in axes_of(call) if axis != channel)]
 
     def compute(data: te.Tensor, gamma: te.Tensor, beta: te.Tensor) -> te.Tensor:
-        acc = _accumulator(str(data.dtype))
+        acc = accumulator(str(data.dtype))
 
         def affine(at: Sequence[Any], scaled: Any) -> Any:
             at_channel = at[channel] * width + at[channel + 1]
@@ -129,7 +130,7 @@ def _softmax(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     axis = int(call.attrs.axis) % call.args[0].ty.ndim
 
     def compute(data: te.Tensor) -> te.Tensor:
-        acc, shape = _accumulator(str(data.dtype)), list(data.shape)
+        acc, shape = accumulator(str(data.dtype)), list(data.shape)
         rows = [*shape[:axis], *shape[axis + 1 :]]
 
         def over(row: Sequence[Any], position: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import ml_dtypes
@@ -32,7 +33,8 @@ class FoldScale:
     - `reshape(y) * c → reshape(y * c)`, `permute_dims(y) * c → permute_dims(y * c)` for a number `c`;
     - `(y + b) + c → y + (b + c)`, `(y * b) * c → y * (b * c)`, `y - c → y + (-c)`.
 
-    Only where nothing else reads the intermediate value, and never into a weight that is then not finite.
+    Only where nothing else reads the intermediate value, and never into a weight that is then not finite. Constants are
+    not merged where `y ∘ b` rounds what the result then lacks, as `(y + 2**23) - 2**23` does, or overflows alone.
     Known as FoldScaleAxis and, with FoldBatchNorm before it, as batch-norm folding.
     """
 
@@ -169,13 +171,23 @@ def _merged(inner: relax.Call, array: Array, build: Any, combine: Any, dtype: st
         return None
     with np.errstate(all="ignore"):
         merged = combine(np.asarray(parts[1], "float64"), np.asarray(array, "float64"))
-    if (
-        merged.size > max(parts[1].size, array.size)
-        or not _same_range(merged, dtype)
-        or (build is relax.op.multiply and math.prod(np.shape(merged)) and not (np.abs(merged) > 1e-30).all())
-    ):
+    if merged.size > max(parts[1].size, array.size) or not _same_range(merged, dtype):
+        return None
+    each = [np.abs(np.asarray(value, "float64")) for value in (merged, parts[1], array)]
+    if not (_usual(each, dtype) if build is relax.op.multiply else _adds_up(*each)):
         return None
     return build(parts[0], constant(merged, dtype))
+
+
+def _usual(factors: Sequence[Array], dtype: str) -> bool:
+    """Whether products by these overflow, or lose digits below the least number, about where the merged one does."""
+    most = math.sqrt(float(ml_dtypes.finfo(numpy_dtype(dtype)).max))
+    return all(bool(((each <= most) & (each >= 1 / most)).all()) for each in factors)
+
+
+def _adds_up(merged: Array, one: Array, other: Array) -> bool:
+    """Whether the sum of two constants is of their size, so that nothing of theirs cancels out."""
+    return bool((merged >= np.maximum(one, other) / 2).all())
 
 
 def _add(call: relax.Call, scope: Scope) -> relax.Expr | None:

@@ -56,6 +56,36 @@ def test_nothing_is_concluded_from_what_is_said_of_two_values(tmp_path: Path, na
     np.testing.assert_array_equal(load(tmp_path / "model.so")(x=x, y=y)["z"], want(x, y))
 
 
+INTEGERS = {
+    "a sum is greater": ([node("Add", ["x", "one"], ["a"]), node("Greater", ["a", "x"], ["y"])], lambda x: x + 1 > x),
+    "a difference is less": ([node("Sub", ["x", "one"], ["a"]), node("Less", ["a", "x"], ["y"])], lambda x: x - 1 < x),
+    "the negative": ([node("Neg", ["x"], ["a"]), node("Greater", ["a", "x"], ["y"])], lambda x: -x > x),
+    "twice": ([node("Add", ["x", "x"], ["a"]), node("Less", ["a", "x"], ["y"])], lambda x: x + x < x),
+    "a cast": ([node("Mul", ["x", "two"], ["a"]), node("Equal", ["a", "x"], ["y"])], lambda x: x * 2 == x),
+    "a remainder": (
+        [node("Mul", ["x", "three"], ["a"]), node("Mod", ["a", "three"], ["b"]), node("Greater", ["b", "zero"], ["y"])],
+        lambda x: x * 3 % 3 > 0,
+    ),
+    "a quotient": (
+        [node("Mul", ["x", "two"], ["a"]), node("Div", ["a", "two"], ["b"]), node("Equal", ["b", "x"], ["y"])],
+        lambda x: x * 2 // 2 == x,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_integers_wrap(tmp_path: Path, name: str) -> None:
+    """TVM takes integers of 32 bits for indices, and tells LLVM that none overflow: `x + 1 > x` is true of these."""
+    nodes, want = INTEGERS[name]
+    numbers = {name: np.array(number, "int32") for number, name in enumerate(("zero", "one", "two", "three"))}
+    made = model(nodes, [value("x", ["n"], TensorProto.INT32)], [value("y", ["n"], TensorProto.BOOL)], **numbers)
+    compiler.run(compiler.prepare(write(tmp_path, made)), tmp_path, lambda event: None)
+    ends = np.iinfo("int32")
+    x = np.array([ends.max, ends.min, ends.max // 2 + 1, ends.max // 3 + 1, 0, 5, -7], "int32")
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(load(tmp_path / "model.so")(x=x)["y"], want(x))
+
+
 def test_nan_is_replaced_by_a_network_that_asks_so(tmp_path: Path) -> None:
     nodes = [
         node("Equal", ["x", "x"], ["number"]),

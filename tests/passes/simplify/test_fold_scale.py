@@ -159,6 +159,25 @@ def test_constants_of_a_chain_merge() -> None:
     assert_becomes(given, FoldScale(), graph(lambda x: op.add(x, constant(np.float32(3))), x=(4,)))
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "numbers"),
+    [
+        ("add", "add", (12582912.0, -12582912.0)),  # which rounds
+        ("add", "subtract", (1e8, 1e8)),
+        ("add", "add", (1e8, -99999999.0)),
+        ("multiply", "multiply", (1e35, 1e-35)),
+        ("multiply", "multiply", (1e-30, 1e20)),
+    ],
+)
+def test_what_rounds_or_overflows_between_stays(first: str, second: str, numbers: tuple[float, float]) -> None:
+    def chain(x: Any) -> Any:
+        return getattr(op, second)(
+            getattr(op, first)(x, constant(numbers[0], "float32")), constant(numbers[1], "float32")
+        )
+
+    assert len(simplified(graph(chain, x=(4, 8)))) == 2
+
+
 def test_integers_are_left_alone() -> None:
     one = constant(np.int32(1))
     given = graph(lambda x: op.subtract(op.multiply(op.multiply(x, one), one), one), x=("int32", (4,)))

@@ -1,0 +1,37 @@
+"""Integers of 32 bits wrap: their arithmetic is in 64, that of indices, loops and reductions is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import te, tirx
+
+from service.lowering.wrap_integers import WrapIntegers
+
+
+def rewritten(*tensors: Any, kind: str = "llvm") -> str:
+    target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"} if kind == "cuda" else kind)
+    made = te.create_prim_func(list(tensors), "int64").with_attr("target", target)
+    return str(WrapIntegers()(tvm.IRModule({"main": made}))["main"].script())
+
+
+def test_arithmetic_of_data_is_wider() -> None:
+    x = te.placeholder((8,), "int32", "x")
+    found = rewritten(x, te.compute((8,), lambda i: x(i) * tirx.const(3, "int32") - x(7 - i)))
+    assert found.count('T.Cast("int32"') == 2
+
+
+def test_indices_and_what_loops_count_stay() -> None:
+    x, at = te.placeholder((8,), "int32", "x"), te.placeholder((8,), "int64", "at")
+    found = rewritten(x, at, te.compute((8,), lambda i: x(at(i) + 1) + tirx.const(1, "int32")))
+    assert found.count('T.Cast("int32"') == 1 and "[at[v_i] + T.int64(1)]" in found.replace("v_i0", "v_i")
+    assert "int64" not in rewritten(x, te.compute((8,), lambda i: i * 2 + 1)).split(" = ")[-1].replace("T.int64", "")
+
+
+def test_reductions_floats_and_other_targets_stay() -> None:
+    x, y = te.placeholder((8,), "int32", "x"), te.placeholder((8,), "float32", "y")
+    k = te.reduce_axis((0, 8), "k")
+    assert "T.Cast" not in rewritten(x, te.compute((1,), lambda i: te.sum(x(k), axis=k)))
+    assert "T.Cast" not in rewritten(y, te.compute((8,), lambda i: y(i) + 1.0))
+    assert "T.Cast" not in rewritten(x, te.compute((8,), lambda i: x(i) + tirx.const(1, "int32")), kind="cuda")
