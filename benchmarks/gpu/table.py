@@ -106,15 +106,15 @@ def _described(entry: Entry) -> str:
     case = entry.case
     usual = {"dtype": "float16", "out": "float16", "epilogue": "none", "mask": "none", "before": "none",
              "behind": "none", "causal": None, "target": "cuda-sm90"}  # fmt: skip
-    if entry.suite.startswith("attention"):
+    if "heads" in case:
         text = f"{case['batch']}{_BY}{case['heads']}{_BY}{case['queries']}, {case['keys']}{_BY}{case['head']}"
         text += f", {case['shared']} of keys" if case["shared"] else ""
-    elif entry.suite.startswith("conv"):
-        text = f"{case['kind']} {_BY.join(map(str, case['image']))} to {case['filters']}, {case['kernel'][0]}{_BY}"
+    elif "image" in case:
+        text = f"{case.get('kind', 'taps')} {_BY.join(map(str, case['image']))} to {case['filters']}, {case['kernel'][0]}{_BY}"
         text += f"{case['kernel'][1]} by {case['strides'][0]}"
-    elif entry.suite.startswith("gemm"):
-        text = f"{case['batch']}{_BY}({case['m']}{_BY}{case['n']}{_BY}{case['k']})"
-        text += "" if case["n_major"] else ", B by columns"
+    elif "m" in case:
+        text = f"{case.get('batch', 1)}{_BY}({case['m']}{_BY}{case['n']}{_BY}{case['k']})"
+        text += "" if case.get("n_major", True) else ", B by columns"
     else:
         text = f"{case['kind']} {_BY.join(map(str, case['shape']))}, {case['dtype']}"
     extra = [f"{name} {case[name]}" for name, value in usual.items() if name in case and case[name] != value]

@@ -168,6 +168,14 @@ def _is_dead(pid: int) -> bool:
         return True
 
 
+@pytest.mark.parametrize("suite", CASES)
+def test_the_table_names_a_case_of_every_suite(suite):
+    entry = next(entry for entry, _ in kernel_entries() if entry.suite == suite and entry.case["timed"])
+    row = {"id": entry.id, "status": "done", "right": True, "us": {"ours": 1.5, "peer": 3.0}, "ratio": 2.0,
+           "tflops": 1.0, "gb_per_s": 1.0}  # fmt: skip
+    assert "| 1.5 | 3 | peer | 2 |" in tables([entry], [row])
+
+
 def test_the_table_has_ratios_to_the_better_mode_and_what_is_wrong():
     models = [each for each in model_entries(["resnet50"]) if each.case["batch"] == 1]
     gemm = Entry("gemm/a", "gemm", {**vars(gemm_cases.TIMED[0]), "kind_of_case": "timed"})
