@@ -110,7 +110,8 @@ def _described(entry: Entry) -> str:
         text = f"{case['batch']}{_BY}{case['heads']}{_BY}{case['queries']}, {case['keys']}{_BY}{case['head']}"
         text += f", {case['shared']} of keys" if case["shared"] else ""
     elif "image" in case:
-        text = f"{case.get('kind', 'taps')} {_BY.join(map(str, case['image']))} to {case['filters']}, {case['kernel'][0]}{_BY}"
+        kind, image = case.get("kind", "taps"), _BY.join(map(str, case["image"]))
+        text = f"{kind} {image} to {case['filters']}, {case['kernel'][0]}{_BY}"
         text += f"{case['kernel'][1]} by {case['strides'][0]}"
     elif "m" in case:
         text = f"{case.get('batch', 1)}{_BY}({case['m']}{_BY}{case['n']}{_BY}{case['k']})"
