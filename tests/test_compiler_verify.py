@@ -25,11 +25,11 @@ UNVERIFIED = CompileOptions(verify=False)
 
 
 def out_of_range(folder: Path) -> Path:
-    """Row 1 of a table of one row, for an id of 1: ONNX Runtime stops there."""
+    """Row 1 of a table of one row, for an id of 0: ONNX Runtime stops there, and at others too."""
     table = np.ones((1, 8), "float32")
-    graph = [node("Gather", ["table", "ids"], ["y"])]
+    graph = [node("Add", ["ids", "one"], ["next"]), node("Gather", ["table", "next"], ["y"])]
     ids = value("ids", [64], TensorProto.INT64)
-    return write(folder, model(graph, [ids], [value("y", [64, 8])], table=table))
+    return write(folder, model(graph, [ids], [value("y", [64, 8])], table=table, one=np.int64(1)))
 
 
 def test_a_model_that_its_reference_stops_in_compiles_unverified_alone(tmp_path: Path) -> None:
@@ -39,6 +39,17 @@ def test_a_model_that_its_reference_stops_in_compiles_unverified_alone(tmp_path:
     with pytest.raises(ModelMalformed, match="ONNX Runtime stops in the model") as refused:
         service.compile(path)
     assert "--no-verify" in refused.value.remedy
+
+
+@pytest.mark.parametrize("name", ["Div", "Mod", "Gather"])
+def test_integers_at_which_the_reference_stops_are_drawn_otherwise(tmp_path: Path, name: str) -> None:
+    """A divisor is not 0, and a table of one row has row 0 alone."""
+    table = {} if name != "Gather" else {"x": np.ones((1, 8), "float32")}
+    inputs = [value(each, [64], TensorProto.INT64) for each in ("x", "z") if each not in table]
+    kind = TensorProto.FLOAT if table else TensorProto.INT64
+    out = value("y", [64, 8] if table else [64], kind)
+    made = service.compile(write(tmp_path, model([node(name, ["x", "z"], ["y"])], inputs, [out], **table)))
+    assert made.manifest.verified
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "bool"])

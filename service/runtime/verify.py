@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
@@ -101,8 +102,8 @@ def _compared(
     results, compared_on = [], []
     draws = drawn(signature, options.seed, references.ranges(), samples)
     for done, draw in enumerate(draws):
-        inputs = draw.inputs
-        wanted = judge.reference(inputs)
+        given = any(draw is each for each in samples)
+        inputs, wanted = (draw.inputs, judge.reference(draw.inputs)) if given else _taken(judge.reference, draw.inputs)
         if draw.again and not _tells(wanted):
             continue
         got = session(inputs)
@@ -259,6 +260,23 @@ class _Judge:
             if row.moved and self.judges[row.name] not in LOW:
                 self.slices[row.name].add(got[row.name], wanted[row.name], [run[row.name] for run in runs])
         return found
+
+
+def _taken(reference: Run, drawn: Arrays) -> tuple[Arrays, Arrays]:
+    """Return inputs and what the reference makes of them: those drawn; where it stops at them, as in a division
+    by 0, integers at least 1, or all 0. Raise its ModelError where it stops at all.
+    """
+    try:
+        return drawn, reference(drawn)
+    except ModelError:
+        integers = {name: value for name, value in drawn.items() if value.dtype.kind in "iu"}
+        for others in (
+            {name: np.maximum(value, 1) for name, value in integers.items()},
+            {name: np.zeros_like(value) for name, value in integers.items()},
+        ):
+            with suppress(ModelError):
+                return {**drawn, **others}, reference({**drawn, **others})
+        raise
 
 
 def _apart(got: Mapping[str, Any], want: Mapping[str, Any], real: Mapping[str, Any] | None) -> dict[str, Apart] | None:

@@ -88,16 +88,17 @@ def _index_tensor(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _clipped(builder: relax.BlockBuilder, indices: relax.Expr, sizes: Sequence[Any]) -> relax.Expr:
     """The indices, inside: all by one size, or coordinate `c` of the last axis by `sizes[c]`."""
 
-    def compute(positions: te.Tensor) -> te.Tensor:
+    def compute(positions: te.Tensor, *given: Any) -> te.Tensor:
         def bound(*at: Any) -> Any:
-            size = sizes[0]
-            for coordinate, other in enumerate(sizes[1:], start=1):
+            size = given[0]
+            for coordinate, other in enumerate(given[1:], start=1):
                 size = tirx.Select(at[-1] == coordinate, other, size)
             return _inside(positions(*at), size).astype(str(positions.dtype))
 
         return te.compute(positions.shape, bound, name="inside")
 
-    return builder.emit(builder.call_te(compute, indices, primfunc_name_hint="inside"))
+    # Sizes are arguments: a symbolic one is no dim of the indices, which alone the kernel takes.
+    return builder.emit(builder.call_te(compute, indices, *sizes, primfunc_name_hint="inside"))
 
 
 def _scatter_elements(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:

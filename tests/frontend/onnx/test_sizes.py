@@ -210,3 +210,11 @@ def test_a_shape_of_the_user_that_no_call_can_have_is_refused(
 ) -> None:
     with pytest.raises(ModelMalformed, match=CASES[name].graph.node[0].op_type):
         load(write(tmp_path, CASES[name]), ModelFormat.ONNX, shapes={"x": shape})
+
+
+@pytest.mark.parametrize("op", ["ScatterElements", "ScatterND"])
+def test_a_scatter_along_a_symbolic_axis(op: str, tmp_path: Path) -> None:
+    session = _compiled(tmp_path, CASES["scatter elements" if op == "ScatterElements" else "scatter nd"])
+    x = np.zeros((5, 2 if op == "ScatterElements" else 4), "float32")
+    want = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"x": x})
+    np.testing.assert_array_equal(session(x=x)["y0"], want[0])
