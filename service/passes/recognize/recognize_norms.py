@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,19 @@ def _multiply(call: relax.Call, scope: Scope) -> relax.Expr | None:
 
 def _divide(call: relax.Call, scope: Scope) -> relax.Expr | None:
     root = scope.call(call.args[1], "relax.sqrt")
+    root = _guarded_root(call.args[1], scope) if root is None else root
     return None if root is None else _normalized(call.args[0], root.args[0], scope)
+
+
+def _guarded_root(expr: relax.Expr, scope: Scope) -> relax.Call | None:
+    """The root in `where(v == -inf, inf, sqrt(v))`, which is `v ** 0.5`; no variance is infinite below."""
+    choice = scope.call(expr, "relax.where")
+    low = None if choice is None else scope.call(choice.args[0], "relax.equal")
+    root = None if choice is None else scope.call(choice.args[2], "relax.sqrt")
+    if choice is None or low is None or root is None or scalar_of(scope, choice.args[1]) != math.inf:
+        return None
+    tested = low.args[0].same_as(root.args[0]) and scalar_of(scope, low.args[1]) == -math.inf
+    return root if tested else None
 
 
 def _normalized(value: relax.Expr, variance: relax.Expr, scope: Scope) -> relax.Expr | None:

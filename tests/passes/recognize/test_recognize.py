@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,14 @@ import pytest
 from tvm import relax
 from tvm.relax import op
 
+from service.frontend import load
 from service.passes import optimize
 from service.passes.common.constants import constant
 from service.passes.recognize.recognize_activations import RecognizeActivations
 from service.passes.recognize.recognize_norms import RecognizeNorms
 from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
-from service.request import CompileOptions
+from service.request import CompileOptions, ModelFormat
+from tests.frontend.onnx.harness import model, node, value, write
 from tests.passes.graphs import TARGET, assert_becomes, assert_unchanged, compute, graph, ops, random, run
 
 
@@ -84,6 +87,23 @@ def layer_norm_by_hand(x: Any, root: Callable[[Any], Any]) -> Any:
 GAMMA, BETA = constant(random(8, seed=1)), constant(random(8, seed=2))
 BY_ROOT = lambda d, v: op.divide(d, op.sqrt(v))  # noqa: E731
 BY_RSQRT = lambda d, v: op.multiply(d, op.rsqrt(v))  # noqa: E731
+
+
+def test_layer_norm_of_a_file_that_has_a_power_for_the_root(tmp_path: Path) -> None:
+    """Pow by 0.5 is guarded against -inf, of which sqrt makes NaN."""
+    held = {"two": np.float32(2), "half": np.float32(0.5), "epsilon": np.float32(1e-5)}
+    nodes = [
+        node("ReduceMean", ["x"], ["mean"], axes=[-1]),
+        node("Sub", ["x", "mean"], ["centered"]),
+        node("Pow", ["centered", "two"], ["squares"]),
+        node("ReduceMean", ["squares"], ["variance"], axes=[-1]),
+        node("Add", ["variance", "epsilon"], ["positive"]),
+        node("Pow", ["positive", "half"], ["deviation"]),
+        node("Div", ["centered", "deviation"], ["y"]),
+    ]
+    path = write(tmp_path, model(nodes, [value("x", [2, 8])], [value("y", [2, 8])], opset=13, **held))
+    found = RecognizeNorms()(load(path, ModelFormat.ONNX, shapes={}).module)
+    assert "relax.nn.layer_norm" in {name if name.startswith("relax.") else f"relax.{name}" for name in ops(found)}
 
 
 @pytest.mark.parametrize("root", [BY_ROOT, BY_RSQRT], ids=["divide", "rsqrt"])
