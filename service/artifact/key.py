@@ -32,6 +32,7 @@ _SOURCES = {
     "source.runtime": ("service/runtime",),
     "source.core": (
         "service/compiler.py",
+        "service/process/copying.py",
         "service/rounding.py",
         "service/request.py",
         "service/machine.py",

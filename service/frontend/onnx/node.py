@@ -10,7 +10,7 @@ from service.frontend.onnx import contracts
 from service.frontend.onnx import dims as onnx_dims
 from service.frontend.onnx import scope as onnx_scope
 from service.frontend.onnx.tensor_expression import dtype_of, tensor_expression
-from service.frontend.onnx.values import Known, known_ints
+from service.frontend.onnx.values import Known, known_ints, tensor_of
 
 __all__ = ["DTYPES", "Converter", "Node", "Refused", "Value", "dtype_name", "dtype_of"]
 
@@ -150,7 +150,7 @@ class Node:
 
     def materialize(self, value: Value) -> Any:
         """Return a value as a Relax expression: known numbers become a constant, symbolic ones a small kernel."""
-        from tvm import relax, runtime
+        from tvm import relax
 
         if not isinstance(value, Known):
             return value
@@ -161,7 +161,7 @@ class Node:
         if id(value) not in self.walk.constants:
             # The value is kept with its constant, so that its id stays its own.
             array = value.array if str(value.array.dtype) == value.dtype else value.array.astype(value.dtype)
-            self.walk.constants[id(value)] = value, relax.const(runtime.tensor(array))  # with a dtype it copies twice
+            self.walk.constants[id(value)] = value, relax.const(tensor_of(array))
         return self.walk.constants[id(value)][1]
 
     def _compute_sizes(self, value: Known) -> Any:

@@ -15,7 +15,7 @@ from service.frontend.onnx import scope as onnx_scope
 if TYPE_CHECKING:
     pass
 
-__all__ = ["MAX_FOLDED", "Known", "Undecided", "known_ints"]
+__all__ = ["MAX_FOLDED", "Known", "Undecided", "known_ints", "tensor_of"]
 
 # Larger results are left to the constant folding pass, which compiles what it folds.
 MAX_FOLDED = 4096
@@ -52,3 +52,17 @@ def known_ints(
     for place, value in enumerate(simple):
         array[place] = value
     return Known(array.reshape(shape), dtype)
+
+
+def tensor_of(array: Any) -> Any:
+    """Return a copy of `array` as TVM's tensor."""
+    import numpy as np
+    from tvm import runtime
+
+    from service.process.copying import copy_into
+
+    if array.dtype.isbuiltin != 1:  # of a dtype that numpy has not itself
+        return runtime.tensor(array)
+    tensor = runtime.empty(array.shape, str(array.dtype))
+    copy_into(np.from_dlpack(tensor), array)
+    return tensor

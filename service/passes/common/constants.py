@@ -10,6 +10,8 @@ import numpy as np
 from tvm import relax, runtime
 from tvm.ir import GenericConst
 
+from service.process.copying import copy_into
+
 __all__ = ["Array", "array_of", "constant", "is_tensor_constant", "numpy_dtype", "size_bytes"]
 
 Array = np.ndarray[Any, Any]
@@ -31,7 +33,7 @@ def constant(array: Any, dtype: str | None = None) -> relax.Expr:
     raw = _RAW.get(name)
     # Straight into TVM's memory, whatever the strides: a copy between would be of all weights of a model.
     held = np.from_dlpack(tensor if raw is None else tensor._create_view(tensor.shape, raw))
-    np.copyto(held if raw is None else held.view(numpy_dtype(name)), given, casting="unsafe")
+    copy_into(held if raw is None else held.view(numpy_dtype(name)), given)
     return relax.const(tensor)
 
 
