@@ -72,6 +72,14 @@ def _texts(node: ast.expr, shapes: Mapping[str, Sequence[Dim]], told: str) -> It
         case ast.BoolOp(op=ast.And(), values=values):
             for value in values:
                 yield from _texts(value, shapes, told)
+        case ast.BoolOp(op=ast.Or(), values=values):
+            texts = [list(_texts(value, shapes, "")) for value in values]
+            if not all(texts):  # one is always true
+                return
+            text = f"{' + '.join('*'.join(map(_truth, each)) for each in texts)} >= 1"
+            if len(text) > _MAX_CHARS:
+                raise _Unknown
+            yield text
         case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(op) in _RELATIONS for op in ops):
             sides = [_dim(each, shapes) for each in (left, *rights)]
             if any(len(str(side)) > _MAX_CHARS for side in sides):
@@ -82,10 +90,23 @@ def _texts(node: ast.expr, shapes: Mapping[str, Sequence[Dim]], told: str) -> It
                     continue
                 if isinstance(one, str) or isinstance(other, str):
                     yield f"{one} {symbol} {other}"
+                elif not compare(one, other) and not told:
+                    yield "0 == 1"
                 elif not compare(one, other):
                     raise InvalidShape(f"the program was exported for {told}, which the given shapes break")
         case _:
             raise _Unknown
+
+
+def _truth(text: str) -> str:
+    """A comparison as a number that is 1 where it holds, and 0 where not."""
+    one, symbol, other = re.split(r" (==|!=|>=|<=|>|<) ", text)
+    more, less = f"{one} - {other}", f"{other} - {one}"
+    most = {">=": f"{more} + 1", ">": more, "<=": f"{less} + 1", "<": less}
+    if symbol in most:
+        return f"min(1, max(0, {most[symbol]}))"
+    equal = f"max(0, 1 - max({more}, {less}))"
+    return equal if symbol == "==" else f"(1 - {equal})"
 
 
 def _dim(node: ast.expr, shapes: Mapping[str, Sequence[Dim]]) -> Dim:

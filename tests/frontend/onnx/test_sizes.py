@@ -218,3 +218,9 @@ def test_a_scatter_along_a_symbolic_axis(op: str, tmp_path: Path) -> None:
     x = np.zeros((5, 2 if op == "ScatterElements" else 4), "float32")
     want = onnxruntime.InferenceSession(tmp_path / "model.onnx").run(None, {"x": x})
     np.testing.assert_array_equal(session(x=x)["y0"], want[0])
+
+
+def test_a_window_that_is_longer_than_its_image_has_a_place_by_ceil_mode(tmp_path: Path) -> None:
+    """EfficientNets pool so, by windows as long as they have channels."""
+    path = write(tmp_path, _one("AveragePool", [1, 2, 3, 3], kernel_shape=[8, 8], strides=[8, 8], ceil_mode=1))
+    assert load(path, ModelFormat.ONNX, shapes={}).signature.outputs[0].shape == (1, 2, 1, 1)

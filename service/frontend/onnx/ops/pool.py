@@ -27,10 +27,11 @@ class _Window:
         pads = spatial_padding(node, sizes, self.kernel, self.strides, self.dilations)
         self.begins, self.ends = pads[:rank], pads[rank:]
         self.reach = [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+        self.out = [self._output(axis, size) for axis, size in enumerate(sizes)]
         for axis, (size, reach) in enumerate(zip(sizes, self.reach, strict=True)):
             padded = size + self.begins[axis] + self.ends[axis]
-            node.require(padded, ">=", reach, f"has a window of {{right}} on axis {axis + 2}, padded to {{left}}")
-        self.out = [self._output(axis, size) for axis, size in enumerate(sizes)]
+            if not self.ceil:  # by which a window that is longer than its image has one place
+                node.require(padded, ">=", reach, f"has a window of {{right}} on axis {axis + 2}, padded to {{left}}")
 
     def _output(self, axis: int, size: Any) -> Any:
         """The number of windows; with `ceil_mode`, none that starts in the padding behind the input."""
