@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from schedules.cpu.common.register_tile import divisors, fits, step_cycles
-from schedules.cpu.conv.blocked_plan import is_blockable
+from schedules.cpu.conv import blocked_plan
 from schedules.hardware import Cpu
 from schedules.operators import Conv2d
 
@@ -166,7 +166,7 @@ def is_winograd(op: Conv2d, cpu: Cpu) -> bool:
     """Return whether it is a plain 3x3 convolution of known size, whose groups have no fewer channels than a vector."""
     plain = op.kernel == (3, 3) and {*op.strides, *op.dilation} == {1} and not op.plain and not op.gated
     lanes = cpu.lanes(op.sum_bits)
-    wide = min(op.channels, op.filters) // op.groups >= lanes and is_blockable(op, lanes)
+    wide = min(op.channels, op.filters) // op.groups >= lanes and blocked_plan.is_blockable(op, lanes)
     return plain and wide and op.batch > 0
 
 
@@ -179,8 +179,13 @@ def problem_of(op: Conv2d, size: int, cpu: Cpu) -> Problem:
 
 
 def default(op: Conv2d, cpu: Cpu) -> dict[str, int] | None:
-    """Return the parameters of the faster of F(2x2) and F(4x4); None where the direct method is better than both."""
-    best, best_cycles = None, direct_cycles(op, cpu)
+    """Return the parameters of the faster of F(2x2) and F(4x4); None where the direct method is better than both.
+
+    That is as fast as other direct convolutions are, unless its own plan is slower: one of few pixels to a task reads
+    its weights from L3 for each.
+    """
+    direct = blocked_plan.estimate(op, blocked_plan.default(op, cpu), cpu)
+    best, best_cycles = None, max(direct, direct_cycles(op, cpu))
     for size in SIZES:
         found = blocking(problem_of(op, size, cpu), cpu)
         if found.cycles < WORTH * best_cycles:

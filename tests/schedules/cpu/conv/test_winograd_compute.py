@@ -168,6 +168,13 @@ def test_only_plain_convolutions_of_known_size() -> None:
         assert planning.plan_conv2d(replace(plain, **changed), V4).template == "cpu.conv2d_blocked"
 
 
+def test_a_direct_plan_that_reads_its_weights_from_l3_gives_way() -> None:
+    """With 256 KiB of L2 a task has two tiles of the 7x7 image; with 1 MiB it has all of them."""
+    op = operator((1, 512, 7, 7), 512)
+    assert planning.plan_conv2d(op, CPUS["x86-64-v3"]).parameters.get("size") == 2
+    assert planning.plan_conv2d(op, V4).template == "cpu.conv2d_blocked"
+
+
 @pytest.mark.parametrize("name", ["x86-64-v3", "x86-64-v4"])
 def test_wide_groups_are_by_cost_too(name: str) -> None:
     """As RegNet has them: each of its groups of 64 is a convolution of 64 channels."""
