@@ -37,7 +37,7 @@ _NAMES = ("rows", "warp", "block", "stages", "slices")
 class WarpTile:
     """`rows` queries, of which a warp has `warp`; `block` keys a step, `stages` of them in shared memory.
 
-    `slices` groups of warps share the keys.
+    `slices` of the keys have a warp each, which waits for no other.
     """
 
     rows: int
@@ -127,6 +127,8 @@ def refusal(tile: WarpTile, attention: Attention, gpu: Gpu) -> str:
         return "a warp has more queries than the tile"
     if not 2 <= tile.warps <= _MAX_WARPS:
         return f"a CTA has 2 to {_MAX_WARPS} warps, not {tile.warps}"
+    if tile.slices > 1 and tile.rows > tile.warp:
+        return "a slice of the keys is one warp's"
     if attention.rounded and tile.slices > 1:
         return "weights are rounded where the sum of all powers is known"
     if tile.registers(attention) > _MOST_REGISTERS:

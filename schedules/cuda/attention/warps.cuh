@@ -1,8 +1,8 @@
 // Flash attention on mma.sync: O[b, h, m, :] = softmax over n of (Q[b, h, m, :] · K[b, h / GROUP, n, :]) times
 // V[b, h / GROUP, n, :], after FlashAttention-2 (Dao, 2023). A CTA has TILE_M queries, a warp WARP_M of them, whose scores
 // and sums stay in its registers. Threads copy a block of keys and of values a step; rows in shared memory are 16 bytes
-// longer than a head, so that ldmatrix reads eight of them without conflicts. SLICES groups of warps share the keys: each
-// has blocks, buffers and a softmax of its own, and their parts are added up in the end.
+// longer than a head, so that ldmatrix reads eight of them without conflicts. SLICES of the keys have a warp each, with
+// blocks, buffers and a softmax of its own; their parts are added up in the end.
 // Stands in a namespace that has defined: the configuration (TILE_M, WARP_M, BLOCK, STAGES, SLICES, KEEPS_Q), the problem
 // (HEADS, GROUP, QUERIES, KEYS, HEAD, CAUSAL, OFFSET, HAS_LOGIT, LOG2_SCALE, EMPTY, LAST_PAIR, of each operand where it
 // begins and its strides, ROUNDS, the types Low and Out), Operands, `logit`, `rounded`, `merge` and `store_row`.
@@ -12,7 +12,7 @@ constexpr int DEPTH = (HEAD + 15) / 16 * 16, CHUNKS = DEPTH / 8, PITCH = DEPTH *
 constexpr int Q_BYTES = TILE_M * PITCH, BLOCK_BYTES = BLOCK * PITCH, SLICE_BYTES = 2 * STAGES * BLOCK_BYTES;
 constexpr int BLOCKS_M = WARP_M / 16, BLOCKS = (KEYS + BLOCK - 1) / BLOCK, TILES_M = (QUERIES + TILE_M - 1) / TILE_M;
 constexpr int PART = HEAD + 4;  // floats of a row of a slice: its sums, its largest logit, and the sum of its powers
-static_assert(BLOCK % 16 == 0 && HEAD % 8 == 0 && (STAGES == 1 || STAGES == 2), "tile");
+static_assert(BLOCK % 16 == 0 && HEAD % 8 == 0 && (STAGES == 1 || STAGES == 2) && (SLICES == 1 || WARPS == 1), "tile");
 
 static_assert(!ROUNDS || SLICES == 1, "weights are rounded by who knows the sum of all powers");
 
@@ -106,8 +106,7 @@ DEV void attention(uint8_t* raw, const Low* Q, const Low* K, const Low* V, Out* 
   };
   auto meet = [&] {
     if constexpr (SLICES == 1) __syncthreads();
-    else if constexpr (WARPS == 1) __syncwarp();
-    else block_sync(1 + slice, SLICE_THREADS);
+    else __syncwarp();
   };
 
   int j = blocks - 1 - slice;

@@ -177,6 +177,7 @@ def test_every_point_of_the_space_is_a_tile_or_refused():
     assert all(tile.shared_bytes(attention) <= 99 << 10 and tile.threads <= 256 for tile in taken)
     reasons = {refusal(tile, attention, GPU) for tile in tiles} - {""}
     assert len(reasons) > 3
+    assert all(tile.slices == 1 or tile.rows == tile.warp for tile in taken)  # a slice meets by __syncwarp
 
 
 def test_the_points_of_the_benchmarks_are_of_the_space():
