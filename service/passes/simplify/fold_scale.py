@@ -174,7 +174,7 @@ def _merged(inner: relax.Call, array: Array, build: Any, combine: Any, dtype: st
     if merged.size > max(parts[1].size, array.size) or not _same_range(merged, dtype):
         return None
     each = [np.abs(np.asarray(value, "float64")) for value in (merged, parts[1], array)]
-    if not (_usual(each, dtype) if build is relax.op.multiply else _adds_up(*each)):
+    if not (_usual(each, dtype) if build is relax.op.multiply else _adds_up(each, dtype)):
         return None
     return build(parts[0], constant(merged, dtype))
 
@@ -185,9 +185,18 @@ def _usual(factors: Sequence[Array], dtype: str) -> bool:
     return all(bool(((each <= most) & (each >= 1 / most)).all()) for each in factors)
 
 
-def _adds_up(merged: Array, one: Array, other: Array) -> bool:
-    """Whether the sum of two constants is of their size, so that nothing of theirs cancels out."""
-    return bool((merged >= np.maximum(one, other) / 2).all())
+def _adds_up(sizes: Sequence[Array], dtype: str) -> bool:
+    """Whether the second and the third are near the size of the first, their sum, so that adding one rounds no more.
+
+    A third of the digits may cancel out: of a bias and a batch norm's shift, as large and of other signs, some do in a
+    few channels. Of the constants of a sum that is there to round, nothing is left.
+    """
+    merged, *parts = sizes
+    if not merged.size:
+        return True
+    digits = int(ml_dtypes.finfo(numpy_dtype(dtype)).nmant) + 1
+    typical = math.sqrt(float(np.mean(np.square(merged))))
+    return all(bool((each <= 2 ** (digits // 3) * typical).all()) for each in parts)
 
 
 def _add(call: relax.Call, scope: Scope) -> relax.Expr | None:

@@ -178,6 +178,19 @@ def test_what_rounds_or_overflows_between_stays(first: str, second: str, numbers
     assert len(simplified(graph(chain, x=(4, 8)))) == 2
 
 
+@pytest.mark.parametrize(("dtype", "merges"), [("float32", True), ("float16", False), ("bfloat16", False)])
+def test_a_few_channels_may_cancel_out_as_far_as_the_dtype_has_digits(dtype: str, merges: bool) -> None:
+    draw = np.random.default_rng(0)
+    bias, shift = draw.standard_normal((2, 64)).astype("float32")
+    shift[::4] = -bias[::4]
+    bias[1], shift[1] = 20, -20.5
+
+    def chain(x: Any) -> Any:
+        return op.add(op.add(x, constant(bias, dtype)), constant(shift, dtype))
+
+    assert len(simplified(graph(chain, x=(dtype, (8, 64))))) == (1 if merges else 2)
+
+
 def test_integers_are_left_alone() -> None:
     one = constant(np.int32(1))
     given = graph(lambda x: op.subtract(op.multiply(op.multiply(x, one), one), one), x=("int32", (4,)))
