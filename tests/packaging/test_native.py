@@ -21,10 +21,10 @@ import pytest
 from service import machine, processor, tvm_libraries
 from service.artifact.manifest import Manifest
 from service.config import settings
-from service.errors import RelaxcError
+from service.errors import ArtifactCorrupt, RelaxcError
 from service.request import TargetSpec
 from service.runtime import load
-from service.signature import DimBounds, Signature, TensorSpec
+from service.signature import Condition, DimBounds, Signature, TensorSpec
 from tests.packaging.native import Library, NativeError, Session
 from tests.runtime.conftest import Linears, aligned, linear_signature
 from tests.runtime.test_library import two_parts
@@ -147,6 +147,33 @@ def test_symbolic_dims_are_bound_as_python_binds_them(
             assert found[0] == found[1], batch
         else:
             assert found[0][0] == found[1][0] == "input-shape"
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ("batch % 2 == 0",), ("batch >= 3",), ("9 >= batch", "batch != 4"), ("batch > 2", "(batch + 1) // 2 < 5"),
+        ("max(0, 1 - batch) <= 0 - 1",), ("-(batch) >= -4",), ("batch // (batch - 3) >= 0",), ("other == 1",),
+    ],
+)  # fmt: skip
+def test_calls_that_no_operator_is_defined_for_are_refused_as_python_refuses_them(
+    library: Library, artifact: Make, texts: tuple[str, ...]
+) -> None:
+    conditions = tuple(Condition(text, f"node 'a' (Op) needs {text}") for text in texts)
+    path = artifact(signature=replace(linear_signature(), conditions=conditions))
+    native, python = library.open(path, threads=1), load(path, threads=1)
+    found = [[_numbers_or_error(each, some(batch)) for batch in (1, 2, 3, 4, 9, 10)] for each in (native, python)]
+    assert found[0] == found[1] and any(each[0] == "input-shape" for each in found[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["batch", "batch = 1", "batch == 1 == 1", "batch === 1", "batch >= ", "a() > 1", "1 =! 2"]
+)
+def test_conditions_that_are_none_are_damage(library: Library, artifact: Make, text: str) -> None:
+    path = artifact(signature=replace(linear_signature(), conditions=(Condition(text, "why"),)))
+    assert error_of(lambda: library.open(path))[0] == "artifact-corrupt"
+    with pytest.raises(ArtifactCorrupt):
+        load(path)
 
 
 def _numbers_or_error(call: Any, inputs: Any) -> Any:

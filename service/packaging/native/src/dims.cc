@@ -220,6 +220,38 @@ std::optional<int64_t> Dim::evaluate(const Sizes& sizes) const { return size_ ? 
 
 std::string Bounds::text() const { return std::to_string(minimum) + ".." + (maximum ? std::to_string(*maximum) : ""); }
 
+Condition::Condition(const std::string& text, const std::string& why) : text_(text), why_(why) {
+  const char* const marks = "=!<>";
+  size_t begin = text.find_first_of(marks), end = text.find_first_not_of(marks, begin);
+  if (begin != std::string::npos && end != std::string::npos) relation_ = text.substr(begin, end - begin);
+  static const std::set<std::string> relations{"==", "!=", ">=", "<=", ">", "<"};
+  if (!relations.count(relation_) || text.find_first_of(marks, end) != std::string::npos)
+    corrupt("the condition " + in_quotes(text) + " is no comparison of two dims");
+  sides_ = {Dim(text.substr(0, begin)), Dim(text.substr(end))};
+}
+
+bool Condition::holds(const Sizes& sizes) const {
+  Value left = sides_[0].evaluate(sizes), right = sides_[1].evaluate(sizes);
+  if (!left || !right) return false;
+  switch (relation_[0]) {
+    case '=': return *left == *right;
+    case '!': return *left != *right;
+    case '>': return relation_.size() == 2 ? *left >= *right : *left > *right;
+    default: return relation_.size() == 2 ? *left <= *right : *left < *right;
+  }
+}
+
+std::string Condition::broken_by(const Sizes& sizes) const {
+  std::set<std::string> names = sides_[0].names();
+  names.insert(sides_[1].names().begin(), sides_[1].names().end());
+  std::string found;
+  for (const std::string& name : names) {
+    auto size = sizes.find(name);
+    found += (found.empty() ? "" : ", ") + name + " is " + (size == sizes.end() ? "None" : std::to_string(size->second));
+  }
+  return why_ + ": " + text_ + " must hold, and " + found;
+}
+
 std::string TensorSpec::text() const {
   std::string dims;
   for (const Dim& dim : shape) dims += (dims.empty() ? "" : ", ") + dim.text();
@@ -260,6 +292,8 @@ Sizes bind_dims(const Signature& signature, const std::vector<std::vector<int64_
     }
   }
   while (!later.empty()) later = bind_expressions(later, sizes);
+  for (const Condition& condition : signature.conditions)
+    if (!condition.holds(sizes)) throw Failure(RELAXC_INPUT_SHAPE, condition.broken_by(sizes));
   for (const auto& [name, size] : sizes) {
     auto bounds = signature.bounds.find(name);
     if (bounds == signature.bounds.end() || bounds->second.hold(size)) continue;

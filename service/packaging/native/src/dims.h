@@ -44,6 +44,22 @@ struct Bounds {
   std::string text() const;
 };
 
+/// What the sizes of a call must satisfy, `n % 2 == 0`, and who needs it.
+class Condition {
+ public:
+  /// Throws artifact-corrupt for what is no comparison of two dims by == != >= <= > or <.
+  Condition(const std::string& text, const std::string& why);
+
+  /// Whether it is known to hold of these sizes.
+  bool holds(const Sizes& sizes) const;
+  /// What is wrong with them.
+  std::string broken_by(const Sizes& sizes) const;
+
+ private:
+  std::string text_, why_, relation_;
+  std::vector<Dim> sides_;
+};
+
 struct TensorSpec {
   std::string name, dtype;
   std::vector<Dim> shape;
@@ -54,6 +70,7 @@ struct Signature {
   std::vector<TensorSpec> inputs, outputs;
   std::map<std::string, Bounds> bounds;
   std::set<std::string> constants;
+  std::vector<Condition> conditions;
 };
 
 /// `[1, 3]`.

@@ -38,7 +38,7 @@ std::vector<TensorSpec> specs_of(const Json& rows) {
 }
 
 Signature signature_of(const Json& value) {
-  Signature signature{specs_of(value["inputs"]), specs_of(value["outputs"]), {}, {}};
+  Signature signature{specs_of(value["inputs"]), specs_of(value["outputs"]), {}, {}, {}};
   for (const auto& [name, pair] : value["dims"].fields()) {
     std::vector<Json> ends = pair.items();
     if (ends.size() != 2) corrupt(pair.where() + " is not a pair of sizes");
@@ -48,6 +48,12 @@ Signature signature_of(const Json& value) {
     signature.bounds[name] = bounds;
   }
   for (const auto& [name, ignored] : value["constants"].fields()) signature.constants.insert(name);
+  auto conditions = value.find("conditions");
+  for (const Json& pair : conditions ? conditions->items() : std::vector<Json>()) {
+    std::vector<Json> told = pair.items();
+    if (told.size() != 2) corrupt(pair.where() + " is not a condition and who needs it");
+    signature.conditions.emplace_back(told[0].text(), told[1].text());
+  }
   return signature;
 }
 
