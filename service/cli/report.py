@@ -30,7 +30,7 @@ __all__ = [
 
 
 def signature(title: str, described: Mapping[str, Any]) -> Table:
-    """Print inputs and outputs of `Signature.to_dict()`, with the bounds of symbolic dims and the fixed inputs."""
+    """Print inputs and outputs of `Signature.to_dict()`, what symbolic dims must satisfy, and the fixed inputs."""
     shown = table(title, "", "name", "dtype", "shape")
     for kind in ("inputs", "outputs"):
         for tensor in described[kind]:
@@ -38,6 +38,8 @@ def signature(title: str, described: Mapping[str, Any]) -> Table:
             shown.add_row(kind.removesuffix("s"), tensor["name"], tensor["dtype"], f"[{dims}]")
     for name, (low, high) in described["dims"].items():
         shown.add_row("dim", name, "", f"{low}..{'' if high is None else high}")
+    for text, why in described.get("conditions", ()):
+        shown.add_row("must hold", why, "", text)
     for name, value in described["constants"].items():
         shown.add_row("fixed", name, type(value).__name__, repr(value))
     return shown

@@ -6,8 +6,11 @@ import io
 import json
 
 import pytest
+from rich.console import Console
 
+from service.cli import report
 from service.cli.output import console, print_json, seconds, size, table
+from service.signature import Condition, DimBounds, Signature, TensorSpec
 
 
 @pytest.mark.parametrize(
@@ -36,3 +39,11 @@ def test_names_are_never_markup() -> None:
     console(stream).print(shown)
     for text in ("[b]title[/b]", "[red]column", "[batch]", ":smile: [/]"):
         assert text in stream.getvalue()
+
+
+def test_a_signature_shows_what_its_sizes_must_satisfy(capsys: pytest.CaptureFixture[str]) -> None:
+    condition = Condition("n % 2 == 0", "node 'halves' (Split) has two equal parts")
+    shown = Signature((TensorSpec("x", "float32", ("n",)),), (), (("n", DimBounds(2)),), conditions=(condition,))
+    Console(width=200).print(report.signature("", shown.to_dict()))
+    line = next(line for line in capsys.readouterr().out.splitlines() if "must hold" in line)
+    assert "node 'halves' (Split)" in line and "n % 2 == 0" in line
