@@ -16,11 +16,16 @@ Require = Callable[[Any, str, Any, str], None]
 """Has `left == right` or `left >= right` hold of every call; the last one says of what."""
 
 
-def check(call: Any, require: Require, scope: Any) -> None:
-    """Require what the sizes of a call's arguments must be to each other. Raise what `require` does."""
+def check(call: Any, require: Require, scope: Any, *, may_be_left: bool = False) -> None:
+    """Require what the sizes of a call's arguments must be to each other. Raise what `require` does.
+
+    `may_be_left`: in a branch whose results a call may leave, a reshape may leave elements out, which reads no others.
+    """
     name = _name(call)
     if name in _BROADCASTS:
         _broadcast(_shapes(call), require, scope)
+    elif name == "reshape":
+        _reshape(call, require, ">=" if may_be_left else "==")
     elif name in _CONTRACTS:
         _CONTRACTS[name](call, require)
 
@@ -77,10 +82,10 @@ _BROADCASTS = frozenset(
 )  # fmt: skip
 
 
-def _reshape(call: Any, require: Require) -> None:
+def _reshape(call: Any, require: Require, relation: str) -> None:
     before, after = shape_of(call.args[0]), [_size(dim) for dim in getattr(call.args[1], "values", ())]
     if before is not None and after and not any(isinstance(dim, int) and dim < 1 for dim in after):
-        require(product(before), "==", product(after), f"reshapes {_text(before)} to {_text(after)}")
+        require(product(before), relation, product(after), f"reshapes {_text(before)} to {_text(after)}")
 
 
 def _text(shape: list[Any]) -> str:
@@ -200,7 +205,6 @@ def _scatter_nd(call: Any, require: Require) -> None:
 
 
 _CONTRACTS: dict[str, Callable[[Any, Require], None]] = {
-    "reshape": _reshape,
     "quantize": _quantization,
     "dequantize": _quantization,
     "nn.batch_norm": _batch_norm,

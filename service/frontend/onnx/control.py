@@ -22,13 +22,14 @@ def _if(node: Node, proto: Any) -> list[Any]:
         return _branch(node, branches[0 if node.inputs[0].array.reshape(()) else 1])
     from tvm import relax
 
-    then_values, else_values = _branch(node, branches[0]), _branch(node, branches[1])
+    then_values, else_values = (_branch(node, branch, may_be_left=True) for branch in branches)
     condition = node.emit(relax.op.reshape(node.tensor(0), ()))
     return [_select(node, condition, a, b) for a, b in zip(then_values, else_values, strict=True)]
 
 
-def _branch(node: Node, graph: Any) -> list[Any]:
+def _branch(node: Node, graph: Any, *, may_be_left: bool = False) -> list[Any]:
     inner = node.walk.child(node.walk.values)
+    inner.may_be_left |= may_be_left
     inner.initialize(graph)
     inner.run(graph.node)
     inner.hand_over()

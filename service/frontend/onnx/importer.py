@@ -82,6 +82,8 @@ class Walk:
         self.values: dict[str, Any] = {}
         self.refused: dict[str, list[tuple[str, str]]] = {}
         self.constants: dict[int, tuple[Known, Any]] = {}
+        self.may_be_left = False
+        """Whether this is a branch that runs with every call, and whose results a call may leave."""
 
     def declare(self, inputs: Iterable[TensorSpec]) -> list[Any]:
         """Return the function's parameters, under names that TVM allows."""
@@ -189,7 +191,7 @@ class Walk:
         graph = self.graph if opsets is None else replace(self.graph, opsets=self.graph.opsets | opsets)
         inner = Walk(graph, self.builder, self.scope)
         inner.values = dict(values)
-        inner.constants = self.constants
+        inner.constants, inner.may_be_left = self.constants, self.may_be_left
         return inner
 
     def hand_over(self) -> None:

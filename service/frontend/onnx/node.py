@@ -192,7 +192,7 @@ class Node:
         if not isinstance(expression, relax.Call):
             return self.builder.emit(expression)
         call = self._flat(expression)
-        contracts.check(call, self.require, self.scope)
+        contracts.check(call, self.require, self.scope, may_be_left=self.walk.may_be_left)
         call = self.builder.normalize(call)
         contracts.check_result(call, self.require)
         return self.builder.emit(call)

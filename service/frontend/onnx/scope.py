@@ -62,6 +62,8 @@ class Scope:
         name = unique(hint, self.variables)
         self.variables[name] = tirx.Var(name, "int64")
         self.data_dependent.add(name)
+        self.lower[name] = 0
+        self._bound(self.variables[name])
         return self.variables[name]
 
     def unify(self, left: Any, right: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import service
 from service import compiler
@@ -224,3 +224,49 @@ def test_a_window_that_is_longer_than_its_image_has_a_place_by_ceil_mode(tmp_pat
     """EfficientNets pool so, by windows as long as they have channels."""
     path = write(tmp_path, _one("AveragePool", [1, 2, 3, 3], kernel_shape=[8, 8], strides=[8, 8], ceil_mode=1))
     assert load(path, ModelFormat.ONNX, shapes={}).signature.outputs[0].shape == (1, 2, 1, 1)
+
+
+@pytest.mark.parametrize("op", ["Add", "Mul", "Less"])
+def test_what_follows_nonzero_is_compiled(op: str, tmp_path: Path) -> None:
+    """How many it finds is at least 0, and nothing has to be checked."""
+    nodes = [node("NonZero", ["x"], ["places"]), node(op, ["places", "three"], ["y"])]
+    out = helper.make_tensor_value_info("y", BOOL if op == "Less" else INT64, None)
+    session = _compiled(tmp_path, model(nodes, [value("x", [7])], [out], three=np.int64(3)))
+    x = np.array([0, 1, 0, 2, 3, 0, 4], "float32")
+    want = {"Add": np.add, "Mul": np.multiply, "Less": np.less}[op](np.nonzero(x), 3)
+    np.testing.assert_array_equal(session(x=x)["y"], want)
+
+
+def _branch(nodes: Sequence[Any], name: str, dtype: int = FLOAT, **constants: Any) -> Any:
+    tensors = [numpy_helper.from_array(array, label) for label, array in constants.items()]
+    return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, dtype, None)], tensors)
+
+
+def test_a_branch_that_is_left_holds_no_call_to_its_sizes(tmp_path: Path) -> None:
+    """Both branches are computed; of the one that is left an index reads the nearest element, and a reshape fewer."""
+    fourth = _branch([node("Gather", ["x", "at"], ["then"], axis=0)], "then", at=_i(3))
+    first = _branch([node("Gather", ["x", "at"], ["other"], axis=0)], "other", at=_i(0))
+    chosen = node("If", ["flag"], ["y"], then_branch=fourth, else_branch=first)
+    inputs = [value("x", ["n", 2]), value("flag", [], BOOL)]
+    session = _compiled(tmp_path, model([chosen], inputs, [helper.make_tensor_value_info("y", FLOAT, None)]))
+    for n in (1, 2, 4, 5):
+        x = _f(n, 2)
+        want = x[3:4] if n > 3 else x[:1]
+        np.testing.assert_array_equal(session(x=x, flag=np.array(n > 3))["y"], want)
+
+
+def test_halves_of_an_even_size_are_taken_by_a_branch(tmp_path: Path) -> None:
+    sums = {"axes": _i(0, 1)}
+    half = [node("Reshape", ["x", "shape"], ["pairs"]), node("ReduceSum", ["pairs", "axes"], ["then"], keepdims=0)]
+    whole = [node("ReduceSum", ["x", "axes"], ["other"], keepdims=0)]
+    nodes = [
+        node("Shape", ["x"], ["sizes"], start=0, end=1), node("Squeeze", ["sizes"], ["n"]),
+        node("Mod", ["n", "two"], ["rest"]), node("Equal", ["rest", "zero"], ["even"]),
+        node("If", ["even"], ["y"], then_branch=_branch(half, "then", shape=_i(-1, 2), **sums),
+             else_branch=_branch(whole, "other", **sums)),
+    ]  # fmt: skip
+    out = helper.make_tensor_value_info("y", FLOAT, None)
+    proto = model(nodes, [value("x", ["n", 3])], [out], two=np.int64(2), zero=np.int64(0))
+    session = _compiled(tmp_path, proto)
+    for n in range(1, 6):
+        np.testing.assert_allclose(session(x=_f(n, 3))["y"], _f(n, 3).sum(), rtol=1e-5)

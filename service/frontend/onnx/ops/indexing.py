@@ -43,8 +43,11 @@ def _gather(node: Node) -> Any:
 
 
 def _inside(node: Node, indices: Any, size: Any) -> None:
-    """Require that known indices, negative ones from the end, are inside of an axis of `size`."""
-    if indices.size:
+    """Require that known indices, negative ones from the end, are inside of an axis of `size`.
+
+    Not in a branch that a call may leave for its sizes: what is read there is the nearest element, and is left.
+    """
+    if indices.size and not node.walk.may_be_left:
         reach = max(int(indices.max()) + 1, -int(indices.min()))
         node.require(size, ">=", reach, f"has indices of {indices.min()} to {indices.max()} for an axis of {{left}}")
 
