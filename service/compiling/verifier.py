@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from service.compiling.ahead import Ahead
 from service.compiling.calibration import Samples, quantized, samples_of
+from service.errors import InvalidShape
 from service.request import CompileRequest
+from service.runtime.sizes import choose_sizes
 from service.signature import Signature
 
 if TYPE_CHECKING:
@@ -41,6 +43,10 @@ def verify(
 
     if lacking := missing_features(request.target):
         return f"this machine cannot run it: {'; '.join(lacking)}"
+    try:
+        choose_sizes(signature)
+    except InvalidShape as error:
+        return error.message
     if (given := request.options.calibration) is not None:
         if not (request.model.path.parent / given.samples).is_file():
             return f"the samples that it was calibrated with, {given.samples}, are not beside the model"
