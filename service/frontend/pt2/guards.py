@@ -15,6 +15,8 @@ __all__ = ["conditions"]
 _MAX_GUARDS = 10_000
 _MAX_CHARS = 400
 """Of a condition's side: a reader takes 500."""
+_LARGEST = 1 << 62
+"""More than any number in a condition."""
 _OPERATORS: dict[type[ast.operator], tuple[str, Callable[[int, int], int]]] = {
     ast.Add: ("+", operator.add),
     ast.Sub: ("-", operator.sub),
@@ -40,8 +42,8 @@ class _Unknown(Exception):
 def conditions(guards: Sequence[str], shapes: Mapping[str, Sequence[Dim]]) -> tuple[Condition, ...]:
     """Return what the guards of a program ask of a call, in the signature's dims: `shapes` has each input's.
 
-    Raise ModelMalformed for what is no Python, InvalidShape where the user's sizes break one, and UnsupportedModel for
-    a guard that no call could be held to.
+    Raise ModelMalformed for what is no Python, nests too deeply or computes too large a number, InvalidShape where the
+    user's sizes break one, and UnsupportedModel for a guard that no call could be held to.
     """
     if len(guards) > _MAX_GUARDS:
         raise ModelMalformed(f"the program has {len(guards)} guards")
@@ -51,6 +53,8 @@ def conditions(guards: Sequence[str], shapes: Mapping[str, Sequence[Dim]]) -> tu
         try:
             for text in _texts(_parsed(guard), shapes, told):
                 found.setdefault(text, Condition(text, f"the program was exported for {told}"))
+        except RecursionError as error:
+            raise ModelMalformed(f"a guard of the program is nested too deeply: {told[:100]!r}") from error
         except (_Unknown, ZeroDivisionError) as error:
             raise UnsupportedModel(
                 f"the program was exported for {told}, which no call can be held to",
@@ -64,6 +68,13 @@ def _parsed(guard: str) -> ast.expr:
         return ast.parse(guard, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         raise ModelMalformed(f"a guard of the program is no expression: {guard[:100]!r}") from error
+
+
+def _computed(compute: Callable[[int, int], int], one: int, other: int) -> int:
+    value = compute(one, other)
+    if abs(value) >= _LARGEST:
+        raise ModelMalformed("a guard of the program computes with numbers beyond 64 bits")
+    return value
 
 
 def _texts(node: ast.expr, shapes: Mapping[str, Sequence[Dim]], told: str) -> Iterator[str]:
@@ -111,7 +122,7 @@ def _truth(text: str) -> str:
 
 def _dim(node: ast.expr, shapes: Mapping[str, Sequence[Dim]]) -> Dim:
     match node:
-        case ast.Constant(value=int(value)) if type(value) is int and abs(value) < 1 << 62:
+        case ast.Constant(value=int(value)) if type(value) is int and abs(value) < _LARGEST:
             return value
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             inner = _dim(operand, shapes)
@@ -119,8 +130,11 @@ def _dim(node: ast.expr, shapes: Mapping[str, Sequence[Dim]]) -> Dim:
         case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
             symbol, compute = _OPERATORS[type(op)]
             one, other = _dim(left, shapes), _dim(right, shapes)
-            both = isinstance(one, int) and isinstance(other, int)
-            return compute(one, other) if both else f"({one} {symbol} {other})"  # type: ignore[arg-type]
+            if symbol in ("//", "%") and other == 0:
+                raise ZeroDivisionError
+            if isinstance(one, int) and isinstance(other, int):
+                return _computed(compute, one, other)
+            return f"({one} {symbol} {other})"
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _FUNCTIONS and len(args) > 1:
             return f"{_FUNCTIONS[name]}({', '.join(str(_dim(argument, shapes)) for argument in args)})"
         case ast.Subscript(

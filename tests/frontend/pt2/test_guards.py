@@ -133,6 +133,8 @@ def test_shapes_of_the_user_that_break_a_guard_are_refused() -> None:
         "not L['x'].size()[0] == 1",
         "len(L['x'].size()) == 1",
         "L['x'].size()[0] == 1 // 0",
+        "L['x'].size()[0] % 0 == 1",
+        "L['x'].size()[0] // (2 - 2) == 1",
         "L['x'].size()[0] == " + "+".join(["L['x'].size()[0]"] * 100),
     ],
 )
@@ -145,3 +147,17 @@ def test_a_guard_that_is_no_python_is_refused() -> None:
     for guard in ("L['x'] =", "(" * 1000, "\0"):
         with pytest.raises(ModelMalformed):
             conditions([guard], X)
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "L['x'].size()[0] == " + "+".join(["L['x'].size()[0]"] * 2500),
+        "L['x'].size()[0] == " + "*".join([str(1 << 61)] * 300),
+        "L['x'].size()[0] == 4611686018427387903 + 1",
+    ],
+    ids=["2500 terms", "300 factors", "beyond 62 bits"],
+)
+def test_a_guard_too_deep_or_too_large_is_refused(guard: str) -> None:
+    with pytest.raises(ModelMalformed, match="a guard of the program"):
+        conditions([guard], X)
