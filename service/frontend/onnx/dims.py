@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import keyword
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from service.signature import Dim
@@ -17,6 +18,7 @@ __all__ = [
     "dim_text",
     "identifier",
     "is_static",
+    "is_word",
     "names_in",
     "number_of",
     "product",
@@ -25,6 +27,7 @@ __all__ = [
     "same",
     "shared_names",
     "simplify",
+    "told",
     "unique",
     "variables",
 ]
@@ -32,6 +35,7 @@ __all__ = [
 # What a dim may be computed with, in a file's dim_param and in a signature: Python's own syntax.
 OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.Div: "//", ast.Mod: "%"}
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
+_FUNCTIONS = {"max", "min", "Max", "Min"}
 _MAX_EXPRESSION_CHARS = 200
 
 
@@ -44,23 +48,40 @@ def unique(hint: str, taken: Iterable[str]) -> str:
     return name
 
 
-def identifier(text: str) -> str:
-    """Return `text` with everything that cannot be in a name replaced by underscores."""
+def identifier(text: str, taken: Collection[str] = ()) -> str:
+    """Return `text` with everything that cannot be in a name replaced by underscores.
+
+    A word that the text of a signature has another meaning for gets underscores behind it, such that it is not in
+    `taken`.
+    """
     name = re.sub(r"\W", "_", text, flags=re.ASCII)
+    if is_word(name):
+        name += "_"
+        while name in taken:
+            name += "_"
     return name if name and not name[0].isdigit() else f"d_{name}"
 
 
-def dim_of_text(text: str) -> tuple[str, set[str]]:
-    """Return a dim_param in normal form, with the names in it: a name, an expression, or else the text as an
-    identifier.
+def is_word(name: str) -> bool:
+    """Return whether a name is Python's, or a function of sizes."""
+    return keyword.iskeyword(name) or name in _FUNCTIONS
+
+
+def dim_of_text(text: str, taken: Collection[str] = ()) -> str:
+    """Return a dim_param in normal form: a name, an expression, or else the text as an identifier.
+
+    `taken` has the names that other dims use.
     """
     try:
         tree = ast.parse(text.strip(), mode="eval").body if len(text) <= _MAX_EXPRESSION_CHARS else None
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         tree = None
     if tree is None or not _is_arithmetic(tree):
-        return identifier(text), {identifier(text)}
-    return ast.unparse(tree).replace(" / ", " // "), {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+        return identifier(text, taken)
+    for each in ast.walk(tree):
+        if isinstance(each, ast.Name):
+            each.id = identifier(each.id, taken)
+    return ast.unparse(tree).replace(" / ", " // ")
 
 
 def _is_arithmetic(node: ast.expr) -> bool:
@@ -143,6 +164,14 @@ def dim_text(dim: Any) -> Dim:
     """Return a dim for a signature: an int, or Python text over names (`2 * seq + 1`, `max(a, b)`)."""
     number = number_of(dim)
     return number if number is not None else _text(dim)[0]
+
+
+def told(dim: Any) -> Dim:
+    """Return a dim for a message: as in a signature, else as TVM writes it."""
+    try:
+        return dim_text(dim)
+    except NotImplementedError:
+        return str(dim)
 
 
 def _text(dim: Any) -> tuple[str, int]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,8 @@ def inspect(path: Path) -> ModelInfo:
         check(graph)
     inputs = input_specs(graph)
     declared = _values(_with_types(graph.model).graph.output, graph.outputs)
-    outputs = tuple(_spec(value, f"output {value.name!r}") for value in declared)
+    taken = _names(graph)
+    outputs = tuple(_spec(value, f"output {value.name!r}", taken) for value in declared)
     names = sorted({name for spec in (*inputs, *outputs) for dim in spec.shape for name in onnx_dims.names_in(dim)})
     signature = Signature(tuple(inputs), outputs, tuple((name, DimBounds()) for name in names))
     return ModelInfo(ModelFormat.ONNX, signature, graph.op_counts, missing, graph.details)
@@ -159,7 +161,8 @@ def input_specs(graph: Graph) -> list[TensorSpec]:
 
     An expression in a dim stays one when its names are sizes of their own elsewhere; otherwise it is a name.
     """
-    specs = [_spec(value, f"input {value.name!r}") for value in _values(graph.model.graph.input, graph.inputs)]
+    taken = _names(graph)
+    specs = [_spec(value, f"input {value.name!r}", taken) for value in _values(graph.model.graph.input, graph.inputs)]
     bare = {dim for spec in specs for dim in spec.shape if isinstance(dim, str) and dim.isidentifier()}
 
     def settled(dim: Dim) -> Dim:
@@ -170,7 +173,14 @@ def input_specs(graph: Graph) -> list[TensorSpec]:
     return [TensorSpec(spec.name, spec.dtype, tuple(map(settled, spec.shape))) for spec in specs]
 
 
-def _spec(value: Any, what: str) -> TensorSpec:
+def _names(graph: Graph) -> set[str]:
+    """The words in dims, of which none is another's name."""
+    values = [*graph.model.graph.input, *graph.model.graph.output]
+    texts = [dim.dim_param for value in values for dim in value.type.tensor_type.shape.dim]
+    return {name for text in texts for name in re.findall(r"\w+", text)}
+
+
+def _spec(value: Any, what: str, taken: Collection[str]) -> TensorSpec:
     from service.frontend.onnx.node import DTYPES, dtype_name
 
     tensor = value.type.tensor_type
@@ -181,14 +191,14 @@ def _spec(value: Any, what: str) -> TensorSpec:
     if dtype not in DTYPES:
         raise UnsupportedModel(f"{what} has the dtype {dtype}", tensor=value.name, dtype=dtype)
     return TensorSpec(
-        value.name, dtype, tuple(_dim(value.name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))
+        value.name, dtype, tuple(_dim(value.name, axis, dim, taken) for axis, dim in enumerate(tensor.shape.dim))
     )
 
 
-def _dim(name: str, axis: int, dim: Any) -> Dim:
+def _dim(name: str, axis: int, dim: Any, taken: Collection[str]) -> Dim:
     if dim.HasField("dim_value"):
         return int(dim.dim_value)
-    return onnx_dims.dim_of_text(dim.dim_param)[0] if dim.dim_param else onnx_dims.identifier(f"{name}_{axis}")
+    return onnx_dims.dim_of_text(dim.dim_param, taken) if dim.dim_param else onnx_dims.identifier(f"{name}_{axis}")
 
 
 def with_shapes(specs: list[TensorSpec], shapes: Shapes) -> list[TensorSpec]:
@@ -213,7 +223,7 @@ def _match(spec: TensorSpec, wanted: tuple[Dim, ...], swap: dict[str, Dim]) -> N
     if len(wanted) != len(spec.shape):
         raise InvalidShape(f"input {spec.name!r} has rank {len(spec.shape)}, not {len(wanted)}", name=spec.name)
     for have, want in zip(spec.shape, wanted, strict=True):
-        if isinstance(want, str) and not want.isidentifier():
+        if isinstance(want, str) and (not want.isidentifier() or onnx_dims.is_word(want)):
             raise InvalidShape(f"{want!r} is neither a size nor a name", name=spec.name)
         if want == 0:
             raise InvalidShape(f"input {spec.name!r} cannot have the size 0", name=spec.name)

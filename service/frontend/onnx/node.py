@@ -221,7 +221,7 @@ class Node:
         """
         if isinstance(left, int) and isinstance(right, int) and (left == right or (left > right and relation == ">=")):
             return
-        told = what.format(left=_text(left), right=_text(right))
+        told = what.format(left=onnx_dims.told(left), right=onnx_dims.told(right))
         try:
             apart = self.scope.require(left, relation, right, f"node {self.name!r} ({self.op}) {told}")
         except onnx_scope.Never as error:
@@ -278,13 +278,6 @@ class Node:
     def known(self, sizes: Sequence[Any], dtype: str = "int64") -> Known:
         """Return sizes as a known vector."""
         return known_ints(list(sizes), self.scope, dtype)
-
-
-def _text(dim: Any) -> Any:
-    try:
-        return onnx_dims.dim_text(dim)
-    except NotImplementedError:
-        return str(dim)
 
 
 def _expression(size: Any) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from service.errors import InvalidShape, UnsupportedModel
+from service.frontend.onnx.dims import is_word
 from service.signature import Condition, Dim, DimBounds
 
 __all__ = ["Symbols", "parse_expression"]
@@ -113,7 +114,7 @@ class Symbols:
                 self._bind(where, expression, dim)
 
     def _rename(self, where: str, expression: Any, wanted: str) -> None:
-        if not wanted.isidentifier() or not wanted.isascii():
+        if not wanted.isidentifier() or not wanted.isascii() or is_word(wanted):
             if self.dim(expression) != wanted:
                 raise InvalidShape(f"{where} is {self.dim(expression)}; {wanted!r} is neither a size nor a name")
             return

@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import service
 from service import compiler
-from service.errors import ArtifactError, InputShape, ModelMalformed
+from service.errors import ArtifactError, InputShape, InvalidShape, ModelMalformed, UnsupportedModel
 from service.frontend import load
 from service.request import CompileOptions, ModelFormat
 from service.runtime.dims import bind
@@ -270,3 +270,36 @@ def test_halves_of_an_even_size_are_taken_by_a_branch(tmp_path: Path) -> None:
     session = _compiled(tmp_path, proto)
     for n in range(1, 6):
         np.testing.assert_allclose(session(x=_f(n, 3))["y"], _f(n, 3).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["lambda", "in", "None", "max", "Min"])
+def test_a_dim_named_like_a_word_of_python_is_another_name(name: str, tmp_path: Path) -> None:
+    both = _one("Concat", [name, 2], ("b", [f"{name}_", 2], FLOAT), axis=0)
+    signature = load(write(tmp_path, both), ModelFormat.ONNX, shapes={}).signature
+    assert [spec.shape for spec in signature.inputs] == [(f"{name}__", 2), (f"{name}_", 2)]
+    assert bind(signature, [(3, 2), (4, 2)]) == {f"{name}__": 3, f"{name}_": 4}
+    with pytest.raises(InvalidShape, match="neither a size nor a name"):
+        load(write(tmp_path, both), ModelFormat.ONNX, shapes={"x": (name, 2)})
+
+
+def test_a_size_computed_from_a_dim_named_max(tmp_path: Path) -> None:
+    given = _one("Concat", ["max", 2], ("b", ["max * 2", 2], FLOAT), axis=0)
+    signature = load(write(tmp_path, given), ModelFormat.ONNX, shapes={}).signature
+    assert [spec.shape[0] for spec in signature.inputs] == ["max_", "max_ * 2"]
+
+
+def test_space_to_depth_of_a_size_without_text(tmp_path: Path) -> None:
+    """The quotient by a negative number has none: it is rounded to 0."""
+    nodes = [
+        node("Shape", ["x"], ["n"], start=0, end=1),
+        node("Div", ["n", "minus"], ["less"]),
+        node("Mul", ["less", "minus"], ["h"]),
+        node("Concat", ["one", "h", "four"], ["shape"], axis=0),
+        node("Expand", ["v", "shape"], ["wide"]),
+        node("SpaceToDepth", ["wide"], ["y"], blocksize=2),
+    ]
+    weights = {"minus": _i(-3), "four": _i(4), "one": _i(1, 1), "v": _f(1, 1, 1, 1)}
+    out = helper.make_tensor_value_info("y", FLOAT, None)
+    path = write(tmp_path, model(nodes, [value("x", ["n", 4])], [out], **weights))
+    with pytest.raises(UnsupportedModel, match="SpaceToDepth"):
+        load(path, ModelFormat.ONNX, shapes={})

@@ -266,7 +266,7 @@ def _space_to_depth(node: Node) -> Any:
     batch, channels, height, width = node.shape(0)
     block = node.attr("blocksize")
     for size in (height, width):
-        node.require(size % block, "==", 0, f"has blocks of {block} in [{onnx_dims.dim_text(size)}]")
+        node.require(size % block, "==", 0, f"has blocks of {block} in [{onnx_dims.told(size)}]")
     high, wide = (onnx_dims.simplify(size // block, node.scope) for size in (height, width))
     x = reshaped(node, node.tensor(0), [batch, channels, high, block, wide, block])
     x = permuted(node, x, [0, 3, 5, 1, 2, 4] if node.attr("mode", "DCR") == "DCR" else [0, 1, 3, 5, 2, 4])
