@@ -157,8 +157,7 @@ class Emitter:
         torch raises for an index outside; a compiled function cannot, and must not read foreign memory. Of a constant
         the sizes that it needs are a condition of the signature.
         """
-        if isinstance(indices, GenericConst):
-            self._require_inside(indices.value.numpy(), size)
+        self.require_inside(indices, size, wrap=wrap)
         dtype = self.dtype(indices)
         if dtype not in ("int32", "int64"):
             indices, dtype = self.cast(indices, "int64"), "int64"
@@ -169,11 +168,17 @@ class Emitter:
         last = self(relax.op.subtract(bound, self.const(1, dtype)))
         return self(relax.op.maximum(self(relax.op.minimum(indices, last)), self.const(0, dtype)))
 
-    def _require_inside(self, places: Any, size: Any) -> None:
-        if not places.size:
+    def require_inside(self, indices: Any, size: Any, *, wrap: bool) -> None:
+        """Hold calls to sizes that constant indices are inside of. `wrap`: negative ones count from the end.
+
+        Raises UnsupportedModel where no call is.
+        """
+        if not isinstance(indices, GenericConst) or not (places := indices.value.numpy()).size:
             return
         low, high = int(places.min()), int(places.max())
         least = max(high + 1, -low)
+        if low < 0 and not wrap:
+            raise self.refuse(f"an index of {low}, which torch refuses")
         if is_prim(size):
             told = f"indices of {low} to {high} for an axis of {dim_text(size)} at {self.node}"
             self.symbols.require(f"{dim_text(size)} >= {least}", told)

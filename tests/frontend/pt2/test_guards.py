@@ -22,9 +22,17 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[dict[int,
     "pool": (lambda x: _functional().max_pool2d(x, 3), [(1, 3, 8, 8)], [{2: None}]),
     "shuffled pixels": (lambda x: _functional().pixel_shuffle(x, 2), [(1, 8, 2, 2)], [{1: None}]),
     "constant places": (lambda x: x[[0, 3]], [(5, 4)], [{0: None}]),
+    "rows that are selected": (lambda x: x.index_select(0, _tensor([0, 3])), [(5, 4)], [{0: None}]),
+    "rows of a table": (lambda x: _functional().embedding(_tensor([3, 1]), x), [(5, 4)], [{0: None}]),
     "a branch": (lambda x: x * 2 if x.shape[0] > 4 else x * 3, [(7, 4)], [{0: None}]),
     "two inputs": (lambda x, y: x.reshape(-1) + y.reshape(-1), [(6, 4), (4, 6)], [{0: None}, {1: None}]),
 }
+
+
+def _tensor(values: list[int]) -> Any:
+    import torch
+
+    return torch.tensor(values)
 
 
 def _functional() -> Any:
@@ -43,7 +51,7 @@ def _module(function: Callable[..., Any]) -> Any:
     return Module()
 
 
-@pytest.mark.sampled("reshape", "pool", "constant places", "two inputs")
+@pytest.mark.sampled("reshape", "pool", "constant places", "rows that are selected", "two inputs")
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_is_refused_where_torch_refuses_it(name: str, tmp_path: Path) -> None:
     import torch
@@ -62,6 +70,21 @@ def test_a_call_is_refused_where_torch_refuses_it(name: str, tmp_path: Path) -> 
         answers.add(ours := _takes(signature, given))
         assert ours == _runs(program, given), sizes
     assert answers == {True, False}
+
+
+@pytest.mark.parametrize("name", ["index_select", "embedding", "gather"])
+def test_a_constant_that_is_no_index_is_refused(name: str, tmp_path: Path) -> None:
+    import torch
+
+    at = torch.tensor([1, -1])
+    functions = {
+        "index_select": lambda x: x.index_select(0, at),
+        "embedding": lambda x: torch.nn.functional.embedding(at, x),
+        "gather": lambda x: x.gather(0, torch.tensor([[1], [-1]])),
+    }
+    path = export(tmp_path / "m.pt2", _module(functions[name]), torch.zeros(5, 4))
+    with pytest.raises(UnsupportedModel, match="an index of -1"):
+        load(path, ModelFormat.PT2, shapes={})
 
 
 def _runs(program: Any, shapes: list[list[int]]) -> bool:

@@ -18,6 +18,7 @@ op = relax.op
 
 @converts("aten.embedding.default")
 def _embedding(em: Emitter, table: Any, ids: Any, *_: Any) -> Any:
+    em.require_inside(ids, em.shape(table)[0], wrap=False)
     return em(op.take(table, ids, axis=0, mode="clip"))
 
 
@@ -25,7 +26,9 @@ def _embedding(em: Emitter, table: Any, ids: Any, *_: Any) -> Any:
 def _index_select(em: Emitter, x: Any, dim: int, ids: Any) -> Any:
     if em.rank(x) == 0:
         return em.reshape(x, em.out_shape())
-    return em(op.take(x, em.reshape(ids, [-1]) if em.rank(ids) == 0 else ids, axis=dim % em.rank(x), mode="clip"))
+    axis = dim % em.rank(x)
+    em.require_inside(ids, em.shape(x)[axis], wrap=False)
+    return em(op.take(x, em.reshape(ids, [-1]) if em.rank(ids) == 0 else ids, axis=axis, mode="clip"))
 
 
 @converts("aten.gather.default")
