@@ -21,16 +21,24 @@ __all__ = ["WrapIntegers"]
 
 @tirx.transform.prim_func_pass(opt_level=0, name="relaxc.WrapIntegers")
 class WrapIntegers:
-    """Rewrites PrimFuncs for CPUs that take such integers, and leaves others unchanged."""
+    """Rewrites PrimFuncs for CPUs that load such integers or cast to them, and leaves others unchanged."""
 
     def transform_function(self, func: Any, module: Any, context: Any) -> Any:
         """Rewrite one PrimFunc."""
         del module, context
         target = func.attrs.get("target") if func.attrs else None
-        given = {str(param.dtype) for param in func.params if tirx.is_buffer_var(param)}
-        if target is None or target.kind.name != "llvm" or "int32" not in given:
+        if target is None or target.kind.name != "llvm" or not _has_integers(func.body):
             return func
         return func.with_body(tvm_ffi.structural_map(func.body, (tirx.BufferStore, _store)))
+
+
+def _has_integers(body: Any) -> bool:
+    """Whether values may be such integers: what only loops count is neither loaded nor cast."""
+    return any(_is_int32(node) for node in tir.collect(body, (TensorLoad, tirx.Cast)))
+
+
+def _is_int32(expr: Any) -> bool:
+    return str(expr.ty.dtype).partition("x")[0] == "int32"
 
 
 def _store(store: Any) -> Any:

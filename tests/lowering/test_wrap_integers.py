@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import tvm
 from tvm import te, tirx
 
@@ -20,6 +21,25 @@ def test_arithmetic_of_data_is_wider() -> None:
     x = te.placeholder((8,), "int32", "x")
     found = rewritten(x, te.compute((8,), lambda i: x(i) * tirx.const(3, "int32") - x(7 - i)))
     assert found.count('T.Cast("int32"') == 2
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_arithmetic_of_casts_is_wider(dtype: str) -> None:
+    """No parameter of such a kernel is int32."""
+    x = te.placeholder((8,), dtype, "x")
+    found = rewritten(x, te.compute((8,), lambda i: (x(i).astype("int32") + tirx.const(1, "int32")).astype("float32")))
+    wider = 'T.Cast("int32", T.Cast("int64", T.Cast("int32", x[v_i])) + T.Cast("int64", 1))'
+    assert wider in found.replace("v_i0", "v_i")
+
+
+def test_casts_in_indices_and_sums_of_casts_stay() -> None:
+    x, at = te.placeholder((8,), "float32", "x"), te.placeholder((8,), "int64", "at")
+    one = tirx.const(1, "int32")
+    found = rewritten(x, at, te.compute((8,), lambda i: (x(at(i) + 1).astype("int32") + one).astype("float32")))
+    assert found.count("[at[v_i] + T.int64(1)]") == 2 and found.count('T.Cast("int64"') == 2
+    a, b, k = te.placeholder((8,), "int8", "a"), te.placeholder((8,), "int8", "b"), te.reduce_axis((0, 8), "k")
+    summed = te.sum(a(k).astype("int32") * b(k).astype("int32"), axis=k)
+    assert "int64" not in rewritten(a, b, te.compute((1,), lambda i: summed)).replace("T.int64", "")
 
 
 def test_indices_and_what_loops_count_stay() -> None:

@@ -10,7 +10,7 @@ from tvm import IRModule, relax
 
 from service.errors import RelaxcError, UnsupportedModel
 from service.passes.common.rewrite import op_name
-from service.passes.legalize.legalize_casts import ROUNDING_CASTS
+from service.passes.legalize.legalize_casts import CASTS, ROUNDING_CASTS
 from service.passes.legalize.legalize_comparisons import COMPARISONS
 from service.passes.legalize.legalize_division import DIVISION
 from service.passes.legalize.legalize_indexing import INDEXING
@@ -46,7 +46,7 @@ class Legalize:
     ) -> None:
         self.raised = raised
         quantized = QUANTIZED_BY_FMA if by_fma else QUANTIZED_BY_CASTS if by_casts else QUANTIZED
-        self.rules = COMPARISONS | DIVISION | INDEXING | NORMS | quantized | (ROUNDING_CASTS if rounds else {})
+        self.rules = COMPARISONS | DIVISION | INDEXING | NORMS | quantized | (ROUNDING_CASTS if rounds else CASTS)
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""

@@ -1,18 +1,36 @@
-"""A cast to bfloat16 that rounds: TVM's lowering computes bfloat16 in float32, where a cast there and back is none."""
+"""Casts that do what TVM's lowering and arithmetic would leave out.
+
+bfloat16(x)     rounds     bfloat16 is computed in float32, where a cast there and back is none
+int64(i + 1)    wraps      of int32 it was int64(i) + 1: integers of 32 bits are indices to TVM, which never overflow
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from tvm import relax, te, tirx
+from tvm import relax, te, tirx, topi
 
-__all__ = ["ROUNDING_CASTS"]
+from service.passes.legalize.legalize_comparisons import opaque
+
+__all__ = ["CASTS", "ROUNDING_CASTS"]
 
 
-def _astype(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _widened(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+    data, dtype = call.args[0], str(call.ty.dtype)
+    if dtype != "int64" or str(data.ty.dtype) != "int32" or not _is_computed(builder, data):
+        return call.op.get_attr("FLegalize")(builder, call)
+    return builder.call_te(lambda data: topi.cast(opaque(data), dtype), data, primfunc_name_hint="cast")
+
+
+def _is_computed(builder: relax.BlockBuilder, data: relax.Expr) -> bool:
+    """Whether it is a result, which may have wrapped, rather than an input of the function."""
+    return isinstance(data, relax.Var) and builder.lookup_binding(data) is not None
+
+
+def _rounded_or_widened(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, dtype = call.args[0], str(call.ty.dtype)
     if dtype != "bfloat16" or str(data.ty.dtype) == dtype:
-        return call.op.get_attr("FLegalize")(builder, call)
+        return _widened(builder, call)
 
     def cast(data: te.Tensor) -> te.Tensor:
         return te.compute(data.shape, lambda *at: _rounded(data(*at).astype("float32")).astype(dtype), name="cast")
@@ -32,4 +50,7 @@ def _word(value: int) -> Any:
     return tirx.const(value, "uint32")
 
 
-ROUNDING_CASTS = {"relax.astype": _astype}
+CASTS = {"relax.astype": _widened}
+
+ROUNDING_CASTS = {"relax.astype": _rounded_or_widened}
+"""Of networks that round to bfloat16 where they say so."""

@@ -17,7 +17,7 @@ from tvm import relax, te, tirx, topi
 from schedules.ir.dtypes import is_float
 from service.passes.legalize.legalize_norms import accumulator
 
-__all__ = ["COMPARISONS"]
+__all__ = ["COMPARISONS", "opaque"]
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
@@ -47,12 +47,13 @@ def _of_bits(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
         return _plain(builder, call)
 
     def compute(left: te.Tensor, right: te.Tensor) -> te.Tensor:
-        return getattr(topi, name)(_opaque(left), _opaque(right))
+        return getattr(topi, name)(opaque(left), opaque(right))
 
     return builder.call_te(compute, *call.args, primfunc_name_hint=name)
 
 
-def _opaque(data: te.Tensor) -> te.Tensor:
+def opaque(data: te.Tensor) -> te.Tensor:
+    """Return the same integers, as ones that TVM's arithmetic knows nothing of."""
     dtype = str(data.dtype)
 
     def element(*at: Any) -> Any:

@@ -86,6 +86,26 @@ def test_integers_wrap(tmp_path: Path, name: str) -> None:
         np.testing.assert_array_equal(load(tmp_path / "model.so")(x=x)["y"], want(x))
 
 
+CAST = {
+    "compared": (node("Greater", ["b", "a"], ["y"]), TensorProto.BOOL, lambda x: x + np.int32(200) > x),
+    "widened": (node("Cast", ["b"], ["y"], to=TensorProto.INT64), TensorProto.INT64, lambda x: x + np.int32(200)),
+}
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("name", CAST)
+def test_integers_that_are_cast_wrap(tmp_path: Path, name: str, dtype: str) -> None:
+    """No buffer is int32 where casts are fused; and TVM takes the int64 of `i + 1` for `int64(i) + 1`."""
+    last, result, want = CAST[name]
+    nodes = [node("Cast", ["x"], ["a"], to=TensorProto.INT32), node("Add", ["a", "many"], ["b"]), last]
+    given = value("x", ["n"], getattr(TensorProto, {"float32": "FLOAT", "float64": "DOUBLE"}.get(dtype, dtype.upper())))
+    made = model(nodes, [given], [value("y", ["n"], result)], many=np.int32(200))
+    compiler.run(compiler.prepare(write(tmp_path, made)), tmp_path, lambda event: None)
+    integers = np.array([2147483520, 0, -2147483648, 5], "int32")
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(load(tmp_path / "model.so")(x=integers.astype(dtype))["y"], want(integers))
+
+
 def test_nan_is_replaced_by_a_network_that_asks_so(tmp_path: Path) -> None:
     nodes = [
         node("Equal", ["x", "x"], ["number"]),
