@@ -47,7 +47,7 @@ def shape_of(value: Any) -> list[Any] | None:
     """Return the dims of a tensor, numbers as ints; None where nothing is known of them."""
     shape = getattr(getattr(value, "ty", None), "shape", None)
     values = getattr(shape, "values", None)
-    return None if values is None else [int(dim.value) if is_static(dim) else dim for dim in values]
+    return None if values is None else _dims(values)
 
 
 def _result(value: Any) -> list[list[Any]]:
@@ -55,7 +55,11 @@ def _result(value: Any) -> list[list[Any]]:
     fields = getattr(value.ty, "fields", None)
     types = [value.ty] if fields is None else list(fields)
     found = (getattr(getattr(each, "shape", None), "values", None) for each in types)
-    return [[int(dim.value) if is_static(dim) else dim for dim in dims] for dims in found if dims is not None]
+    return [_dims(values) for values in found if values is not None]
+
+
+def _dims(values: Any) -> list[Any]:
+    return [int(dim.value) if is_static(dim) else dim for dim in values]
 
 
 def _shapes(call: Any) -> list[list[Any]]:

@@ -7,13 +7,10 @@ elements are numbers or TVM expressions, so that Reshape sees `[batch, 12, seq, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from service.frontend.onnx import dims as onnx_dims
 from service.frontend.onnx import scope as onnx_scope
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["MAX_FOLDED", "Known", "Undecided", "known_ints", "tensor_of"]
 
