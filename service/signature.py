@@ -7,10 +7,13 @@ from typing import Any
 
 from service.errors import InvalidOption, InvalidShape, UnsupportedModel
 
-__all__ = ["Condition", "Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
+__all__ = ["MAX_DIM_CHARS", "Condition", "Dim", "DimBounds", "JsonScalar", "Signature", "TensorSpec"]
 
 Dim = int | str
 """A size, or a symbolic dim: a name (`batch`) or an integer expression over names (`2*seq + 1`)."""
+
+MAX_DIM_CHARS = 500
+"""Of a symbolic dim, and of each side of a condition: readers refuse longer ones."""
 
 JsonScalar = str | int | float | bool | None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from service.errors import ArtifactCorrupt, InputShape
-from service.signature import Condition, Dim, DimBounds, Signature
+from service.signature import MAX_DIM_CHARS, Condition, Dim, DimBounds, Signature
 
 __all__ = ["bind", "evaluate", "holds", "names_in", "shape_of", "sides"]
 
@@ -29,13 +29,12 @@ _RELATIONS: dict[str, Callable[[int, int], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_MAX_LENGTH = 500
 
 
 @lru_cache(maxsize=4096)
 def _parse(text: str) -> ast.expr:
-    if len(text) > _MAX_LENGTH:
-        raise ArtifactCorrupt(f"a symbolic dim has {len(text)} characters, more than {_MAX_LENGTH}")
+    if len(text) > MAX_DIM_CHARS:
+        raise ArtifactCorrupt(f"a symbolic dim has {len(text)} characters, more than {MAX_DIM_CHARS}")
     try:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

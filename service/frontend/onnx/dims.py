@@ -6,12 +6,9 @@ import ast
 import keyword
 import re
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from service.signature import Dim
-
-if TYPE_CHECKING:
-    from service.frontend.onnx.scope import Scope
 
 __all__ = [
     "OPERATORS",
@@ -37,6 +34,14 @@ OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
 _FUNCTIONS = {"max", "min", "Max", "Min"}
 _MAX_EXPRESSION_CHARS = 200
+
+
+class Sized(Protocol):
+    """What is known of a model's sizes."""
+
+    @property
+    def analyzer(self) -> Any:
+        """TVM's, with the bounds of names."""
 
 
 def unique(hint: str, taken: Iterable[str]) -> str:
@@ -104,7 +109,7 @@ def number_of(dim: Any) -> int | None:
     return int(dim.value) if type(dim).__name__ == "IntImm" else None
 
 
-def simplify(dim: Any, scope: Scope) -> Any:
+def simplify(dim: Any, scope: Sized) -> Any:
     """Return a dim as an int where it is one, else the simplest expression that TVM finds."""
     number = number_of(dim)
     if number is not None:
@@ -114,7 +119,7 @@ def simplify(dim: Any, scope: Scope) -> Any:
     return simple if number is None else number
 
 
-def same(left: Any, right: Any, scope: Scope) -> bool:
+def same(left: Any, right: Any, scope: Sized) -> bool:
     """Return whether two dims are equal for every value of the variables, as far as can be proved."""
     a, b = number_of(left), number_of(right)
     if a is not None and b is not None:
@@ -142,7 +147,7 @@ def product(dims: Iterable[Any]) -> Any:
     return result
 
 
-def quotient(whole: Sequence[Any], parts: Sequence[Any], scope: Scope) -> Any:
+def quotient(whole: Sequence[Any], parts: Sequence[Any], scope: Sized) -> Any:
     """Return `∏ whole // ∏ parts`, equal factors cancelled first so that no symbolic division is left where none is
     needed.
     """

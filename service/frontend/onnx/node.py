@@ -179,7 +179,11 @@ class Node:
 
             return te.compute(value.array.shape, element, name="sizes")
 
-        return self.te_of_sizes(kernel, value.array.reshape(-1).tolist(), "sizes")
+        sizes = value.array.reshape(-1).tolist()
+        made = self.te_of_sizes(kernel, sizes, "sizes")
+        if len(sizes) == 1:
+            self.scope.ranges[made] = sizes[0], sizes[0]
+        return made
 
     def te_of_sizes(self, kernel: Callable[[list[Any]], Any], sizes: Sequence[Any], name: str) -> Any:
         """Return a tensor expression of sizes alone."""

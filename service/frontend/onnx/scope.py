@@ -6,17 +6,13 @@ import ast
 from typing import Any
 
 from service.frontend.onnx.dims import OPERATORS, dim_text, number_of, same, shared_names, simplify, unique, variables
-from service.signature import Condition, Dim
+from service.signature import MAX_DIM_CHARS, Condition, Dim
 
-__all__ = ["Equal", "Never", "Scope"]
+__all__ = ["FAR", "Equal", "Never", "Scope"]
 
 
-_FAR = 1 << 48
+FAR = 1 << 48
 """Memory for so many of anything is out of reach; the bound lets the analyzer rule out overflow."""
-
-
-_MAX_CHARS = 400
-"""Of a condition: a reader takes 500 for each of its dims."""
 
 
 class Equal(Exception):
@@ -44,6 +40,8 @@ class Scope:
         self.upper: dict[str, int] = {}
         self.conditions: dict[str, Condition] = {}
         """By their text, each with the operator that needed it first."""
+        self.ranges: dict[Any, tuple[Any, Any]] = {}
+        """Variables of the program that are ranges of sizes, with their least and greatest element."""
 
     def variable(self, name: str) -> Any:
         """Return the variable of that name, made at first use."""
@@ -145,9 +143,10 @@ class Scope:
         if relation == "==" or not factor or rest is None:
             if type(apart).__name__ == "Mul" and relation == "==" and number_of(apart.b):
                 apart = apart.a
-            text = f"{dim_text(apart)} {relation} 0"
-            if len(text) > _MAX_CHARS:
-                raise NotImplementedError(f"a condition of {len(text)} characters")
+            dim = str(dim_text(apart))
+            if len(dim) > MAX_DIM_CHARS:
+                raise NotImplementedError(f"a condition of {len(dim)} characters")
+            text = f"{dim} {relation} 0"
             self.conditions.setdefault(text, Condition(text, why))
             return
         name = names[0].name
@@ -163,7 +162,7 @@ class Scope:
         """Let the analyzer know the bounds of a name."""
         from tvm import ir
 
-        low, high = self.lower.get(name.name, 1), self.upper.get(name.name, _FAR)
+        low, high = self.lower.get(name.name, 1), self.upper.get(name.name, FAR)
         self.analyzer.bind(name, ir.Range.from_min_extent(low, high - low + 1), allow_override=True)
 
     def limit(self, dim: Any, most: int) -> bool:
@@ -177,7 +176,7 @@ class Scope:
         factor, rest = self._linear(dim, name)
         if factor is None or rest is None or factor < 1 or (most - rest) // factor < 1:
             return False
-        self.upper[name.name] = min(self.upper.get(name.name, _FAR), (most - rest) // factor)
+        self.upper[name.name] = min(self.upper.get(name.name, FAR), (most - rest) // factor)
         self._bound(name)
         return True
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 from tvm import relax, tirx
-from tvm.ir import GenericConst, is_prim_expr
+from tvm.ir import is_prim_expr
 from tvm.tirx import IntImm
 
 from service.errors import UnsupportedModel
-from service.frontend.onnx.dims import dim_text
 from service.frontend.pt2.symbols import Symbols
+from service.frontend.reach import reach
 
 __all__ = ["FLOAT8", "HALF", "Emitter", "is_prim"]
 
@@ -33,6 +33,8 @@ class Emitter:
         self.bb = bb
         self.symbols = symbols
         self.node: Any = None
+        self.matched: dict[Any, Any] = {}
+        """Variables that are others with their sizes written otherwise."""
 
     def __call__(self, expr: Any) -> Any:
         """Binds an expression to a new variable of the dataflow block."""
@@ -169,21 +171,27 @@ class Emitter:
         return self(relax.op.maximum(self(relax.op.minimum(indices, last)), self.const(0, dtype)))
 
     def require_inside(self, indices: Any, size: Any, *, wrap: bool) -> None:
-        """Hold calls to sizes that constant indices are inside of. `wrap`: negative ones count from the end.
+        """Hold calls to sizes that indices are inside of which are constants or a range. `wrap`: -1 is the last one.
 
         Raises UnsupportedModel where no call is.
         """
-        if not isinstance(indices, GenericConst) or not (places := indices.value.numpy()).size:
+        found = reach(indices, self._bound, {})
+        if found is None:
             return
-        low, high = int(places.min()), int(places.max())
-        least = max(high + 1, -low)
-        if low < 0 and not wrap:
+        low, high = found
+        if isinstance(low, int) and low < 0 and not wrap:
             raise self.refuse(f"an index of {low}, which torch refuses")
-        if is_prim(size):
-            told = f"indices of {low} to {high} for an axis of {dim_text(size)} at {self.node}"
-            self.symbols.require(f"{dim_text(size)} >= {least}", told)
-        elif size < least:
-            raise self.refuse(f"an index of {low if -low > size else high} for an axis of {size}")
+        told = f"indices of {self.symbols.told(low)} to {self.symbols.told(high)} for an axis of"
+        self._require(size, high + 1, told)
+        self._require(size if wrap else 0, -low, told)
+
+    def _require(self, size: Any, least: Any, told: str) -> None:
+        if not self.symbols.require(size, least, f"{told} {self.symbols.told(size)} at {self.node}"):
+            raise self.refuse(f"{told} {self.symbols.told(size)}")
+
+    def _bound(self, value: Any) -> Any:
+        """What a variable is bound to, None for parameters."""
+        return self.matched.get(value) or self.bb.lookup_binding(value)
 
     def refuse(self, reason: str) -> UnsupportedModel:
         """Return the error for a use of the current operator that we do not have."""

@@ -8,13 +8,11 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from service.errors import InvalidShape, ModelMalformed, UnsupportedModel
-from service.signature import Condition, Dim
+from service.signature import MAX_DIM_CHARS, Condition, Dim
 
 __all__ = ["conditions"]
 
 _MAX_GUARDS = 10_000
-_MAX_CHARS = 400
-"""Of a condition's side: a reader takes 500."""
 _LARGEST = 1 << 62
 """More than any number in a condition."""
 _OPERATORS: dict[type[ast.operator], tuple[str, Callable[[int, int], int]]] = {
@@ -49,7 +47,7 @@ def conditions(guards: Sequence[str], shapes: Mapping[str, Sequence[Dim]]) -> tu
         raise ModelMalformed(f"the program has {len(guards)} guards")
     found: dict[str, Condition] = {}
     for guard in guards:
-        told = re.sub(r"L\['(\w+)'\]", r"\1", guard)[:_MAX_CHARS]
+        told = re.sub(r"L\['(\w+)'\]", r"\1", guard)[:MAX_DIM_CHARS]
         try:
             for text in _texts(_parsed(guard), shapes, told):
                 found.setdefault(text, Condition(text, f"the program was exported for {told}"))
@@ -87,13 +85,13 @@ def _texts(node: ast.expr, shapes: Mapping[str, Sequence[Dim]], told: str) -> It
             texts = [list(_texts(value, shapes, "")) for value in values]
             if not all(texts):  # one is always true
                 return
-            text = f"{' + '.join('*'.join(map(_truth, each)) for each in texts)} >= 1"
-            if len(text) > _MAX_CHARS:
+            either = " + ".join("*".join(map(_truth, each)) for each in texts)
+            if len(either) > MAX_DIM_CHARS:
                 raise _Unknown
-            yield text
+            yield f"{either} >= 1"
         case ast.Compare(left=left, ops=ops, comparators=rights) if all(type(op) in _RELATIONS for op in ops):
             sides = [_dim(each, shapes) for each in (left, *rights)]
-            if any(len(str(side)) > _MAX_CHARS for side in sides):
+            if any(len(str(side)) > MAX_DIM_CHARS for side in sides):
                 raise _Unknown
             for one, op, other in zip(sides, ops, sides[1:], strict=False):
                 symbol, compare = _RELATIONS[type(op)]

@@ -170,7 +170,9 @@ class _Importer:
                 node=str(node),
             )
         if found is None or any(str(a) != str(b) for a, b in zip(found, shape, strict=True)):
-            return self.bb.match_cast(value, relax.TensorType(shape, dtype))
+            cast = self.bb.match_cast(value, relax.TensorType(shape, dtype))
+            self.em.matched[cast] = value
+            return cast
         return value
 
     # Results

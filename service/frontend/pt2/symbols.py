@@ -7,11 +7,13 @@ inputs use them, until a user's `--shape ids=batch,seq` names them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any
 
 from service.errors import InvalidShape, UnsupportedModel
-from service.frontend.onnx.dims import is_word
-from service.signature import Condition, Dim, DimBounds
+from service.frontend.onnx.dims import dim_text, is_word, simplify, told
+from service.frontend.onnx.scope import FAR
+from service.signature import MAX_DIM_CHARS, Condition, Dim, DimBounds
 
 __all__ = ["Symbols", "parse_expression"]
 
@@ -37,11 +39,52 @@ class Symbols:
         self._values: dict[Any, Any] = {}
         self._variables: dict[str, Any] = {}
         self._anchors: dict[Any, Any] = {}
+        self._wholes: dict[Any, Any] = {}
         self.conditions: dict[str, Condition] = {}
 
-    def require(self, text: str, why: str) -> None:
-        """Have every call satisfy the condition `text`, for the first reason that was given."""
-        self.conditions.setdefault(text, Condition(text, why))
+    @cached_property
+    def analyzer(self) -> Any:
+        """TVM's, which knows the bounds of the variables that were made."""
+        from tvm.sym import Analyzer
+
+        return Analyzer()
+
+    def require(self, left: Any, right: Any, why: str) -> bool:
+        """Have every call satisfy `left >= right`, numbers or TVM expressions, for the first reason that was given.
+
+        Return False where no call does. Raise UnsupportedModel for what a call could not be held to.
+        """
+        apart = self._simple(left - right)
+        if isinstance(apart, int):
+            return apart >= 0
+        if self.analyzer.can_prove(apart < 0):
+            return False
+        if not self.analyzer.can_prove(apart >= 0):
+            text = f"{self._text(left, why)} >= {self._text(right, why)}"
+            self.conditions.setdefault(text, Condition(text, why))
+        return True
+
+    def _text(self, size: Any, why: str) -> Dim:
+        try:
+            text = dim_text(self._simple(size))
+        except NotImplementedError as error:
+            raise UnsupportedModel(f"{why}: {error}") from error
+        if len(str(text)) > MAX_DIM_CHARS:
+            raise UnsupportedModel(f"{why}: a size of {len(str(text))} characters")
+        return text
+
+    def told(self, size: Any) -> Dim:
+        """Return a number or a TVM expression in the signature's names."""
+        return told(self._simple(size))
+
+    def _simple(self, size: Any) -> Any:
+        import tvm_ffi
+        from tvm import tirx
+
+        if isinstance(size, int):
+            return size
+        named = tvm_ffi.structural_map(size, (tirx.Var, lambda name: self._wholes.get(name, name)))
+        return simplify(named, self)
 
     def meet(self, expression: Any) -> None:
         """Name the symbols of an input's size, in the order of the calls."""
@@ -82,9 +125,11 @@ class Symbols:
             factor = slope / symbol
             if not factor.is_Integer or not rest.is_Integer or factor < 1:
                 raise UnsupportedModel(f"an input has the size {expression}, from which {symbol} cannot be told")
-            whole = tirx.Var(f"{self._name(symbol)}_whole", "int64")
+            variable = self._variable(symbol)
+            whole = tirx.Var(f"{variable.name}_whole", "int64")
+            self._wholes[whole] = variable * int(factor) + int(rest)
             self._anchors[expression] = whole
-            self._variables[self._name(symbol)] = tirx.floordiv(whole - int(rest), tirx.IntImm("int64", int(factor)))
+            self._variables[variable.name] = tirx.floordiv(whole - int(rest), tirx.IntImm("int64", int(factor)))
             alone.add(symbol)
 
     def bounds(self) -> tuple[tuple[str, DimBounds], ...]:
@@ -160,11 +205,15 @@ class Symbols:
         return self._names[symbol]
 
     def _variable(self, symbol: Any) -> Any:
-        from tvm import tirx
+        from tvm import ir, tirx
 
         name = self._name(symbol)
         if name not in self._variables:
-            self._variables[name] = tirx.Var(name, "int64")
+            variable = tirx.Var(name, "int64")
+            self._variables[name] = variable
+            bounds = self._bounds_of(symbol)
+            most = FAR if bounds.maximum is None else bounds.maximum
+            self.analyzer.bind(variable, ir.Range.from_min_extent(bounds.minimum, most - bounds.minimum + 1))
         return self._variables[name]
 
 

@@ -62,7 +62,31 @@ def _by_shape(op: str, arithmetic: str, number: int, last: int, target: str, **w
     return model(nodes, [value("x", ["n", 4])], [out], number=_i(number), last=_i(last), **weights)
 
 
+def _by_positions(shift: int | None = None, *, of: str = "ids", dtype: int | None = None) -> Any:
+    """A table of 5 rows read at 0, 1, … up to the length of `x`, as GPT-2's positions are."""
+    nodes = [
+        node("Shape", ["x"], ["s"], start=0, end=1), node("Squeeze", ["s"], ["n"]),
+        node("Range", ["zero", "n", "one"], ["r"]), node("Unsqueeze", ["r", "axes"], ["rows"]),
+    ]  # fmt: skip
+    weights = {"zero": np.int64(0), "one": np.int64(1), "axes": _i(0), "table": _f(5, 2)}
+    if shift is not None:
+        nodes.append(node("Add", ["rows", "shift"], ["moved"]))
+        weights["shift"] = np.int64(shift)
+    last = "rows" if shift is None else "moved"
+    if dtype is not None:
+        nodes.append(node("Cast", [last], ["cast"], to=dtype))
+        last = "cast"
+    at = {"ids": last, "size": "n"}[of]
+    out = helper.make_tensor_value_info("y", FLOAT, None)
+    return model([*nodes, node("Gather", ["table", at], ["y"])], [value("x", ["n", 2])], [out], **weights)
+
+
 CASES: dict[str, Any] = {
+    "positions": _by_positions(),
+    "positions from 2": _by_positions(2),
+    "positions from the end": _by_positions(-3),
+    "32-bit positions": _by_positions(dtype=INT32),
+    "a size as a place": _by_positions(of="size"),
     "split": _one("Split", ["n", 4], _i(2, 3), outs=2, axis=0),
     "split by attribute": _one("Split", ["n", 4], outs=2, axis=0, split=[2, 3], opset=11),
     "split to one": _one("Split", ["n", 4], _i(3), axis=0),

@@ -16,6 +16,28 @@ from service.request import ModelFormat
 from service.runtime.dims import bind, holds
 from tests.frontend.pt2.support import export
 
+ROWS: list[dict[int, Any]] = [{0: None}]
+
+
+def _range(x: Any) -> Any:
+    import torch
+
+    return torch.arange(x.shape[0])
+
+
+def _positions(rows: int) -> Any:
+    import torch
+
+    return torch.ones(rows, 3)
+
+
+def _after_cache(x: Any, cache: Any) -> Any:
+    import torch
+
+    held = cache.shape[0]
+    return x + _functional().embedding(torch.arange(held, held + x.shape[0]), _positions(7))
+
+
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[dict[int, Any]]]] = {
     "reshape": (lambda x: x.reshape(-1, 8), [(4, 4)], [{0: None}]),
     "rows apart": (lambda x: x.split([2, x.shape[0] - 2]), [(5, 4)], [{0: None}]),
@@ -24,6 +46,13 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[dict[int,
     "constant places": (lambda x: x[[0, 3]], [(5, 4)], [{0: None}]),
     "rows that are selected": (lambda x: x.index_select(0, _tensor([0, 3])), [(5, 4)], [{0: None}]),
     "rows of a table": (lambda x: _functional().embedding(_tensor([3, 1]), x), [(5, 4)], [{0: None}]),
+    "positions": (lambda x: x + _positions(5)[_range(x)], [(4, 3)], ROWS),
+    "positions from 2": (lambda x: x + _functional().embedding(2 + _range(x)[None], _positions(6))[0], [(4, 3)], ROWS),
+    "positions in 32 bits": (lambda x: x + _positions(5).index_select(0, _range(x).int()), [(4, 3)], ROWS),
+    "positions of all pairs": (lambda x: _positions(9)[_range(x)[None] - _range(x)[:, None] + 4], [(4, 3)], ROWS),
+    "positions from the end": (lambda x: x + _positions(5)[_range(x) - x.shape[0]], [(4, 3)], ROWS),
+    "positions of a cache": (_after_cache, [(3, 3), (2, 3)], [{0: None}, {0: None}]),
+    "places of an even size": (lambda x: x.reshape(-1, 2, 3)[[0, 3]], [(6, 4)], [{0: None}]),
     "a branch": (lambda x: x * 2 if x.shape[0] > 4 else x * 3, [(7, 4)], [{0: None}]),
     "two inputs": (lambda x, y: x.reshape(-1) + y.reshape(-1), [(6, 4), (4, 6)], [{0: None}, {1: None}]),
 }

@@ -6,11 +6,13 @@ from typing import Any
 
 from tvm import relax, te, tirx
 
+from service.frontend.onnx import dims as onnx_dims
 from service.frontend.onnx.dims import same
 from service.frontend.onnx.node import Node, Refused, dtype_of
 from service.frontend.onnx.ops.common import cast, relax_dim, reshaped, scalar
 from service.frontend.onnx.ops.registry import op
 from service.frontend.onnx.values import Known, known_ints
+from service.frontend.reach import reach
 
 __all__ = ["from_start"]
 
@@ -23,12 +25,19 @@ def from_start(node: Node, index: int, size: Any) -> Any:
     """Return indices along an axis of `size`, counted from its start; done at import when they are known."""
     value = node.inputs[index]
     if isinstance(value, Known) and not value.symbolic:
-        _inside(node, value.array, size)
+        _inside_all(node, value.array, size)
         if (value.array >= 0).all():
             return node.tensor(index)
         places = [place if place >= 0 else place + size for place in value.array.reshape(-1).tolist()]
         return node.materialize(known_ints(places, node.scope, value.dtype, value.array.shape))
     x = node.tensor(index)
+    if isinstance(value, Known):
+        for place in value.array.reshape(-1).tolist():
+            _inside(node, place, place, size)
+    else:
+        found = reach(x, node.builder.lookup_binding, node.scope.ranges)
+        if found is not None:
+            _inside(node, *found, size)
     if dtype_of(x).startswith("uint"):
         return x
     wrapped = node.emit(relax.op.add(x, _size_tensor(size, node, dtype_of(x))))
@@ -42,14 +51,21 @@ def _gather(node: Node) -> Any:
     return relax.op.take(node.tensor(0), from_start(node, 1, node.shape(0)[axis]), axis, mode="clip")
 
 
-def _inside(node: Node, indices: Any, size: Any) -> None:
-    """Require that known indices, negative ones from the end, are inside of an axis of `size`.
+def _inside_all(node: Node, indices: Any, size: Any) -> None:
+    """Require that known indices are inside of an axis of `size`."""
+    if indices.size:
+        _inside(node, int(indices.min()), int(indices.max()), size)
+
+
+def _inside(node: Node, low: Any, high: Any, size: Any) -> None:
+    """Require that indices from `low` to `high`, negative ones from the end, are inside of an axis of `size`.
 
     Not in a branch that a call may leave for its sizes: what is read there is the nearest element, and is left.
     """
-    if indices.size and not node.walk.may_be_left:
-        reach = max(int(indices.max()) + 1, -int(indices.min()))
-        node.require(size, ">=", reach, f"has indices of {indices.min()} to {indices.max()} for an axis of {{left}}")
+    if not node.walk.may_be_left:
+        told = f"has indices of {onnx_dims.told(low)} to {onnx_dims.told(high)} for an axis of {onnx_dims.told(size)}"
+        node.require(size, ">=", high + 1, told)
+        node.require(size, ">=", -low, told)
 
 
 @op("GatherElements")
@@ -63,7 +79,7 @@ def _coordinates(node: Node, index: int, axes: list[Any]) -> Any:
     """The last axis of the indices holds one place for each of `axes`."""
     if node.is_known(index) and not node.inputs[index].symbolic:
         for place, size in enumerate(axes):
-            _inside(node, node.inputs[index].array[..., place], size)
+            _inside_all(node, node.inputs[index].array[..., place], size)
     x = node.emit(cast(node.tensor(index), "int64"))
     sizes = node.materialize(node.known(axes))
     wrapped = node.emit(relax.op.add(x, sizes))

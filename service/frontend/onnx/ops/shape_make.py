@@ -11,6 +11,7 @@ from service.frontend.onnx.node import Node, Refused
 from service.frontend.onnx.ops.common import aligned, relax_dim, reshaped, scalar
 from service.frontend.onnx.ops.registry import op
 from service.frontend.onnx.values import Known
+from service.frontend.reach import of_range
 
 
 @op("Constant")
@@ -56,7 +57,9 @@ def _range(node: Node) -> Any:
     def kernel(own: list[Any]) -> te.Tensor:
         return te.compute((own[1],), lambda i: (own[0] + i * delta).astype(dtype), name="range")
 
-    return node.te_of_sizes(kernel, [start, length], "range")
+    made = node.te_of_sizes(kernel, [start, length], "range")
+    node.scope.ranges[made] = of_range(start, length, int(delta))
+    return made
 
 
 def _whole(node: Node) -> bool:
