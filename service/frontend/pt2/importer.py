@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tvm import relax, runtime
+from tvm import relax, runtime, tirx
 
 from service.errors import CompileFailed, ModelMalformed, UnsupportedModel
 from service.frontend.pt2.emit import Emitter, is_prim, torch_dtype
@@ -169,11 +169,28 @@ class _Importer:
                 stage="import",
                 node=str(node),
             )
-        if found is None or any(str(a) != str(b) for a, b in zip(found, shape, strict=True)):
-            cast = self.bb.match_cast(value, relax.TensorType(shape, dtype))
-            self.em.matched[cast] = value
-            return cast
-        return value
+        if found is None:
+            return self.bb.match_cast(value, relax.TensorType(shape, dtype))
+        others = [(old, new) for old, new in zip(found, shape, strict=True) if str(old) != str(new)]
+        if not others:
+            return value
+        if any(isinstance(new, tirx.Var) for _, new in others):
+            return self._renamed(node, value, shape, others)
+        cast = self.bb.match_cast(value, relax.TensorType(shape, dtype))
+        self.em.matched[cast] = value
+        return cast
+
+    def _renamed(self, node: Any, value: Any, shape: list[Any], others: list[tuple[Any, Any]]) -> Any:
+        """The value with sizes that are names of inputs, and every call held to that where it does not follow.
+
+        Of a match_cast TVM would take the name for what it is matched with, and put that into itself for ever.
+        """
+        symbols = self.em.symbols
+        for old, new in others:
+            told = f"{node} has the size {symbols.told(new)}, and is computed as {symbols.told(old)}"
+            if not (symbols.require(old, new, told) and symbols.require(new, old, told)):
+                raise CompileFailed(told, stage="import", node=str(node))
+        return self.bb.emit(relax.op.reshape(value, shape))
 
     # Results
 

@@ -425,3 +425,17 @@ def test_what_is_not_supported_says_so(function: Callable[..., Any], what: str, 
     path = export(tmp_path / "m.pt2", Module(function), _randn(2, 4))
     with pytest.raises(UnsupportedModel, match=what):
         exported_program.load(path, shapes={})
+
+
+def test_halves_that_change_places_have_the_size_of_the_whole(tmp_path: Path) -> None:
+    """TVM writes it as a sum that has the size in it, and put that into itself until the process died."""
+    from tvm import relax
+
+    def function(x: Any) -> Any:
+        first, second = x.chunk(2, 0)
+        return torch.cat([second, first * 2], 0).relu()
+
+    n = torch.export.Dim.AUTO
+    model = _compare(tmp_path, function, _randn(6, 2), dynamic=({0: n},), more=[(_randn(9, 2),)])
+    assert relax.transform.CanonicalizeBindings()(model.module)
+    assert len(model.signature.conditions) == 5  # torch's guards; nothing of ours, since it follows
