@@ -8,8 +8,7 @@ small in every element and large in all.
 
 Integers and bools must be equal, but where the caller says that rounding decides (`service.runtime.ties`). Outputs of a
 quantized model, or of one in 16 bits, may be off by what the reference itself moves (`service.runtime.moved`), and no
-further; those of a quantized one by no more, either, than the reference is off from what it would be without rounding
-(`_compare_moved`).
+further; those of a quantized one are held against the middle of the reference's runs (`service.runtime.scatter`).
 NaN and infinities must be where the reference has them, with its sign; a NaN everywhere compares nothing and fails.
 """
 
@@ -25,14 +24,12 @@ import numpy as np
 
 from service.request import Precision
 from service.runtime.measure import Measured, measure
+from service.runtime.scatter import Scatter
 from service.runtime.tolerances import (
-    FAR_MARGIN,
     LEAST_COSINE,
     MOST_SHARE,
     MOVED_MARGIN,
-    SCATTERS,
     TOLERANCES,
-    Apart,
     Moved,
     Tolerance,
 )
@@ -44,6 +41,8 @@ __all__ = ["compare", "judging_dtypes"]
 Array = np.ndarray[Any, Any]
 
 _DIGITS = 3
+
+_ROUNDINGS = "the root mean square {:.3g} of the errors is over what roundings may cause, {:.3g}"
 
 _QUANTIZED = ("int8", "uint8", "int16", "uint16")
 
@@ -78,14 +77,14 @@ def compare(
     dtypes: Mapping[str, str] | None = None,
     ties: Mapping[str, Array] | None = None,
     moved: Mapping[str, Moved] | None = None,
-    apart: Mapping[str, Apart] | None = None,
+    scatter: Mapping[str, Scatter] | None = None,
 ) -> Verification:
     """Compare an artifact's outputs with the reference's.
 
     `dtypes` maps an output to the dtype whose tolerance judges it (see `judging_dtypes`), by default the
     reference's own; `ties` an integer output to a mask of elements that may differ, `moved` an output to how far it may
-    be off, and `apart` to how far both are from what is not rounded, over which no bound goes. Names, dtypes and shapes
-    must be equal. Nothing to compare is a failure.
+    be off, and `scatter` to what it is near to then. Names, dtypes and shapes must be equal. Nothing to compare is a
+    failure.
     """
     if got.keys() != want.keys():
         lacking, extra = sorted(want.keys() - got.keys()), sorted(got.keys() - want.keys())
@@ -98,7 +97,7 @@ def compare(
             (dtypes or {}).get(name),
             (ties or {}).get(name),
             (moved or {}).get(name),
-            (apart or {}).get(name),
+            (scatter or {}).get(name),
         )
         for name in want
     )
@@ -115,7 +114,7 @@ def _compare_output(
     judge: str | None,
     ties: Array | None,
     moved: Moved | None,
-    apart: Apart | None,
+    scatter: Scatter | None,
 ) -> OutputReport:
     dtype, shape = str(want.dtype), list(want.shape)
     if str(got.dtype) != dtype or got.shape != want.shape:
@@ -126,31 +125,36 @@ def _compare_output(
         row = _compare_floats(name, got, want, tolerance)
         if row.passed or moved is None or moved.cosine < LEAST_COSINE:
             return row
-        return _compare_moved(name, got, want, tolerance, moved, apart)
+        return _compare_moved(name, got, want, tolerance, moved, scatter)
     row = _compare_exactly(name, got, want, ties)
     return row if row.passed or moved is None or dtype not in _QUANTIZED else _compare_steps(row, got, want, moved)
 
 
 def _compare_moved(
-    name: str, got: Array, want: Array, tolerance: Tolerance, moved: Moved, apart: Apart | None
+    name: str, got: Array, want: Array, tolerance: Tolerance, moved: Moved, scatter: Scatter | None
 ) -> OutputReport:
-    """Judge by what rounding may do to an output: all of it by no more than the reference's own distance from what is
-    not rounded. One element may be a step off, which is more than that.
-
-    A deep network may scatter: a single value that falls otherwise moves its outputs as far as all rounding does, and
-    two right ones are further from each other than from what is not rounded. Then the distances from that are judged.
+    """Judge by what rounding may do to an output: all of it by how right builds scatter, where that is known. One
+    element may be a step off, which is more than that.
     """
     error = _rounded(MOVED_MARGIN * moved.error, up=True) or 0.0
     cosine = 1 - MOVED_MARGIN**2 * (1 - moved.cosine)  # one minus it grows with the square of the error
-    free = MOVED_MARGIN * moved.rms
-    bound = max(tolerance.error, free if apart is None else min(free, apart.reference))
-    wider = Tolerance(max(tolerance.error, error), min(tolerance.cosine, cosine), bound)
+    bound = max(tolerance.error, MOVED_MARGIN * moved.rms if scatter is None else scatter.bound)
+    wider = Tolerance(
+        max(tolerance.error, error), min(tolerance.cosine, cosine), bound if scatter is None else math.inf
+    )
     row = replace(_compare_floats(name, got, want, wider), moved=True, bound=_rounded(bound))
-    if row.passed or apart is None or moved.rms < SCATTERS * apart.reference:
+    if scatter is None:
         return row
-    scattered = replace(_compare_floats(name, got, want, replace(wider, rms=free)), moved=True, bound=row.bound)
-    near = apart.artifact <= FAR_MARGIN * moved.far
-    return replace(scattered, scattered=True) if scattered.passed and near else row
+    near, far = scatter.distances(got)
+    row = replace(row, rms_error=_rounded(near))
+    if not row.passed:
+        return row
+    reason = ""
+    if not near <= bound:
+        reason = _ROUNDINGS.format(near, bound)
+    elif not far <= max(tolerance.error, scatter.far):
+        reason = f"it is off by {far:.3g} from what is not rounded, the reference in its runs by {scatter.far:.3g}"
+    return replace(row, passed=not reason, reason=reason)
 
 
 def _compare_steps(row: OutputReport, got: Array, want: Array, moved: Moved) -> OutputReport:
@@ -217,9 +221,7 @@ def _verdict(found: Measured, tolerance: Tolerance, size: int) -> str:
     if found.cosine is not None and not found.cosine >= tolerance.cosine:
         return f"the cosine {found.cosine:.9f} with the reference is under {tolerance.cosine:.9f}"
     if not found.rms <= tolerance.rms:
-        return (
-            f"the root mean square {found.rms:.3g} of the errors is over what roundings may cause, {tolerance.rms:.3g}"
-        )
+        return _ROUNDINGS.format(found.rms, tolerance.rms)
     return ""
 
 

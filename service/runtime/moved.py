@@ -20,12 +20,12 @@ moved, and integers are exact.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from service.runtime.measure import measure
+from service.runtime.scatter import Scatter, scatter_of
 from service.runtime.tolerances import TOLERANCES, Moved
 
 __all__ = [
@@ -34,10 +34,10 @@ __all__ = [
     "MOVED_BY",
     "RUNS",
     "Run",
-    "distances",
     "moved_outputs",
     "quantizations_move_by",
     "rounds_by",
+    "scattered_outputs",
 ]
 
 Array = np.ndarray[Any, Any]
@@ -76,23 +76,21 @@ def quantizations_move_by(kind: str, stored: Iterable[str]) -> float:
     return _SUMS_BY if kind == "cuda" and "float8_e4m3fn" in stored else MOVED_BY
 
 
-def moved_outputs(
-    runs: Sequence[Mapping[str, Array]], want: Mapping[str, Array], real: Mapping[str, Array] | None
-) -> dict[str, Moved]:
-    """Return output name → how far the `runs` of a moved reference are from `want` at most, and from `real`."""
-    if not runs:
-        return {}
-    found = {name: _farthest([run[name] for run in runs], value) for name, value in want.items()}
-    if real is None:
-        return found
-    apart = [distances(run, real) for run in [want, *runs]]
-    return {name: replace(each, far=max(run.get(name, 0.0) for run in apart)) for name, each in found.items()}
+def moved_outputs(runs: Sequence[Mapping[str, Array]], want: Mapping[str, Array]) -> dict[str, Moved]:
+    """Return output name → how far the `runs` of a moved reference are from `want` at most."""
+    return {name: _farthest([run[name] for run in runs], value) for name, value in want.items()} if runs else {}
 
 
-def distances(values: Mapping[str, Array], real: Mapping[str, Array]) -> dict[str, float]:
-    """Return output name → the root mean square by which values are off over that of `real`, for outputs of floats."""
-    floats = {name: value for name, value in values.items() if str(value.dtype) in TOLERANCES}
-    return {name: measure(value, real[name]).rms for name, value in floats.items()}
+def scattered_outputs(
+    runs: Sequence[Mapping[str, Array]], want: Mapping[str, Array], real: Mapping[str, Array] | None, *, alike: bool
+) -> dict[str, Scatter]:
+    """Return output name → how `want` and the `runs` scatter, and beside `real`, what is not rounded; of floats alone.
+
+    Whether runs are `alike` a right build: see `scatter_of`.
+    """
+    floats = [name for name, value in want.items() if str(value.dtype) in TOLERANCES]
+    exact = real or {}
+    return {n: scatter_of(want[n], [run[n] for run in runs], exact.get(n), alike=alike) for n in floats}
 
 
 def _farthest(runs: list[Array], want: Array) -> Moved:

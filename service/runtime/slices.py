@@ -3,7 +3,8 @@
 Two right builds of a quantized network differ by what rounding scatters, and a root mean square over a whole output has
 room for a channel that is zero. What scatters takes no side, is in no proportion to the values, and is as large in our
 run as in the moved runs of the reference (`service.runtime.moved`), with which ours may be exchanged. So three figures
-of each slice along each axis, and of the whole, are held against those of the moved runs, over all draws together:
+of each slice along each axis, and of the whole, are held against those of the moved runs, over all draws together. An
+error is what a build is off from the middle of the others (`service.runtime.scatter`):
 
 - `noise`: the root mean square of the errors;
 - `bias`: their mean, which an offset has, or a wrong zero point, or truncation in place of rounding;
@@ -23,19 +24,14 @@ from typing import Any
 import numpy as np
 
 from service.runtime.measure import ordinary
-from service.runtime.tolerances import MOVED_MARGIN, TOLERANCES
+from service.runtime.scatter import from_the_others, from_the_rest
+from service.runtime.tolerances import DEVIATIONS, FEW, MOVED_MARGIN, TOLERANCES
 
 __all__ = ["Slices"]
 
 Array = np.ndarray[Any, Any]
 
 _FIGURES = ("noise", "bias", "gain")
-
-_DEVIATIONS = 6.0
-"""Of the spread of a figure over slices and moved runs: one in 5e8 of a normal distribution is further off."""
-
-_FEW = 8.0
-"""The spread of n figures may be too small by this over n: Student's distribution, roughly."""
 
 
 @dataclass
@@ -53,10 +49,10 @@ class Slices:
 
     def add(self, got: Array, want: Array, runs: Sequence[Array]) -> None:
         """Add a draw: our output, the reference's, and those of its moved runs."""
-        outputs = np.stack([got, *runs]).astype(np.float64)
-        usual = ordinary(want) & np.isfinite(outputs).all(axis=0)
+        builds = (want, *runs)
+        usual = ordinary(want) & np.isfinite(np.stack([got, *runs]).astype(np.float64)).all(axis=0)
         values = np.where(usual, want, 0).astype(np.float64)
-        errors = np.where(usual, outputs - values, 0.0)
+        errors = np.where(usual, np.stack([from_the_rest(got, builds), *from_the_others(builds)[1:]]), 0.0)
         self.furthest = max(self.furthest, float(np.abs(errors[1:]).max(initial=0.0)))
         size = math.sqrt(float(np.mean(np.square(values)))) if values.size else 0.0
         self.least = max(self.least, TOLERANCES["float32"].error * size)
@@ -112,6 +108,6 @@ def _figures(moments: Array, furthest: float, least: float) -> dict[str, tuple[A
         units = figure / scatter
         bound = MOVED_MARGIN * float(units[1:].max())
         if name != "noise":  # which is of one sign, and a mean already
-            bound = max(bound, _DEVIATIONS * (1 + _FEW / units[1:].size) * math.sqrt(float(np.mean(units[1:] ** 2))))
+            bound = max(bound, DEVIATIONS * (1 + FEW / units[1:].size) * math.sqrt(float(np.mean(units[1:] ** 2))))
         found[name] = units[0], np.maximum(bound, alone[name] + least / scatter)
     return found

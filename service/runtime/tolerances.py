@@ -14,14 +14,14 @@ import math
 from dataclasses import dataclass
 
 __all__ = [
+    "DEVIATIONS",
     "FAR_MARGIN",
+    "FEW",
     "LEAST_COSINE",
     "LOW",
     "MOST_SHARE",
     "MOVED_MARGIN",
-    "SCATTERS",
     "TOLERANCES",
-    "Apart",
     "Moved",
     "Tolerance",
 ]
@@ -41,8 +41,7 @@ class Moved:
     """How far an output of the reference moves where rounding decides otherwise.
 
     Floats: the largest scaled error, the least cosine, and the root mean square of the errors. Quantized: the most
-    `steps` of an element, and the `share` of elements that move at all. `far` is the root mean square by which the
-    reference, moved or not, is off from what is not rounded.
+    `steps` of an element, and the `share` of elements that move at all.
     """
 
     error: float = 0.0
@@ -50,22 +49,16 @@ class Moved:
     rms: float = 0.0
     steps: float = 0.0
     share: float = 0.0
-    far: float = math.inf
 
-
-@dataclass(frozen=True, slots=True)
-class Apart:
-    """How far the artifact and the reference are from what is not rounded: the root mean square over that of values."""
-
-    artifact: float
-    reference: float
-
-
-SCATTERS = 0.5
-"""Of the reference's distance from what is not rounded: an output that moves by as much scatters."""
 
 FAR_MARGIN = 1.1
-"""How much further from what is not rounded than the reference in its runs an artifact may be that scatters."""
+"""How much further from what is not rounded than the reference in its runs an artifact may be."""
+
+DEVIATIONS = 6.0
+"""Of the spread of a figure over moved runs: one in 5e8 of a normal distribution is further off."""
+
+FEW = 8.0
+"""The spread of n figures may be too small by this over n: Student's distribution, roughly."""
 
 MOVED_MARGIN = 2.0
 """How much further than the reference an output may be: a maximum over a few runs is not the largest there is."""

@@ -51,9 +51,6 @@ class OutputReport:
     bound: float | None = None
     """What roundings may cause, propagated: no more than the reference's own distance from the model whose activations
     are not rounded."""
-    scattered: bool = False
-    """Whether it is over that bound and passed since it is as near to the model that is not rounded as the reference:
-    rounding scatters the output as far as quantization does."""
     slice_error: float | None = None
     """The largest figure of a slice, such as a channel, over its bound (`service.runtime.slices`), where one is judged:
     over 1 it is wrong."""
@@ -68,7 +65,7 @@ class OutputReport:
     bound, and those of them in which it is the largest of both (`equal`)."""
 
 
-_RARE = frozenset({"moved", "unrounded", "unquantized", "rms_error", "bound", "scattered", "slice_error"})
+_RARE = frozenset({"moved", "unrounded", "unquantized", "rms_error", "bound", "slice_error"})
 _RARE |= {"second_opinion", "float64", "top1"}
 
 

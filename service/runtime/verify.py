@@ -17,12 +17,12 @@ from service.rounding import Rounding
 from service.runtime.compare import compare, judging_dtypes
 from service.runtime.dims import bind
 from service.runtime.inputs import Draw, drawn
-from service.runtime.moved import MORE, RUNS, Run, distances, moved_outputs
+from service.runtime.moved import MORE, RUNS, Run, moved_outputs, scattered_outputs
 from service.runtime.session import Session
 from service.runtime.slices import Slices
 from service.runtime.small_slices import SHARE, SmallSlices
 from service.runtime.ties import ties_of
-from service.runtime.tolerances import LEAST_COSINE, LOW, TOLERANCES, Apart
+from service.runtime.tolerances import LEAST_COSINE, LOW, TOLERANCES, Moved
 from service.runtime.verification import Verification
 from service.signature import Signature
 
@@ -249,13 +249,17 @@ class _Judge:
         runs = [run(inputs) for run in self.moved()]
         if not runs:
             return None
-        apart = _apart(got, wanted, real)
-        moved = moved_outputs(runs, wanted, real)
+        is_low = bool(set(LOW) & set(self.judges.values()))
+
+        def judged(runs: Sequence[Arrays]) -> tuple[Mapping[str, Moved], Verification]:
+            moved, of_weights = moved_outputs(runs, wanted), is_low and real is None
+            scatter = None if of_weights else scattered_outputs(runs, wanted, real, alike=not is_low)
+            return moved, compare(got, wanted, self.judges, ties, moved, scatter)
+
+        moved, found = judged(runs)
         self.noisy = any(each.cosine < LEAST_COSINE for each in moved.values())
-        found = compare(got, wanted, self.judges, ties, moved, apart)
-        if not found.passed and not self.noisy and not set(LOW) & set(self.judges.values()):
-            more = [run(inputs) for _ in range(MORE) for run in self.moved()]
-            found = compare(got, wanted, self.judges, ties, moved_outputs([*runs, *more], wanted, real), apart)
+        if not found.passed and not self.noisy and not is_low:
+            _, found = judged([*runs, *(run(inputs) for _ in range(MORE) for run in self.moved())])
         for row in found.outputs:
             if row.moved and self.judges[row.name] not in LOW:
                 self.slices[row.name].add(got[row.name], wanted[row.name], [run[row.name] for run in runs])
@@ -277,13 +281,6 @@ def _taken(reference: Run, drawn: Arrays) -> tuple[Arrays, Arrays]:
             with suppress(ModelError):
                 return {**drawn, **others}, reference({**drawn, **others})
         raise
-
-
-def _apart(got: Mapping[str, Any], want: Mapping[str, Any], real: Mapping[str, Any] | None) -> dict[str, Apart] | None:
-    if real is None:
-        return None
-    ours, theirs = distances(got, real), distances(want, real)
-    return {name: Apart(ours[name], far) for name, far in theirs.items() if name in ours}
 
 
 def _fits(signature: Signature, sample: Mapping[str, Any]) -> bool:

@@ -19,7 +19,7 @@ from service.frontend.onnx.file import one_line, subgraphs
 from service.frontend.onnx.sessions import bare_session, runtime_errors
 from service.frontend.onnx.widen import DOUBLE, FLOAT32, widened
 
-__all__ = ["in_double"]
+__all__ = ["Node", "in_double"]
 
 Array = np.ndarray[Any, Any]
 
@@ -51,7 +51,7 @@ def in_double(model: Any) -> Reference | None:
     if not any(value.dtype == np.float64 for value in held.values()):
         return None
     dtypes = {name: onnx.helper.tensor_dtype_to_np_dtype(dtype) for name, dtype in declared.items() if dtype}
-    nodes = [_Node(node, model.opset_import) for node in model.graph.node]
+    nodes = [Node(node, model.opset_import) for node in model.graph.node]
     del model.graph.initializer[:]
 
     def run(inputs: Mapping[str, Any], /) -> dict[str, Any]:
@@ -62,7 +62,7 @@ def in_double(model: Any) -> Reference | None:
     return run
 
 
-def _run(nodes: Sequence[_Node], values: dict[str, Any], kept: Mapping[str, Any]) -> None:
+def _run(nodes: Sequence[Node], values: dict[str, Any], kept: Mapping[str, Any]) -> None:
     """Compute the values of all nodes; those that no later node reads are let go."""
     last = {name: at for at, node in enumerate(nodes) for name in node.inputs}
     products = 0
@@ -91,10 +91,11 @@ def _widened(value: Any) -> Any:
     return value.astype(np.float64) if value.dtype == np.float32 else value
 
 
-class _Node:
+class Node:
     """One node of the graph, and what runs it, which its first run finds out."""
 
     def __init__(self, node: Any, opsets: Any) -> None:
+        """`node` is of a model `widened` to float64, whose `opset_import` these are."""
         from onnx.helper import get_attribute_value
 
         self.node, self.opsets = node, list(opsets)
