@@ -40,8 +40,12 @@ def register() -> None:
     """Make the pipeline known to `tvm.tirx.build`; to do so again does nothing, for TVM's list of operators is long."""
     register_operators()
     brain_floats.register_operators()
-    tirx.register_tir_pipeline(NAME, lambda: (_passes, finalize_host_passes, finalize_device_passes))
+    tirx.register_tir_pipeline(NAME, lambda: (_passes, _finalize_host, finalize_device_passes))
     tirx.register_tir_pipeline(NOTHING, lambda: (_nothing, finalize_host_passes, finalize_device_passes))
+
+
+def _finalize_host() -> Any:
+    return tvm.ir.transform.Sequential([finalize_host_passes(), WrapIntegers(64)])  # the second is ours
 
 
 def _nothing(module: Any) -> Any:
@@ -110,7 +114,7 @@ def _list() -> list[Any]:
         tirx.transform.CommonSubexprElim(),
         tirx.transform.FP8ComputeLegalize(),
         KeepNan(),  # ours, behind all that simplifies
-        WrapIntegers(),  # ours, there too
+        WrapIntegers(32),  # ours, there too
         # Host and device
         s_tir.transform.VerifyVTCMLimit(),
         s_tir.transform.LowerVtcmAlloc(),

@@ -11,10 +11,10 @@ from tvm import te, tirx
 from service.lowering.wrap_integers import WrapIntegers
 
 
-def rewritten(*tensors: Any, kind: str = "llvm") -> str:
+def rewritten(*tensors: Any, kind: str = "llvm", bits: int = 32) -> str:
     target = tvm.target.Target({"kind": "cuda", "arch": "sm_80"} if kind == "cuda" else kind)
     made = te.create_prim_func(list(tensors), "int64").with_attr("target", target)
-    return str(WrapIntegers()(tvm.IRModule({"main": made}))["main"].script())
+    return str(WrapIntegers(bits)(tvm.IRModule({"main": made}))["main"].script())
 
 
 def test_arithmetic_of_data_is_wider() -> None:
@@ -55,3 +55,11 @@ def test_reductions_floats_and_other_targets_stay() -> None:
     assert "T.Cast" not in rewritten(x, te.compute((1,), lambda i: te.sum(x(k), axis=k)))
     assert "T.Cast" not in rewritten(y, te.compute((8,), lambda i: y(i) + 1.0))
     assert "T.Cast" not in rewritten(x, te.compute((8,), lambda i: x(i) + tirx.const(1, "int32")), kind="cuda")
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_integers_of_64_bits_are_wider_by_themselves(dtype: str) -> None:
+    x = te.placeholder((8,), dtype, "x")
+    one = tirx.const(1, dtype)
+    assert "128" not in rewritten(x, te.compute((8,), lambda i: x(i) + one))
+    assert f'{dtype.replace("64", "128")}"' in rewritten(x, te.compute((8,), lambda i: x(i) + one), bits=64)

@@ -5,6 +5,7 @@ x == x, x <= x, x >= x   →  not isnan(x)     taken for true; an old test for N
 x != x                   →  isnan(x)
 not a, a and b, a or b   →  a ^ 1, a & b, a | b     `not x < y` was taken for `y <= x`, `x < y or y <= x` for true
 i + 1 > i                →  bits(i + 1) > bits(i)   taken for true: integers of 32 and 64 bits are indices to TVM
+max(i + 1, i), |i - n|   →  the same of bits        for they are comparisons too, as are `min`, `sign`, ReLU and `clip`
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ __all__ = ["COMPARISONS", "opaque"]
 
 Legalization = Callable[[relax.BlockBuilder, relax.Call], relax.Expr]
 
-_INDICES = ("int32", "int64")
-"""Dtypes in which nothing overflows, as TVM's arithmetic has it."""
+_CERTAIN = ("int32", "int64", "uint8", "uint16", "uint32", "uint64")
+"""Dtypes in which nothing overflows, as TVM's arithmetic or LLVM has it."""
 
 
 def _of_one_value(legalize: Legalization, otherwise: Legalization) -> Legalization:
@@ -40,24 +41,26 @@ def _plain(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 
 
 def _of_bits(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """TVM's comparison, where integers could wrap one of values that it knows nothing of."""
+    """TVM's operator, where integers could wrap one of values that it knows nothing of."""
     name = call.op.name.removeprefix("relax.")
-    types = [operand.ty for operand in call.args]
-    if not all(isinstance(each, relax.TensorType) and str(each.dtype) in _INDICES for each in types):
+    tensors = [operand for operand in call.args if isinstance(operand.ty, relax.TensorType)]
+    others = call.args[len(tensors) :]
+    if not all(str(operand.ty.dtype) in _CERTAIN for operand in tensors):
         return _plain(builder, call)
 
-    def compute(left: te.Tensor, right: te.Tensor) -> te.Tensor:
-        return getattr(topi, name)(opaque(left), opaque(right))
+    def compute(*values: te.Tensor) -> te.Tensor:
+        return _OPERATORS[name](*map(opaque, values), *others)
 
-    return builder.call_te(compute, *call.args, primfunc_name_hint=name)
+    return builder.call_te(compute, *tensors, primfunc_name_hint=name.rpartition(".")[2])
 
 
 def opaque(data: te.Tensor) -> te.Tensor:
     """Return the same integers, as ones that TVM's arithmetic knows nothing of."""
     dtype = str(data.dtype)
+    other = dtype.removeprefix("u") if dtype.startswith("u") else f"u{dtype}"
 
     def element(*at: Any) -> Any:
-        return tirx.reinterpret(dtype, tirx.reinterpret(f"u{dtype}", data(*at)))
+        return tirx.reinterpret(dtype, tirx.reinterpret(other, data(*at)))
 
     return te.compute(data.shape, element, name="bits")
 
@@ -106,10 +109,17 @@ def _not(data: te.Tensor) -> te.Tensor:
     return te.compute(data.shape, lambda *at: tirx.bitwise_xor(data(*at), tirx.const(True, "bool")), name="logical_not")
 
 
+_RELATIONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
+_OPERATORS: dict[str, Callable[..., te.Tensor]] = {
+    **{name: getattr(topi, name) for name in (*_RELATIONS, "maximum", "minimum", "abs", "sign", "clip")},
+    "nn.relu": topi.nn.relu,
+}
+"""By whether one integer is less than another."""
+
 COMPARISONS: dict[str, Legalization] = {
+    **{f"relax.{name}": _of_bits for name in _OPERATORS},
     **{f"relax.{name}": _of_one_value(_compare, _of_bits) for name in ("equal", "not_equal")},
     **{f"relax.{name}": _of_one_value(_compare, _of_bits) for name in ("greater_equal", "less_equal")},
-    **{f"relax.{name}": _of_bits for name in ("greater", "less")},
     "relax.subtract": _of_one_value(_subtract, _plain),
     "relax.logical_not": _by_bits(_not),
     "relax.logical_and": _by_bits(topi.bitwise_and),

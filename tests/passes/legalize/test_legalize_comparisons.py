@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -70,18 +71,49 @@ INTEGERS = {
         [node("Mul", ["x", "two"], ["a"]), node("Div", ["a", "two"], ["b"]), node("Equal", ["b", "x"], ["y"])],
         lambda x: x * 2 // 2 == x,
     ),
+    "a quotient of a sum": (
+        [node("Add", ["x", "three"], ["a"]), node("Div", ["a", "three"], ["b"]), node("Less", ["b", "x"], ["y"])],
+        lambda x: np.trunc((x + 3) / 3) < x,
+    ),
 }
+EXTREMES: dict[str, tuple[list[Any], Any]] = {
+    "the larger": ([node("Add", ["x", "one"], ["a"]), node("Max", ["a", "x"], ["y"])], lambda x: np.maximum(x + 1, x)),
+    "the smaller": ([node("Add", ["x", "one"], ["a"]), node("Min", ["a", "x"], ["y"])], lambda x: np.minimum(x + 1, x)),
+    "a sign": ([node("Sub", ["x", "three"], ["a"]), node("Sign", ["a"], ["y"])], lambda x: np.sign(x - 3)),
+    "a distance": ([node("Sub", ["x", "three"], ["a"]), node("Abs", ["a"], ["y"])], lambda x: np.abs(x - 3)),
+    "within": (
+        [node("Sub", ["x", "three"], ["a"]), node("Clip", ["a", "zero", "seven"], ["y"])],
+        lambda x: np.clip(x - 3, 0, 7),
+    ),
+}
+UNSIGNED = {"a sum is greater": ["uint8"], "the smaller": ["uint32"], "within": ["uint32"], "the larger": ["uint64"]}
+"""Where integers without a sign went wrong."""
 
 
-@pytest.mark.parametrize("name", INTEGERS)
-def test_integers_wrap(tmp_path: Path, name: str) -> None:
-    """TVM takes integers of 32 bits for indices, and tells LLVM that none overflow: `x + 1 > x` is true of these."""
-    nodes, want = INTEGERS[name]
-    numbers = {name: np.array(number, "int32") for number, name in enumerate(("zero", "one", "two", "three"))}
-    made = model(nodes, [value("x", ["n"], TensorProto.INT32)], [value("y", ["n"], TensorProto.BOOL)], **numbers)
+@pytest.mark.sampled(
+    *("a difference is less-int64", "the larger-int64", "a distance-int32", "a quotient of a sum-int64"),
+    *(
+        "a sum is greater-uint8",
+        "the smaller-uint32",
+        "a remainder-int32",
+        "a sum is greater-int32",
+        "the negative-int32",
+    ),
+)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, dtype) for name in (*INTEGERS, *EXTREMES) for dtype in ("int32", "int64", *UNSIGNED.get(name, ()))],
+)
+def test_integers_wrap(tmp_path: Path, name: str, dtype: str) -> None:
+    """TVM takes integers for indices, and tells LLVM that none overflow: `x + 1 > x` is true of these."""
+    nodes, want = (INTEGERS | EXTREMES)[name]
+    kind = getattr(TensorProto, dtype.upper())
+    numbers = {name: np.array(number, dtype) for number, name in enumerate(("zero", "one", "two", "three"))}
+    out = value("y", ["n"], TensorProto.BOOL if name in INTEGERS else kind)
+    made = model(nodes, [value("x", ["n"], kind)], [out], seven=np.array(7, dtype), **numbers)
     compiler.run(compiler.prepare(write(tmp_path, made)), tmp_path, lambda event: None)
-    ends = np.iinfo("int32")
-    x = np.array([ends.max, ends.min, ends.max // 2 + 1, ends.max // 3 + 1, 0, 5, -7], "int32")
+    ends = np.iinfo(dtype)
+    x = np.array([ends.max, ends.min, ends.max // 2 + 1, ends.max // 3 + 1, 0, 5, 7], dtype)
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(load(tmp_path / "model.so")(x=x)["y"], want(x))
 

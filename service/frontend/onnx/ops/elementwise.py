@@ -143,8 +143,8 @@ def _divisor(x: Any, y: Any) -> Any:
     dtype = str(y.ty.dtype)
     stops = tirx.EQ(y, tirx.const(0, dtype))
     if dtype.startswith("int"):
-        # In int64: TVM's simplifier subtracts what it compares, which wraps for the least int32.
-        least = tirx.EQ(x.astype("int64"), tirx.const(-(1 << int(dtype[3:]) - 1), "int64"))
+        # By its bits, of which TVM's simplifier moves nothing to the other side, where it would overflow.
+        least = tirx.EQ(tirx.reinterpret(f"u{dtype}", x), tirx.const(1 << int(dtype[3:]) - 1, f"u{dtype}"))
         stops = tirx.Or(stops, tirx.And(least, tirx.EQ(y, tirx.const(-1, dtype))))
     return tirx.Select(stops, tirx.const(1, dtype), y)
 
