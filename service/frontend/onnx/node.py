@@ -179,8 +179,7 @@ class Node:
 
             return te.compute(value.array.shape, element, name="sizes")
 
-        sizes = value.array.reshape(-1).tolist()
-        made = self.te_of_sizes(kernel, sizes, "sizes")
+        made = self.te_of_sizes(kernel, sizes := value.array.reshape(-1).tolist(), "sizes")
         if len(sizes) == 1:
             self.scope.ranges[made] = sizes[0], sizes[0]
         return made

@@ -43,6 +43,9 @@ class Scope:
         self.ranges: dict[Any, tuple[Any, Any]] = {}
         """Variables of the program that are ranges of sizes, with their least and greatest element."""
 
+        self.places: dict[Any, Any] = {}
+        """What NonZero found in a tensor, as the program has them."""
+
     def variable(self, name: str) -> Any:
         """Return the variable of that name, made at first use."""
         from tvm import tirx

@@ -191,7 +191,7 @@ class Emitter:
 
     def _bound(self, value: Any) -> Any:
         """What a variable is bound to, None for parameters."""
-        return self.matched.get(value) or self.bb.lookup_binding(value)
+        return self.matched[value] if value in self.matched else self.bb.lookup_binding(value)
 
     def refuse(self, reason: str) -> UnsupportedModel:
         """Return the error for a use of the current operator that we do not have."""

@@ -68,10 +68,28 @@ class LowerNonzero:
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module without `nonzero`; the same object where there is none."""
-        return rewrite_calls(module, {"nonzero": _nonzero})
+        names = _names(module)
+        return rewrite_calls(module, {"nonzero": lambda call, scope: _nonzero(call, scope, names.get(scope.bound))})
 
 
-def _nonzero(call: relax.Call, scope: Scope) -> relax.Expr | None:
+def _names(module: IRModule) -> dict[Any, Any]:
+    """What the model calls the number of places, by the variable that they are bound to."""
+    found: dict[Any, Any] = {}
+    for function in module.functions.values():
+        for block in function.body.blocks if isinstance(function, relax.Function) else ():
+            for binding in block.bindings:
+                shape = getattr(binding.var.ty, "shape", None)
+                if (
+                    isinstance(binding, relax.MatchCast)
+                    and isinstance(shape, relax.ShapeExpr)
+                    and len(shape.values) == 2
+                ):
+                    found.setdefault(binding.value, shape.values[1])
+    return {places: size for places, size in found.items() if isinstance(size, tirx.Var)}
+
+
+def _nonzero(call: relax.Call, scope: Scope, name: Any) -> relax.Expr | None:
+    """The kernels for one call, whose number of places has a name: fused kernels have one name for one size."""
     x = call.args[0]
     if not isinstance(x.ty.shape, relax.ShapeExpr):
         return None
@@ -83,7 +101,7 @@ def _nonzero(call: relax.Call, scope: Scope) -> relax.Expr | None:
     flags = scope.emit(relax.op.reshape(flags, [tir.product(sizes)]))
     count = scope.emit(_called(scope, _count(), "count_nonzero", flags, 1))
     shape = scope.emit(relax.call_pure_packed(_TO_SHAPE, count, ty_args=relax.ShapeType(ndim=1)))
-    m = tirx.Var("m", "int64")
+    m = tirx.Var("m", "int64") if name is None else name
     scope.builder.match_cast(shape, relax.ShapeType([m]))
     flat = scope.emit(_called(scope, _places(), "places_nonzero", flags, m))
     return scope.builder.call_te(_coordinates, flat, relax.ShapeExpr(sizes), primfunc_name_hint="nonzero")

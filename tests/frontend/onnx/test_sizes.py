@@ -250,17 +250,6 @@ def test_a_window_that_is_longer_than_its_image_has_a_place_by_ceil_mode(tmp_pat
     assert load(path, ModelFormat.ONNX, shapes={}).signature.outputs[0].shape == (1, 2, 1, 1)
 
 
-@pytest.mark.parametrize("op", ["Add", "Mul", "Less"])
-def test_what_follows_nonzero_is_compiled(op: str, tmp_path: Path) -> None:
-    """How many it finds is at least 0, and nothing has to be checked."""
-    nodes = [node("NonZero", ["x"], ["places"]), node(op, ["places", "three"], ["y"])]
-    out = helper.make_tensor_value_info("y", BOOL if op == "Less" else INT64, None)
-    session = _compiled(tmp_path, model(nodes, [value("x", [7])], [out], three=np.int64(3)))
-    x = np.array([0, 1, 0, 2, 3, 0, 4], "float32")
-    want = {"Add": np.add, "Mul": np.multiply, "Less": np.less}[op](np.nonzero(x), 3)
-    np.testing.assert_array_equal(session(x=x)["y"], want)
-
-
 def _branch(nodes: Sequence[Any], name: str, dtype: int = FLOAT, **constants: Any) -> Any:
     tensors = [numpy_helper.from_array(array, label) for label, array in constants.items()]
     return helper.make_graph(nodes, name, [], [helper.make_tensor_value_info(name, dtype, None)], tensors)

@@ -126,9 +126,15 @@ def _reduction(node: Node) -> str:
 
 @op("NonZero")
 def _nonzero(node: Node) -> Any:
-    found = node.emit(relax.op.nonzero(node.tensor(0)))
-    count = node.scope.fresh("nonzero")
-    return node.builder.match_cast(found, relax.TensorType([node.rank(0), count], "int64"))
+    """The places, an axis a row: of one tensor they are as many each time. A number is a vector of one, as ONNX Runtime
+    and numpy take it.
+    """
+    x = node.tensor(0)
+    if x not in node.scope.places:
+        count = node.scope.fresh("nonzero")
+        kind = relax.TensorType([max(node.rank(0), 1), count], "int64")
+        node.scope.places[x] = node.builder.match_cast(node.emit(relax.op.nonzero(x)), kind)
+    return node.scope.places[x]
 
 
 @op("Compress")

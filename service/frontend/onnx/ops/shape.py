@@ -187,6 +187,8 @@ def _tile(node: Node) -> Any:
     apart = [dim for size in shape for dim in (1, size)]
     spread = [dim for repeat, size in zip(repeats, shape, strict=True) for dim in (repeat, size)]
     joined = [onnx_dims.simplify(r * s, node.scope) for r, s in zip(repeats, shape, strict=True)]
+    if any(_is(size, 0) for size in joined):
+        return relax.op.zeros(relax.ShapeExpr(list(map(relax_dim, joined))), node.dtype(0))
     wide = node.emit(relax.op.broadcast_to(reshaped(node, x, apart), relax.ShapeExpr(list(map(relax_dim, spread)))))
     return reshaped(node, wide, joined)
 
