@@ -15,11 +15,9 @@ import service
 from service import compiler, frontend
 from service.compiling import verifier
 from service.errors import ModelMalformed, UnsupportedModel, VerificationFailed
-from service.packaging.package import make_package
 from service.request import CompileOptions
 from service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
-from tests.packaging.native import Library
 
 UNVERIFIED = CompileOptions(verify=False)
 
@@ -116,16 +114,12 @@ print(outputs["y"].tolist())
 
 @pytest.mark.parametrize("shape", [[2, 3], ["a", "b"]])
 def test_sizes_that_values_decide_need_the_runtime_alone(tmp_path: Path, shape: Any) -> None:
-    """In Python and in a package, each without TVM's Python functions."""
+    """In Python; tests/packaging/test_package.py has it of a package."""
     graph = model([node("NonZero", ["x"], ["y"])], [value("x", shape)], [value("y", [2, "n"], TensorProto.INT64)])
     made = service.compile(write(tmp_path, graph), output=tmp_path / "model.so")
     assert made.manifest.verified is True
     said = subprocess.run([sys.executable, "-c", ALONE, made.path], capture_output=True, text=True, check=True).stdout
     assert said.strip() == "[[0, 1, 1], [1, 0, 2]]"
-    package = make_package(tmp_path / "model.so", tmp_path / "package").folder
-    x = np.array([[0, 2, 0], [3, 0, -1]], np.float32)
-    found = Library(package / "lib/librelaxc_runtime.so").open(package / "model.so", threads=1)({"x": x})
-    assert found["y"].tolist() == [[0, 1, 1], [1, 0, 2]]
 
 
 def test_what_only_python_computes_is_refused_by_name(tmp_path: Path) -> None:

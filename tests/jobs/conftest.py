@@ -73,8 +73,12 @@ def open_backend(
 
 
 @pytest.fixture
-def servers(database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[OpenStepped]:
+def servers(
+    database_url: str, tmp_path: Path, lender: Lender, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OpenStepped]:
     """Servers over one database and one folder of blobs, which do nothing by themselves."""
+    monkeypatch.setattr("service.jobs.backend.Pool", lender.pool)
+    monkeypatch.setattr("service.process.flavour_zygote.Zygote", light_zygote)
     monkeypatch.setattr("service.jobs.queue.scheduler.Scheduler.start", lambda scheduler: None)
     monkeypatch.setattr("service.jobs.upkeep.Periodic", lambda *_: None)
     opened: list[SteppedBackend] = []

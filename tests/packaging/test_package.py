@@ -12,12 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
+import service
 from service import machine
 from service.artifact.manifest import Manifest
 from service.errors import ArtifactCorrupt, InvalidOption, MachineMismatch
+from service.packaging.needed import needed_libraries
 from service.packaging.package import SUMS, make_package
 from service.runtime import load
+from tests.frontend.onnx.harness import model, node, value, write
+from tests.packaging.native import Library
 from tests.runtime.conftest import Linears
 
 Make = Callable[..., Path]
@@ -63,6 +68,18 @@ def test_the_program_gives_pythons_numbers(package: Path, linear: Linears, tmp_p
     assert len(said["run_s"]) == 2
     for index, array in enumerate(want.values()):
         assert np.load(tmp_path / f"{index}.npy").tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("shape", [[2, 3], ["a", "b"]])
+def test_sizes_that_values_decide_need_no_other_library(
+    library: Library, package: Path, tmp_path: Path, shape: list[int | str]
+) -> None:
+    """And none of TVM's Python functions."""
+    graph = model([node("NonZero", ["x"], ["y"])], [value("x", shape)], [value("y", [2, "n"], TensorProto.INT64)])
+    made = service.compile(write(tmp_path, graph), output=tmp_path / "model.so")
+    assert all((package / "lib" / name).is_file() for name in needed_libraries(made.path, made.manifest))
+    found = library.open(made.path, threads=1)({"x": np.array([[0, 2, 0], [3, 0, -1]], np.float32)})
+    assert found["y"].tolist() == [[0, 1, 1], [1, 0, 2]]
 
 
 def test_the_program_fills_inputs_and_explains_itself(package: Path) -> None:

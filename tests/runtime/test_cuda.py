@@ -9,12 +9,14 @@ import pytest
 
 from service.errors import MachineMismatch
 from service.runtime import cuda
+from service.runtime.tvm_runtime import load_libraries
 
 
 def test_a_missing_driver_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_driver(name: str, mode: int = 0) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
+    load_libraries()  # it stays; a test before this one may have done so
     monkeypatch.setattr(ctypes, "CDLL", no_driver)
     with pytest.raises(MachineMismatch, match=r"NVIDIA driver \(libcuda\.so\.1"):
         cuda.load_runtime.__wrapped__()
