@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil, gcd
 
+from schedules.cuda.attention.boxes import Boxes, boxes_of
 from schedules.cuda.attention.form import Attention, match
 from schedules.cuda.attention.strides import Heads
 from schedules.cuda.attention.text import constants, entry, functions, multiply, tensor_map
@@ -63,7 +64,7 @@ class _Tile:
 
     def _beside(self, attention: Attention) -> int:
         pages = 2 * 4 * self.entries(attention) if attention.is_paged else 0
-        return 1024 + _rows(attention) * _row_bytes(attention) + 8 + 4 * _MOST_STAGES * 8 + pages
+        return 1024 + _rows(attention) * _row_bytes(attention) + 16 + 4 * _MOST_STAGES * 8 + pages
 
     def entries(self, attention: Attention) -> int:
         """Return how many pages a CTA's keys lie in at most: their numbers are in shared memory."""
@@ -74,6 +75,13 @@ class _Tile:
         """Return the rows of keys or values that are copied at once: of one page."""
         return self.block if at.pages is None else gcd(at.pages.rows, self.block, attention.keys)
 
+    def _exchange_bytes(self, attention: Attention) -> int:
+        """What lies in the rings in the end: sums of each warp and of all, and what the other CTAs send of theirs."""
+        parts = 1 + (self.warps(attention) if _is_few(attention) else 0)
+        sums = 4 * attention.queries * (attention.head + 2) * parts
+        letter = 16 * (ceil(attention.queries * attention.head // 4 / self.splits) + attention.queries)
+        return ceil(sums / 16) * 16 + self.splits * letter
+
     def fits(self, attention: Attention, gpu: Gpu) -> bool:
         """Return whether an SM holds it without spilling, and every CTA has keys."""
         if any(self.step(attention, at) % _SWIZZLED for at in (attention.k, attention.v)):
@@ -83,7 +91,10 @@ class _Tile:
         else:
             registers = self.block // 2 + self.block // 4 + attention.head // 2 + _SPARE_REGISTERS
         threads = self.share * 32 * (self.warps(attention) + 1)
-        if registers > min(255, gpu.registers_per_sm // threads) or self.stages(attention, gpu) < 2:
+        stages = self.stages(attention, gpu)
+        if registers > min(255, gpu.registers_per_sm // threads) or stages < 2:
+            return False
+        if self._exchange_bytes(attention) > 2 * stages * self.block * _row_bytes(attention):
             return False
         return ceil(attention.keys / self.block) >= self.splits
 
@@ -107,7 +118,7 @@ class DecodingSm90(HopperTemplate[Attention]):
     """
 
     name = "cuda.decoding_sm90"
-    version = 2
+    version = 3
 
     def match(self, func: PrimFunc) -> Attention | Declined:
         """See `HopperTemplate`."""
@@ -139,12 +150,17 @@ class DecodingSm90(HopperTemplate[Attention]):
         return {"splits": _SPLITS, "block": _BLOCKS, "share": _SHARES}
 
     def default_of(self, form: Attention, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: CTAs up to what the device has, or two an SM where there are more.
+        """See `HopperTemplate`: by warps, as many CTAs as have keys, two on an SM, small steps.
 
-        Warps were faster with small steps, a warpgroup with keys that fill one.
+        So the next kernel's clusters find room beside them. A warpgroup was faster with CTAs up to what the device has,
+        or two an SM where there are more, and keys that fill one.
         """
-        tiles, blocks = form.batch * form.heads, _BLOCKS[:1] if _is_few(form) else _BLOCKS
-        fitting = [each for s in _SPLITS for b in blocks if (each := _Tile(s, b, 1)).fits(form, gpu)]
+        if _is_few(form):
+            every = (_Tile(splits, _BLOCKS[0], share) for share in _SHARES[::-1] for splits in _SPLITS[::-1])
+            best = next((each for each in every if each.fits(form, gpu)), _Tile(2, _BLOCKS[0], 1))
+            return {"splits": best.splits, "block": best.block, "share": best.share}
+        tiles = form.batch * form.heads
+        fitting = [each for s in _SPLITS for b in _BLOCKS if (each := _Tile(s, b, 1)).fits(form, gpu)]
         filling = [each for each in fitting if tiles * each.splits <= gpu.sms]
         best = max(filling or fitting[:1] or [_Tile(2, 64, 1)], key=lambda each: (each.splits, each.block))
         beside = replace(best, share=2)
@@ -175,13 +191,10 @@ def _by_groups(at: Heads, group: int) -> Heads:
 
 def _kernel(attention: Attention, tile: _Tile, gpu: Gpu) -> TextKernel:
     at, shared = attention, attention.heads // attention.group
+    k, v = (boxes_of(at, each, shared, tile.step(at, each)) for each in (at.k, at.v))
     return TextKernel(
-        source=_source(at, tile, gpu),
-        maps=[
-            tensor_map(at, at.q, at.queries, at.heads, _rows(at)),
-            tensor_map(at, at.k, at.keys, shared, tile.step(at, at.k)),
-            tensor_map(at, at.v, at.keys, shared, tile.step(at, at.v)),
-        ],
+        source=_source(at, tile, gpu, k, v),
+        maps=[tensor_map(at, at.q, at.queries, at.heads, _rows(at)), k.map, v.map],
         pointers=(at.out.buffer, *at.operands),
         grid=at.batch * at.heads * tile.splits,
         cluster=tile.splits,
@@ -191,7 +204,7 @@ def _kernel(attention: Attention, tile: _Tile, gpu: Gpu) -> TextKernel:
     )
 
 
-def _source(attention: Attention, tile: _Tile, gpu: Gpu) -> str:
+def _source(attention: Attention, tile: _Tile, gpu: Gpu, k: Boxes, v: Boxes) -> str:
     at, few = attention, _is_few(attention)
     numbers = {
         "SPLITS": tile.splits, "BLOCK": tile.block, "STAGES": tile.stages(at, gpu), "ROWS": _rows(at),
@@ -205,7 +218,7 @@ def _source(attention: Attention, tile: _Tile, gpu: Gpu) -> str:
     }  # fmt: skip
     switches = {"CAUSAL": at.logit.causal is not None, "HAS_LOGIT": bool(at.logit.text)}
     by = ["using namespace ampere;\n"] if few else list(multiply(tile.block, at.head, at.dtype))
-    parts = [constants(at, numbers, switches), functions(at), *by]
+    parts = [constants(at, numbers, switches), functions(at), *by, k.text("k_box"), v.text("v_box")]
     algorithm = ("merge.cuh", "decoding.cuh", "decoding_warps.cuh" if few else "decoding_warpgroup.cuh")
     parts += [text_of("schedules.cuda.attention", name) for name in algorithm]
     instructions = [text_of("schedules.cuda.common", name) for name in ("hopper.cuh", *["ampere.cuh"] * few)]

@@ -51,7 +51,6 @@ DEV void attention(uint8_t* raw, const TensorMap* map_q, const TensorMap* map_k,
   const uint32_t k_empty = k_full + STAGES * 8, v_full = k_empty + STAGES * 8, v_empty = v_full + STAGES * 8;
   const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
   const int warpgroup = __shfl_sync(0xffffffff, tid >> 7, 0);
-  next_kernel_may_start();
   if (tid == 0) {
     barrier_init(q_full, 1);
     barrier_init(q_empty, CONSUMERS);

@@ -135,7 +135,6 @@ DEV void convolve(uint8_t* raw, const uint4* image, const uint4* weights, Out* C
   const uint32_t weights_at = base + CONSUMERS * CHUNK_BYTES, lines = weights_at + WEIGHT_BYTES;
   const uint32_t full = lines + STAGES * STRIP_BYTES, empty = full + STAGES * 8, weighed = empty + STAGES * 8;
   const int warpgroup = threadIdx.x / 128, thread = threadIdx.x & 127;
-  next_kernel_may_start();
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; i++) {
       barrier_init(full + i * 8, 32);

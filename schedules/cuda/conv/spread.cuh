@@ -3,7 +3,6 @@
 using namespace hopper;
 
 DEV void spread(const In* image, Out* out) {
-  next_kernel_may_start();
   const int pixel = blockIdx.x * THREADS + threadIdx.x, line = pixel / OUT_W;
   const int n = line / LINES, y = line - n * LINES, x = pixel - line * OUT_W - LEFT;
   earlier_kernels_done();

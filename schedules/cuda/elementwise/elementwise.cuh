@@ -3,7 +3,6 @@
 // (vectors of the result), THREADS, VECTORS, LANES, the types Out, Place, Operands and Loaded, and `place_of`, `read`
 // and `result`.
 DEV void elementwise(Out* out, const Operands operands) {
-  next_kernel_may_start();
   const unsigned int first = blockIdx.x * (THREADS * VECTORS) + threadIdx.x;
   Place at[VECTORS];
   Loaded in[VECTORS];

@@ -8,7 +8,6 @@ constexpr int PARTS = TILE_N / LANES, TURNS = (TILE_M * PARTS + THREADS - 1) / T
 constexpr bool WHOLE = EXTENT_M % TILE_M == 0 && EXTENT_N % TILE_N == 0 && TILE_M * PARTS % THREADS == 0;
 
 DEV void transposed(char* shared, Out* out, const Operands operands) {
-  next_kernel_may_start();
   const unsigned int across = blockIdx.x / TILES_M, tile_m = blockIdx.x - across * TILES_M;
   const unsigned int batch = across / TILES_N, tile_n = across - batch * TILES_N;
   const int m0 = (int)(tile_m * TILE_M), n0 = (int)(tile_n * TILE_N);

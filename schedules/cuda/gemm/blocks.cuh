@@ -68,7 +68,6 @@ DEV void blocks(uint8_t* raw, const In* A, const uint8_t* codes, const Scale* sc
   const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31, row = lane >> 2, quad = lane & 3;
   const int rank = SPLITS > 1 ? cluster_rank() : 0, first_tile = blockIdx.x / SPLITS * TILES;
   const int part = rank * WARPS + warp, first = part * STEPS / (SPLITS * WARPS), last = (part + 1) * STEPS / (SPLITS * WARPS);
-  next_kernel_may_start();
 
   Step steps[AHEAD];
   auto load_weights = [&](int s, Step& to) {

@@ -40,7 +40,6 @@ DEV void gemm(uint8_t* raw, const TensorMap* map_a, const TensorMap* map_b, cons
   const uint32_t full = partials + PARTIAL_BYTES, empty = full + STAGES * 8, reduced = empty + STAGES * 8;
   const int tid = threadIdx.x, warp = tid >> 5, lane = tid & 31;
   const int warpgroup = __shfl_sync(0xffffffff, tid >> 7, 0);
-  next_kernel_may_start();
   const int rank = CLUSTER > 1 ? cluster_rank() : 0, rank_m = rank % CLUSTER_M, rank_k = rank / CLUSTER_M;
   const int cluster = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
   const int k_first = rank_k * K_TILES_EACH, k_tiles = min(K_TILES_EACH, K_TILES - k_first);

@@ -57,7 +57,6 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
     barriers_visible();
   }
   __syncwarp();
-  next_kernel_may_start();
   if (CLUSTER > 1) cluster_arrive();  // nobody may send to a CTA that has not begun
   if (blockIdx.x == 0) warm(operands);
   earlier_kernels_done();

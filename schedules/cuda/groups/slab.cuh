@@ -3,7 +3,6 @@ DEV void groups(float* shared, const In* x, Out* out, const Operands operands) {
   float2* const pairs = (float2*)(shared + HELD * WORKERS * 4);  // mean and squares of each thread's pairs of channels
   Part* const table = (Part*)(pairs + (LINES * PAIRS + 1) / 2 * 2);
   float2* const all = (float2*)(table + CLUSTER * PARTS * GROUPS);
-  next_kernel_may_start();
   if (CLUSTER > 1) cluster_arrive();  // nobody may send to a CTA that has not begun
   if (blockIdx.x == 0) warm(operands);
   earlier_kernels_done();

@@ -36,7 +36,6 @@ template <bool MAXIMUM> DEV void over_row(float (&values)[ROWS_EACH], float* sha
 }
 
 DEV void rows(float* shared, const In* x, Out* out, const Operands operands) {
-  next_kernel_may_start();
   if (blockIdx.x == 0) warm(operands);
   earlier_kernels_done();
   const int in_block = threadIdx.x / THREADS_PER_ROW, lane = threadIdx.x - in_block * THREADS_PER_ROW;

@@ -4,7 +4,6 @@
 using namespace hopper;
 
 DEV void image_sums(float* shared, const In* image, Out* out, const Operands operands) {
-  next_kernel_may_start();
   earlier_kernels_done();
   constexpr int blocks = (CHANNELS + 63) / 64;
   const int n = blockIdx.x / blocks, group = threadIdx.x & 7, lane = threadIdx.x >> 3;

@@ -60,7 +60,6 @@ DEV void take(float2& into, float2 value, float2 weight) {
 }
 
 DEV void windows(const In* image, const In* weight, Out* out, const Operands operands) {
-  next_kernel_may_start();
   const int strip_of_patch = threadIdx.x / PATCH_C, line_of_patch = strip_of_patch / PATCH_X;
   const int above_c = blockIdx.x / BLOCKS_C, above_x = above_c / BLOCKS_X, n = above_x / BLOCKS_Y;
   const int c = ((blockIdx.x - above_c * BLOCKS_C) * PATCH_C + threadIdx.x - strip_of_patch * PATCH_C) * 8;

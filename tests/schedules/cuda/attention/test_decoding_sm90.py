@@ -102,6 +102,37 @@ def test_the_proposed_point_is_in_the_space_and_fits(head, keys):
     assert RULE.kernel_of(found, point, gpu_of(TARGET)).shared_bytes <= gpu_of(TARGET).shared_bytes_per_block
 
 
+@pytest.mark.parametrize(
+    ("case", "point"),
+    [
+        (AttentionCase(1, 32, 1, 4096, 128, shared=8), (8, 64, 2)),
+        (AttentionCase(32, 32, 1, 4096, 128, shared=8), (8, 64, 2)),
+        (replace(STEP, keys=260), (4, 64, 2)),  # five blocks
+        (replace(STEP, head=256, queries=16), (8, 64, 1)),
+        (AttentionCase(1, 8, 64, 4096, 128), (8, 128, 1)),
+    ],
+    ids=["one sequence", "many", "few keys", "no room for two", "a warpgroup"],
+)
+def test_two_ctas_lie_on_an_sm_where_warps_multiply(case, point):
+    assert tuple(RULE.proposed(prim_func(case), TARGET).values()) == point
+
+
+@pytest.mark.parametrize("queries", [1, 16, 64])
+@pytest.mark.parametrize("head", [64, 256])
+def test_what_the_ctas_send_each_other_fits_where_keys_were(queries, head):
+    form, gpu = RULE.match(prim_func(replace(STEP, queries=queries, head=head))), gpu_of(TARGET)
+    for values in itertools.product(*RULE.choices_of(form, gpu).values()):
+        made = RULE.kernel_of(form, dict(zip(("splits", "block", "share"), values, strict=True)), gpu)
+        if isinstance(made, Declined):
+            continue
+        splits, block, _ = values
+        stages = int(made.source.split("constexpr int STAGES = ")[1].split(";")[0])
+        parts = block // 16 + 1 if queries <= 16 else 1
+        sums = -(-parts * queries * (head + 2) * 4 // 16) * 16
+        letters = splits * (-(-queries * head // 4 // splits) + queries) * 16
+        assert sums + letters <= 2 * stages * block * -(-head // 64) * 128
+
+
 @pytest.fixture(scope="module")
 def merge(tmp_path_factory):
     """`merge.cuh` as the host's compiler makes it, for four parts: (tops, totals) → the whole sum, and the weights."""
