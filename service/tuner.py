@@ -140,7 +140,8 @@ def _for_threads(request: CompileRequest, options: TuneOptions) -> CompileReques
 
 
 def _peak(request: CompileRequest, options: TuneOptions) -> Peak | None:
-    """What this machine reaches at most; None where candidates run on another one, or on a GPU."""
+    """What this machine reaches with the target's instructions; None where candidates run elsewhere, or on a GPU."""
     from service.runtime.peak import peak
 
-    return None if options.tracker or request.target.kind == "cuda" else peak(request.target.cores)
+    target = request.target
+    return None if options.tracker or target.kind == "cuda" else peak(target.cores, target=target)

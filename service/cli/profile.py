@@ -39,7 +39,7 @@ def profile(
 
     That limit is its arithmetic at this machine's peak, or its bytes from the cache that holds them, whichever takes
     longer (`bound by`). FLOPs and bytes are of one call, times and limits of all. The peaks are those of
-    `relaxc targets`: measured once, and kept in the cache folder.
+    `relaxc targets`, with the instructions that the artifact's target has: measured once, and kept in the cache folder.
 
     On a GPU each kernel is timed by events on the device, in the CUDA graph that a run launches, and the peaks are its
     data sheet's.
@@ -98,4 +98,5 @@ def _limits(top: Peak | GpuPeak) -> str:
         reached = ", ".join(f"{dtype} {gflops / 1e3:.0f}" for dtype, gflops in top.by_dtype.items())
         return f"{top.machine} by its {top.source}: TFLOP/s of {reached}; {caches}"
     busy = "" if top.alone else " (measured while other processes were running)"
-    return f"{top.threads} threads reach {top.gflops:.0f} GFLOP/s in fp32; {caches}{busy}"
+    by = f" with {' '.join(top.instructions)}" if top.instructions else ""
+    return f"{top.threads} threads reach {top.gflops:.0f} GFLOP/s in fp32{by}; {caches}{busy}"

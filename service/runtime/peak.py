@@ -19,12 +19,13 @@ import tvm
 
 from service import machine
 from service.config import settings
+from service.request import TargetSpec
 from service.runtime import probes
 from service.runtime.threads import default_threads, use_threads
 
-__all__ = ["Level", "Peak", "Progress", "levels_of", "measure", "peak", "vectors"]
+__all__ = ["Level", "Peak", "Progress", "instructions", "levels_of", "measure", "peak", "vectors"]
 
-_VERSION = 5
+_VERSION = 6
 """Rises when the probes change: what an older one measured is measured again."""
 
 _BUDGET_S, _MOST_BUDGET_S = 0.1, 0.4
@@ -35,6 +36,8 @@ _CALL_BYTES = 64 << 20
 _FMAS = 200_000
 _MEMORY_BYTES = (256 << 20, 512 << 20)
 """The least and the most to read from memory: four times the last cache between them."""
+_FEATURES = ("avx512f", "avx2", "fma", "avx512bf16", "avx512vnni")
+"""What the probes run with, of x86-64: by LLVM's names."""
 
 Progress = Callable[[int, int], None]
 """Takes how many of the probes have run, and how many there are."""
@@ -67,7 +70,7 @@ class Peak:
 
     `products` has 10^9 multiplications and additions a second by the dtype of the left operand, of dtypes with an
     instruction of their own. `alone` is False where another process took the cores meanwhile: then the machine reaches
-    more.
+    more. `instructions` are those of x86-64 that the probes ran with.
     """
 
     machine: str
@@ -76,6 +79,7 @@ class Peak:
     levels: tuple[Level, ...]
     alone: bool = True
     products: Mapping[str, float] = field(default_factory=dict)
+    instructions: tuple[str, ...] = ()
 
     @property
     def memory(self) -> Level:
@@ -95,7 +99,8 @@ class Peak:
         """Return the peak that `to_dict` described. KeyError, TypeError or ValueError for what is none."""
         levels = levels_of(data)
         products = {str(name): float(rate) for name, rate in data["products"].items()}
-        found = Peak(data["machine"], data["threads"], data["gflops"], levels, data["alone"], products)
+        by = tuple(data["instructions"])
+        found = Peak(data["machine"], data["threads"], data["gflops"], levels, data["alone"], products, by)
         if found.gflops <= 0:
             raise ValueError("a peak is positive")
         return found
@@ -109,18 +114,25 @@ def levels_of(data: Mapping[str, Any]) -> tuple[Level, ...]:
     return levels
 
 
-def peak(threads: int | None = None, *, again: bool = False, progress: Progress = _unheard) -> Peak:
+def peak(
+    threads: int | None = None,
+    *,
+    target: TargetSpec | None = None,
+    again: bool = False,
+    progress: Progress = _unheard,
+) -> Peak:
     """Return the peak of this machine, from the cache folder if it was measured before; measuring takes some seconds.
 
-    What is kept is found by the CPU's name, its cores and the threads. `again` measures anew; so does what was
-    measured while the machine was busy. Only what measures calls `progress`, first with nothing done.
+    It is that of the instructions that code for `target` has, all of this CPU's if None. What is kept is found by the
+    CPU's name, its cores, the threads and these instructions. `again` measures anew; so does what was measured while
+    the machine was busy. Only what measures calls `progress`, first with nothing done.
     """
-    threads = default_threads() if threads is None else threads
-    path = _path(threads)
-    kept = None if again else _kept(path, threads)
+    threads, by = default_threads() if threads is None else threads, instructions(target)
+    path = _path(threads, by)
+    kept = None if again else _kept(path, threads, by)
     if kept is not None and kept.alone:
         return kept
-    found = measure(threads, progress)
+    found = measure(threads, progress, by)
     if kept is not None and kept.gflops > found.gflops and not found.alone:
         return kept
     try:
@@ -131,32 +143,48 @@ def peak(threads: int | None = None, *, again: bool = False, progress: Progress 
     return found
 
 
-def _kept(path: Path, threads: int) -> Peak | None:
+def instructions(target: TargetSpec | None = None) -> tuple[str, ...]:
+    """Return those of x86-64's instructions that the probes use, this CPU has, and code for `target` (if any) uses."""
+    has = machine.host_features()
+    if target is not None:
+        short = target.vector_bits < 512
+        has &= {name for name in target.features if not (short and name.startswith("avx512"))}
+    return tuple(name for name in _FEATURES if name in has)
+
+
+def _kept(path: Path, threads: int, by: tuple[str, ...]) -> Peak | None:
     try:
         kept = json.loads(path.read_text())
         found = Peak.from_dict(kept["peak"]) if kept["version"] == _VERSION else None
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None  # not measured yet, or a file that another version wrote
-    return found if found is not None and (found.machine, found.threads) == (_name(), threads) else None
+    if found is None or (found.machine, found.threads, found.instructions) != (_name(), threads, by):
+        return None
+    return found
 
 
 def _name() -> str:
     return f"{machine.model_name()}, {machine.cpu().cores} cores"
 
 
-def _path(threads: int) -> Path:
+def _path(threads: int, by: tuple[str, ...]) -> Path:
     digest = hashlib.sha256(_name().encode()).hexdigest()[:16]
-    return settings().cache_dir / "peak" / f"{digest}-{threads}.json"
+    fewer = "" if by == instructions() else "-" + "-".join(by or ("none",))
+    return settings().cache_dir / "peak" / f"{digest}-{threads}{fewer}.json"
 
 
-def measure(threads: int, progress: Progress = _unheard) -> Peak:
-    """Run the probes with `threads` threads: of each the best of as many runs as fit into 0.1 s, after a warm-up."""
+def measure(threads: int, progress: Progress = _unheard, by: tuple[str, ...] | None = None) -> Peak:
+    """Run the probes with `threads` threads: of each the best of as many runs as fit into 0.1 s, after a warm-up.
+
+    They use the `instructions` in `by`, all of this CPU's if None.
+    """
     use_threads(threads)
-    lanes, target = vectors()
+    by = instructions() if by is None else by
+    lanes, target = vectors(by)
     row = threads * probes.CHAINS * lanes
     loops = [_Loop.over(name, capacity, probed, 4 * row) for name, capacity, probed in _sizes(threads)]
     functions = {"fma": probes.fma(threads, lanes, _FMAS)}
-    dots = {} if lanes < 16 else {n: d for n, d in probes.INSTRUCTIONS.items() if d.feature in machine.host_features()}
+    dots = {} if lanes < 16 else {n: d for n, d in probes.INSTRUCTIONS.items() if d.feature in by}
     functions |= {name: probes.products(threads, lanes, _FMAS, dot) for name, dot in dots.items()}
     for loop in loops:
         functions[f"read_{loop.name}"] = probes.read(threads, lanes, loop.steps, loop.repeats)
@@ -185,7 +213,7 @@ def measure(threads: int, progress: Progress = _unheard) -> Peak:
         alone = alone and read.alone and copied.alone
     progress(len(functions), len(functions))
     gflops = round(2 * row * _FMAS / fma.seconds / 1e9, 1)
-    return Peak(_name(), threads, gflops, _falling(levels), alone, products)
+    return Peak(_name(), threads, gflops, _falling(levels), alone, products, by)
 
 
 @dataclass(frozen=True)
@@ -263,9 +291,8 @@ def _best(threads: int, run: Callable[[], Any]) -> _Best:
     return best
 
 
-def vectors() -> tuple[int, Any]:
-    """Return the float32 lanes of this CPU's vectors, and a target that uses them."""
-    features = machine.host_features()
-    wanted = [name for name in ("avx512f", "avx2", "fma", "avx512bf16", "avx512vnni") if name in features]
-    lanes = 16 if "avx512f" in features else 8 if "avx2" in features else 4
-    return lanes, tvm.target.Target({"kind": "llvm", "mattr": [f"+{name}" for name in wanted]})
+def vectors(by: tuple[str, ...] | None = None) -> tuple[int, Any]:
+    """Return the float32 lanes of vectors of the `instructions` in `by` (this CPU's if None), and a target of these."""
+    by = instructions() if by is None else by
+    lanes = 16 if "avx512f" in by else 8 if "avx2" in by else 4
+    return lanes, tvm.target.Target({"kind": "llvm", "mattr": [f"+{name}" for name in by]})

@@ -32,7 +32,8 @@ _PIPELINE = "relaxc_probe"
 
 
 def _fma(value: Any, scale: Any, dtype: str) -> Any:
-    return T.call_llvm_pure_intrin("llvm.fma", value, scale, scale, dtype=dtype)
+    """One instruction, or two where there is none: of `llvm.fma` LLVM would make calls of the C library's."""
+    return T.call_llvm_pure_intrin("llvm.fmuladd", value, scale, scale, dtype=dtype)
 
 
 def fma(threads: int, lanes: int, repeats: int) -> tirx.PrimFunc:

@@ -103,15 +103,15 @@ def profile(
 ) -> ProfileReport:
     """Run the session `runs` times on these inputs, after warming up, with every PrimFunc timed.
 
-    `machine_peak` None measures this CPU's, or takes it from the cache; a GPU's is in the manifest. Raise what a call
-    does.
+    `machine_peak` None measures this CPU's with the instructions of the artifact's target, or takes it from the cache;
+    a GPU's is in the manifest. Raise what a call does.
     """
     clock: Clock
     top: Peak | GpuPeak | None
     if session.manifest.target.kind == "cuda":
         clock, top = DeviceClock(session), _sheet(session)
     else:
-        clock, top = HostClock(session), machine_peak or peak(session.threads)
+        clock, top = HostClock(session), machine_peak or peak(session.threads, target=session.manifest.target)
     end = time.perf_counter() + warmup_s
     clock.run(inputs)
     while time.perf_counter() < end:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import pytest
 import tvm
 
 from service import config, machine
+from service.lowering.target import resolve
 from service.runtime import peak as peak_module
 from service.runtime import probes
-from service.runtime.peak import Level, Peak, measure, peak
+from service.runtime.peak import Level, Peak, instructions, measure, peak
 from service.runtime.roofline import Far, limit_of
 from tests.schedules.numpy_tir import numpy_dtype
 
@@ -29,8 +31,12 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder, and probes that only count: they find 1, 2, 3, ... GFLOP/s."""
     found = iter(range(1, 100))
     name = peak_module._name()
+
+    def count(threads: int, _: object, by: tuple[str, ...]) -> Peak:
+        return Peak(name, threads, float(next(found)), PEAK.levels, instructions=by)
+
     monkeypatch.setattr(peak_module, "settings", lambda: config.Settings(cache_dir=tmp_path))
-    monkeypatch.setattr(peak_module, "measure", lambda threads, _: Peak(name, threads, float(next(found)), PEAK.levels))
+    monkeypatch.setattr(peak_module, "measure", count)
     return tmp_path / "peak"
 
 
@@ -39,6 +45,20 @@ def test_a_peak_is_measured_once_for_each_number_of_threads(kept: Path) -> None:
     assert len(list(kept.iterdir())) == 2
     assert peak(1, again=True).gflops == 3
     assert peak(1).gflops == 3
+
+
+def test_a_peak_is_that_of_the_instructions_of_a_target(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = ("avx512f", "avx2", "fma", "avx512bf16")
+    monkeypatch.setattr(machine, "host_features", lambda: frozenset({*every, "sse4.2"}))
+    narrow = replace(resolve("x86-64-v4"), vector_bits=256)
+    found = {name: instructions(resolve(name)) for name in ("x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4")}
+    assert found == {"x86-64-v2": (), "x86-64-v3": every[1:3], "x86-64-v4": every[:3], "znver4": every}
+    assert instructions(narrow) == every[1:3] and instructions() == every
+    v3 = resolve("x86-64-v3")
+    assert [peak(1).gflops, peak(1, target=v3).gflops, peak(1, target=narrow).gflops, peak(1).gflops] == [1, 2, 2, 1]
+    assert peak(1, target=resolve("x86-64-v2")).gflops == 3 and peak(1, target=resolve("znver4")).gflops == 1
+    monkeypatch.setattr(machine, "host_features", lambda: frozenset({"avx2", "fma"}))
+    assert instructions(resolve("znver4")) == ("avx2", "fma")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +93,9 @@ def test_the_peak_of_another_cpu_is_not_taken(kept: Path, monkeypatch: pytest.Mo
 def test_what_was_measured_on_a_busy_machine_is_measured_again(kept: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = iter([(5.0, False), (4.0, False), (6.0, False), (3.0, True), (9.0, True)])
     name = peak_module._name()
-    monkeypatch.setattr(peak_module, "measure", lambda threads, _: Peak(name, threads, (n := next(found))[0], (), n[1]))
-    monkeypatch.setattr(Peak, "from_dict", staticmethod(lambda data: Peak(**data)))
+    monkeypatch.setattr(peak_module, "measure", lambda t, _, by: Peak(name, t, (n := next(found))[0], (), n[1], {}, by))
+    read = staticmethod(lambda data: Peak(**{**data, "instructions": tuple(data["instructions"])}))
+    monkeypatch.setattr(Peak, "from_dict", read)
     assert [peak(1).gflops for _ in range(6)] == [5, 5, 6, 3, 3, 3]
 
 
@@ -83,7 +104,7 @@ def test_a_folder_that_cannot_be_written_costs_nothing_but_time(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(peak_module, "settings", lambda: config.Settings(cache_dir=tmp_path / "file"))
-    monkeypatch.setattr(peak_module, "measure", lambda threads, _: PEAK)
+    monkeypatch.setattr(peak_module, "measure", lambda *_: PEAK)
     assert peak(1) == PEAK
 
 
@@ -106,6 +127,16 @@ def test_what_is_measured_makes_sense() -> None:
             assert rates[-1] > 0.1
         assert Peak.from_dict(json.loads(json.dumps(found.to_dict()))) == found
     assert (one.threads, two.threads) == (1, 2)
+
+
+@pytest.mark.slow
+def test_half_the_vector_does_half_the_work() -> None:
+    every = instructions()
+    if "avx512f" not in every:
+        pytest.skip("needs avx512f")
+    by = [measure(1, by=each) for each in (every, ("avx2", "fma"), ())]
+    assert [found.instructions for found in by] == [every, ("avx2", "fma"), ()]
+    assert by[0].gflops > 1.4 * by[1].gflops > 2 * by[2].gflops > 2
 
 
 def test_the_probes_compute_what_they_say() -> None:

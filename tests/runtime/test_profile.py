@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from service.lowering.target import resolve
+from service.request import TargetSpec
 from service.runtime import Session, load
+from service.runtime import profile as profile_module
 from service.runtime.peak import Level, Peak
 from service.runtime.profile import profile
 
@@ -61,6 +64,21 @@ def test_every_function_is_timed_and_joined_with_the_report(session: Session) ->
     assert matmul.of_limit == pytest.approx(0.0024576 / matmul.time_ms, abs=1e-3)
     assert rows["add"].bytes is None  # text in a size that the inputs do not give
     assert (rows["add"].limit_ms, rows["add"].of_limit, rows["add"].lost_ms) == (None, None, None)
+
+
+def test_the_limit_is_that_of_the_instructions_of_the_target(
+    artifact: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, TargetSpec | None]] = []
+
+    def peak(threads: int, *, target: TargetSpec | None = None) -> Peak:
+        asked.append((threads, target))
+        return PEAK
+
+    monkeypatch.setattr(profile_module, "peak", peak)
+    v2 = resolve("x86-64-v2")
+    profile(load(artifact(target=v2), threads=1), inputs(), runs=1, warmup_s=0)
+    assert asked == [(1, v2)]
 
 
 def test_the_trace_is_of_one_run_and_in_order(session: Session) -> None:
