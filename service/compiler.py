@@ -240,7 +240,7 @@ def cover(request: CompileRequest, emit: Emit) -> None:
 
 def places_read(request: CompileRequest) -> list[Path]:
     """Return the files and folders, beside the model, that a compile of `request` reads: plugins, kernels, records."""
-    from service.plugin_files import kernel_files
+    from service.input_files import kernel_files
     from service.records.sources import places
 
     plugins = [Path(each) for each in request.options.plugins]

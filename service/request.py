@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from service.errors import InvalidOption, InvalidShape, InvalidTarget
+from service.input_files import Seen
 from service.signature import Dim
 
 __all__ = [
@@ -328,14 +329,14 @@ def model_digest(sha256: str, data: Mapping[str, str]) -> str:
 class ModelRef:
     """A model file by content: `digest` is its `model_digest`, `size_bytes` that of all its files.
 
-    `seen` has what `stat` said of each file before it was hashed; nothing where nobody else may write to them.
+    `seen` has its files as they were before they were hashed; nothing where nobody else may write to them.
     """
 
     format: ModelFormat
     digest: str
     size_bytes: int
     path: Path = field(compare=False)
-    seen: tuple[tuple[Path, tuple[int, ...]], ...] = field(default=(), compare=False, repr=False)
+    seen: Seen = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not _DIGEST.fullmatch(self.digest):

@@ -18,8 +18,8 @@ ROOT = Path(__file__).parent.parent
 # below service/, `schedules`, or a part of a package that has a floor of its own; such parts on one floor are one room.
 FLOORS = (
     ("errors", "processor", "cgroups"),
-    ("config", "signature", "tvm_libraries"),
-    ("request", "dump", "plugin_files", "rounding"),
+    ("config", "input_files", "signature", "tvm_libraries"),
+    ("request", "dump", "rounding"),
     ("machine", "schedules", "process"),
     ("records",),
     ("frontend", "passes", "lowering", "artifact", "runtime"),

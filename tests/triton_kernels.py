@@ -12,7 +12,7 @@ import pytest
 from tvm.relax import op
 
 from schedules.cuda.triton_call import Argument, Launch, TritonCall
-from service.plugin_files import triton_version
+from service.input_files import triton_version
 from tests.passes.graphs import graph
 
 __all__ = ["EXAMPLE", "call", "disassembled", "gelu_add", "needs_triton", "plugin"]

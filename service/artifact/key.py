@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -14,8 +14,8 @@ from typing import Any
 
 from service.config import settings
 from service.errors import InvalidOption, PluginError, ToolMissing
+from service.input_files import Seen, kernel_files, see, triton_version
 from service.machine import missing_features
-from service.plugin_files import kernel_files, triton_version
 from service.records.sources import records_digest
 from service.request import CompileRequest, ModelFormat, TargetSpec, canonical_json
 
@@ -45,14 +45,18 @@ _LIBRARIES_OF = {ModelFormat.ONNX: ("onnx", "onnxruntime"), ModelFormat.PT2: ("t
 
 @dataclass(frozen=True)
 class Key:
-    """Named entries, each a value or a digest, sorted by name; `digest` is the SHA-256 of them all."""
+    """Named entries, each a value or a digest, sorted by name; `digest` is the SHA-256 of them all.
+
+    `seen` has the files that were hashed for it, the model's left out, as they were before.
+    """
 
     entries: tuple[tuple[str, str], ...]
+    seen: Seen = field(default=(), compare=False, repr=False)
 
     @staticmethod
-    def of(entries: Mapping[str, str]) -> Key:
+    def of(entries: Mapping[str, str], seen: Seen = ()) -> Key:
         """Return the key of these entries, whatever their order."""
-        return Key(tuple(sorted(entries.items())))
+        return Key(tuple(sorted(entries.items())), seen)
 
     @cached_property
     def digest(self) -> str:
@@ -78,6 +82,7 @@ def key_for(request: CompileRequest, lacks: Sequence[str] | None = None) -> Key:
     plugins = options.pop("plugins")
     for name in ("records", "default_records"):  # where records are; what they say is an entry
         del options[name]
+    seen = _seen(request)
     samples = _samples(request, options)
     entries = {
         "model.format": request.model.format.value,
@@ -93,7 +98,15 @@ def key_for(request: CompileRequest, lacks: Sequence[str] | None = None) -> Key:
         **_tools(request.target),
         **_settings(),
     }
-    return Key.of(entries)
+    return Key.of(entries, seen)
+
+
+def _seen(request: CompileRequest) -> Seen:
+    """The samples, the plugins, and the Triton kernels that these name, each before it is read."""
+    given, plugins = request.options.calibration, [Path(path) for path in request.options.plugins]
+    seen = see([*plugins, *([] if given is None or given.is_beside else [Path(given.samples)])])
+    kernels = [file for path in plugins for file in kernel_files(path)] if request.target.kind == "cuda" else []
+    return seen + see(kernels)
 
 
 def _samples(request: CompileRequest, options: dict[str, Any]) -> dict[str, str]:

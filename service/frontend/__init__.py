@@ -9,7 +9,7 @@ from typing import Any
 
 from service.errors import InvalidOption
 from service.frontend.model import ImportedModel, ModelInfo, Move, Reference, Shapes, Unsupported
-from service.frontend.model_file import check_unchanged, digest, external_files, former_digest, identify
+from service.frontend.model_file import digest, external_files, former_digest, identify
 from service.request import Calibration, ModelFormat
 from service.rounding import Rounding
 
@@ -21,7 +21,6 @@ __all__ = [
     "Shapes",
     "Unsupported",
     "calibrate",
-    "check_unchanged",
     "digest",
     "double_reference",
     "external_files",

@@ -9,10 +9,11 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 from service.config import settings
-from service.errors import DigestMismatch, ModelNotFound, ModelTooLarge, UnknownFormat
+from service.errors import ModelNotFound, ModelTooLarge, UnknownFormat
+from service.input_files import see
 from service.request import ModelFormat, ModelRef, model_digest
 
-__all__ = ["check_unchanged", "digest", "external_files", "former_digest", "identify", "only_format"]
+__all__ = ["digest", "external_files", "former_digest", "identify", "only_format"]
 
 _ZIP = b"PK\x03\x04"
 _HEAD_BYTES = 16
@@ -73,35 +74,12 @@ def digest(path: Path, format: ModelFormat) -> ModelRef:
 
     Raise ModelTooLarge over `max_model_bytes`, and for external data what `service.frontend.onnx.file` raises.
     """
-    seen = [(path, _facts(path))]  # before it says which files are beside it
+    seen = see([path])  # before it says which files are beside it
     data = external_files(path, format)
-    seen += [(file, _facts(file)) for file in data.values()]
+    seen += see(data.values())
     size = _size_of(path) + sum(map(_size_of, data.values()))
     name = model_digest(_sha256_of(path), {name: _sha256_of(file) for name, file in data.items()})
-    return ModelRef(format, name, size, path, tuple(seen))
-
-
-def check_unchanged(model: ModelRef) -> None:
-    """Raise DigestMismatch where a file of the model is another than `digest` hashed, or was written to since.
-
-    Nothing is read: what the file system says of a file tells.
-    """
-    changed = [path for path, facts in model.seen if _facts(path) != facts]
-    if changed:
-        raise DigestMismatch(
-            "the model's file was changed while it was compiled",
-            remedy="Compile again, when nothing writes to it; nothing was kept.",
-            files=[str(path) for path in changed],
-        )
-
-
-def _facts(path: Path) -> tuple[int, ...]:
-    """What changes with the file's contents, or when another takes its place; nothing where there is none."""
-    try:
-        found = path.stat()
-    except OSError:
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return ModelRef(format, name, size, path, seen)
 
 
 def external_files(path: Path, format: ModelFormat) -> dict[str, Path]:

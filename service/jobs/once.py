@@ -18,7 +18,7 @@ from service.artifact.store import Store
 from service.compiling.stages import STAGES
 from service.config import settings
 from service.errors import Busy, Cancelled, CompileFailed
-from service.frontend import check_unchanged
+from service.input_files import check_unchanged
 from service.jobs.kernels import Journal, Kernels
 from service.process.bounds import MAX_OUTCOME_BYTES
 from service.process.limits import Limits
@@ -108,7 +108,7 @@ class CompileOnce:
                 self._kernels.adopt(journal)
                 files = [plain_file(workdir, name) for name in result["files"]]
                 check_made(files, ask.request.model.digest)
-                check_unchanged(ask.request.model)  # the digest is of before the compile read it
+                check_unchanged(ask.request.model.seen + ask.key.seen)  # the key is of before the compile read them
                 return self.store.put(ask.key, files, _record(workdir, self._limits, ask))
         finally:
             self._workspace.remove(workdir)

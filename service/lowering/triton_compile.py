@@ -18,8 +18,8 @@ from typing import Any
 from schedules.cuda.triton_call import Launch, TritonCall
 from service.config import settings
 from service.errors import CompileFailed, PluginError, ToolMissing
+from service.input_files import triton_version
 from service.lowering.tools import run_tool
-from service.plugin_files import triton_version
 
 __all__ = ["Binary", "Job", "compile_kernels"]
 

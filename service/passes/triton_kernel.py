@@ -10,7 +10,7 @@ from typing import Any
 
 from schedules.cuda.triton_call import Argument, Constexpr, Launch, TritonCall
 from service.errors import ToolMissing
-from service.plugin_files import KERNEL_NAME, kernel_files, triton_version
+from service.input_files import KERNEL_NAME, kernel_files, triton_version
 
 __all__ = ["TritonKernel", "TritonTensor", "reason_against", "triton_call"]
 

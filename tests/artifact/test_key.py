@@ -13,7 +13,8 @@ import pytest
 from service import config
 from service.artifact import key as key_module
 from service.artifact.key import Key, digest_of_files, key_for
-from service.errors import InvalidRecords, PluginError, ToolMissing
+from service.errors import DigestMismatch, InvalidRecords, PluginError, ToolMissing
+from service.input_files import check_unchanged
 from service.lowering.target import resolve
 from service.records import sources
 from service.records.files import append
@@ -115,6 +116,10 @@ def test_a_triton_kernel_counts_with_its_plugin_on_cuda(monkeypatch: pytest.Monk
     kernels.write_text("x = 1")
     monkeypatch.setattr(key_module, "triton_version", lambda: "3.8.0")
     assert set(before.differences(key_for(cuda))) == {"version.triton"} and key_for(asked) == host
+    assert {file for file, _ in before.seen} == {plugin, kernels} and [file for file, _ in host.seen] == [plugin]
+    check_unchanged(host.seen)
+    with pytest.raises(DigestMismatch, match=r"kernels\.py changed"):
+        check_unchanged(before.seen)
     plugin.write_text("0")
     assert set(before.differences(key_for(cuda))) == {"plugin.0", "plugin.0.kernels", "version.triton"}
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
+from service.artifact.entry import Entry
 from service.artifact.key import key_for
 from service.artifact.store import Store
 from service.compiler import prepare
@@ -30,7 +32,7 @@ from service.lowering.target import resolve
 from service.process.limits import Limits
 from service.process.pool import Pool
 from service.process.workspace import Workspace
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef
+from service.request import Calibration, CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision
 from tests.api.conftest import make_onnx
 from tests.jobs.entries import seed_of
 from tests.waiting import PATIENCE_S, until
@@ -165,10 +167,34 @@ def test_a_model_that_changes_after_its_digest_is_not_kept_under_it(
         os.utime(file, (0, 0))  # as the clock of a file system is coarse
     request = prepare(path, target="x86-64-v3", options=CompileOptions(seed=seed_of("made")))
     change(tmp_path / changed)
-    with pytest.raises(DigestMismatch, match="the model's file was changed while it was compiled") as caught:
+    with pytest.raises(DigestMismatch, match=f"{changed} changed while the model was compiled") as caught:
         queue.submit(request).job.result(PATIENCE_S)
     assert caught.value.fields["files"] == [str(tmp_path / changed)]
     assert queue.store.ls() == [] and queue.store.lookup(key_for(request)) is None
+
+
+@pytest.mark.parametrize("change", [_written_to, _replaced])
+@pytest.mark.parametrize("changed", ["plugin.py", "samples.npz"])
+def test_a_file_of_an_option_that_changes_after_its_key_is_not_kept_under_it(
+    open_queue: Open, asks: Asks, tmp_path: Path, change: Callable[[Path], None], changed: str
+) -> None:
+    queue, plugin, samples = open_queue(), tmp_path / "plugin.py", tmp_path / "samples.npz"
+    for file in (plugin, samples):
+        file.write_text("PASSES = {}")
+        os.utime(file, (0, 0))
+    asked = asks()
+    given = Calibration(str(samples))
+    options = replace(asked.options, plugins=(str(plugin),), precision=Precision.INT8, calibration=given)
+    request = replace(asked, options=options)
+    key = key_for(request)
+    with queue.store.lock(key):  # the job has its key and waits
+        job = queue.submit(request).job
+        change(tmp_path / changed)
+    with pytest.raises(DigestMismatch, match=f"{changed} changed while the model was compiled") as caught:
+        job.result(PATIENCE_S)
+    assert caught.value.fields["files"] == [str(tmp_path / changed)]
+    assert queue.store.ls() == [] and queue.store.lookup(key) is None
+    assert isinstance(queue.submit(request).job.result(PATIENCE_S), Entry)
 
 
 def test_different_requests_are_different_jobs(open_queue: Open, asks: Asks, compiles: Count) -> None:

@@ -1,0 +1,67 @@
+"""The files that a compile reads: whether any was changed since, and the Triton kernels that a plugin names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+
+from service.errors import DigestMismatch
+
+__all__ = ["KERNEL_NAME", "Seen", "check_unchanged", "kernel_files", "see", "triton_version"]
+
+KERNEL_NAME = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)")
+"""`FILE.py:FUNCTION`, the file beside the plugin's or by a path from there."""
+
+Seen = tuple[tuple[Path, tuple[int, ...]], ...]
+"""Files, and what `stat` said of each before it was hashed."""
+
+
+def see(files: Iterable[Path]) -> Seen:
+    """Return what `check_unchanged` needs of these files; call it before they are read."""
+    return tuple((file, _facts(file)) for file in files)
+
+
+def check_unchanged(seen: Seen) -> None:
+    """Raise DigestMismatch where a file was written to, replaced, removed or made since it was seen."""
+    changed = [file for file, facts in seen if _facts(file) != facts]
+    if changed:
+        raise DigestMismatch(
+            f"{', '.join(file.name for file in changed)} changed while the model was compiled",
+            remedy="Compile again, when nothing writes to it; nothing was kept.",
+            files=[str(file) for file in changed],
+        )
+
+
+def _facts(file: Path) -> tuple[int, ...]:
+    """What changes with the file's contents, or when another takes its place; nothing where there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def kernel_files(plugin: Path) -> list[Path]:
+    """Return the files of kernels that the text of a plugin names as literals, sorted; none of one that cannot be read.
+
+    They are part of what an artifact depends on. A name that is put together at run time is not found here, and refused
+    when the plugin is loaded.
+    """
+    try:
+        tree = ast.parse(plugin.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # who loads it says so, with the line
+        return []
+    literals = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    named = (KERNEL_NAME.fullmatch(value) for value in literals if isinstance(value, str))
+    return sorted({(plugin.parent / name[1]).resolve() for name in named if name is not None})
+
+
+def triton_version() -> str | None:
+    """Return the version of the Triton that is installed, or None."""
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return None
