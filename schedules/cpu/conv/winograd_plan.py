@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import inf
 
 from schedules.cpu.common.register_tile import divisors, fits, step_cycles
 from schedules.cpu.conv import blocked_plan
@@ -97,19 +98,61 @@ class Blocking:
 
 @cache
 def blocking(problem: Problem, cpu: Cpu, *, vectors: int | None = None, padded: int | None = None) -> Blocking:
-    """Return the blocking of the fewest cycles; with `vectors` and `padded` for a layout that is given."""
-    return min(_blockings(problem, cpu, vectors, padded), key=lambda found: (found.cycles, found.tiles, found.chunks))
+    """Return the blocking of the fewest cycles; with `vectors` and `padded` for a layout that is given.
+
+    Tasks are tried in the order of what they take at least, up to those that take more than one that was found.
+    """
+    tasks = ((_least_cycles(problem, cpu, *each), each) for each in _tasks_of_all(problem, cpu, vectors, padded))
+    found: list[Blocking] = []
+    fewest = inf
+    for least, each in sorted(tasks):
+        if least > fewest:
+            break
+        best = min(_blockings_of(problem, cpu, *each), key=_preference)
+        found.append(best)
+        fewest = min(fewest, best.cycles)
+    return min(found, key=_preference)
 
 
-def _blockings(problem: Problem, cpu: Cpu, vectors: int | None, padded: int | None) -> Iterator[Blocking]:
+def _preference(found: Blocking) -> tuple[float, ...]:
+    """The fewest cycles first; of equals the one that a search of all would come to first."""
+    return found.cycles, found.tiles, found.chunks, found.vectors, found.rows
+
+
+def _blockings(problem: Problem, cpu: Cpu) -> Iterator[Blocking]:
+    for each in _tasks_of_all(problem, cpu, None, None):
+        yield from _blockings_of(problem, cpu, *each)
+
+
+def _tasks_of_all(
+    problem: Problem, cpu: Cpu, vectors: int | None, padded: int | None
+) -> Iterator[tuple[int, int, int, int]]:
+    """The rows and vectors of register tiles, of `vectors` if given, with the tiles of a task, and the tasks."""
     for width in problem.widths() if vectors is None else (vectors,):
         for rows in range(1, min(MOST_ROWS, problem.tiles) + 1):
             if not fits(rows, width, cpu):
                 break
             for tiles, tasks in _tasks(problem, rows, padded):
-                for chunks in problem.chunks(width):
-                    cycles = _cycles(problem, cpu, rows, width, tiles, tasks, chunks)
-                    yield Blocking(rows, width, tiles, tasks, chunks, cycles)
+                yield rows, width, tiles, tasks
+
+
+def _blockings_of(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tasks: int) -> Iterator[Blocking]:
+    for chunks in problem.chunks(vectors):
+        cycles = _cycles(problem, cpu, rows, vectors, tiles, tasks, chunks)
+        yield Blocking(rows, vectors, tiles, tasks, chunks, cycles)
+
+
+def _least_cycles(problem: Problem, cpu: Cpu, rows: int, vectors: int, tiles: int, tasks: int) -> float:
+    """What `_cycles` is at least, in any chunks: all cores are busy, and of what is read there are the weights, once
+    from memory and once a task from L2.
+    """
+    step = step_cycles(rows, vectors, cpu)
+    tile = problem.depth * step / cpu.costs.product_efficiency + 2 * rows * vectors + cpu.costs.tile
+    products = problem.points * (problem.blocks // vectors) * (tiles // rows) * tasks * tile
+    transforms = cpu.costs.transform * problem.points * problem.blocks * tiles * tasks
+    weights = problem.weight_bytes - max(MOST_CHUNKS, problem.groups)  # of chunks of whole bytes
+    arriving = weights / cpu.memory_bytes_per_cycle + tasks * weights / cpu.costs.l2_bytes_per_cycle / 2
+    return (products + transforms + arriving) / cpu.cores
 
 
 def _tasks(problem: Problem, rows: int, padded: int | None) -> Iterator[tuple[int, int]]:
@@ -237,6 +280,6 @@ def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
     """Return every point that is worth a trial, the blockings of F(2x2) and F(4x4) that may be good."""
     if is_winograd(op, cpu):
         for size in SIZES:
-            found = list(_blockings(problem_of(op, size, cpu), cpu, None, None))
+            found = list(_blockings(problem_of(op, size, cpu), cpu))
             best = min(each.cycles for each in found)
             yield from (_parameters(size, each, cpu.lanes(op.sum_bits)) for each in found if each.cycles <= 2 * best)

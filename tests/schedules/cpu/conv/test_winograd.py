@@ -271,6 +271,28 @@ def test_a_plan_fits_the_registers_and_is_found_again(row: str, size: int) -> No
         assert again.cycles == found.cycles
 
 
+@pytest.mark.parametrize("row", CPUS)
+def test_a_search_that_ends_early_finds_what_one_of_all_finds(row: str) -> None:
+    cpu = CPUS[row]
+    lanes = cpu.lanes(32)
+    shapes = [
+        (1, 64, 1, 1),
+        (49, 512, 1, 1),
+        (196, 96, 1, 3),
+        (4 * 196, 256, 4, 1),
+        (3136, 64, 1, 2),
+        (16, 1024, 1, 32),
+    ]
+    for size, (tiles, channels, images, groups) in itertools.product((2, 4), shapes):
+        depth, blocks = max(lanes, channels // groups), groups * -(-channels // groups // lanes)
+        problem = Problem(size, tiles, depth, blocks, lanes, images, 4, groups)
+        every = list(winograd_plan._blockings(problem, cpu))
+        assert blocking(problem, cpu) == min(every, key=lambda each: (each.cycles, each.tiles, each.chunks))
+        for each in every:
+            least = winograd_plan._least_cycles(problem, cpu, each.rows, each.vectors, each.tiles, each.tasks)
+            assert least < each.cycles
+
+
 def test_estimates_grow_with_the_work() -> None:
     cpu = CPUS["x86-64-v4"]
     cycles = [blocking(Problem(4, tiles, 64, 4, 16, 1, 4), cpu).cycles for tiles in (4, 16, 196, 3136)]
