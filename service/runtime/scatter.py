@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from service.runtime.measure import FLOOR, ordinary
-from service.runtime.tolerances import DEVIATIONS, FAR_MARGIN, FEW, MOVED_MARGIN
+from service.runtime.tolerances import DEVIATIONS, FAR_MARGIN, FEW, LONE_MARGIN, MOVED_MARGIN
 
 __all__ = ["Scatter", "from_the_others", "from_the_rest", "scatter_of"]
 
@@ -39,7 +39,8 @@ class Scatter:
     usual: Array
     """Which elements count: outliers do not, nor what is infinite in a build."""
     bound: float
-    """From the middle: what rounding scatters, and no more than the reference is off from what is not rounded."""
+    """From the middle: what rounding scatters, and no more than the reference is off from what is not rounded, or any
+    run where that is about as far as rounding scatters: then the reference's own is a draw that most may be over."""
     far: float
     """From what is not rounded."""
 
@@ -58,7 +59,9 @@ def scatter_of(want: Array, runs: Sequence[Array], real: Array | None, *, alike:
     usual = ordinary(want) & np.isfinite(_sum([*builds, *([real] if real is not None else [])]))
     near = [_size(error, want, usual) for error in from_the_others(builds)]
     far = [_apart(build, real, usual) for build in builds]
-    limits = [MOVED_MARGIN * max(near), *([_most(near)] if alike else []), *([far[0]] if real is not None else [])]
+    limits = [MOVED_MARGIN * max(near), *([_most(near)] if alike else [])]
+    if real is not None:
+        limits.append(far[0] if far[0] >= LONE_MARGIN * max(near) else max(far))
     return Scatter(builds, real, usual, min(limits), max(FAR_MARGIN * max(far), _most(far)))
 
 

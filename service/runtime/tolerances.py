@@ -18,6 +18,7 @@ __all__ = [
     "FAR_MARGIN",
     "FEW",
     "LEAST_COSINE",
+    "LONE_MARGIN",
     "LOW",
     "MOST_SHARE",
     "MOVED_MARGIN",
@@ -63,6 +64,9 @@ FEW = 8.0
 MOVED_MARGIN = 2.0
 """How much further than the reference an output may be: a maximum over a few runs is not the largest there is."""
 
+LONE_MARGIN = 1.25
+"""How much further than any run from the middle the reference must be from what is not rounded to bound an artifact by
+that alone: it is one draw, and what moves runs as far moves it."""
 
 LEAST_COSINE, MOST_SHARE = 0.99, 0.25
 """An output of which more moves is noise, and judged as if nothing did: nothing would be compared."""
