@@ -10,13 +10,18 @@ from pathlib import Path
 
 from service.errors import DigestMismatch
 
-__all__ = ["KERNEL_NAME", "Seen", "check_unchanged", "kernel_files", "see", "triton_version"]
+__all__ = ["KERNEL_NAME", "Seen", "check_unchanged", "is_special", "kernel_files", "see", "triton_version"]
 
 KERNEL_NAME = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)")
 """`FILE.py:FUNCTION`, the file beside the plugin's or by a path from there."""
 
 Seen = tuple[tuple[Path, tuple[int, ...]], ...]
 """Files, and what `stat` said of each before it was hashed."""
+
+
+def is_special(path: Path) -> bool:
+    """Return whether this is a pipe, a socket or a device: who reads one may wait, or read on, for ever."""
+    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def see(files: Iterable[Path]) -> Seen:
@@ -50,6 +55,8 @@ def kernel_files(plugin: Path) -> list[Path]:
     They are part of what an artifact depends on. A name that is put together at run time is not found here, and refused
     when the plugin is loaded.
     """
+    if is_special(plugin):
+        return []
     try:
         tree = ast.parse(plugin.read_bytes())
     except (OSError, SyntaxError, ValueError):  # who loads it says so, with the line

@@ -14,7 +14,7 @@ from typing import Any
 
 from service.config import settings
 from service.errors import InvalidOption, PluginError, ToolMissing
-from service.input_files import Seen, kernel_files, see, triton_version
+from service.input_files import Seen, is_special, kernel_files, see, triton_version
 from service.machine import missing_features
 from service.records.sources import records_digest
 from service.request import CompileRequest, ModelFormat, TargetSpec, canonical_json
@@ -115,6 +115,8 @@ def _samples(request: CompileRequest, options: dict[str, Any]) -> dict[str, str]
     if given is None or given.is_beside:
         return {}
     options["calibration"]["samples"] = ""
+    if is_special(Path(given.samples)):
+        raise InvalidOption(f"cannot read {given.samples}: it is no regular file", option="calibration")
     try:
         with Path(given.samples).open("rb") as file:
             return {"calibration.samples": hashlib.file_digest(file, "sha256").hexdigest()}
@@ -141,6 +143,8 @@ def _plugins(paths: list[Path], target: TargetSpec) -> dict[str, str]:
 
 
 def _plugin_digest(path: Path) -> str:
+    if is_special(path):
+        raise PluginError(f"cannot read the plugin {path}: it is no regular file", path=str(path))
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:

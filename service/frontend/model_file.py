@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from service.config import settings
 from service.errors import ModelNotFound, ModelTooLarge, UnknownFormat
-from service.input_files import see
+from service.input_files import is_special, see
 from service.request import ModelFormat, ModelRef, model_digest
 
 __all__ = ["digest", "external_files", "former_digest", "identify", "only_format"]
@@ -125,6 +125,8 @@ def _unknown(path: Path) -> UnknownFormat:
 
 
 def _size_of(path: Path) -> int:
+    if is_special(path):
+        raise ModelNotFound(f"cannot read {path}: it is no regular file", path=str(path))
     if not path.is_file():
         raise ModelNotFound(f"there is no file {path}", path=str(path))
     size = path.stat().st_size

@@ -25,6 +25,7 @@ from typing import Any
 import filelock
 
 from service.errors import InvalidRecords, StoreUnwritable
+from service.input_files import is_special
 from service.records.record import Record, RecordSet, RecordTarget
 
 __all__ = ["SUFFIX", "append", "parse", "read", "record_of", "remove", "torn_copy"]
@@ -140,6 +141,8 @@ def _files(path: Path) -> list[Path]:
         return sorted(file for file in below if not any(part[0] == "." for part in file.relative_to(path).parts))
     if not path.exists():
         raise InvalidRecords(f"there are no records at {path}", path=str(path))
+    if is_special(path):
+        raise InvalidRecords(f"cannot read the records at {path}: it is no regular file", path=str(path))
     return [path]
 
 

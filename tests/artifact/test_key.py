@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,13 +14,13 @@ import pytest
 from service import config
 from service.artifact import key as key_module
 from service.artifact.key import Key, digest_of_files, key_for
-from service.errors import DigestMismatch, InvalidRecords, PluginError, ToolMissing
+from service.errors import DigestMismatch, InvalidOption, InvalidRecords, PluginError, RelaxcError, ToolMissing
 from service.input_files import check_unchanged
 from service.lowering.target import resolve
 from service.records import sources
 from service.records.files import append
 from service.records.record import RecordTarget
-from service.request import CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision, TargetSpec
+from service.request import Calibration, CompileOptions, CompileRequest, ModelFormat, ModelRef, Precision, TargetSpec
 from tests.records.samples import record
 
 REQUEST = CompileRequest(
@@ -98,6 +99,27 @@ def test_a_plugin_counts_by_its_contents_and_not_by_its_path(tmp_path: Path) -> 
     assert set(a.differences(c)) == {"plugin.0"}
     with pytest.raises(PluginError):
         key_for(replace(REQUEST, options=CompileOptions(plugins=(str(tmp_path / "none.py"),))))
+
+
+@pytest.mark.timeout(60)  # where it opens a pipe, it waits for ever
+@pytest.mark.parametrize("cuda", [False, True])
+@pytest.mark.parametrize("what", ["pipe", "/dev/zero"])
+def test_what_is_no_regular_file_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, what: str, cuda: bool
+) -> None:
+    monkeypatch.setattr(key_module, "_tool_version", lambda program, *flags: f"{program} 1")
+    place = str(tmp_path / what)
+    if what == "pipe":
+        os.mkfifo(place)
+    target = TargetSpec("cuda-sm90", "cuda", arch="sm_90", host=REQUEST.target) if cuda else REQUEST.target
+    given: list[tuple[CompileOptions, type[RelaxcError]]] = [
+        (CompileOptions(plugins=(place,)), PluginError),
+        (CompileOptions(records=(place,)), InvalidRecords),
+        (CompileOptions(precision=Precision.INT8, calibration=Calibration(place)), InvalidOption),
+    ]
+    for options, error in given:
+        with pytest.raises(error, match=f"{what}.*no regular file"):
+            key_for(replace(REQUEST, target=target, options=options))
 
 
 def test_a_triton_kernel_counts_with_its_plugin_on_cuda(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -165,8 +165,8 @@ def test_files_that_are_no_artifacts_exit_6(artifact: Path, tmp_path: Path, caps
 def test_a_pipe_is_not_waited_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    for verb, code in (("inspect", 3), ("run", 6), ("bench", 6), ("profile", 6), ("package", 6)):
-        output = ["-o", str(tmp_path / "made")] if verb == "package" else []
+    for verb, code in (("inspect", 3), ("compile", 3), ("run", 6), ("bench", 6), ("profile", 6), ("package", 6)):
+        output = ["-o", str(tmp_path / "made")] if verb in ("compile", "package") else []
         assert main([verb, str(pipe), *output, "--json"]) == code
         assert "no regular file" in json.loads(capsys.readouterr().out)["error"]["message"]
 
