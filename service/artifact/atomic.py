@@ -7,10 +7,10 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-__all__ = ["hold_folder", "remove_folder", "staging_folder", "sweep_staging", "sync", "write_file"]
+__all__ = ["hold_folder", "remove_folder", "staging_folder", "sweep_staging", "sync", "vacate", "write_file"]
 
 
 def sync(path: Path) -> None:
@@ -86,13 +86,19 @@ def remove_folder(folder: Path, staging: Path, *, only_if: Callable[[], bool] = 
     try:
         if not only_if():
             return False
-        gone = staging / uuid.uuid4().hex
-        staging.mkdir(parents=True, exist_ok=True)
-        folder.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        vacate(folder, staging)
     finally:
         os.close(handle)
     return True
+
+
+def vacate(folder: Path, staging: Path) -> None:
+    """Remove the folder, if there is one, whoever holds it: at once from its place, its contents a little later."""
+    gone = staging / uuid.uuid4().hex
+    staging.mkdir(parents=True, exist_ok=True)
+    with suppress(FileNotFoundError):
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def sweep_staging(staging: Path, older_than: float) -> None:

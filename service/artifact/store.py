@@ -2,7 +2,7 @@
 
 ROOT/artifacts/ab/abcd…/     the files of one artifact and entry.json, whose mtime is the last use
 ROOT/keys/12/1234….json      artifact, named entries, build record
-ROOT/locks/1234….lock        held by the process that compiles that key
+ROOT/locks/1234….lock        held by the process that compiles that key; abcd….placing.lock, by who puts that artifact
 ROOT/staging/                what is being written; renamed into place, or swept later
 """
 
@@ -15,14 +15,12 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import filelock
-
-from service.artifact.atomic import hold_folder, remove_folder, staging_folder, sweep_staging, sync, write_file
+from service.artifact.atomic import hold_folder, remove_folder, staging_folder, sweep_staging, sync, vacate, write_file
 from service.artifact.entry import (
     ENTRY_FILE,
     Entry,
@@ -34,7 +32,8 @@ from service.artifact.entry import (
     sha256_of,
 )
 from service.artifact.key import Key
-from service.errors import ArtifactCorrupt, ArtifactNotFound, Busy, StoreUnwritable
+from service.artifact.locks import held, sweep_locks
+from service.errors import ArtifactCorrupt, ArtifactNotFound, StoreUnwritable
 
 __all__ = ["Store"]
 
@@ -43,9 +42,6 @@ _GRACE_S = 30.0
 
 _STALE_S = 60.0
 """Age at which an unheld staging folder is somebody's who died."""
-
-_LOCK_IDLE_S = 3600.0
-"""Age at which the file of a lock that nobody holds is removed: there would be one for each key for ever."""
 
 
 class Store:
@@ -68,6 +64,9 @@ class Store:
 
     def _key_path(self, digest: str) -> Path:
         return self.root / "keys" / digest[:2] / f"{digest}.json"
+
+    def _placing(self, digest: str) -> Path:
+        return self.root / "locks" / f"{digest}.placing.lock"
 
     # Finding
 
@@ -129,11 +128,19 @@ class Store:
 
     def verify(self, digest: str) -> Entry:
         """Return the artifact with this digest, every byte hashed; raises and removes it when one is wrong."""
+        try:
+            return self._checked(digest)
+        except ArtifactCorrupt:
+            with held(self._placing(digest)):  # who was putting an equal one has done so, and that one stays
+                return self._checked(digest, or_remove=True)
+
+    def _checked(self, digest: str, *, or_remove: bool = False) -> Entry:
         with self.open(digest) as opened:
             entry = opened.entry
             wrong = [file.name for file in entry.files if sha256_of(entry.folder / file.name) != file.sha256]
-        if wrong:
+        if wrong and or_remove:
             remove_folder(self._folder(digest), self._staging)
+        if wrong:
             raise ArtifactCorrupt(f"artifact {digest} is damaged: {', '.join(wrong)}", digest=digest)
         return entry
 
@@ -211,11 +218,15 @@ class Store:
     def _place(self, folder: Path, digest: str) -> None:
         target = self._folder(digest)
         target.parent.mkdir(parents=True, exist_ok=True)
-        for delay_s in (0.001, 0.01, 0.1, None):  # another process may be putting or removing the same artifact
-            try:
-                self.verify(digest)  # equal contents are here: they stay, unless they are damaged
-                break
-            except (ArtifactNotFound, ArtifactCorrupt):
+        with held(self._placing(digest)):
+            for delay_s in (0.001, 0.01, 0.1, None):  # another process may be removing it
+                try:
+                    self._checked(digest)  # equal contents are here: they stay, unless they are damaged
+                    break
+                except ArtifactCorrupt:
+                    vacate(target, self._staging)  # from under those who read it, too
+                except ArtifactNotFound:
+                    pass
                 try:
                     folder.rename(target)
                     break
@@ -232,13 +243,8 @@ class Store:
 
         Look the key up again once you hold it. Raise Busy after `timeout_s` seconds; a negative one waits for ever.
         """
-        path = self.root / "locks" / f"{key.digest}.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with filelock.FileLock(path, timeout=timeout_s):
-                yield
-        except filelock.Timeout as error:
-            raise Busy(f"another process has compiled {key.digest} for over {timeout_s} s") from error
+        with held(self.root / "locks" / f"{key.digest}.lock", timeout_s):
+            yield
 
     # Removing
 
@@ -271,17 +277,9 @@ class Store:
         return removed
 
     def sweep(self) -> None:
-        """Remove what dead processes left half written, and the locks of keys that nobody compiles; `gc` does it too.
-
-        Who waits for a lock that is removed notices, and makes it anew (filelock sees to that).
-        """
-        now = time.time()
-        sweep_staging(self._staging, now - _STALE_S)
-        for path in self.root.glob("locks/*.lock"):
-            with suppress(FileNotFoundError, filelock.Timeout):
-                if path.stat().st_mtime < now - _LOCK_IDLE_S:
-                    with filelock.FileLock(path, timeout=0):
-                        path.unlink()
+        """Remove what dead processes left half written, and locks that nobody needs; `gc` does it too."""
+        sweep_staging(self._staging, time.time() - _STALE_S)
+        sweep_locks(self.root / "locks")
 
     def _forget(self, digests: Collection[str]) -> None:
         for stored in self._keys():

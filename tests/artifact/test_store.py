@@ -10,6 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import psutil
@@ -161,6 +162,27 @@ def test_a_wrong_byte_is_found_by_verify_and_the_artifact_removed(store: Store, 
 def test_what_is_put_takes_the_place_of_a_damaged_equal(store: Store, tmp_path: Path) -> None:
     store.put(key(), files(tmp_path, "code", "weights"), BUILD).paths[1].write_text("weighty")
     assert store.put(key(), files(tmp_path, "code", "weights"), BUILD).paths[1].read_text() == "weights"
+
+
+def test_a_damaged_artifact_that_is_open_is_replaced(store: Store, tmp_path: Path) -> None:
+    damaged = store.put(key(), files(tmp_path, "code", "weights"), BUILD)
+    damaged.paths[1].write_text("weighty")
+    with store.open(damaged.digest), damaged.paths[1].open() as read:
+        assert store.put(key(), files(tmp_path, "code", "weights"), BUILD).paths[1].read_text() == "weights"
+        assert read.read() == "weighty"
+
+
+def test_several_that_replace_one_damaged_artifact_all_have_the_right_one(tmp_path: Path) -> None:
+    store, right = Store(tmp_path / "store", 1 << 30), "right" * (1 << 20)
+    damaged = store.put(key(), files(tmp_path, "code", right), BUILD).paths[1]
+    for _ in range(3):
+        damaged.write_text("wrong" * (1 << 20))
+        given = [files(tmp_path, "code", right) for _ in range(6)]
+        with ThreadPoolExecutor(6) as threads:
+            puts = [threads.submit(store.put, key(x=str(index)), each, BUILD) for index, each in enumerate(given)]
+            verified = [threads.submit(lambda put=put: store.verify(put.result().digest)) for put in puts]
+        assert {each.result().paths[1].read_text() == right for each in verified} == {True}
+        assert not list((tmp_path / "store" / "staging").iterdir())
 
 
 def test_a_wrong_size_is_found_by_open(store: Store, tmp_path: Path) -> None:
