@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 from contextlib import suppress
 from typing import NoReturn
-
-from service.process.early import start_early
 
 __all__ = ["command"]
 
@@ -20,6 +19,10 @@ def command() -> NoReturn:
     work 300,000 times before they hear of the end, and give way to everybody each time: on a machine with forty busy
     processes that took twenty minutes.
     """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where a shell has us ignore it
+        signal.signal(signal.SIGINT, _interrupted)  # until `main` can say it
+    from service.process.early import start_early
+
     start_early(sys.argv[1:])
     from service.cli.main import main  # takes a tenth of a second, in which a worker imports TVM
 
@@ -38,6 +41,11 @@ def command() -> NoReturn:
         code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
         raise
     sys.exit(code)
+
+
+def _interrupted(*_: object) -> NoReturn:
+    os.write(2, b"relaxc: interrupted\n")
+    os._exit(128 + signal.SIGINT)
 
 
 if __name__ == "__main__":

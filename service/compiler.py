@@ -27,7 +27,9 @@ from service.dump import Dump, DumpFolder, no_dump
 from service.errors import (
     InvalidOption,
     InvalidRecords,
+    ModelNotFound,
 )
+from service.input_files import is_utf8
 from service.process.task import Emit
 from service.repro import repro_command
 from service.request import CompileOptions, CompileRequest, canonical_json
@@ -50,12 +52,14 @@ __all__ = [
 def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions | None = None) -> CompileRequest:
     """Return the frozen request for the model at `path`: format, digest, and the resolved target. Import no tvm.
 
-    Raise ModelNotFound, UnknownFormat, ModelTooLarge, ModelUnsafe or InvalidTarget.
+    Raise ModelNotFound (also for a path that is not UTF-8), UnknownFormat, ModelTooLarge, ModelUnsafe or InvalidTarget.
     """
     from service import frontend
     from service.lowering.target import resolve
 
     path = Path(path).absolute()  # the child has another working folder
+    if not is_utf8(path):
+        raise ModelNotFound(f"cannot read {path}: its path is not UTF-8", remedy="Rename it.", path=str(path))
     return CompileRequest(frontend.digest(path, frontend.identify(path)), resolve(target), options or CompileOptions())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import signal
@@ -23,6 +24,10 @@ __all__ = ["main"]
 _INTERRUPTED = 128 + signal.SIGINT
 _TERMINATED = 128 + signal.SIGTERM
 _BROKEN_PIPE = 128 + signal.SIGPIPE
+
+_UNWRITABLE = os.EX_IOERR
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 _LOG_LINES = 8
 """Lines of a crashed worker's log that are shown without --verbose."""
@@ -65,16 +70,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(arguments, wishes)
         sys.stdout.flush()
     except BrokenPipeError:
-        # What is still buffered would raise again when the interpreter flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return _BROKEN_PIPE
+    except OSError as error:
+        if not _is_full(error):
+            raise
+        print(f"relaxc: the output cannot be written: {error.strerror}", file=sys.stderr)
+        _drop_output()
+        return _UNWRITABLE
     finally:
         signal.signal(signal.SIGTERM, before)
     return code
 
 
+def _drop_output() -> None:
+    """What is still buffered would raise again when the interpreter flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _is_full(error: OSError) -> bool:
+    """Whether this may be of writing to stdout, which has no file name."""
+    return error.errno in _FULL and error.filename is None
+
+
 def _run(arguments: list[str], wishes: Wishes) -> int:
     try:
+        if callable(signal.getsignal(signal.SIGINT)):  # and not ignored
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         if arguments and not wishes.help:
             _open_log(wishes.verbose)
         result = app(arguments, prog_name="relaxc", standalone_mode=False)
@@ -98,6 +120,12 @@ def _run(arguments: list[str], wishes: Wishes) -> int:
         raise
     except BrokenPipeError:
         raise
+    except OSError as error:
+        if _is_full(error):
+            raise
+        if error.errno != errno.ENAMETOOLONG:
+            return _report_bug(error, wishes)
+        return _report(InvalidOption(f"a file name is too long: {str(error.filename)[:100]!r} …"), wishes)
     except Exception as error:  # noqa: BLE001  # a bug of ours: the user gets a line, an exit code and a way to report it
         return _report_bug(error, wishes)
     if result == _INTERRUPTED:  # typer turns KeyboardInterrupt into this result

@@ -32,7 +32,8 @@ def console(stream: IO[str] | None = None) -> Console:
 
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object on stdout. NaN and infinities become null: JSON has no name for them."""
-    print(json.dumps(_finite(value), indent=2, ensure_ascii=False))
+    text = json.dumps(_finite(value), indent=2, ensure_ascii=False)
+    print(text.encode("utf-8", "backslashreplace").decode())  # half a character, as of a file name: JSON's own escape
 
 
 def _finite(value: Any) -> Any:

@@ -13,6 +13,7 @@ import tvm_ffi
 from service import machine
 from service.config import settings
 from service.errors import ArtifactCorrupt, InvalidOption
+from service.input_files import is_utf8
 from service.request import TargetSpec
 from service.runtime.tvm_runtime import function, load_libraries
 
@@ -66,12 +67,13 @@ def _name_of(path: Path) -> str:
     """What to call the file at `path` before the dynamic loader.
 
     It knows libraries by name: of a file that was put in the place of one that is loaded it would give that one's code.
-    Such a file gets the name of a descriptor, which is no other file's as it is open until the process ends.
+    Such a file, or one whose name is no text, gets the name of a descriptor, which is no other file's as it is open
+    until the process ends.
     """
     seen = path.stat()
     file = seen.st_dev, seen.st_ino
     with _LOADING:
-        if _NAMED.setdefault(path, file) == file:
+        if is_utf8(path) and _NAMED.setdefault(path, file) == file:
             return str(path)
         if file not in _OPENED:
             _OPENED[file] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

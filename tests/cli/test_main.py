@@ -12,6 +12,7 @@ import pytest
 
 from service.cli import main as cli
 from service.errors import CompilerCrashed, InvalidTarget, RelaxcError, by_code
+from tests.api.conftest import make_onnx
 from tests.cli.conftest import ROOT, Relaxc
 
 
@@ -184,3 +185,57 @@ def test_targets_start_with_this_machine(relaxc: Relaxc) -> None:
 
 def test_commands_work_from_any_folder(relaxc: Relaxc, tmp_path: Path) -> None:
     assert relaxc("cache", "ls", "--json", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("arguments", [("version",), ("version", "--json"), ("--help",)])
+def test_a_full_output_is_no_bug(cli_env: dict[str, str], arguments: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [sys.executable, "-m", "service", *arguments],
+            env=cli_env, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    said = "relaxc: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (74, said)
+
+
+def test_an_interrupt_before_there_is_a_command_line_is_130(cli_env: dict[str, str]) -> None:
+    code = """
+import os, signal
+from service import __main__
+from service.process import early
+early.start_early = lambda arguments: os.kill(os.getpid(), signal.SIGINT)
+__main__.command()
+"""
+    done = subprocess.run([sys.executable, "-c", code], env=cli_env, cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr, done.stdout) == (130, "relaxc: interrupted\n", "")
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (f"{LONG}.onnx", "-o", "x.so"),
+        ("README.md", "-o", f"{LONG}.so"),
+        ("MODEL", "-o", "OUT", "--plugin", LONG),
+        ("MODEL", "-o", "OUT", "--records", LONG),
+        ("MODEL", "-o", "OUT", "--precision", "int8", "--calibration", LONG),
+    ],
+)
+def test_a_name_that_is_too_long_is_no_bug(called: Relaxc, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    (tmp_path / "m.onnx").write_bytes(make_onnx(4))
+    places = {"MODEL": str(tmp_path / "m.onnx"), "OUT": str(tmp_path / "x.so")}
+    done = called("compile", *(places.get(each, each) for each in arguments), "--json")
+    error = json.loads(done.stdout)["error"]
+    assert (done.returncode, error["code"], "too long" in error["message"]) == (2, "invalid-option", True)
+
+
+def test_a_name_that_is_no_text_is_no_bug(relaxc: Relaxc, tmp_path: Path) -> None:
+    model = tmp_path / os.fsdecode(b"m\xff.onnx")
+    model.write_bytes(make_onnx(4))
+    for verb, *more in (("compile", "-o", str(tmp_path / "x.so")), ("inspect",)):
+        done = relaxc(verb, model if verb == "compile" else tmp_path / os.fsdecode(b"no\xff"), *more, "--json",
+                      PYTHONIOENCODING="utf-8:strict")  # fmt: skip
+        error = json.loads(done.stdout)["error"]
+        assert (done.returncode, error["code"]) == (3, "model-not-found") and "\udcff" in error["fields"]["path"]

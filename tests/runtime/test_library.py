@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -153,3 +154,10 @@ def test_a_file_in_the_place_of_one_that_is_loaded_has_its_own_code(
         found.append(load(path, threads=1)(given)["y"])
     np.testing.assert_array_equal(found[1], 2 * found[0])
     np.testing.assert_array_equal(found[2:], found[:2])
+
+
+def test_an_artifact_whose_name_is_no_text_is_loaded(artifact: Callable[..., Path], tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"net\xff.so")
+    shutil.copyfile(artifact(), place)
+    given = {"x": np.ones((2, 64), np.float32), "ids": np.arange(2)}
+    assert load(place)(given).keys() == load(artifact())(given).keys()
