@@ -65,6 +65,7 @@ author, the compiler's authors, or who runs the service; `retryable` that the sa
 _OTHER_EXITS = (
     (0, "it worked"),
     (1, "a bug of ours: the line says `this is a bug`, and `--verbose` shows the trace"),
+    (74, "what it prints cannot be written: the disk of its output is full"),
     (130, "interrupted by Ctrl-C; the compiling process was stopped too"),
     (141, "the reader of the output went away"),
     (143, "terminated by SIGTERM; the compiling process was stopped too"),
