@@ -12,7 +12,7 @@ __all__ = ["of_range", "reach"]
 Reach = tuple[Any, Any]
 """The least and the greatest index, both of which occur: ints or TVM expressions."""
 
-_MOVES = frozenset(("reshape", "expand_dims", "squeeze", "flatten", "permute_dims", "broadcast_to"))
+_MOVES = frozenset(("reshape", "expand_dims", "squeeze", "flatten", "flip", "permute_dims", "broadcast_to"))
 _EXACT = frozenset(("int32", "int64", "float32", "float64"))
 """Dtypes that a size fits."""
 _DEEPEST = 16
@@ -47,8 +47,9 @@ def reach(value: Any, bound: Callable[[Any], Any], ranges: Mapping[Any, Reach], 
         return of_range(start, value.ty.shape.values[0], step) if isinstance(step, int) else None
     if name == "shape_to_tensor" and len(getattr(value.args[0], "values", ())) == 1:
         return (size := _plain(value.args[0].values[0])), size
-    if name in ("add", "subtract"):
-        return _of_sum(name, value.args, *(reach(each, bound, ranges, depth + 1) for each in value.args))
+    if name in ("add", "subtract", "multiply"):
+        left, right = (reach(each, bound, ranges, depth + 1) for each in value.args)
+        return _of_product(left, right) if name == "multiply" else _of_sum(name, value.args, left, right)
     if name in _MOVES or _is_exact_cast(name, value) or (name == "strided_slice" and _is_whole(value, shape)):
         return reach(value.args[0], bound, ranges, depth + 1)
     return None
@@ -58,6 +59,14 @@ def _of_sum(name: str, operands: Any, left: Reach | None, right: Reach | None) -
     if left is None or right is None or not (_is_one(left) or _is_one(right) or _apart(operands)):
         return None
     return (left[0] + right[0], left[1] + right[1]) if name == "add" else (left[0] - right[1], left[1] - right[0])
+
+
+def _of_product(left: Reach | None, right: Reach | None) -> Reach | None:
+    """Of a tensor times one number, which stands on the right."""
+    if left is None or right is None or not isinstance(right[0], int) or not _is_one(right):
+        return None
+    low, high = left[0] * right[0], left[1] * right[0]
+    return (low, high) if right[0] >= 0 else (high, low)
 
 
 def _is_one(found: Reach) -> bool:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from service.errors import InvalidShape, UnsupportedModel
-from service.frontend.onnx.dims import dim_text, is_word, simplify, told
+from service.frontend.onnx.dims import dim_text, is_word, number_of, simplify, told
 from service.frontend.onnx.scope import FAR
 from service.signature import MAX_DIM_CHARS, Condition, Dim, DimBounds
 
@@ -83,8 +83,8 @@ class Symbols:
 
         if isinstance(size, int):
             return size
-        named = tvm_ffi.structural_map(size, (tirx.Var, lambda name: self._wholes.get(name, name)))
-        return simplify(named, self)
+        whole = (tirx.Var, lambda name: self._wholes.get(name, name))
+        return simplify(tvm_ffi.structural_map(size, [whole, (tirx.FloorDiv, _upright)], order="post"), self)
 
     def meet(self, expression: Any) -> None:
         """Name the symbols of an input's size, in the order of the calls."""
@@ -215,6 +215,13 @@ class Symbols:
             most = FAR if bounds.maximum is None else bounds.maximum
             self.analyzer.bind(variable, ir.Range.from_min_extent(bounds.minimum, most - bounds.minimum + 1))
         return self._variables[name]
+
+
+def _upright(quotient: Any) -> Any:
+    """The quotient with a positive divisor: TVM simplifies nothing that is divided by -1."""
+    from tvm import tirx
+
+    return tirx.floordiv(0 - quotient.a, 0 - quotient.b) if (number_of(quotient.b) or 0) < 0 else quotient
 
 
 def _text(expression: Any, name: Callable[[Any], str]) -> str:

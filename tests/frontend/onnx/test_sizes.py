@@ -216,6 +216,19 @@ def test_the_call_of_an_artifact_ends_with_the_operator_and_the_sizes(tmp_path: 
             call()
 
 
+def test_positions_that_go_down_are_told_in_short(tmp_path: Path) -> None:
+    nodes = [
+        node("Shape", ["x"], ["s"], start=0, end=1), node("Squeeze", ["s"], ["n"]),
+        node("Add", ["n", "minus"], ["last"]), node("Range", ["last", "minus", "minus"], ["r"]),
+        node("Gather", ["table", "r"], ["y"]),
+    ]  # fmt: skip
+    out = helper.make_tensor_value_info("y", FLOAT, None)
+    path = write(tmp_path, model(nodes, [value("x", ["n", 2])], [out], minus=np.int64(-1), table=_f(5, 2)))
+    (condition,) = load(path, ModelFormat.ONNX, shapes={}).signature.conditions
+    assert condition.text == "5 >= n"
+    assert condition.why.endswith("has indices of 0 to n - 1 for an axis of 5")
+
+
 def test_a_size_that_the_data_decides_is_checked_as_the_program_runs(tmp_path: Path) -> None:
     nodes = [node("NonZero", ["x"], ["places"]), node("Reshape", ["places", "shape"], ["y"])]
     out = helper.make_tensor_value_info("y", INT64, None)

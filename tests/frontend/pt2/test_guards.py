@@ -12,6 +12,7 @@ import pytest
 from service.errors import InputShape, InvalidShape, ModelMalformed, UnsupportedModel
 from service.frontend import load
 from service.frontend.pt2.guards import conditions
+from service.frontend.pt2.symbols import Symbols
 from service.request import ModelFormat
 from service.runtime.dims import bind, holds
 from tests.frontend.pt2.support import export
@@ -19,10 +20,16 @@ from tests.frontend.pt2.support import export
 ROWS: list[dict[int, Any]] = [{0: None}]
 
 
-def _range(x: Any) -> Any:
+def _range(x: Any, step: int = 1) -> Any:
     import torch
 
-    return torch.arange(x.shape[0])
+    return torch.arange(0, x.shape[0] * step, step)
+
+
+def _backwards(x: Any) -> Any:
+    import torch
+
+    return torch.arange(x.shape[0] - 1, -1, -1)
 
 
 def _positions(rows: int) -> Any:
@@ -51,6 +58,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[dict[int,
     "positions in 32 bits": (lambda x: x + _positions(5).index_select(0, _range(x).int()), [(4, 3)], ROWS),
     "positions of all pairs": (lambda x: _positions(9)[_range(x)[None] - _range(x)[:, None] + 4], [(4, 3)], ROWS),
     "positions from the end": (lambda x: x + _positions(5)[_range(x) - x.shape[0]], [(4, 3)], ROWS),
+    "positions backwards": (lambda x: x + _positions(5)[_backwards(x)], [(4, 3)], ROWS),
+    "positions turned around": (lambda x: x + _positions(5)[_range(x).flip(0)], [(4, 3)], ROWS),
+    "every second position": (lambda x: _positions(9)[_range(x, 2)], [(4, 3)], ROWS),
     "positions of a cache": (_after_cache, [(3, 3), (2, 3)], [{0: None}, {0: None}]),
     "places of an even size": (lambda x: x.reshape(-1, 2, 3)[[0, 3]], [(6, 4)], [{0: None}]),
     "a branch": (lambda x: x * 2 if x.shape[0] > 4 else x * 3, [(7, 4)], [{0: None}]),
@@ -213,3 +223,19 @@ def test_a_guard_that_is_no_python_is_refused() -> None:
 def test_a_guard_too_deep_or_too_large_is_refused(guard: str) -> None:
     with pytest.raises(ModelMalformed, match="a guard of the program"):
         conditions([guard], X)
+
+
+def test_sizes_that_never_are_what_torch_has_are_no_condition() -> None:
+    """Of a range that goes down TVM says (0 - n - 2) // -1, two more than it is long."""
+    import sympy
+    from tvm import tirx
+
+    symbol = sympy.Symbol("s7", integer=True)
+    symbols = Symbols({"s7": (2, None)})
+    symbols.meet(symbol)
+    n = symbols.tir(symbol)
+    more = tirx.floordiv(0 - n - 2, tirx.IntImm("int64", -1))
+    assert symbols.told(more) == "s0 + 2"
+    assert symbols.require(more, n, "it is as long")
+    assert not symbols.require(n, more, "it is as long")
+    assert not symbols.conditions

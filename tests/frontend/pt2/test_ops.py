@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from service.errors import UnsupportedModel
 from service.frontend.pt2 import frontend as exported_program
+from service.runtime.dims import bind
 from tests.frontend.pt2.support import arrays_of, check, export
 
 Tensors = tuple[torch.Tensor, ...]
@@ -439,3 +440,20 @@ def test_halves_that_change_places_have_the_size_of_the_whole(tmp_path: Path) ->
     model = _compare(tmp_path, function, _randn(6, 2), dynamic=({0: n},), more=[(_randn(9, 2),)])
     assert relax.transform.CanonicalizeBindings()(model.module)
     assert len(model.signature.conditions) == 5  # torch's guards; nothing of ours, since it follows
+
+
+def test_ranges_that_sizes_bound_are_as_long_as_torch_has_them(tmp_path: Path) -> None:
+    """TVM takes a range that goes down for two longer than it is."""
+
+    def function(x: Any) -> Any:
+        n = x.shape[0]
+        down, halves, floats = (
+            torch.arange(n, 0, -1),
+            torch.arange(n, 0, -2),
+            torch.arange(n, 0, -1, dtype=torch.float32),
+        )
+        thirds = torch.arange(1, 3 * n, 3, dtype=torch.int32)
+        return down[:, None] + x, torch.arange(n - 1, -1, -1), halves, floats, thirds[:, None] + x
+
+    model = _compare(tmp_path, function, _randn(6, 2), dynamic=({0: torch.export.Dim.AUTO},), more=[(_randn(9, 2),)])
+    assert bind(model.signature, [(9, 2)])

@@ -63,7 +63,8 @@ def _inside(node: Node, low: Any, high: Any, size: Any) -> None:
     Not in a branch that a call may leave for its sizes: what is read there is the nearest element, and is left.
     """
     if not node.walk.may_be_left:
-        told = f"has indices of {onnx_dims.told(low)} to {onnx_dims.told(high)} for an axis of {onnx_dims.told(size)}"
+        least, most, axis = (onnx_dims.told(onnx_dims.simplify(each, node.scope)) for each in (low, high, size))
+        told = f"has indices of {least} to {most} for an axis of {axis}"
         node.require(size, ">=", high + 1, told)
         node.require(size, ">=", -low, told)
 

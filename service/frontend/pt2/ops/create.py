@@ -71,8 +71,12 @@ def _arange(em: Emitter, start: Any, end: Any, step: Any = 1, *_: Any) -> Any:
         return _by_torch(em, (start, end, step))
     if any(isinstance(value, float) for value in (start, end, step)):
         raise em.refuse("a range between fractions whose length is symbolic")
-    whole = em(op.arange(prim(start), prim(end), prim(step), "int64"))
-    return em.cast(whole, em.out_dtype())
+    if not is_prim(step) and step == 1:
+        return em.cast(em(op.arange(prim(start), prim(end), prim(1), "int64")), em.out_dtype())
+    # As long as torch says: of a range that goes down TVM gets the length wrong.
+    places = em(op.arange(prim(0), prim(em.out_shape()[0]), prim(1), "int64"))
+    moved = em(op.multiply(places, em.tensor(step, "int64")))
+    return em.cast(em(op.add(moved, em.tensor(start, "int64"))), em.out_dtype())
 
 
 @converts("aten.linspace.default", "aten.eye.default", "aten.eye.m", "aten.tril_indices.default")
