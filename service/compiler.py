@@ -60,7 +60,18 @@ def prepare(path: Path | str, *, target: str = "auto", options: CompileOptions |
     path = Path(path).absolute()  # the child has another working folder
     if not is_utf8(path):
         raise ModelNotFound(f"cannot read {path}: its path is not UTF-8", remedy="Rename it.", path=str(path))
-    return CompileRequest(frontend.digest(path, frontend.identify(path)), resolve(target), options or CompileOptions())
+    located = _located(options or CompileOptions())
+    return CompileRequest(frontend.digest(path, frontend.identify(path)), resolve(target), located)
+
+
+def _located(options: CompileOptions) -> CompileOptions:
+    """The same with paths from the root: a key is of the files that the child reads, which starts in another folder."""
+    plugins, records = (
+        tuple(str(Path(each).absolute()) for each in given) for given in (options.plugins, options.records)
+    )
+    given = options.calibration
+    calibration = given and replace(given, samples=str(Path(given.samples).absolute()))
+    return replace(options, plugins=plugins, records=records, calibration=calibration)
 
 
 def run(

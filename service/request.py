@@ -61,10 +61,10 @@ class Precision(StrEnum):
 class Calibration:
     """How a model in floats is quantized to int8.
 
-    `samples` is the `.npz` of inputs: a path, or the plain name of a file that was sent beside the model. `method`
-    chooses the ranges of activations. `max_error` bounds the root mean square by which an output may be off over that
-    of its values: layers that cost most stay in floats until it holds. `keep` names layers that do. `smooth` moves
-    scales from the activations of transformers to their weights.
+    `samples` is the `.npz` of inputs: a path, or on a server the plain name of a file that was sent beside the model.
+    `method` chooses the ranges of activations. `max_error` bounds the root mean square by which an output may be off
+    over that of its values: layers that cost most stay in floats until it holds. `keep` names layers that do. `smooth`
+    moves scales from the activations of transformers to their weights.
     """
 
     samples: str

@@ -78,16 +78,31 @@ def test_what_an_artifact_depends_on(tmp_path: Path) -> None:
     ]
     assert keys[0] == keys[1] != keys[2]
     assert key_for(compiler.prepare(path, options=options(str(given), method="entropy"))).digest not in keys
-    beside = key_for(compiler.prepare(path, options=options("samples.npz")))
+    beside = key_for(replace(compiler.prepare(path), options=options("samples.npz")))  # as a server has it
     assert dict(beside.entries)["option.calibration.samples"] == '"samples.npz"'
     with pytest.raises(InvalidOption, match="cannot read"):
         key_for(compiler.prepare(path, options=options(str(tmp_path / "none.npz"))))
 
 
+def test_files_that_a_caller_names_are_those_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their names alone said where the key found them, and the compile looked beside the model: new samples were an old
+    artifact's."""
+    (tmp_path / "model").mkdir()
+    path, given = network(tmp_path / "model"), samples(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    request = compiler.prepare(path.relative_to(tmp_path), options=replace(options(given.name), plugins=("one.py",)))
+    assert request.options.calibration is not None
+    assert request.options.calibration.samples == str(given) and request.options.plugins == (str(tmp_path / "one.py"),)
+    plain = replace(request, options=replace(request.options, plugins=()))
+    before = key_for(plain).digest
+    samples(tmp_path, seed=1)
+    assert key_for(plain).digest != before
+
+
 def test_samples_beside_the_model_are_read_and_verified_with_again(tmp_path: Path) -> None:
     path = network(tmp_path)
     samples(tmp_path)
-    request = compiler.prepare(path, options=options("samples.npz"))
+    request = replace(compiler.prepare(path), options=options("samples.npz"))  # as a server has it
     session = compiled(request, tmp_path / "out")
     found: Any = verifier.verify(request, session.signature, lambda: session, lambda *_: None)
     assert found.passed
@@ -107,9 +122,10 @@ def test_what_samples_alone_show_is_caught(tmp_path: Path) -> None:
     np.savez(tmp_path / "samples.npz", ids=ids)
     table[int(ids[0, 0, 0])] *= -1
     wrong = write(tmp_path, model(nodes, tokens, [value("y", [1, 12, 16])], table=table, w=weights), "wrong.onnx")
-    request = compiler.prepare(path, options=options("samples.npz"))
+    given = str(tmp_path / "samples.npz")
+    request = compiler.prepare(path, options=options(given))
     assert compiled(request, tmp_path / "right").manifest.verified is True
-    faulty = compiler.prepare(wrong, options=replace(options("samples.npz"), verify=False))
+    faulty = compiler.prepare(wrong, options=replace(options(given), verify=False))
     session = compiled(faulty, tmp_path / "out")
     with pytest.raises(VerificationFailed, match="the artifact's numbers are wrong"):
         verifier.verify(request, session.signature, lambda: session, lambda *_: None)
