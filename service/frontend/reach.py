@@ -47,7 +47,7 @@ def reach(value: Any, bound: Callable[[Any], Any], ranges: Mapping[Any, Reach], 
         return of_range(start, value.ty.shape.values[0], step) if isinstance(step, int) else None
     if name == "shape_to_tensor" and len(getattr(value.args[0], "values", ())) == 1:
         return (size := _plain(value.args[0].values[0])), size
-    if name in ("add", "subtract", "multiply"):
+    if name in ("add", "subtract", "multiply") and str(value.ty.dtype) in _EXACT:
         left, right = (reach(each, bound, ranges, depth + 1) for each in value.args)
         return _of_product(left, right) if name == "multiply" else _of_sum(name, value.args, left, right)
     if name in _MOVES or _is_exact_cast(name, value) or (name == "strided_slice" and _is_whole(value, shape)):

@@ -442,6 +442,18 @@ def test_halves_that_change_places_have_the_size_of_the_whole(tmp_path: Path) ->
     assert len(model.signature.conditions) == 5  # torch's guards; nothing of ours, since it follows
 
 
+def test_places_whose_bytes_wrap_are_inside(tmp_path: Path) -> None:
+    class Places(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("at", torch.tensor([200, 100, 7], dtype=torch.uint8))
+
+        def forward(self, x: torch.Tensor) -> Tensors:
+            return x[(self.at * 2).long()], x[(self.at + 100).long()]
+
+    _compare(tmp_path, Places(), _randn(256, 2))
+
+
 def test_ranges_that_sizes_bound_are_as_long_as_torch_has_them(tmp_path: Path) -> None:
     """TVM takes a range that goes down for two longer than it is."""
 
