@@ -12,6 +12,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from service.lowering import brain_floats
 from service.lowering.accumulate import AccumulateLocally
 from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
+from service.lowering.fold_bits import FoldBits
 from service.lowering.keep_nan import KeepNan
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
@@ -40,12 +41,16 @@ def register() -> None:
     """Make the pipeline known to `tvm.tirx.build`; to do so again does nothing, for TVM's list of operators is long."""
     register_operators()
     brain_floats.register_operators()
-    tirx.register_tir_pipeline(NAME, lambda: (_passes, _finalize_host, finalize_device_passes))
+    tirx.register_tir_pipeline(NAME, lambda: (_passes, _finalize_host, _finalize_device))
     tirx.register_tir_pipeline(NOTHING, lambda: (_nothing, finalize_host_passes, finalize_device_passes))
 
 
 def _finalize_host() -> Any:
-    return tvm.ir.transform.Sequential([finalize_host_passes(), WrapIntegers(64)])  # the second is ours
+    return tvm.ir.transform.Sequential([finalize_host_passes(), WrapIntegers(64), FoldBits()])  # the last two are ours
+
+
+def _finalize_device() -> Any:
+    return tvm.ir.transform.Sequential([finalize_device_passes(), FoldBits()])  # the second is ours
 
 
 def _nothing(module: Any) -> Any:

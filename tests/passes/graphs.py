@@ -87,10 +87,11 @@ def compute(module: tvm.IRModule, *inputs: Any) -> list[Any]:
     return run(optimize(module, TARGET, CompileOptions(opt_level=0)), *inputs)
 
 
-def run(optimized: Optimized, *inputs: Any) -> list[Any]:
-    """What an optimized module computes, its PrimFuncs unscheduled."""
+def run(optimized: Optimized, *inputs: Any, lowering: str = "default") -> list[Any]:
+    """What an optimized module computes, its PrimFuncs as they are; `lowering` names TVM's passes, or ours."""
     module, _ = finalize(optimized.module, TARGET)
-    machine = quickly.machine_of(relax.build(module, quickly.target(), relax_pipeline=None))
+    built = relax.build(module, quickly.target(), relax_pipeline=None, tir_pipeline=lowering)
+    machine = quickly.machine_of(built)
     tensors: Sequence[Any] = [tvm.runtime.tensor(np.ascontiguousarray(array)) for array in inputs]
     results = machine["main"](*tensors, tvm_ffi.convert(list(optimized.weights.values())))
     return [result.numpy() for result in results]

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import TensorProto
+import torch
+from onnx import TensorProto, numpy_helper
 from tvm import relax
 
 from service import compiler
+from service.lowering import pipeline, schedule
+from service.lowering.target import resolve
+from service.passes import optimize
 from service.passes.legalize.legalize import Legalize
+from service.passes.legalize.legalize_comparisons import _OPERATORS, _RELATIONS
+from service.request import CompileOptions
 from service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
-from tests.passes.graphs import compute, graph
+from tests.frontend.pt2.support import export
+from tests.passes.graphs import TARGET, compute, graph, run
 
 VALUES = np.resize(np.array([np.nan, 0.0, -0.0, np.inf, -np.inf, 1.5]), (5, 7))
 
@@ -136,6 +145,69 @@ def test_integers_that_are_cast_wrap(tmp_path: Path, name: str, dtype: str) -> N
     integers = np.array([2147483520, 0, -2147483648, 5], "int32")
     with np.errstate(over="ignore"):
         np.testing.assert_array_equal(load(tmp_path / "model.so")(x=integers.astype(dtype))["y"], want(integers))
+
+
+ZEROS: dict[str, Any] = {
+    **{name: (lambda x, zero, name=name: getattr(relax.op, name)(zero, x), getattr(np, name)) for name in _RELATIONS},
+    "maximum": (lambda x, zero: relax.op.maximum(zero, x), np.maximum),
+    "minimum": (lambda x, zero: relax.op.minimum(zero, x), np.minimum),
+    "abs": (lambda x, zero: relax.op.abs(zero), lambda zero, x: zero),
+    "sign": (lambda x, zero: relax.op.sign(zero), lambda zero, x: zero),
+    "clip": (lambda x, zero: relax.op.clip(zero, 2, 7), lambda zero, x: zero + 2),
+    "nn.relu": (lambda x, zero: relax.op.nn.relu(zero), lambda zero, x: zero),
+}
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        (name, dtype)
+        for name in _OPERATORS
+        for dtype in ("int32", "int64", *(("uint8", "uint64") if name != "sign" else ()))
+    ],
+)
+def test_zeros_are_operands(name: str, dtype: str) -> None:
+    """TVM finds the 0 behind the bits, and LLVM's code generator took it for a pointer."""
+    operator, numpys = ZEROS[name]
+
+    def build(x: relax.Var) -> tuple[relax.Expr, ...]:
+        zeros = relax.op.zeros_like(x), relax.op.multiply(x, relax.const(0, dtype)), relax.op.subtract(x, x)
+        return tuple(relax.op.add(relax.op.astype(operator(x, zero), dtype), x) for zero in zeros)
+
+    x = np.arange(-3, 4).astype(dtype)
+    optimized = optimize(graph(build, x=(dtype, ("n",))), TARGET, CompileOptions())
+    scheduled = replace(optimized, module=schedule(optimized.module, resolve("x86-64-v3")).module)
+    pipeline.register()
+    for got in run(scheduled, x, lowering=pipeline.NAME):
+        np.testing.assert_array_equal(got, numpys(np.zeros_like(x), x).astype(dtype) + x)
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="nvcc is not installed")
+@pytest.mark.parametrize("number", [0, -7])
+def test_literals_are_operands_on_cuda(tmp_path: Path, number: int) -> None:
+    """A literal of 32 bits had no address in C++."""
+    x, y = (value(name, ["n"], TensorProto.INT32) for name in "xy")
+    filled = node("ConstantOfShape", ["s"], ["a"], value=numpy_helper.from_array(np.array([number], "int32")))
+    path = write(tmp_path, model([node("Shape", ["x"], ["s"]), filled, node("Max", ["a", "x"], ["y"])], [x], [y]))
+    compiler.run(compiler.prepare(path, target="cuda-sm80"), tmp_path, lambda event: None)
+
+
+class Buckets(torch.nn.Module):
+    """T5's, of relative positions of a decoder."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(x.shape[0])
+        distance = at[None, :] - at[:, None]
+        return -torch.min(distance, torch.zeros_like(distance)) + x
+
+
+def test_positions_are_held_against_zeros(tmp_path: Path) -> None:
+    path = export(tmp_path / "m.pt2", Buckets(), torch.arange(5), dynamic=({0: torch.export.Dim.AUTO},))
+    compiler.run(compiler.prepare(path), tmp_path, lambda event: None)
+    for x in (torch.arange(3), torch.arange(40)):
+        (got,) = load(tmp_path / "model.so")(x=x.numpy()).values()
+        np.testing.assert_array_equal(got, Buckets()(x).numpy())
 
 
 def test_nan_is_replaced_by_a_network_that_asks_so(tmp_path: Path) -> None:
