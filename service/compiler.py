@@ -29,10 +29,9 @@ from service.errors import (
     InvalidRecords,
     ModelNotFound,
 )
-from service.input_files import is_utf8
 from service.process.task import Emit
 from service.repro import repro_command
-from service.request import CompileOptions, CompileRequest, canonical_json
+from service.request import CompileOptions, CompileRequest, canonical_json, is_utf8
 from service.signature import Signature
 
 if TYPE_CHECKING:

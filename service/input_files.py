@@ -9,28 +9,17 @@ from importlib import metadata
 from pathlib import Path
 
 from service.errors import DigestMismatch
+from service.request import Seen
 
-__all__ = ["KERNEL_NAME", "Seen", "check_unchanged", "is_special", "is_utf8", "kernel_files", "see", "triton_version"]
+__all__ = ["KERNEL_NAME", "check_unchanged", "is_special", "kernel_files", "see", "triton_version"]
 
 KERNEL_NAME = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)")
 """`FILE.py:FUNCTION`, the file beside the plugin's or by a path from there."""
-
-Seen = tuple[tuple[Path, tuple[int, ...]], ...]
-"""Files, and what `stat` said of each before it was hashed."""
 
 
 def is_special(path: Path) -> bool:
     """Return whether this is a pipe, a socket or a device: who reads one may wait, or read on, for ever."""
     return path.exists() and not path.is_file() and not path.is_dir()
-
-
-def is_utf8(path: Path) -> bool:
-    """Return whether the path is text: ONNX Runtime and TVM open no other."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def see(files: Iterable[Path]) -> Seen:

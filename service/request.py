@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from service.errors import InvalidOption, InvalidShape, InvalidTarget
-from service.input_files import Seen
 from service.signature import Dim
 
 __all__ = [
@@ -22,13 +21,27 @@ __all__ = [
     "ModelFormat",
     "ModelRef",
     "Precision",
+    "Seen",
     "TargetSpec",
     "canonical_json",
+    "is_utf8",
     "model_digest",
 ]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _MAX_DIM = 2**63 - 1
+
+Seen = tuple[tuple[Path, tuple[int, ...]], ...]
+"""Files, and what `stat` said of each before it was hashed."""
+
+
+def is_utf8(path: Path) -> bool:
+    """Return whether the path is text: ONNX Runtime and TVM open no other."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def canonical_json(value: Any) -> str:

@@ -14,10 +14,10 @@ from typing import Any
 
 from service.config import settings
 from service.errors import InvalidOption, PluginError, ToolMissing
-from service.input_files import Seen, is_special, kernel_files, see, triton_version
+from service.input_files import is_special, kernel_files, see, triton_version
 from service.machine import missing_features
 from service.records.sources import records_digest
-from service.request import CompileRequest, ModelFormat, TargetSpec, canonical_json
+from service.request import CompileRequest, ModelFormat, Seen, TargetSpec, canonical_json
 
 __all__ = ["Key", "digest_of_files", "key_for"]
 

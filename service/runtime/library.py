@@ -13,8 +13,7 @@ import tvm_ffi
 from service import machine
 from service.config import settings
 from service.errors import ArtifactCorrupt, InvalidOption
-from service.input_files import is_utf8
-from service.request import TargetSpec
+from service.request import TargetSpec, is_utf8
 from service.runtime.tvm_runtime import function, load_libraries
 
 __all__ = ["chosen", "first_line", "load_library"]
