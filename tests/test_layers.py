@@ -18,9 +18,9 @@ ROOT = Path(__file__).parent.parent
 # below service/, `schedules`, or a part of a package that has a floor of its own; such parts on one floor are one room.
 FLOORS = (
     ("errors", "processor", "cgroups"),
-    ("config", "input_files", "signature", "tvm_libraries"),
+    ("config", "signature", "tvm_libraries"),
     ("request", "dump", "rounding"),
-    ("machine", "schedules", "process"),
+    ("input_files", "machine", "schedules", "process"),
     ("records",),
     ("frontend", "passes", "lowering", "artifact", "runtime"),
     ("tuning.measure", "tuning.task"),
