@@ -254,14 +254,11 @@ def cover(request: CompileRequest, emit: Emit) -> None:
 
 def places_read(request: CompileRequest) -> list[Path]:
     """Return the files and folders, beside the model, that a compile of `request` reads: plugins, kernels, records."""
-    from service.input_files import kernel_files
+    from service.input_files import kernel_files, named_files
     from service.records.sources import places
 
-    plugins = [Path(each) for each in request.options.plugins]
-    kernels = [file for plugin in plugins for file in kernel_files(plugin) if file.is_file()]
-    given = request.options.calibration
-    samples = [] if given is None or given.is_beside else [Path(given.samples)]
-    return [*plugins, *kernels, *samples, *places(request.options)]
+    kernels = [file for plugin in request.options.plugins for file in kernel_files(Path(plugin)) if file.is_file()]
+    return [*named_files(request.options), *kernels, *places(request.options)]
 
 
 def _manifest(request: CompileRequest, made: Front, command: str) -> Manifest:

@@ -9,9 +9,9 @@ from importlib import metadata
 from pathlib import Path
 
 from service.errors import DigestMismatch
-from service.request import Seen
+from service.request import CompileOptions, Seen
 
-__all__ = ["KERNEL_NAME", "check_unchanged", "is_special", "kernel_files", "see", "triton_version"]
+__all__ = ["KERNEL_NAME", "check_unchanged", "is_special", "kernel_files", "named_files", "see", "triton_version"]
 
 KERNEL_NAME = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)")
 """`FILE.py:FUNCTION`, the file beside the plugin's or by a path from there."""
@@ -20,6 +20,12 @@ KERNEL_NAME = re.compile(r"([\w./-]+\.py):([A-Za-z_]\w*)")
 def is_special(path: Path) -> bool:
     """Return whether this is a pipe, a socket or a device: who reads one may wait, or read on, for ever."""
     return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def named_files(options: CompileOptions) -> list[Path]:
+    """Return what the options name beside the model's own files: plugins, and samples."""
+    given = options.calibration
+    return [*map(Path, options.plugins), *([] if given is None or given.is_beside else [Path(given.samples)])]
 
 
 def see(files: Iterable[Path]) -> Seen:

@@ -14,7 +14,7 @@ from typing import Any
 
 from service.config import settings
 from service.errors import InvalidOption, PluginError, ToolMissing
-from service.input_files import is_special, kernel_files, see, triton_version
+from service.input_files import is_special, kernel_files, named_files, see, triton_version
 from service.machine import missing_features
 from service.records.sources import records_digest
 from service.request import CompileRequest, ModelFormat, Seen, TargetSpec, canonical_json
@@ -103,10 +103,9 @@ def key_for(request: CompileRequest, lacks: Sequence[str] | None = None) -> Key:
 
 def _seen(request: CompileRequest) -> Seen:
     """The samples, the plugins, and the Triton kernels that these name, each before it is read."""
-    given, plugins = request.options.calibration, [Path(path) for path in request.options.plugins]
-    seen = see([*plugins, *([] if given is None or given.is_beside else [Path(given.samples)])])
-    kernels = [file for path in plugins for file in kernel_files(path)] if request.target.kind == "cuda" else []
-    return seen + see(kernels)
+    seen = see(named_files(request.options))
+    plugins = request.options.plugins if request.target.kind == "cuda" else ()
+    return seen + see(file for path in plugins for file in kernel_files(Path(path)))
 
 
 def _samples(request: CompileRequest, options: dict[str, Any]) -> dict[str, str]:

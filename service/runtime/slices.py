@@ -50,7 +50,7 @@ class Slices:
     def add(self, got: Array, want: Array, runs: Sequence[Array]) -> None:
         """Add a draw: our output, the reference's, and those of its moved runs."""
         builds = (want, *runs)
-        usual = ordinary(want) & np.isfinite(np.stack([got, *runs]).astype(np.float64)).all(axis=0)
+        usual = ordinary(want) & np.isfinite(np.stack([got, *runs])).all(axis=0)
         values = np.where(usual, want, 0).astype(np.float64)
         errors = np.where(usual, np.stack([from_the_rest(got, builds), *from_the_others(builds)[1:]]), 0.0)
         self.furthest = max(self.furthest, float(np.abs(errors[1:]).max(initial=0.0)))

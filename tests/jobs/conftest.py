@@ -54,12 +54,15 @@ def lender() -> Iterator[Lender]:
 
 
 @pytest.fixture
-def open_backend(
-    database_url: str, tmp_path: Path, lender: Lender, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[OpenBackend]:
-    """Backends over one database, by default in one cache folder; all closed at the end."""
+def borrowed(lender: Lender, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backends borrow the session's workers, which are light."""
     monkeypatch.setattr("service.jobs.backend.Pool", lender.pool)
     monkeypatch.setattr("service.process.flavour_zygote.Zygote", light_zygote)
+
+
+@pytest.fixture
+def open_backend(database_url: str, tmp_path: Path, borrowed: None) -> Iterator[OpenBackend]:
+    """Backends over one database, by default in one cache folder; all closed at the end."""
     opened: list[Backend] = []
 
     def make(cache: str = "cache", **options: object) -> Backend:
@@ -74,11 +77,9 @@ def open_backend(
 
 @pytest.fixture
 def servers(
-    database_url: str, tmp_path: Path, lender: Lender, monkeypatch: pytest.MonkeyPatch
+    database_url: str, tmp_path: Path, borrowed: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[OpenStepped]:
     """Servers over one database and one folder of blobs, which do nothing by themselves."""
-    monkeypatch.setattr("service.jobs.backend.Pool", lender.pool)
-    monkeypatch.setattr("service.process.flavour_zygote.Zygote", light_zygote)
     monkeypatch.setattr("service.jobs.queue.scheduler.Scheduler.start", lambda scheduler: None)
     monkeypatch.setattr("service.jobs.upkeep.Periodic", lambda *_: None)
     opened: list[SteppedBackend] = []

@@ -7,7 +7,7 @@ keys makes one tile of them all, so that keys and values are read once. Up to 16
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import ceil, gcd
 
 from schedules.cuda.attention.boxes import Boxes, boxes_of
@@ -157,19 +157,17 @@ class DecodingSm90(HopperTemplate[Attention]):
         """
         if _is_few(form):
             every = (_Tile(splits, _BLOCKS[0], share) for share in _SHARES[::-1] for splits in _SPLITS[::-1])
-            best = next((each for each in every if each.fits(form, gpu)), _Tile(2, _BLOCKS[0], 1))
-            return {"splits": best.splits, "block": best.block, "share": best.share}
+            return asdict(next((each for each in every if each.fits(form, gpu)), _Tile(2, _BLOCKS[0], 1)))
         tiles = form.batch * form.heads
         fitting = [each for s in _SPLITS for b in _BLOCKS if (each := _Tile(s, b, 1)).fits(form, gpu)]
         filling = [each for each in fitting if tiles * each.splits <= gpu.sms]
         best = max(filling or fitting[:1] or [_Tile(2, 64, 1)], key=lambda each: (each.splits, each.block))
         beside = replace(best, share=2)
-        best = best if filling or not beside.fits(form, gpu) else beside
-        return {"splits": best.splits, "block": best.block, "share": best.share}
+        return asdict(best if filling or not beside.fits(form, gpu) else beside)
 
     def kernel_of(self, form: Attention, parameters: Parameters, gpu: Gpu) -> TextKernel | Declined:
         """See `HopperTemplate`."""
-        tile = _Tile(parameters["splits"], parameters["block"], parameters["share"])
+        tile = _Tile(**parameters)
         return _kernel(form, tile, gpu) if tile.fits(form, gpu) else Declined("an SM does not hold that tile")
 
 
