@@ -201,11 +201,14 @@ def _embed(
     """
     import tvm
 
+    from service.lowering.cuda_arithmetic import with_extremes
+
     embedded = tvm.get_global_func("runtime.ModulePackImportsToTensor")(compiled).numpy().tobytes()
     with_ptx = not spec.arch.endswith("a")  # a later device does not have the instructions of such an architecture
     for part in (part for part in parts if part.kind == "cuda"):
         source = part.inspect_source("cuda")
-        made = images[source][1].image if source in images else nvcc(source, spec.arch, folder, with_ptx=with_ptx)
+        text = with_extremes(source)
+        made = images[source][1].image if source in images else nvcc(text, spec.arch, folder, with_ptx=with_ptx)
         embedded = with_cubin(embedded, source, made)
     (folder / "embedded.bin").write_bytes(embedded)
     (folder / "embedded.s").write_text(_EMBEDDED)  # .s goes to the assembler as it is, .S through the C compiler first
@@ -222,6 +225,8 @@ def _parts(module: Any) -> list[Any]:
 
 def _dump_code(parts: list[Any], images: Mapping[str, tuple[Any, Binary]], dump: Dump) -> None:
     """LLVM IR and assembly of the host code, CUDA source of the kernels, PTX of Triton's."""
+    from service.lowering.cuda_arithmetic import with_extremes
+
     for part in parts:
         if part.kind == "llvm":
             dump("llvm_ir", lambda part=part: part.inspect_source("ll"), "ll")  # type: ignore[misc]
@@ -229,4 +234,4 @@ def _dump_code(parts: list[Any], images: Mapping[str, tuple[Any, Binary]], dump:
         elif part.kind == "cuda" and (source := part.inspect_source("cuda")) in images:
             dump("triton", lambda ptx=images[source][1].ptx: ptx, "ptx")  # type: ignore[misc]
         elif part.kind == "cuda":
-            dump("cuda", lambda part=part: part.inspect_source("cuda"), "cu")  # type: ignore[misc]
+            dump("cuda", lambda part=part: with_extremes(part.inspect_source("cuda")), "cu")  # type: ignore[misc]

@@ -12,6 +12,7 @@ from tvm.s_tir.pipeline import finalize_device_passes, finalize_host_passes
 from service.lowering import brain_floats
 from service.lowering.accumulate import AccumulateLocally
 from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
+from service.lowering.cuda_arithmetic import CudaArithmetic
 from service.lowering.fold_bits import FoldBits
 from service.lowering.keep_nan import KeepNan
 from service.lowering.prefetch import InsertPrefetches
@@ -50,7 +51,9 @@ def _finalize_host() -> Any:
 
 
 def _finalize_device() -> Any:
-    return tvm.ir.transform.Sequential([finalize_device_passes(), FoldBits()])  # the second is ours
+    return tvm.ir.transform.Sequential(
+        [finalize_device_passes(), FoldBits(), CudaArithmetic()]
+    )  # the last two are ours
 
 
 def _nothing(module: Any) -> Any:

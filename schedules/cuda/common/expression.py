@@ -10,6 +10,7 @@ from tvm import tirx
 from tvm.ir import Call, TensorLoad
 
 from schedules.cuda.common.gelu import tanh_gelu
+from schedules.cuda.common.integers import ARITHMETIC, wrapping
 from schedules.cuda.common.quantization import BYTES, Quantization, is_within, quantization_of
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
@@ -129,7 +130,9 @@ class Writer:
             self.expensive = True
             return f"gelu_fast({self._text(x, side)})"
         if kind in _INFIX:
-            return f"({self._text(expr.a, side)} {_INFIX[kind]} {self._text(expr.b, side)})"
+            a, b = self._text(expr.a, side), self._text(expr.b, side)
+            wraps = kind in ARITHMETIC and tir.loads(expr)  # of data; what C has of positions is faster
+            return wrapping(str(expr.ty.dtype), a, _INFIX[kind], b) if wraps else f"({a} {_INFIX[kind]} {b})"
         if kind is tirx.Not:
             return f"(!{self._text(expr.a, side)})"
         of_floats = is_float(str(expr.ty.dtype))
@@ -142,12 +145,11 @@ class Writer:
             name = "floor_div" if kind is tirx.FloorDiv else "floor_mod"
             return f"{name}<{C_TYPES[str(expr.ty.dtype)]}>({a}, {b})"
         if kind in (tirx.Max, tirx.Min):
-            # As TVM's own code generator has it: a NaN gives the second.
             a, b = self._text(expr.a, side), self._text(expr.b, side)
             if str(expr.ty.dtype) == "int64":
                 a, b = f"(long long)({a})", f"(long long)({b})"
-            name = ("fmaxf" if kind is tirx.Max else "fminf") if of_floats else ("max" if kind is tirx.Max else "min")
-            return f"{name}({a}, {b})"
+            name = "max" if kind is tirx.Max else "min"
+            return f"relaxc_{name}({a}, {b})" if of_floats else f"{name}({a}, {b})"
         if kind is tirx.Select:
             condition, yes, no = (self._text(e, side) for e in (expr.condition, expr.true_value, expr.false_value))
             return f"({condition} ? {yes} : {no})"
@@ -171,7 +173,7 @@ class Writer:
         if source in _FLOATS:
             if to in BYTES and is_within(expr.value, to):
                 made = self._quantization(expr.value, to)
-                return self._call_of("quantized", made, side) if made else f"((int)({self._text(expr.value, side)}))"
+                return self._call_of("quantized", made, side) if made else self._clamped(expr.value, side)
             if not is_float:
                 raise Unsupported(f"its epilogue casts {source} to {to}")
             value = self._text(expr.value, side)
@@ -180,6 +182,11 @@ class Writer:
             return _rounded(steps, to)
         value = self._text(expr.value, side)
         return _rounded(f"(float)({value})", to) if is_float else f"({C_TYPES[to]})({value})"
+
+    def _clamped(self, expr: Expr, side: Callable[[Pair], str]) -> str:
+        """Text for what `is_within` the range of bytes, as an integer: the lowest for NaN."""
+        value, low, high = (self._text(each, side) for each in (expr.a.a, expr.a.b, expr.b))
+        return f"((int)(fminf(fmaxf({value}, {low}), {high})))"
 
     def _steps(self, expr: Expr, side: Callable[[Pair], str]) -> str:
         """Text for a byte less a zero point, as a float: what a dequantization multiplies; '' for others."""

@@ -10,6 +10,7 @@ from tvm.ir import Call, Range
 from tvm.sym import Analyzer
 
 from schedules.cuda.common.expression import C_TYPES, SHORT, Unsupported
+from schedules.cuda.common.integers import ARITHMETIC, wrapping
 from schedules.ir import tir
 from schedules.ir.dtypes import is_condition, is_float
 from schedules.ir.types import Expr, Var
@@ -26,7 +27,6 @@ _INFIX: dict[type, str] = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=",
     tirx.EQ: "==", tirx.NE: "!=", tirx.And: "&&", tirx.Or: "||",
 }  # fmt: skip
-_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul)
 _BITWISE = {"tirx.bitwise_and": "&", "tirx.bitwise_or": "|", "tirx.bitwise_xor": "^"}
 _FUNCTIONS = {
     "tirx.exp": "exp", "tirx.exp2": "exp2", "tirx.tanh": "tanh", "tirx.erf": "erf", "tirx.sqrt": "sqrt",
@@ -114,8 +114,10 @@ class Values:
         of = str(expr.a.ty.dtype)
         a, b = ((self.text(e) if position else self._operand(e, of)) for e in (expr.a, expr.b))
         if kind in _INFIX:
-            if kind in _ARITHMETIC and is_condition(dtype):
+            if kind in ARITHMETIC and is_condition(dtype):
                 raise Unsupported("it computes with truth values")
+            if kind in ARITHMETIC and not position:
+                return wrapping(dtype, a, _INFIX[kind], b)
             return f"({a} {_INFIX[kind]} {b})"
         return self._two(expr, kind, a, b, "int" if position else held(dtype))
 
@@ -130,8 +132,8 @@ class Values:
             return f"{name}<{c_type}>({a}, {b})"
         if kind in (tirx.Max, tirx.Min) and not is_condition(str(expr.ty.dtype)):
             name = "max" if kind is tirx.Max else "min"
-            if of_floats:  # as TVM's own code generator has it: of a NaN and a number, the number
-                return f"f{name}{'' if c_type == 'double' else 'f'}({a}, {b})"
+            if of_floats:
+                return f"relaxc_{name}({a}, {b})"
             return f"{name}_of<{c_type}>({a}, {b})"
         raise Unsupported(f"it has {kind.__name__}")
 
@@ -140,6 +142,8 @@ class Values:
         if name in _BITWISE and dtype not in _FLOATS:
             a, b = (self._operand(arg, dtype) for arg in expr.args)
             return f"(({TYPES[dtype]})({a} {_BITWISE[name]} {b}))"
+        if name == "tirx.reinterpret" and dtype not in _FLOATS and str(expr.args[0].ty.dtype) not in _FLOATS:
+            return f"(({TYPES[dtype]})({self._operand(expr.args[0], dtype)}))"  # where nothing has C draw conclusions
         if name == "tirx.bitwise_not" and dtype in ("int32", "int64"):
             return f"(~{self._operand(expr.args[0], dtype)})"
         if dtype not in _FLOATS or any(str(arg.ty.dtype) != dtype for arg in expr.args):
@@ -153,9 +157,19 @@ class Values:
             raise Unsupported(f"it has {name or 'a call'}")
         return f"{_FUNCTIONS[name]}{'' if dtype == 'float64' else 'f'}({arguments})"
 
+    def _bounded_text(self, value: Expr) -> str:
+        """The text of a float that becomes an integer: its bounds give the lowest for NaN, as bytes have it."""
+        dtype = str(value.ty.dtype)
+        if not isinstance(value, tirx.Max | tirx.Min):
+            return self.text(value)
+        name = f"f{'max' if isinstance(value, tirx.Max) else 'min'}{'' if dtype == 'float64' else 'f'}"
+        text = f"{name}({self._bounded_text(value.a)}, {self._bounded_text(value.b)})"
+        return f"rounded<{TYPES[dtype]}>({text})" if dtype in SHORT else text
+
     def _cast(self, value: Expr, to: str) -> str:
         source = str(value.ty.dtype)
-        text = self.text(value)
+        becomes_integer = source in _FLOATS and to not in _FLOATS and to != "bool"
+        text = self._bounded_text(value) if becomes_integer else self.text(value)
         if to == source:
             return text
         if to == "bool":

@@ -12,7 +12,7 @@ constexpr int WARPS_OF_BLOCK = GROUPS * THREADS_PER_ROW / 32;
 static_assert(THREADS_PER_ROW < 32 ? 32 % THREADS_PER_ROW == 0 : THREADS_PER_ROW % 32 == 0, "of warps, or whole ones");
 static_assert(GROUPS * THREADS_PER_ROW % 32 == 0 && COLUMNS % VECTOR == 0, "whole warps, whole vectors");
 
-template <bool MAXIMUM> DEV float combined(float x, float y) { return MAXIMUM ? fmaxf(x, y) : x + y; }
+template <bool MAXIMUM> DEV float combined(float x, float y) { return MAXIMUM ? relaxc_max(x, y) : x + y; }
 
 // The sums over the threads of a row, in every one of them; all threads of the block come here. `shared` is read by
 // slower warps after the barrier: no two calls may have the same.

@@ -51,8 +51,8 @@ DEV void take(float2& into, float2 value, float2 weight) {
     into.x = fmaf(value.x, weight.x, into.x);
     into.y = fmaf(value.y, weight.y, into.y);
   } else if (KIND == MAXIMUM) {
-    into.x = fmaxf(into.x, value.x);
-    into.y = fmaxf(into.y, value.y);
+    into.x = relaxc_max(into.x, value.x);
+    into.y = relaxc_max(into.y, value.y);
   } else {
     into.x += value.x;
     into.y += value.y;

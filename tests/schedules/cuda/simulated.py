@@ -95,7 +95,8 @@ def run(kernel: TextKernel, arrays: list[np.ndarray], folder: Path, late: int = 
     text = _MULTIPLY.sub(_product, _ARRIVE.sub("", text)).replace("NAME", "kernel")
     pointers = "".join(f", given[{index}]" for index in range(len(arrays)))
     launch = _LAUNCH % (pointers, kernel.threads, kernel.cluster, kernel.grid, kernel.shared_bytes, late)
-    source = (_HERE / "simulated.h").read_text() + values + text + launch.replace("NAME", "kernel")
+    extremes = text_of("schedules.cuda.common", "extremes.cuh")
+    source = (_HERE / "simulated.h").read_text() + extremes + values + text + launch.replace("NAME", "kernel")
     library = folder / f"{sha256(source.encode()).hexdigest()[:16]}.so"
     flags = ["-x", "c++", "-std=c++17", "-O1", "-w", "-shared", "-fPIC"]
     subprocess.run(["g++", *flags, "-o", str(library), "-"], input=source.encode(), check=True)
