@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from service.frontend.onnx.dims import number_of
 
-__all__ = ["of_range", "reach"]
+__all__ = ["of_quotient", "of_range", "reach"]
 
 Reach = tuple[Any, Any]
 """The least and the greatest index, both of which occur: ints or TVM expressions."""
 
 _MOVES = frozenset(("reshape", "expand_dims", "squeeze", "flatten", "flip", "permute_dims", "broadcast_to"))
+_ROUNDED = frozenset(("floor", "ceil", "round", "trunc"))
+"""What leaves whole numbers as they are, and of those nothing else is known here."""
+_BOUNDS = {"maximum": max, "minimum": min}
 _EXACT = frozenset(("int32", "int64", "float32", "float64"))
 """Dtypes that a size fits."""
 _DEEPEST = 16
@@ -26,7 +29,7 @@ def of_range(start: Any, length: Any, step: int) -> Reach:
 
 
 def reach(value: Any, bound: Callable[[Any], Any], ranges: Mapping[Any, Reach], depth: int = 0) -> Reach | None:
-    """Return the least and the greatest of an integer tensor, None where that is unknown.
+    """Return the least and the greatest of a tensor of whole numbers, None where that is unknown.
 
     `bound` gives what a variable is bound to, `ranges` has variables that are ranges.
     """
@@ -44,13 +47,26 @@ def reach(value: Any, bound: Callable[[Any], Any], ranges: Mapping[Any, Reach], 
     name = value.op.name.removeprefix("relax.")
     if name == "arange":
         start, _, step = map(_plain, value.args)
-        return of_range(start, value.ty.shape.values[0], step) if isinstance(step, int) else None
+        is_exact = isinstance(step, int) and str(value.ty.dtype) in _EXACT
+        return of_range(start, value.ty.shape.values[0], step) if is_exact else None
     if name == "shape_to_tensor" and len(getattr(value.args[0], "values", ())) == 1:
         return (size := _plain(value.args[0].values[0])), size
+    if name == "concat":
+        return _of_parts([reach(each, bound, ranges, depth + 1) for each in value.args[0]])
+    if name in _BOUNDS:
+        return _of_bound(name, *(reach(each, bound, ranges, depth + 1) for each in value.args))
+    if name == "clip":
+        low, high = ((found := _plain(each), found) for each in value.args[1:])
+        return _of_bound("minimum", _of_bound("maximum", reach(value.args[0], bound, ranges, depth + 1), low), high)
+    if name == "where":
+        return _of_wrapped(value, bound, reach(value.args[2], bound, ranges, depth + 1))
+    if name == "floor_divide":
+        return of_quotient(*(reach(each, bound, ranges, depth + 1) for each in value.args))
     if name in ("add", "subtract", "multiply") and str(value.ty.dtype) in _EXACT:
         left, right = (reach(each, bound, ranges, depth + 1) for each in value.args)
         return _of_product(left, right) if name == "multiply" else _of_sum(name, value.args, left, right)
-    if name in _MOVES or _is_exact_cast(name, value) or (name == "strided_slice" and _is_whole(value, shape)):
+    keeps = name in _MOVES | _ROUNDED or _is_exact_cast(name, value)
+    if keeps or (name == "strided_slice" and _is_whole(value, shape)):
         return reach(value.args[0], bound, ranges, depth + 1)
     return None
 
@@ -67,6 +83,53 @@ def _of_product(left: Reach | None, right: Reach | None) -> Reach | None:
         return None
     low, high = left[0] * right[0], left[1] * right[0]
     return (low, high) if right[0] >= 0 else (high, low)
+
+
+def _of_parts(parts: Sequence[Reach | None]) -> Reach | None:
+    """Of what is joined, where all of it is known."""
+    whole = None
+    for part in parts:
+        if part is None:
+            return None
+        whole = (
+            part if whole is None else (_extreme("minimum", whole[0], part[0]), _extreme("maximum", whole[1], part[1]))
+        )
+    return whole
+
+
+def of_quotient(left: Reach | None, right: Reach | None) -> Reach | None:
+    """Return the reach of a tensor divided by one positive number, rounded down."""
+    if left is None or right is None or not isinstance(right[0], int) or not _is_one(right) or right[0] <= 0:
+        return None
+    return left[0] // right[0], left[1] // right[0]
+
+
+def _of_bound(name: str, left: Reach | None, right: Reach | None) -> Reach | None:
+    """Of a tensor that one number bounds."""
+    if left is None or right is None or not (_is_one(left) or _is_one(right)):
+        return None
+    return _extreme(name, left[0], right[0]), _extreme(name, left[1], right[1])
+
+
+def _extreme(name: str, left: Any, right: Any) -> Any:
+    from tvm import tirx
+
+    if isinstance(left, int) and isinstance(right, int):
+        return _BOUNDS[name](left, right)
+    return (tirx.max if name == "maximum" else tirx.min)(left, right)
+
+
+def _of_wrapped(where: Any, bound: Callable[[Any], Any], found: Reach | None) -> Reach | None:
+    """Of `where(x < 0, anything, x)` of an `x` that is never negative; others choose by data."""
+    test, _, kept = where.args
+    while test is not None and not hasattr(test, "op"):
+        test = bound(test)
+    if found is None or test is None or not isinstance(found[0], int) or found[0] < 0:
+        return None
+    if getattr(test.op, "name", "") != "relax.less" or not test.args[0].same_as(kept):
+        return None
+    number = getattr(test.args[1], "value", None)
+    return found if number is not None and not number.numpy().any() else None
 
 
 def _is_one(found: Reach) -> bool:
@@ -91,9 +154,16 @@ def _is_whole(call: Any, shape: Any) -> bool:
 
 
 def _plain(size: Any) -> Any:
+    """A size, or a number of a call, as an int where it is one."""
+    value = getattr(size, "value", None)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
     number = number_of(size)
     return size if number is None else number
 
 
 def _of_numbers(array: Any) -> Reach | None:
-    return (int(array.min()), int(array.max())) if array.dtype.kind in "iu" and array.size else None
+    """Of whole numbers, which floats may be too."""
+    if not array.size or not (array.dtype.kind in "iu" or (array.dtype.kind == "f" and (array % 1 == 0).all())):
+        return None
+    return int(array.min()), int(array.max())

@@ -62,8 +62,8 @@ def _by_shape(op: str, arithmetic: str, number: int, last: int, target: str, **w
     return model(nodes, [value("x", ["n", 4])], [out], number=_i(number), last=_i(last), **weights)
 
 
-def _by_positions(shift: int | None = None, *, of: str = "ids", dtype: int | None = None) -> Any:
-    """A table of 5 rows read at 0, 1, … up to the length of `x`, as GPT-2's positions are."""
+def _by_positions(shift: int | None = None, *, of: str = "ids", dtype: int | None = None, **more: Any) -> Any:
+    """A table of 5 rows read at 0, 1, … up to the length of `x`, as GPT-2's positions are; `more` nodes make others."""
     nodes = [
         node("Shape", ["x"], ["s"], start=0, end=1), node("Squeeze", ["s"], ["n"]),
         node("Range", ["zero", "n", "one"], ["r"]), node("Unsqueeze", ["r", "axes"], ["rows"]),
@@ -76,6 +76,14 @@ def _by_positions(shift: int | None = None, *, of: str = "ids", dtype: int | Non
     if dtype is not None:
         nodes.append(node("Cast", [last], ["cast"], to=dtype))
         last = "cast"
+    for op, number in more.items():
+        weights[f"{op}_number"] = number
+        attributes = {"Concat": {"axis": 1}}.get(op.rstrip("_"), {})
+        nodes.append(node(op.rstrip("_"), [last, f"{op}_number"], [f"{op}_made"], **attributes))
+        last = f"{op}_made"
+    if last.endswith("_made") and dtype == FLOAT:
+        nodes.append(node("Cast", [last], ["whole"], to=INT64))
+        last = "whole"
     at = {"ids": last, "size": "n"}[of]
     out = helper.make_tensor_value_info("y", FLOAT, None)
     return model([*nodes, node("Gather", ["table", at], ["y"])], [value("x", ["n", 2])], [out], **weights)
@@ -87,6 +95,11 @@ CASES: dict[str, Any] = {
     "positions from the end": _by_positions(-3),
     "32-bit positions": _by_positions(dtype=INT32),
     "a size as a place": _by_positions(of="size"),
+    "positions beside a constant": _by_positions(Concat=_i(3, 1, shape=(1, 2))),
+    "positions up to 7": _by_positions(Min=np.int64(7)),
+    "positions from 2 up to 8": _by_positions(2, Max=np.int64(3), Min=np.int64(8)),
+    "halves of positions": _by_positions(2, Div=np.int64(2)),
+    "positions in floats": _by_positions(dtype=FLOAT, Add=np.float32(1), Mul=np.float32(2)),
     "split": _one("Split", ["n", 4], _i(2, 3), outs=2, axis=0),
     "split by attribute": _one("Split", ["n", 4], outs=2, axis=0, split=[2, 3], opset=11),
     "split to one": _one("Split", ["n", 4], _i(3), axis=0),

@@ -32,6 +32,18 @@ def _backwards(x: Any) -> Any:
     return torch.arange(x.shape[0] - 1, -1, -1)
 
 
+def _joined(x: Any) -> Any:
+    import torch
+
+    return torch.cat([_tensor([0, 2]), _range(x)])
+
+
+def _wrapped(at: Any) -> Any:
+    import torch
+
+    return torch.where(at < 0, at + 5, at)
+
+
 def _positions(rows: int) -> Any:
     import torch
 
@@ -61,6 +73,11 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[dict[int,
     "positions backwards": (lambda x: x + _positions(5)[_backwards(x)], [(4, 3)], ROWS),
     "positions turned around": (lambda x: x + _positions(5)[_range(x).flip(0)], [(4, 3)], ROWS),
     "every second position": (lambda x: _positions(9)[_range(x, 2)], [(4, 3)], ROWS),
+    "positions joined": (lambda x: _positions(5)[_joined(x)], [(4, 3)], ROWS),
+    "positions below 7": (lambda x: _positions(5)[_range(x).clamp(0, 7)], [(4, 3)], ROWS),
+    "positions in floats": (lambda x: _positions(9)[(_range(x).float() * 2.0).floor().long()], [(4, 3)], ROWS),
+    "positions that could be negative": (lambda x: _positions(5)[_wrapped(_range(x))], [(4, 3)], ROWS),
+    "halves of positions": (lambda x: _positions(3)[_range(x) // 2], [(4, 3)], ROWS),
     "positions of a cache": (_after_cache, [(3, 3), (2, 3)], [{0: None}, {0: None}]),
     "places of an even size": (lambda x: x.reshape(-1, 2, 3)[[0, 3]], [(6, 4)], [{0: None}]),
     "a branch": (lambda x: x * 2 if x.shape[0] > 4 else x * 3, [(7, 4)], [{0: None}]),

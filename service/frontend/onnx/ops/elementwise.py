@@ -23,6 +23,7 @@ from service.frontend.onnx.ops.common import (
 )
 from service.frontend.onnx.ops.registry import op
 from service.frontend.onnx.values import Known
+from service.frontend.reach import of_quotient, reach
 
 _UNARY = {
     "Abs": relax.op.abs,
@@ -116,7 +117,11 @@ def _divide(node: Node) -> Any:
     left, right = aligned(node, node.tensor(0), node.tensor(1))
     if not is_integer(dtype_of(left)):
         return relax.op.divide(left, right)
-    return node.te(lambda a, b: _broadcast(a, b, lambda x, y: tirx.truncdiv(x, _divisor(x, y))), left, right)
+    made = node.te(lambda a, b: _broadcast(a, b, lambda x, y: tirx.truncdiv(x, _divisor(x, y))), left, right)
+    found = of_quotient(*(reach(each, node.builder.lookup_binding, node.scope.ranges) for each in (left, right)))
+    if found is not None and isinstance(found[0], int) and found[0] >= 0:
+        node.scope.ranges[made] = found
+    return made
 
 
 @op("Mod")
