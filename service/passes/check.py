@@ -25,12 +25,22 @@ def _fields(ty: Any) -> list[Any]:
     return list(ty.fields) if isinstance(ty, relax.TupleType) else [ty]
 
 
-def check(module: IRModule, boundary: Boundary, phase: str, failure: type[RelaxcError] = CompileFailed) -> None:
-    """Raise `failure` naming the phase if the module is not well-formed, or not the same from outside."""
+def check(
+    module: IRModule,
+    boundary: Boundary,
+    phase: str,
+    failure: type[RelaxcError] = CompileFailed,
+    *,
+    types: bool = True,
+) -> None:
+    """Raise `failure` naming the phase if the module is not well-formed, or not the same from outside.
+
+    With `types` the type of every expression is derived anew too, which takes 30 ms for a network of convolutions.
+    """
     if "main" not in {str(gvar.name_hint) for gvar in module.get_global_vars()}:
         raise failure(f"phase {phase} removed the function main", stage="optimize", phase=phase)
     try:
-        relax.analysis.well_formed(module)
+        relax.analysis.well_formed(module, check_ty=types)
     except (RuntimeError, TypeError, ValueError) as error:
         message = f"phase {phase} left a module that is not well-formed: {error}"
         raise failure(message, stage="optimize", phase=phase) from error

@@ -12,6 +12,7 @@ from tvm.target import Target
 
 from schedules.ir.tir import collect
 from schedules.plan import Planner
+from schedules.strict import is_strict
 from service.dump import Dump, no_dump
 from service.errors import CompileFailed, PluginError
 from service.passes.check import Boundary, check
@@ -82,10 +83,11 @@ def optimize(
     boundary = Boundary(module)
     todo = phases(target, job)
     check(module, boundary, "import")
+    every_type = is_strict() or bool(plugins)  # of our own passes alone, once they are through
     for done, phase in enumerate(todo):
         if progress:
             progress(done, len(todo))
-        module = _run(phase, module, boundary, target, job, timings)
+        module = _run(phase, module, boundary, target, job, timings, types=every_type or phase is todo[-1])
         dump(f"relax_after_{phase.name}", module.script)
     if progress:
         progress(len(todo), len(todo))
@@ -99,7 +101,9 @@ def _describe(options: CompileOptions, low: frozenset[str]) -> str:
     return f"{', '.join(sorted(low))} operands, fp32 arithmetic" if low else "as the model"
 
 
-def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job: Job, timings: Timings) -> IRModule:
+def _run(
+    phase: Phase, module: IRModule, boundary: Boundary, target: Target, job: Job, timings: Timings, *, types: bool
+) -> IRModule:
     ours = len(phase.passes) - sum(len(plugin.passes.get(phase.name, ())) for plugin in job.plugins)
     module = _sequence(phase.passes[:ours], module, target, phase.name, job, timings)
     if not phase.passes[:ours]:
@@ -108,7 +112,7 @@ def _run(phase: Phase, module: IRModule, boundary: Boundary, target: Target, job
         files = ", ".join(str(plugin.path) for plugin in job.plugins)
         check(module, boundary, f"plugins ({files})", PluginError)
     else:
-        check(module, boundary, phase.name, CompileFailed)
+        check(module, boundary, phase.name, CompileFailed, types=types)
     for each in phase.passes[ours:]:
         plugin = next(p for p in job.plugins if each in p.passes.get(phase.name, ()))
         try:

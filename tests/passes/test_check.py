@@ -10,9 +10,13 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
+from schedules.strict import STRICT
 from service.errors import CompileFailed, PluginError
+from service.passes import run_phases
 from service.passes.check import Boundary, check
-from tests.passes.graphs import graph
+from service.passes.phase import Phase
+from service.request import CompileOptions
+from tests.passes.graphs import TARGET, graph
 
 
 def base() -> tvm.IRModule:
@@ -57,3 +61,38 @@ def test_the_same_from_outside() -> None:
 def test_the_failure_is_the_callers() -> None:
     with pytest.raises(PluginError):
         check(without_main(), Boundary(base()), "plugins", PluginError)
+
+
+def wrong_type() -> tvm.IRModule:
+    """`exp` of [2, 4], whose variable says that it has 3 rows."""
+    x = relax.Var("x", relax.TensorType([2, 4], "float32"))
+    y = relax.Var("y", relax.TensorType([3, 4], "float32"))
+    blocks = [relax.BindingBlock([relax.VarBinding(y, relax.BlockBuilder().normalize(op.exp(x)))])]
+    function = relax.Function([x], relax.SeqExpr(blocks, y), x.ty).with_attr("global_symbol", "main")
+    return tvm.IRModule({"main": function})
+
+
+def test_types_are_derived_anew_where_that_is_asked_for() -> None:
+    module = wrong_type()
+    with pytest.raises(CompileFailed, match="not well-formed"):
+        check(module, Boundary(module), "simplify")
+    check(module, Boundary(module), "simplify", types=False)
+
+
+@pytest.mark.parametrize(("strict", "named"), [("1", "layout"), ("", "weights")])
+def test_wrong_types_are_found_at_the_end_where_not_at_once(
+    strict: str, named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @tvm.transform.module_pass(opt_level=0, name="Breaks")
+    class Breaks:
+        def transform_module(self, module: tvm.IRModule, _context: Any) -> tvm.IRModule:
+            return wrong_type()
+
+    def two_phases(target: Any, job: Any) -> list[Phase]:
+        return [Phase("layout", 0, [Breaks()]), Phase("weights", 0, [relax.transform.ToNonDataflow()])]
+
+    monkeypatch.setenv(STRICT, strict)
+    monkeypatch.setattr(run_phases, "phases", two_phases)
+    with pytest.raises(CompileFailed, match="not well-formed") as caught:
+        run_phases.optimize(graph(lambda x: op.exp(x), x=(2, 4)), TARGET, CompileOptions())
+    assert caught.value.fields["phase"] == named
