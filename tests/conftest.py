@@ -16,6 +16,9 @@ from tests.sampling import mark_unsampled
 from tests.zoo.folder import share_exports
 
 os.environ[STRICT] = "1"  # children inherit it
+# TVM's workers yield 300,000 times when a kernel has ended, and when they begin, before they sleep. Nobody gives pools
+# back, so beside a dozen of them, and other tests on the same cores, that took a minute of processors.
+os.environ.setdefault("TVM_THREAD_POOL_SPIN_COUNT", "1000")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
