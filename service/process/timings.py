@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 __all__ = ["Timings", "told"]
@@ -43,20 +44,7 @@ class Timings:
 
     def passes(self, kind: str) -> Any:
         """Return an instrument for TVM's PassContext: each pass that runs under it is the step `KIND.NAME`."""
-        import tvm
-
-        starts: list[float] = []
-
-        @tvm.instrument.pass_instrument
-        class Instrument:
-            def run_before_pass(instrument, module: Any, info: Any) -> None:  # `self` is the timings
-                self._begin()
-                starts.append(time.perf_counter())
-
-            def run_after_pass(instrument, module: Any, info: Any) -> None:
-                self._end(f"{kind}.{_short(str(info.name))}", time.perf_counter() - starts.pop())
-
-        return Instrument()
+        return _instrument()(self, kind)
 
     def _begin(self) -> None:
         self._inner.append(0.0)
@@ -65,6 +53,27 @@ class Timings:
         self.add(step, took - self._inner.pop())
         if self._inner:
             self._inner[-1] += took
+
+
+@cache
+def _instrument() -> Any:
+    """The one class of instruments: TVM's classes are never freed, and know of each other, each of all."""
+    import tvm
+
+    @tvm.instrument.pass_instrument
+    class Instrument:
+        def __init__(self, timings: Timings, kind: str) -> None:
+            self._timings, self._kind = timings, kind
+            self._starts: list[float] = []
+
+        def run_before_pass(self, module: Any, info: Any) -> None:
+            self._timings._begin()
+            self._starts.append(time.perf_counter())
+
+        def run_after_pass(self, module: Any, info: Any) -> None:
+            self._timings._end(f"{self._kind}.{_short(str(info.name))}", time.perf_counter() - self._starts.pop())
+
+    return Instrument
 
 
 def told(data: object, most_s: float) -> dict[str, float]:

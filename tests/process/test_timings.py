@@ -30,6 +30,11 @@ def test_passes_of_tvm_are_steps_by_their_names() -> None:
     assert all(name.startswith("tir.") and took >= 0 for name, took in timings.seconds.items())
 
 
+def test_instruments_are_of_one_class() -> None:
+    """Python keeps of each class what it found out about it and every other: 2.6 million references after 2,300."""
+    assert type(Timings().passes("tir")) is type(Timings().passes("graph"))
+
+
 def test_of_a_strangers_word_only_steps_and_times_are_kept() -> None:
     good = {"link": 0.5, "tir.UnrollLoop": 1}
     bad = {"call 0900": 1, "link2 ": 1, "llvm": "1", "emit": -1, "load": 1e9, "tir.x" * 40: 1, "save": True}
