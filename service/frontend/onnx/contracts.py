@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from service.frontend.onnx.dims import dim_text, is_static, product, same
+from service.frontend.onnx.dims import is_static, product, same, told
 
 __all__ = ["check", "check_result"]
 
@@ -93,10 +93,7 @@ def _reshape(call: Any, require: Require, relation: str) -> None:
 
 
 def _text(shape: list[Any]) -> str:
-    try:
-        return f"[{', '.join(str(dim_text(dim)) for dim in shape)}]"
-    except NotImplementedError:
-        return str(shape)
+    return f"[{', '.join(str(told(dim)) for dim in shape)}]"
 
 
 def _size(dim: Any) -> Any:

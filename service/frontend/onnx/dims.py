@@ -8,12 +8,13 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Protocol
 
-from service.signature import Dim
+from service.signature import MAX_DIM_CHARS, Dim
 
 __all__ = [
     "OPERATORS",
     "dim_text",
     "identifier",
+    "is_long",
     "is_static",
     "is_word",
     "names_in",
@@ -34,6 +35,7 @@ OPERATORS = {ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.FloorDiv: "//", ast.
 _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "//": 2, "%": 2}
 _FUNCTIONS = {"max", "min", "Max", "Min"}
 _MAX_EXPRESSION_CHARS = 200
+_MOST_TERMS = 512
 
 
 class Sized(Protocol):
@@ -166,9 +168,30 @@ def quotient(whole: Sequence[Any], parts: Sequence[Any], scope: Sized) -> Any:
 
 
 def dim_text(dim: Any) -> Dim:
-    """Return a dim for a signature: an int, or Python text over names (`2 * seq + 1`, `max(a, b)`)."""
+    """Return a dim for a signature: an int, or Python text over names (`2 * seq + 1`, `max(a, b)`).
+
+    Raise NotImplementedError for what has none, or one that is longer than readers take.
+    """
     number = number_of(dim)
-    return number if number is not None else _text(dim)[0]
+    if number is not None:
+        return number
+    text = "" if is_long(dim) else _text(dim)[0]
+    if not text or len(text) > MAX_DIM_CHARS:
+        raise NotImplementedError(f"a size of more than {MAX_DIM_CHARS} characters, which a signature does not hold")
+    return text
+
+
+def is_long(dim: Any) -> bool:
+    """Return whether a size has more terms than are computed with: of sums of sizes with their halves, n layers deep,
+    there are 2^n, and TVM takes 3^n of time for what it calls simple.
+    """
+    count, pending = 0, [dim]
+    while pending and count <= _MOST_TERMS:
+        each = pending.pop()
+        count += 1
+        if hasattr(each, "a") and hasattr(each, "b"):
+            pending += [each.a, each.b]
+    return count > _MOST_TERMS
 
 
 def told(dim: Any) -> Dim:
@@ -176,7 +199,7 @@ def told(dim: Any) -> Dim:
     try:
         return dim_text(dim)
     except NotImplementedError:
-        return str(dim)
+        return "a size of many terms" if is_long(dim) else str(dim)
 
 
 def _text(dim: Any) -> tuple[str, int]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import zip_longest
 from typing import Any
 
-from service.config import settings
-from service.errors import CompileFailed, ModelError, ModelMalformed, ModelTooLarge
+from service.errors import CompileFailed, ModelError, ModelMalformed
 from service.frontend.model import NODES_NAMED, Unsupported
 from service.frontend.onnx import control as onnx_control
 from service.frontend.onnx import dims as onnx_dims
@@ -23,6 +21,7 @@ from service.frontend.onnx.graph import Graph, op_name
 from service.frontend.onnx.node import Node, Refused, Value, dtype_of
 from service.frontend.onnx.ops import converter_of
 from service.frontend.onnx.ops.sequence import Sequence
+from service.frontend.onnx.results import check_size, spec_of
 from service.frontend.onnx.values import MAX_FOLDED, Known, Undecided, known_ints
 from service.signature import TensorSpec
 
@@ -53,7 +52,7 @@ def build(graph: Graph, inputs: Iterable[TensorSpec], scope: onnx_scope.Scope) -
             walk.raise_refused()
             outputs = [walk.output(name) for name in graph.outputs]
             # Read here: outside of the function, a size that only the data decides has no name any more.
-            specs = [_spec(name, output, scope) for name, output in zip(graph.outputs, outputs, strict=True)]
+            specs = [spec_of(name, output, scope) for name, output in zip(graph.outputs, outputs, strict=True)]
             result = builder.emit_output(relax.Tuple(outputs))
         builder.emit_func_output(result)
     return builder.get(), specs
@@ -67,11 +66,6 @@ def _ended(builder: Any) -> Iterator[None]:
     except Exception:
         builder._end_block()
         raise
-
-
-def _spec(name: str, output: Any, scope: onnx_scope.Scope) -> TensorSpec:
-    dims = (onnx_dims.simplify(dim, scope) for dim in output.ty.shape.values)
-    return TensorSpec(name, dtype_of(output), tuple(map(onnx_dims.dim_text, dims)))
 
 
 class Walk:
@@ -256,18 +250,6 @@ class Walk:
                     for op, nodes in self.refused.items()
                 }
             )
-
-
-def check_size(what: str, shape: list[Any], dtype: str) -> None:
-    """Raise ModelTooLarge for a tensor that the memory of a compile, which runs the model too, cannot hold."""
-    size = math.prod(dim for dim in shape if isinstance(dim, int)) * Node.numpy_dtype(dtype).itemsize
-    limit = settings().compile_memory_bytes
-    if size > limit:
-        raise ModelTooLarge(
-            f"{what} has the shape {[str(dim) for dim in shape]}, {size} bytes; RELAXC_COMPILE_MEMORY_BYTES is {limit}",
-            size_bytes=size,
-            limit_bytes=limit,
-        )
 
 
 def type_proto(node: Node, index: int) -> Any:

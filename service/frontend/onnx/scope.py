@@ -5,8 +5,18 @@ from __future__ import annotations
 import ast
 from typing import Any
 
-from service.frontend.onnx.dims import OPERATORS, dim_text, number_of, same, shared_names, simplify, unique, variables
-from service.signature import MAX_DIM_CHARS, Condition, Dim
+from service.frontend.onnx.dims import (
+    OPERATORS,
+    dim_text,
+    is_long,
+    number_of,
+    same,
+    shared_names,
+    simplify,
+    unique,
+    variables,
+)
+from service.signature import Condition, Dim
 
 __all__ = ["FAR", "Equal", "Never", "Scope"]
 
@@ -88,10 +98,12 @@ class Scope:
 
         Return None, or what only the program can check, as the data decides it: an expression that must be 0.
 
-        Raise Never where no sizes do, and Equal where a name is decided.
+        Raise Never where no sizes do, Equal where a name is decided, and NotImplementedError for what has no text.
         """
         from tvm import tirx
 
+        if is_long(left) or is_long(right):
+            raise NotImplementedError("a size of so many terms that to compare it takes minutes")
         if relation == "==" and same(left, right, self):
             return None
         left, right = _int64(left), _int64(right)
@@ -146,10 +158,7 @@ class Scope:
         if relation == "==" or not factor or rest is None:
             if type(apart).__name__ == "Mul" and relation == "==" and number_of(apart.b):
                 apart = apart.a
-            dim = str(dim_text(apart))
-            if len(dim) > MAX_DIM_CHARS:
-                raise NotImplementedError(f"a condition of {len(dim)} characters")
-            text = f"{dim} {relation} 0"
+            text = f"{dim_text(apart)} {relation} 0"
             self.conditions.setdefault(text, Condition(text, why))
             return
         name = names[0].name

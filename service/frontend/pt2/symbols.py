@@ -66,12 +66,9 @@ class Symbols:
 
     def _text(self, size: Any, why: str) -> Dim:
         try:
-            text = dim_text(self._simple(size))
+            return dim_text(self._simple(size))
         except NotImplementedError as error:
             raise UnsupportedModel(f"{why}: {error}") from error
-        if len(str(text)) > MAX_DIM_CHARS:
-            raise UnsupportedModel(f"{why}: a size of {len(str(text))} characters")
-        return text
 
     def told(self, size: Any) -> Dim:
         """Return a number or a TVM expression in the signature's names."""
@@ -99,7 +96,10 @@ class Symbols:
         expression = self.resolve(expression)
         if expression.is_Integer:
             return int(expression)
-        return _text(expression, lambda symbol: self._names.get(symbol, str(symbol)))
+        text = _text(expression, lambda symbol: self._names.get(symbol, str(symbol)))
+        if len(text) > MAX_DIM_CHARS:
+            raise UnsupportedModel(f"a size of an input or output has {len(text)} characters: {text[:100]}")
+        return text
 
     def tir(self, expression: Any) -> Any:
         """Return a size as a TVM expression. Raise UnsupportedModel for what has no TVM counterpart."""
