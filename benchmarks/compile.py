@@ -1,15 +1,22 @@
-"""How long `relaxc compile` takes: cold, with the kernels cached, and with other weights; ours beside another checkout.
+"""How long `relaxc compile` takes: cold, with the kernels cached, with other weights and at another batch size; ours
+beside another checkout.
 
     python -m benchmarks.compile resnet50 bert --rounds 3 --beside before
+    until python -m benchmarks.compile --beside before --folder models --json took.json --limit 120; do :; done
     python -m benchmarks.compile bert bert,bf16 bert,int8 --ways cold
 
 Cases are those of `benchmarks.peers`: `NAME,bf16` is compiled with `--precision bf16`, `NAME,int8` was made by ONNX
 Runtime's quantizer; beside the model in float32, where that is timed too, `of float32` is their time over its own.
 
 Each compile is a process of its own. `cold` has an empty store, `again` all kernels and no artifact,
-`weights` the kernels of the same model with other weights. Sides take turns; ratios are of medians, to the other side's
-`cold`, which is all that it compiles: it may be older than the kernel cache. Where the machine is busy, the processors'
-seconds (`cpu`) say more than the clock's. The first compile of each side is not counted: it writes Python's bytecode.
+`weights` the kernels of the same model with other weights, and `batch`, at twice the batch size, those of the model,
+beside `batch-cold`, which has none. Sides take turns; ratios are of medians, to the other side's `cold` or
+`batch-cold`, which is all that it compiles: it may be older than the kernel cache. Where the machine is busy, the
+processors' seconds (`cpu`) say more than the clock's. The first compile of each side is not counted: it writes Python's
+bytecode.
+
+`--json` is written after each round of a model, and what it has is not run again. With `--limit` no such round begins
+after that many seconds; the status is 75 then, and the same command goes on.
 
 With `--memory` the peak of what all processes of a cold compile hold, looked at every 20 ms, takes the place of times,
 with the size of the artifact.
@@ -43,16 +50,23 @@ from tests import zoo
 __all__ = ["MODELS", "Took", "main"]
 
 MODELS = ("resnet50", "bert", "vit", "efficientnet", "mobilenet_v2", "gpt2")
-WAYS = ("cold", "again", "weights")
+WAYS = ("cold", "again", "weights", "batch")
+_BATCH_COLD = "batch-cold"
 _OURS = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
-    """What is compiled: a case, and its files with two sets of weights."""
+    """What is compiled: a case, and its files: with other weights, and at twice the batch size, if that is timed."""
 
     case: Case
-    paths: tuple[Path, Path]
+    path: Path
+    other: Path
+    batch: Path
+
+    def path_of(self, way: str) -> Path:
+        """The file that is compiled."""
+        return self.other if way == "weights" else self.batch if way.startswith("batch") else self.path
 
     @property
     def plain(self) -> str:
@@ -64,6 +78,7 @@ class _Model:
 class Took:
     """One compile: the clock's seconds, those of all processors, and what the build record says of stages and steps."""
 
+    round: int
     model: str
     way: str
     side: str
@@ -103,13 +118,15 @@ def _held_mib(pid: int) -> float:
     return sum(memory_bytes(process.pid) for process in tree) / 2**20
 
 
-def _compiled(side: str, checkout: Path, model: _Model, way: str, cache: Path, *, memory: bool = False) -> Took:
+def _compiled(
+    side: str, checkout: Path, model: _Model, way: str, cache: Path, pyc: Path, round: int, *, memory: bool = False
+) -> Took:
     """Compiles by a command, as a user does."""
-    out, case, path = cache / "model.so", model.case, model.paths[way == "weights"]
+    out, case, path = cache / "model.so", model.case, model.path_of(way)
     command = [sys.executable, "-P", "-m", "service", "compile", str(path), "-o", str(out), "--force", "--json"]
     command += ["--precision", case.precision] if case.precision else []
     environment = {**os.environ, "RELAXC_CACHE_DIR": str(cache), "PYTHONPATH": str(checkout)}
-    environment["PYTHONPYCACHEPREFIX"] = str(cache.parent / "pyc")  # as what is installed has its bytecode
+    environment["PYTHONPYCACHEPREFIX"] = str(pyc)  # as what is installed has its bytecode
     environment["PYTHONDONTWRITEBYTECODE"] = ""
     start = time.perf_counter()
     with (cache / "out.json").open("w+b") as told:
@@ -128,30 +145,34 @@ def _compiled(side: str, checkout: Path, model: _Model, way: str, cache: Path, *
         build: dict[str, Any] = json.load(told)["build"]
     cpu_s = used.ru_utime + used.ru_stime
     steps, size = build.get("timings", {}), out.stat().st_size / 2**20
-    return Took(case.label, way, side, wall_s, cpu_s, build["stages"], steps, peak.mib, size)
+    return Took(round, case.label, way, side, wall_s, cpu_s, build["stages"], steps, peak.mib, size)
 
 
 def _round(
-    models: Sequence[_Model], sides: dict[str, Path], ways: Sequence[str], folder: Path, *, memory: bool
+    round: int, model: _Model, sides: dict[str, Path], ways: Sequence[str], folder: Path, *, memory: bool
 ) -> Iterator[Took]:
-    for model in models:
-        for side, checkout in sides.items():
+    for side, checkout in sides.items():
+        ours = checkout == _OURS
+        stores = [ways if ours else ways[:1], [_BATCH_COLD] if "batch" in ways else []]
+        for each in filter(None, stores):
             cache = Path(tempfile.mkdtemp(dir=folder))
             try:
-                for way in ways if checkout == _OURS else ways[:1]:
-                    yield _compiled(side, checkout, model, way, cache, memory=memory)
+                for way in each:
+                    yield _compiled(side, checkout, model, way, cache, folder / "pyc", round, memory=memory)
             finally:
                 shutil.rmtree(cache)
 
 
-def _exported(case: Case, folder: Path, *, both: bool) -> _Model:
-    """The model with two sets of weights, if `both` are needed, written where they are not there yet."""
+def _exported(case: Case, folder: Path, ways: Sequence[str]) -> _Model:
+    """The model, with two sets of weights and two batch sizes if `ways` have them, written where they are not yet."""
     folder.mkdir(parents=True, exist_ok=True)
     name = replace(case, precision=None).key
-    paths = folder / f"{name}.onnx", folder / f"{name}.other.onnx"
-    for seed, path in enumerate(paths if both else paths[:1]):
+    found = _Model(case, *(folder / f"{name}{suffix}.onnx" for suffix in ("", ".other", ".batch")))
+    for way in ways:
+        path, batch = found.path_of(way), 2 * (case.batch or 1) if way == "batch" else case.batch
         if not path.exists():
-            model = zoo.sized(zoo.build(case.model, size=case.size, seed=seed), batch=case.batch, tokens=case.tokens)
+            built = zoo.build(case.model, size=case.size, seed=int(way == "weights"))
+            model = zoo.sized(built, batch=batch, tokens=case.tokens)
             made = path.with_suffix(".part.onnx")
             zoo.write_onnx(model, made)
             if case.quantized:
@@ -159,7 +180,7 @@ def _exported(case: Case, folder: Path, *, both: bool) -> _Model:
                 quantize(plain, made, {key: value.numpy() for key, value in files.named_tensors(model).items()})
                 plain.unlink()
             made.rename(path)
-    return _Model(case, paths)
+    return found
 
 
 def _print_memory(took: Sequence[Took]) -> None:
@@ -193,12 +214,12 @@ def _print(took: Sequence[Took], plain: Mapping[str, str]) -> None:
         return f", of float32 {wall / wall_plain:.2f} ({cpu / cpu_plain:.2f})"
 
     base = next((each.side for each in took if each.side != "ours"), "ours")
-    print(f"{'model':<16}{'':<14}{'wall s':>8}{'cpu s':>8}  of {base} cold (cpu)")
+    print(f"{'model':<20}{'':<18}{'wall s':>8}{'cpu s':>8}  of {base} (cpu)")
     ratios: dict[str, list[float]] = {}
     for model, way, side in dict.fromkeys((each.model, each.way, each.side) for each in took):
         wall, cpu = medians(model, way, side)
-        wall_base, cpu_base = medians(model, "cold", base)
-        print(f"{model:<20}{f'{side} {way}':<14}{wall:>8.2f}{cpu:>8.2f}  ", end="")
+        wall_base, cpu_base = medians(model, _BATCH_COLD if way.startswith("batch") else "cold", base)
+        print(f"{model:<20}{f'{side} {way}':<18}{wall:>8.2f}{cpu:>8.2f}  ", end="")
         print(f"{wall / wall_base:.2f} ({cpu / cpu_base:.2f}){beside_float32(model, way, side)}")
         ratios.setdefault(f"{side} {way}", []).append(wall / wall_base)
     for name, each in ratios.items():
@@ -215,30 +236,48 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS, help="what to time, `cold` always")
     parser.add_argument("--folder", type=Path, help="where the models are, or are written to stay")
     parser.add_argument("--memory", action="store_true", help="measure memory and artifacts instead, of cold compiles")
-    parser.add_argument("--json", type=Path, help="file for all numbers")
+    parser.add_argument("--json", type=Path, help="file for all numbers, and to go on from")
+    parser.add_argument("--limit", type=float, default=float("inf"), metavar="S", help="seconds to begin rounds in")
     arguments = parser.parse_args()
+    start = time.monotonic()
     sides = {"ours": _OURS} | ({"beside": arguments.beside.absolute()} if arguments.beside else {})
+    ways = ["cold"] if arguments.memory else list(dict.fromkeys(["cold", *arguments.ways]))
+    cases = [parse(text, size=arguments.size) for text in arguments.models]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ways = ["cold"] if arguments.memory else list(dict.fromkeys(["cold", *arguments.ways]))
-        cases = [parse(text, size=arguments.size) for text in arguments.models]
-        models = [_exported(case, arguments.folder or folder, both="weights" in ways) for case in cases]
-        for side, checkout in sides.items():
+        models = [_exported(case, arguments.folder or folder, ways) for case in cases]
+        took = _read(arguments.json)
+        todo = [(number, model) for number in range(arguments.rounds) for model in models]
+        todo = [each for each in todo if not any((e.round, e.model) == (each[0], each[1].case.label) for e in took)]
+        for side, checkout in sides.items() if todo else ():
             with tempfile.TemporaryDirectory(dir=folder) as cache:
-                _compiled(side, checkout, models[0], "cold", Path(cache))
-        took = []
-        for _ in range(arguments.rounds):
-            for each in _round(models, sides, ways, folder, memory=arguments.memory):
-                seconds = f"{each.wall_s:.2f} s, cpu {each.cpu_s:.2f} s"
-                print(f"{each.model} {each.side} {each.way}: {seconds}", file=sys.stderr)
+                _compiled(side, checkout, models[0], "cold", Path(cache), folder / "pyc", -1)
+        for number, model in todo:
+            if time.monotonic() - start > arguments.limit:
+                raise SystemExit(os.EX_TEMPFAIL)
+            for each in list(_round(number, model, sides, ways, folder, memory=arguments.memory)):
+                print(
+                    f"{each.model} {each.side} {each.way}: {each.wall_s:.2f} s, cpu {each.cpu_s:.2f} s", file=sys.stderr
+                )
                 took.append(each)
+            _write(arguments.json, took)
     if arguments.memory:
         _print_memory(took)
-    else:
+    elif took:
         _print(took, {model.case.label: model.plain for model in models})
-    if arguments.json:
-        rows = [{field: getattr(each, field) for field in Took.__slots__} for each in took]
-        arguments.json.write_text(json.dumps(rows, indent=1))
+
+
+def _read(path: Path | None) -> list[Took]:
+    return [Took(**row) for row in json.loads(path.read_text())] if path is not None and path.exists() else []
+
+
+def _write(path: Path | None, took: Sequence[Took]) -> None:
+    if path is not None:
+        made = path.with_name(f"{path.name}.part")
+        made.write_text(
+            json.dumps([{field: getattr(each, field) for field in Took.__slots__} for each in took], indent=1)
+        )
+        made.replace(path)
 
 
 if __name__ == "__main__":
