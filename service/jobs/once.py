@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -44,7 +44,8 @@ _LOCK_POLL_S = 0.5
 class Ask:
     """A compile that somebody waits for; `name` is what they call the model, `waited_s` how long it was queued.
 
-    With `anew` the store is not asked first; each stage writes into `dump_dir` what it saw.
+    With `anew` the store is not asked first; each stage writes into `dump_dir` what it saw. `finished` is called with
+    the files of what was compiled, right before the store moves them.
     """
 
     request: CompileRequest
@@ -54,6 +55,7 @@ class Ask:
     waited_s: float
     dump_dir: Path | None = None
     anew: bool = False
+    finished: Callable[[Sequence[Path]], None] = lambda files: None
 
 
 class CompileOnce:
@@ -109,6 +111,7 @@ class CompileOnce:
                 files = [plain_file(workdir, name) for name in result["files"]]
                 check_made(files, ask.request.model.digest)
                 check_unchanged(ask.request.model.seen + ask.key.seen)  # the key is of before the compile read them
+                ask.finished(files)
                 return self.store.put(ask.key, files, _record(workdir, self._limits, ask))
         finally:
             self._workspace.remove(workdir)

@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from service.artifact.compiled import CompiledArtifact, check_output
+from service.artifact.compiled import CompiledArtifact, EarlyCopy, check_output
 from service.artifact.entry import Entry
 from service.artifact.manifest import Manifest
 from service.compiler import prepare
@@ -81,7 +81,24 @@ def compile_local(
     """
     if dump_dir is not None:
         _make(dump_dir)
-    submitted = local_backend().queue.submit(request, dump_dir=dump_dir, force=force)
+    early = None if output is None else EarlyCopy(output)
+    try:
+        return _compiled(request, on_event, output, early, dump_dir, force)
+    finally:
+        if early is not None:
+            early.drop()
+
+
+def _compiled(
+    request: CompileRequest,
+    on_event: Emit | None,
+    output: Path | None,
+    early: EarlyCopy | None,
+    dump_dir: Path | None,
+    force: bool,
+) -> CompiledArtifact:
+    finished = (lambda files: None) if early is None else early.begin
+    submitted = local_backend().queue.submit(request, dump_dir=dump_dir, force=force, finished=finished)
     try:
         entry = _follow(submitted.job, on_event or (lambda event: None))
     except BaseException:
@@ -91,7 +108,7 @@ def compile_local(
     cached = submitted.origin is Origin.HIT
     try:
         made = _artifact(entry, cached=cached)
-        return made if output is None else made.copy_to(output)
+        return made if early is None else early.finish(made)
     except ArtifactCorrupt:
         if not cached:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -59,11 +59,13 @@ class CompileQueue:
         dump_dir: Path | None = None,
         name: str | None = None,
         force: bool = False,
+        finished: Callable[[Sequence[Path]], None] = lambda files: None,
     ) -> Submitted[Job]:
         """Return the job for `request`. With `dump_dir`, for the sake of the dump, or `force` it is always compiled.
 
         `release` is called once the model's files are needed no more, also when this raises; `name` is what the
-        user calls the model. Raise Busy when too many wait, and what `key_for` raises.
+        user calls the model; `finished` is as in `Ask`, where this compiles. Raise Busy when too many wait, and what
+        `key_for` raises.
         """
         try:
             key = key_for(request)
@@ -73,7 +75,7 @@ class CompileQueue:
                 joined = None if anew else self._jobs.get(key.digest)
                 if found is None and (joined is None or joined.ended):
                     job = Job(request, key.digest, release, anew=anew)
-                    return self._enqueue(job, key, dump_dir, name or str(request.model.path))
+                    return self._enqueue(job, key, dump_dir, name or str(request.model.path), finished)
         except BaseException:
             release()
             raise
@@ -102,7 +104,9 @@ class CompileQueue:
         self.stop()
         self._threads.shutdown(wait=True)
 
-    def _enqueue(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> Submitted[Job]:
+    def _enqueue(
+        self, job: Job, key: Key, dump_dir: Path | None, name: str, finished: Callable[[Sequence[Path]], None]
+    ) -> Submitted[Job]:
         if self._closed:
             raise ServiceError("the service is shutting down")
         waiting = sum(job.state is State.QUEUED for job in self._jobs.values())
@@ -110,20 +114,24 @@ class CompileQueue:
             raise Busy(f"{waiting} compiles wait already", waiting=waiting, limit=self._queue_max)
         self._jobs[job.id if job.anew else key.digest] = job
         job.done.add_done_callback(lambda _: self._forget(job))
-        self._threads.submit(self._work, job, key, dump_dir, name)
+        self._threads.submit(self._work, job, key, dump_dir, name, finished)
         return Submitted(job, Origin.MISS)
 
     def _forget(self, job: Job) -> None:
         with self._lock:
             self._jobs = {known: other for known, other in self._jobs.items() if other is not job}
 
-    def _work(self, job: Job, key: Key, dump_dir: Path | None, name: str) -> None:
+    def _work(
+        self, job: Job, key: Key, dump_dir: Path | None, name: str, finished: Callable[[Sequence[Path]], None]
+    ) -> None:
         """Runs in a thread of ours; whatever happens, the job ends."""
         if not job.start():
             return
         try:
             allowed = _confinement(job.request, dump_dir)
-            ask = Ask(job.request, key, name, allowed, _waited_s(job), dump_dir=dump_dir, anew=job.anew)
+            ask = Ask(
+                job.request, key, name, allowed, _waited_s(job), dump_dir=dump_dir, anew=job.anew, finished=finished
+            )
             job.succeed(self._compile(ask, job.take, job.cancellation))
         except Exception as error:  # noqa: BLE001  # whatever it is, those who wait are told
             job.fail(job_error(error, job.id, reason=job.cancel_reason, stage=job.stage))

@@ -1,0 +1,59 @@
+"""Copies of finished artifacts."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+
+import pytest
+
+from service.artifact import compiled
+from service.artifact.compiled import CompiledArtifact, EarlyCopy
+
+
+def early(tmp_path: Path) -> tuple[EarlyCopy, CompiledArtifact, Path]:
+    """A copy that has begun, of an artifact that the store has moved since."""
+    folder, store, output = tmp_path / "job", tmp_path / "store", tmp_path / "out" / "m.so"
+    for each in (folder, store, output.parent):
+        each.mkdir()
+    files = [folder / "model.so", folder / "model.weights"]
+    for file in files:
+        file.write_bytes(file.suffix.encode() * 1000)
+    copy = EarlyCopy(output)
+    copy.begin(files)
+    manifest: Any = SimpleNamespace(weights=SimpleNamespace(sha256=""))
+    moved = tuple(file.rename(store / file.name) for file in files)
+    return copy, CompiledArtifact("", moved[0], moved, manifest, {}, False), output
+
+
+def test_an_early_copy_is_placed_once_the_store_has_the_artifact(tmp_path: Path) -> None:
+    copy, made, output = early(tmp_path)
+    assert not output.exists()
+    placed = copy.finish(made)
+    copy.drop()
+    assert placed.files == (output, output.with_suffix(".weights"))
+    assert [file.read_bytes() for file in placed.files] == [file.read_bytes() for file in made.files]
+    assert output.stat().st_mode & 0o777 == 0o755
+    assert sorted(output.parent.iterdir()) == sorted(placed.files)
+
+
+def test_of_an_early_copy_that_is_dropped_nothing_stays(tmp_path: Path) -> None:
+    copy, _, output = early(tmp_path)
+    copy.drop()
+    assert list(output.parent.iterdir()) == []
+
+
+def test_where_an_early_copy_fails_the_stored_files_are_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(source: BinaryIO, _: Path) -> None:
+        source.close()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compiled, "_copied_beside", full)
+        copy, made, output = early(tmp_path)
+        placed = copy.finish(made)
+    copy.drop()
+    assert sorted(output.parent.iterdir()) == sorted(placed.files)
+    assert output.read_bytes() == made.path.read_bytes()
