@@ -31,6 +31,12 @@ def test_asking_whether_there_is_a_gpu_does_not_start_cuda_in_a_zygote() -> None
     assert scrubbed_environment({})["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
 
 
+def test_the_heap_of_a_worker_keeps_its_pages_unless_it_is_told_otherwise() -> None:
+    name = "MALLOC_TRIM_THRESHOLD_"
+    assert int(scrubbed_environment({})[name]) > 1 << 20
+    assert scrubbed_environment({name: "0"})[name] == "0"
+
+
 @pytest.mark.parametrize("name", Settings.model_fields)
 def test_a_setting_that_may_hold_a_password_is_not_for_jobs(name: str) -> None:
     if any(word in name for word in ("url", "secret", "api_key", "password", "token")):
