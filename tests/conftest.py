@@ -7,6 +7,7 @@ import gc
 import inspect
 import os
 import signal
+from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
 
@@ -71,6 +72,19 @@ def pytest_collection_finish() -> None:
     """Leaves what was imported and collected to no garbage collection: that is a third of a second for each full one,
     which every compile asks for, and a child that is forked writes to no page that it shares.
     """
+    _freeze()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """And, behind the last test of a file, what that one has imported and keeps."""
+    told = yield
+    if nextitem is None or nextitem.path != item.path:
+        _freeze()
+    return told
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
 
