@@ -109,9 +109,16 @@ def _not(data: te.Tensor) -> te.Tensor:
     return te.compute(data.shape, lambda *at: tirx.bitwise_xor(data(*at), tirx.const(True, "bool")), name="logical_not")
 
 
+def _sign(data: te.Tensor) -> te.Tensor:
+    """TVM's has a -1 in it, which no unsigned dtype has."""
+    dtype = str(data.dtype)
+    return topi.minimum(data, tirx.const(1, dtype)) if dtype.startswith("uint") else topi.sign(data)
+
+
 _RELATIONS = ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal")
 _OPERATORS: dict[str, Callable[..., te.Tensor]] = {
-    **{name: getattr(topi, name) for name in (*_RELATIONS, "maximum", "minimum", "abs", "sign", "clip")},
+    **{name: getattr(topi, name) for name in (*_RELATIONS, "maximum", "minimum", "abs", "clip")},
+    "sign": _sign,
     "nn.relu": topi.nn.relu,
 }
 """By whether one integer is less than another."""
