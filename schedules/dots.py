@@ -75,9 +75,14 @@ class Dot:
         """Bits of c."""
         return self.m * self.n * bits_of(self.accumulate)
 
+    @property
+    def in_tiles(self) -> bool:
+        """Whether its operands and c are in tile registers (AMX), which hold what no vector does."""
+        return self.accumulator_bits == _TILE_BITS
+
     def fits_cpu(self, vector_bits: int) -> bool:
         """Return whether c fills one vector of at most `vector_bits`, or a tile, and b no more than that."""
-        whole = _TILE_BITS if self.accumulator_bits == _TILE_BITS else vector_bits
+        whole = _TILE_BITS if self.in_tiles else vector_bits
         return self.accumulator_bits <= whole and max(self.m, self.n) * self.k * bits_of(self.operands[1]) <= whole
 
 

@@ -39,9 +39,9 @@ __all__ = [
     "processors",
 ]
 
-_ARCH_GET_XCOMP_SUPP = 0x1021  # arch_prctl(2)
+_ARCH_REQ_XCOMP_PERM = 0x1023  # arch_prctl(2)
 _SYS_ARCH_PRCTL = 158  # x86-64
-_XTILEDATA = 1 << 18
+_XTILEDATA = 18
 
 # Runs in a child: a process that initialized CUDA cannot fork a worker that uses it.
 _ASK_GPU = """
@@ -75,8 +75,8 @@ class Gpu:
 
 @lru_cache(maxsize=1)
 def cpu() -> Cpu:
-    """Return this machine's CPU. AMX counts only where the kernel would grant its tile state, and of the cores as many
-    as a container's quota has time for."""
+    """Return this machine's CPU. Of its features AMX counts only where the kernel grants this process the tile state,
+    which is asked for here, and of the cores as many as a container's quota has time for."""
     found = read(Path("/"), platform.machine(), os.sched_getaffinity(0))
     found = replace(found, cores=min(found.cores, cores_left() or found.cores))
     if _kernel_grants_amx(found.arch):
@@ -109,11 +109,10 @@ def caches(folder: Path = Path("/sys/devices/system/cpu/cpu0/cache")) -> list[Ca
 
 
 def _kernel_grants_amx(arch: str) -> bool:
+    """Ask for AMX's tile state: all threads of the process have it from then on, and what it forks."""
     if arch != "x86_64":
         return False
-    supported = ctypes.c_uint64(0)
-    failed = ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_GET_XCOMP_SUPP, ctypes.byref(supported))
-    return not failed and bool(supported.value & _XTILEDATA)
+    return not ctypes.CDLL(None).syscall(_SYS_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
 
 
 def host_features() -> frozenset[str]:

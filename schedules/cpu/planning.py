@@ -24,7 +24,7 @@ from schedules.cpu.conv import (
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
 from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
 from schedules.cpu.conv.winograd import Winograd
-from schedules.cpu.gemm import blocks_compute, matmul_blocks, packed_compute, packed_plan
+from schedules.cpu.gemm import blocks_compute, matmul_blocks, matrix_plan, packed_compute, packed_plan
 from schedules.cpu.gemm.matmul_blocks import MatmulBlocks
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.cpu.pooling import pool_compute, pooling, pooling_image
@@ -90,7 +90,11 @@ class Defaults:
 
 def plan_matmul(op: Matmul, cpu: Cpu) -> Plan:
     """Return the default plan of a product with constant weights."""
-    return planned(op, MATMUL.name, packed_plan.default(op, cpu), cpu)
+    plan = planned(op, MATMUL.name, packed_plan.default(op, cpu), cpu)
+    by_tiles = None if MATMUL.wrong_dtypes(op) else matrix_plan.default(op, cpu)
+    if by_tiles is None:
+        return plan
+    return min(plan, planned(op, MATMUL.name, by_tiles, cpu), key=lambda each: each.cycles)
 
 
 def plan_conv2d(op: Conv2d, cpu: Cpu, *, small_weights: bool = False) -> Plan:

@@ -37,6 +37,11 @@ _ZEN4 = (
     *_V4, "adx", "aes", "avx512bf16", "avx512bitalg", "avx512ifma", "avx512vbmi", "avx512vbmi2", "avx512vnni",
     "avx512vpopcntdq", "gfni", "pclmul", "sha", "sse4a", "vaes", "vpclmulqdq",
 )  # fmt: skip
+_SAPPHIRE_RAPIDS = (
+    "adx", "aes", "amx-bf16", "amx-int8", "amx-tile", "avx512bf16", "avx512bitalg", "avx512fp16", "avx512ifma",
+    "avx512vbmi", "avx512vbmi2", "avx512vnni", "avx512vpopcntdq", "avxvnni", "gfni", "pclmul", "sha", "vaes",
+    "vpclmulqdq",
+)  # fmt: skip
 # What both have by their technical reference manuals, as far as Linux tells of it; SVE is left out: rows are of NEON.
 _NEOVERSE_N1 = ("aes", "crc", "dotprod", "fullfp16", "lse", "neon", "rdm", "sha2")
 _NEOVERSE_V1 = (*_NEOVERSE_N1, "bf16", "fp16fml", "i8mm")
@@ -183,6 +188,7 @@ _TAGS: dict[str, Callable[[], TargetSpec]] = {
     "x86-64-v3": lambda: _cpu("x86-64-v3", "x86-64-v3"),
     "x86-64-v4": lambda: _cpu("x86-64-v4", "x86-64-v4"),
     "znver4": lambda: _cpu("znver4", "znver4"),
+    "sapphirerapids": lambda: _cpu("sapphirerapids", "x86-64-v4", _SAPPHIRE_RAPIDS),
     "aarch64": lambda: _cpu("aarch64", "generic", triple=_AARCH64),
     "neoverse-n1": lambda: _cpu("neoverse-n1", "generic", _NEOVERSE_N1, triple=_AARCH64),
     "neoverse-v1": lambda: _cpu("neoverse-v1", "generic", _NEOVERSE_V1, triple=_AARCH64),

@@ -28,7 +28,7 @@ def test_targets(server: RunningServer) -> None:
     targets = server.client.get("/v1/targets").json()["targets"]
     assert targets[0]["target"] == "auto"
     assert targets[0]["missing"] == []
-    assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
+    assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "sapphirerapids", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
         target["target"] for target in targets
     }
 

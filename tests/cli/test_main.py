@@ -178,7 +178,7 @@ def test_targets_start_with_this_machine(relaxc: Relaxc) -> None:
     rows = json.loads(relaxc("targets", "--json").stdout)["targets"]
     assert rows[0]["target"] == "auto"
     assert rows[0]["missing"] == []
-    assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
+    assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "sapphirerapids", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
         row["target"] for row in rows
     }
 

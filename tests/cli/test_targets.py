@@ -37,7 +37,7 @@ def test_the_peak_is_shown_for_one_thread_and_for_all(
     shown = json.loads(said.out)
     assert not said.err
     assert (shown["targets"][0]["target"], shown["targets"][0]["missing"]) == ("auto", [])
-    assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
+    assert {"x86-64-v2", "x86-64-v3", "x86-64-v4", "znver4", "sapphirerapids", "aarch64", "cuda-sm80", "cuda-sm90"} <= {
         row["target"] for row in shown["targets"]
     }
     assert [(peak["threads"], peak["gflops"]) for peak in shown["peaks"]] == [(n, 100.0 * n) for n, _ in asked]

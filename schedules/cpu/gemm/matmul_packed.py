@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from math import gcd
 
 from tvm import s_tir
 
 from schedules.cpu.common.dot_product import STEPS, tensorize
 from schedules.cpu.common.register_tile import blocks_around, flatten_rows
-from schedules.cpu.gemm import packed_plan
+from schedules.cpu.gemm import matrix_plan, packed_plan
+from schedules.cpu.gemm.matrix_nest import by_registers
+from schedules.cpu.gemm.matrix_plan import MATRIX
 from schedules.cpu.gemm.packed_plan import Layout
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir
@@ -45,14 +48,15 @@ class MatmulPacked(Planned[Matmul]):
     rows in a task, whose part of A then stays in L2 while the panels pass (1 if the depth is split: then a task has all
     of them); `panels` in a task; `depth` of a part; `unroll` steps of k.
     `dtypes` are those of A, P and the sums. Operands of fewer bits than these are widened as they are loaded; with
-    `dot` an instruction adds so many products of them to a sum, and P is `P[n // t, k // dot, n % t, k % dot]`.
+    `dot` an instruction adds so many products of them to a sum, and P is `P[n // t, k // dot, n % t, k % dot]`. With
+    `matrix` the sums are in `matrix * vectors` tile registers (AMX), and are stored once, before the epilogue.
     The tile and the blocking of the depth after Goto and van de Geijn, 'Anatomy of high-performance matrix
     multiplication' (2008), with the packing of the weights done at compile time and none of A.
     """
 
     name = "cpu.matmul_packed"
     version = 5
-    layout = ("block", "vectors", "padded", STEPS)
+    layout = ("block", "vectors", "padded", STEPS, MATRIX)
     computes = Matmul
     dtypes = (
         ("float32", "float32", "float32"),
@@ -64,14 +68,19 @@ class MatmulPacked(Planned[Matmul]):
 
     def refusal(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         """See `Planned`."""
-        return self.wrong_dtypes(operator) or packed_plan.refusal(operator, parameters, cpu)
+        plan = matrix_plan if MATRIX in parameters else packed_plan
+        return self.wrong_dtypes(operator) or plan.refusal(operator, parameters, cpu)
 
     def space(self, operator: Matmul, cpu: Cpu) -> Iterable[dict[str, int]]:
         """See `Planned`."""
-        return () if self.wrong_dtypes(operator) else packed_plan.points(operator, cpu)
+        if self.wrong_dtypes(operator):
+            return ()
+        return chain(matrix_plan.points(operator, cpu), packed_plan.points(operator, cpu))
 
     def estimate(self, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""
+        if MATRIX in parameters:
+            return matrix_plan.estimate(operator, parameters, cpu)
         return packed_plan.estimate(operator, parameters, cpu)
 
     def emit(self, func: PrimFunc, operator: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
@@ -85,7 +94,8 @@ class MatmulPacked(Planned[Matmul]):
         if len(after[-1].iter_vars) < 2:
             return Declined("its epilogue is not over the product's rows and columns")
         layout = Layout.of(operator, parameters)
-        if layout.dot > 1 and layout.instruction(cpu) is None:
+        dot = matrix_plan.instruction_of(operator, cpu) if MATRIX in parameters else layout.instruction(cpu)
+        if layout.dot > 1 and dot is None:
             return Declined("the target has no instruction for its plan")
         return _schedule(func, layout, cpu, parameters)
 
@@ -98,6 +108,8 @@ def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> Pr
         sch.compute_inline(block.name_hint)
     flatten_rows(sch, last, after[-1])
     parallel = worth_parallel(work_of(func).known_flops)
+    if MATRIX in chosen:
+        return _in_tile_registers(sch, last, shape, cpu, chosen, parallel)
     if chosen["depth"] == shape.steps:
         _one_pass(sch, last, shape, cpu, chosen, parallel)
     else:
@@ -105,8 +117,24 @@ def _schedule(func: PrimFunc, shape: Layout, cpu: Cpu, chosen: Parameters) -> Pr
     return sch.mod["main"]
 
 
-def _one_pass(sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:
-    """Sums of full depth in registers, and the epilogue from there."""
+def _in_tile_registers(
+    sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool
+) -> PrimFunc:
+    """Sums of full depth in tile registers, stored for each tile, and the epilogue from there."""
+    task, _, _, vector, lane = _tiled(sch, last, shape, chosen, parallel)
+    sch.unroll(vector)
+    sch.vectorize(lane)
+    *_, row, _, _, _ = sch.get_loops(BLOCK)
+    dot = matrix_plan.instruction_of(shape.op, cpu)
+    assert dot is not None, shape.op  # emit has seen it
+    of_task, of_row = (sch.get(loop).loop_var for loop in (task, row))
+    return by_registers(sch.mod["main"], of_task, of_row, BLOCK, shape, dot, chosen)
+
+
+def _tiled(
+    sch: TirSchedule, last: str, shape: Layout, chosen: Parameters, parallel: bool
+) -> tuple[LoopRV, LoopRV, LoopRV, LoopRV, LoopRV]:
+    """The epilogue in tiles, with the sums computed at each: the loops over tasks, over a task's tiles, over a tile."""
     row, column = sch.get_loops(last)
     row, rows = sch.split(row, [None, chosen["rows"]])
     task, row = sch.split(row, [None, chosen["tiles"]])
@@ -118,6 +146,12 @@ def _one_pass(sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Para
     task = sch.fuse(task, group)
     if parallel:
         sch.parallel(task)
+    return task, row, rows, vector, lane
+
+
+def _one_pass(sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool) -> None:
+    """Sums of full depth in registers, and the epilogue from there."""
+    _, row, rows, vector, lane = _tiled(sch, last, shape, chosen, parallel)
     blocks = shape.rows // (chosen["rows"] * chosen["tiles"])
     if chosen["tiles"] > 1 and shape.panels * shape.panel_bytes > cpu.l2_bytes // (2 if blocks > 1 else 8):
         moves.prefetch_ahead(sch, row, shape.op.k * shape.width, shape.op.k * shape.width)

@@ -11,7 +11,7 @@ from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.operators import Matmul
 
-__all__ = ["PARAMETERS", "Layout", "default", "dot_of", "estimate", "points", "refusal"]
+__all__ = ["MOST_TILES", "PARAMETERS", "Layout", "default", "dot_of", "estimate", "padded_rows", "points", "refusal"]
 
 PARAMETERS = ("block", "vectors", "padded", "rows", "tiles", "panels", "depth", "unroll")
 """The layout is `block` lanes of a vector, `vectors` of a panel and `padded` rows; `rows` of the register tile; `tiles`
@@ -25,7 +25,7 @@ _PANELS_PER_CORE = 4
 
 _MOST_ROWS, _MOST_VECTORS = 14, 4
 
-_MOST_TILES = 512
+MOST_TILES = 512
 """Tiles of rows in a task: more make no task better, and the space larger."""
 
 _LEAST_DEPTH = 128
@@ -93,7 +93,7 @@ def default(op: Matmul, cpu: Cpu) -> dict[str, int]:
     rows each core reads its panels as one stream, at the speed of the memory.
     """
     tile, vectors = (op.m, _vectors_of_few(op, cpu)) if op.m < _FEW_ROWS else _tile(op, cpu)
-    padded = _padded_rows(op.m, tile)
+    padded = padded_rows(op.m, tile)
     most = min(_MOST_ROWS, (cpu.vector_registers - 1 - vectors) // vectors)
     layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors, _steps(op, cpu))
     return {**_of_layout(layout), **_blocking(layout, divisors(padded, most)[-1], cpu)}
@@ -131,7 +131,7 @@ def _tile(op: Matmul, cpu: Cpu) -> tuple[int, int]:
     return max(_tiles(op, cpu))[1:]
 
 
-def _padded_rows(rows: int, tile: int) -> int:
+def padded_rows(rows: int, tile: int) -> int:
     """Whole tiles, up to 1/32 more than needed, so that they can be divided into blocks that fit a cache."""
     tiles = -(-rows // tile)
     return tile * round_up(tiles, 1 << max(0, (tiles // 32).bit_length() - 1))
@@ -142,7 +142,7 @@ def _blocking(layout: Layout, rows: int, cpu: Cpu) -> dict[str, int]:
     whole = {"rows": rows, "panels": 1, "depth": depth, "unroll": unrolled_steps(depth)}
     row_bytes, panel_bytes = layout.row_bytes, layout.panel_bytes
     if layout.rows * row_bytes + 2 * panel_bytes <= cpu.l2_bytes * 3 // 4:
-        return {**whole, "tiles": divisors(layout.rows // rows, _MOST_TILES)[-1]}
+        return {**whole, "tiles": divisors(layout.rows // rows, MOST_TILES)[-1]}
     part = _part(layout, cpu) if layout.dot == 1 else None
     if 2 * panel_bytes > cpu.l2_bytes // 8 and part is not None:
         stays = layout.rows * row_bytes <= cpu.l2_bytes * 3 // 4
@@ -150,13 +150,13 @@ def _blocking(layout: Layout, rows: int, cpu: Cpu) -> dict[str, int]:
     fitting = (cpu.l2_bytes * 3 // 4 - 2 * panel_bytes) // (rows * row_bytes)
     if fitting < 1:
         return {**whole, "tiles": _tiles_from_l3(layout, rows, cpu)}
-    return {**whole, "tiles": divisors(layout.rows // rows, min(fitting, _MOST_TILES))[-1]}
+    return {**whole, "tiles": divisors(layout.rows // rows, min(fitting, MOST_TILES))[-1]}
 
 
 def _tiles_from_l3(layout: Layout, rows: int, cpu: Cpu) -> int:
     """About as many tiles as three quarters of a core's part of L3 hold: a panel is read anew for each task of them."""
     wanted = max(1, cpu.l3_bytes * 3 // 4 // cpu.cores // (rows * layout.row_bytes))
-    every = divisors(layout.rows // rows, _MOST_TILES)
+    every = divisors(layout.rows // rows, MOST_TILES)
     return min(every, key=lambda tiles: max(tiles / wanted, wanted / tiles))
 
 
@@ -195,7 +195,7 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "the block is not a vector": layout.lanes != cpu.lanes(op.sum_bits),
         "the register tile does not fit": not fits(rows, vectors, cpu) or rows > _MOST_ROWS,
         "padded is not the rows in whole tiles": padded < op.m or bool(padded % rows) or padded > 2 * op.m + _MOST_ROWS,
-        "tiles do not divide the rows": bool(padded // rows % tiles) or tiles > _MOST_TILES,
+        "tiles do not divide the rows": bool(padded // rows % tiles) or tiles > MOST_TILES,
         "panels do not divide the columns": bool(layout.panels % panels),
         "depth does not divide k": bool(layout.steps % depth),
         "unroll does not divide the depth": bool(depth % unroll) or unroll > 8,
@@ -212,7 +212,7 @@ def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
     for score, rows, vectors in scored:
         few = op.m < _FEW_ROWS and rows == op.m
         if score >= _WORSE * best or few:
-            padded = _padded_rows(op.m, rows)
+            padded = padded_rows(op.m, rows)
             layout = Layout(op, padded, cpu.lanes(op.sum_bits), vectors, _steps(op, cpu))
             yield from _blockings(layout, rows, cpu)
 
@@ -221,7 +221,7 @@ def _blockings(layout: Layout, rows: int, cpu: Cpu) -> Iterator[dict[str, int]]:
     fixed = {**_of_layout(layout), "rows": rows}
     first, depth = _blocking(layout, rows, cpu), layout.steps
     steps = [step for step in (1, 2, 4, 8) if depth % step == 0]
-    blocks = divisors(layout.rows // rows, _MOST_TILES)
+    blocks = divisors(layout.rows // rows, MOST_TILES)
     fitting = [tiles for tiles in blocks if tiles * rows * layout.row_bytes <= cpu.l2_bytes]
     for unroll in steps:
         for tiles in dict.fromkeys([blocks[-1], *fitting[-3:], *([first["tiles"]] if first["depth"] == depth else [])]):

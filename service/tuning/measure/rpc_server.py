@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from service import machine
+
 __all__ = ["main"]
 
 _LOG = logging.getLogger("RPCServer")
@@ -32,6 +34,7 @@ def main() -> None:
     host, _, port = arguments.tracker.rpartition(":")
     # TVM sizes its pool from the environment, to half of the logical CPUs otherwise, and pins it.
     os.environ.update(TVM_NUM_THREADS=str(arguments.threads), TVM_BIND_THREADS="0")
+    machine.cpu()  # asks the kernel for AMX, which candidates may be made of; a session's process inherits it
     sys.modules["torch"] = None  # type: ignore[assignment]  # seconds of import that no kernel needs
     from tvm.rpc import server
 

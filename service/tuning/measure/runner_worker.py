@@ -11,6 +11,7 @@ from typing import Any
 import tvm
 import tvm_ffi
 
+from service import machine
 from service.errors import in_one_line
 from service.lowering.build import KERNEL
 from service.runtime.tensors import Array
@@ -26,6 +27,7 @@ __all__ = ["answer", "serve"]
 
 def serve(connection: Connection, config: dict[str, Any]) -> None:
     """Answer every request until the tuner hangs up."""
+    machine.cpu()  # asks the kernel for AMX, which candidates may be made of
     use_threads(config["threads"])
     place = _Memory(config["threads"])
     trials = Trials(place, MeasureLimits(**config["limits"]))

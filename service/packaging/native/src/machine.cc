@@ -68,11 +68,11 @@ std::set<std::string> flags_of_cpu() {
 }
 #endif
 
+/// Ask for AMX's tile state: all threads of the process have it from then on.
 bool kernel_grants_amx(const std::string& arch) {
 #ifdef SYS_arch_prctl
-  constexpr int kGetSupported = 0x1021;  // ARCH_GET_XCOMP_SUPP
-  uint64_t supported = 0;
-  return arch == "x86_64" && !syscall(SYS_arch_prctl, kGetSupported, &supported) && (supported >> 18 & 1);
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return arch == "x86_64" && !syscall(SYS_arch_prctl, kRequestPermission, kTileData);
 #else
   (void)arch;
   return false;

@@ -8,7 +8,7 @@ namespace relaxc_runtime {
 /// `x86_64` or `aarch64`.
 std::string cpu_arch();
 
-/// LLVM's names of this CPU's features. AMX counts only where the kernel grants its tile state.
+/// LLVM's names of this CPU's features. AMX counts only where the kernel grants this process its tile state.
 const std::set<std::string>& cpu_features();
 
 /// LLVM's name of a feature that /proc/cpuinfo has under `flag`; empty for a flag that no target names.

@@ -1,0 +1,103 @@
+"""LLVM IR for tile registers (AMX): a product of a few of them, and what they are configured as."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from schedules.cpu.gemm.matrix_plan import REGISTERS
+from schedules.dots import Dot
+
+__all__ = ["configuration", "declarations", "product", "release"]
+
+_ROW_BYTES = 64
+_PALETTE = 1
+
+
+def declarations(dot: Dot) -> str:
+    """Return the code that names what the others call: the tiles that they are of are part of each instruction."""
+    return f"""declare void @llvm.x86.ldtilecfg(ptr)
+declare void @llvm.x86.tilezero(i8 immarg)
+declare void @llvm.x86.tileloadd64(i8 immarg, ptr, i64)
+declare void @llvm.x86.tilestored64(i8 immarg, ptr, i64)
+declare void @{dot.intrinsic}(i8 immarg, i8 immarg, i8 immarg)
+declare void @llvm.x86.tilerelease()
+"""
+
+
+def configuration(sums: tuple[int, int], rows: Sequence[int]) -> tuple[str, str]:
+    """Return name and code of `f()`, which configures the calling thread's registers for `product` and clears them.
+
+    `sums` are the registers of sums, down and across; the i-th of a has `rows[i]` rows, and so have its sums. Intel 64
+    manual, volume 1, 18.2: the palette, from byte 16 the bytes of a row in 16 bits each, from byte 48 the rows.
+    """
+    down, across = sums
+    of_sums = [rows[i] for i in range(down) for _ in range(across)]
+    heights = [*of_sums, *rows, *[16] * (REGISTERS - down * across - down)]
+    content = [_PALETTE, *[0] * 15, *[_ROW_BYTES, 0] * REGISTERS, *[0] * 16, *heights, *[0] * 8]
+    name = f"relaxc_tiles_{down}x{across}_rows_{'_'.join(map(str, rows))}"
+    held = ", ".join(f"i8 {byte}" for byte in content)
+    return (
+        name,
+        f"""@{name}_bytes = private unnamed_addr constant [{len(content)} x i8] [{held}], align 64
+define i32 @{name}() {{
+  call void @llvm.x86.ldtilecfg(ptr @{name}_bytes)
+  ret i32 0
+}}
+""",
+    )
+
+
+def release() -> tuple[str, str]:
+    """Return name and code of `f()`, behind which the calling thread has no tiles that must be saved."""
+    name = "relaxc_tiles_release"
+    return (
+        name,
+        f"""define i32 @{name}() {{
+  call void @llvm.x86.tilerelease()
+  ret i32 0
+}}
+""",
+    )
+
+
+def product(dot: Dot, sums: tuple[int, int], steps: int, rows: int) -> tuple[str, str]:
+    """Return name and code of `f(c, b, a0, a1, …)`: `c[m, n] = sum over k of a[m, k] * b[k, n]`.
+
+    `sums` are the registers of sums, down and across: c and the panel b are as wide as these. Each register down has
+    its own a, of `steps` times the depth of `dot`; the sums of one are `rows` below those of the one before in c.
+    """
+    down, across = sums
+    places = [(i, j) for i in range(down) for j in range(across)]
+    free = REGISTERS - len(places) - down
+    width, depth_bytes = across * _ROW_BYTES, steps * _ROW_BYTES
+    begin = [f"  call void @llvm.x86.tilezero(i8 {register})" for register in range(len(places))]
+    step, end = [], []
+    for i in range(down):
+        step.append(f"  %at{i} = getelementptr i8, ptr %a{i}, i64 %left")
+        step.append(f"  call void @llvm.x86.tileloadd64(i8 {len(places) + i}, ptr %at{i}, i64 {depth_bytes})")
+    for j in range(across):
+        register = len(places) + down + j % free
+        step.append(f"  %panel{j} = getelementptr i8, ptr %row, i64 {j * _ROW_BYTES}")
+        step.append(f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr %panel{j}, i64 {width})")
+        for i in range(down):
+            step.append(f"  call void @{dot.intrinsic}(i8 {i * across + j}, i8 {len(places) + i}, i8 {register})")
+    for register, (i, j) in enumerate(places):
+        end.append(f"  %sums{register} = getelementptr i8, ptr %c, i64 {i * rows * width + j * _ROW_BYTES}")
+        end.append(f"  call void @llvm.x86.tilestored64(i8 {register}, ptr %sums{register}, i64 {width})")
+    instruction = dot.intrinsic.rpartition(".")[2]
+    name = f"relaxc_tiles_{down}x{across}_{instruction}_{steps}_{rows}"
+    pointers = ", ".join(["ptr %c", "ptr %b", *(f"ptr %a{i}" for i in range(down))])
+    lines = [
+        f"define i32 @{name}({pointers}) {{",
+        *("entry:", *begin, "  br label %step", "step:"),
+        "  %k = phi i64 [ 0, %entry ], [ %next, %step ]",
+        f"  %left = mul i64 %k, {_ROW_BYTES}",
+        f"  %below = mul i64 %k, {16 * width}",
+        "  %row = getelementptr i8, ptr %b, i64 %below",
+        *step,
+        "  %next = add i64 %k, 1",
+        f"  %more = icmp ult i64 %next, {steps}",
+        "  br i1 %more, label %step, label %end",
+        *("end:", *end, "  ret i32 0", "}", ""),
+    ]
+    return name, "\n".join(lines)
