@@ -191,9 +191,10 @@ def _of_layout(layout: Layout) -> dict[str, int]:
 
 
 def _blocking(layout: Layout, rows: int, vectors: int, cpu: Cpu) -> dict[str, int]:
-    # LLVM loads the weights of all steps of the innermost loop first, a vector's.
+    # LLVM loads the weights of all steps of the innermost loop first: a vector's, or all where an instruction takes
+    # several products of each column, as that reads the image's element from a register.
     spare = cpu.vector_registers - rows * vectors - vectors - 1
-    unroll = divisors(layout.steps, min(4, 1 + max(0, spare)))[-1]
+    unroll = divisors(layout.steps, min(4, 1 + max(0, spare) // (vectors if layout.dot > 1 else 1)))[-1]
     part_bytes = layout.row_bytes * (rows if layout.folded else 1)
     heights = divisors(layout.parts(rows), max(1, cpu.l2_bytes // 4 // part_bytes))
     chunks = divisors(layout.blocks // vectors, cpu.cores)

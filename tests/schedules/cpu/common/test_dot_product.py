@@ -16,6 +16,7 @@ from schedules.ir.dtypes import is_float
 from schedules.operators import Matmul
 from schedules.template import Declined, Schedule
 from service.lowering import pipeline
+from service.lowering.code_target import to_code_target
 from service.lowering.target import resolve, to_tvm
 
 pipeline.register()
@@ -57,7 +58,7 @@ def test_the_code_is_made_of_instructions(target: str, register: str, operands: 
     made = MatmulPacked().apply(func, to_tvm(spec))
     assert isinstance(made, Schedule)
     tile = made.parameters
-    code = tvm.compile(made.func, to_tvm(spec), tir_pipeline=pipeline.NAME).mod.inspect_source("asm")
+    code = tvm.compile(made.func, to_code_target(spec), tir_pipeline=pipeline.NAME).mod.inspect_source("asm")
     lines = [line for line in code.splitlines() if name in line]
     assert len(lines) >= tile["rows"] * tile["vectors"] * tile["unroll"]
     assert all(register in line for line in lines)
