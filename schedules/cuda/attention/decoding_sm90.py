@@ -37,6 +37,10 @@ _RESERVED_BYTES = 1024
 """Shared memory of a CTA that is the system's."""
 _SPARE_REGISTERS, _FEW_SPARE_REGISTERS = 64, 60
 _SHARES = (1, 2)
+_MERGE_KEYS = 300
+"""A merge takes as long as so many keys. This and `_WAVES` tell the fastest splits of 22 shapes that an H100 timed."""
+_WAVES = 3
+"""Of clusters that each end before the next begins: of more, one runs into the other."""
 
 
 @dataclass(frozen=True)
@@ -150,14 +154,11 @@ class DecodingSm90(HopperTemplate[Attention]):
         return {"splits": _SPLITS, "block": _BLOCKS, "share": _SHARES}
 
     def default_of(self, form: Attention, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: by warps, as many CTAs as have keys, two on an SM, small steps.
-
-        So the next kernel's clusters find room beside them. A warpgroup was faster with CTAs up to what the device has,
-        or two an SM where there are more, and keys that fill one.
+        """See `HopperTemplate`: by warps where queries are few. A warpgroup was faster with CTAs up to what the device
+        has, or two an SM where there are more, and keys that fill one.
         """
         if _is_few(form):
-            every = (_Tile(splits, _BLOCKS[0], share) for share in _SHARES[::-1] for splits in _SPLITS[::-1])
-            return asdict(next((each for each in every if each.fits(form, gpu)), _Tile(2, _BLOCKS[0], 1)))
+            return asdict(_by_warps(form, gpu))
         tiles = form.batch * form.heads
         fitting = [each for s in _SPLITS for b in _BLOCKS if (each := _Tile(s, b, 1)).fits(form, gpu)]
         filling = [each for each in fitting if tiles * each.splits <= gpu.sms]
@@ -169,6 +170,27 @@ class DecodingSm90(HopperTemplate[Attention]):
         """See `HopperTemplate`."""
         tile = _Tile(**parameters)
         return _kernel(form, tile, gpu) if tile.fits(form, gpu) else Declined("an SM does not hold that tile")
+
+
+def _by_warps(attention: Attention, gpu: Gpu) -> _Tile:
+    """The tile whose waves of clusters take least by arithmetic. Two CTAs are to fit on an SM, as the next kernel's
+    clusters find room beside them then. A large step needs keys for two.
+    """
+    every = [_Tile(splits, block, share) for share in _SHARES[::-1] for splits in _SPLITS[::-1] for block in _BLOCKS]
+    fitting = [each for each in every if each.fits(attention, gpu)]
+    wanted = [
+        each
+        for each in fitting
+        if each.share == fitting[0].share
+        and (each.block == _BLOCKS[0] or attention.keys >= 2 * each.block * each.splits)
+    ]
+
+    def rank(tile: _Tile) -> tuple[float, int]:
+        waves = attention.batch * attention.heads / gpu.alone(tile.splits)
+        waves = ceil(waves) if waves <= _WAVES else waves
+        return waves * (attention.keys / tile.splits + _MERGE_KEYS), -tile.block
+
+    return min(wanted, key=rank, default=_Tile(2, _BLOCKS[0], 1))
 
 
 def packed(attention: Attention) -> Attention:
