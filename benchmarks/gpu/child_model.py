@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from benchmarks.gpu.models import fingerprint, model_of, other_inputs
 from benchmarks.gpu.timing import kernels_of, milliseconds_in_turns
 from benchmarks.gpu.weights import follow
 from service.runtime.compare import compare
+from service.runtime.moved import RUNS, moved_outputs, rounds_by
+from service.runtime.verification import Verification
 
 __all__ = ["load_model", "measure_model", "results_of"]
 
@@ -105,9 +108,10 @@ def results_of(value: Any) -> list[Any]:
 
 
 def _errors(case: dict[str, Any], module: Any, ours: Callable[..., Any]) -> dict[str, Any]:
-    """The worst error of several inputs, relative to fp32 in norm, of ours and of eager fp16; calls in turns.
+    """The worst error of several inputs, relative to fp32 in norm and of one element, of ours and of eager fp16.
 
-    What is right is what verification passes: `service.runtime.compare`, by the tolerance of float16.
+    What is right is what verification passes: `service.runtime.compare`, by the tolerance of float16, and, where that
+    is not enough, by what fp32 itself moves by when its weights are rounded. `moved` says whether it was needed.
     """
     import torch
 
@@ -115,26 +119,63 @@ def _errors(case: dict[str, Any], module: Any, ours: Callable[..., Any]) -> dict
     got = [results_of(ours(*each)) for each in given]
     again = [results_of(ours(*each)) for each in given]
     equal = all(torch.equal(a, b) for x, y in zip(got, again, strict=True) for a, b in zip(x, y, strict=True))
-    mine, eager, refused = [], [], []
+    mine, eager, judged, judged_eager = [], [], [], []
     for inputs, found in zip(given, got, strict=True):
-        low = _tensors(module(*inputs))
-        module.float()
-        want = _tensors(module(*(x.float() if x.is_floating_point() else x for x in inputs)))
-        module.half()
         seen = inputs[1].bool() if case["model"] == "bert" else ...  # what padding gives is not asked for
-        found, low, want = ([each[seen].float() for each in results] for results in (found, low, want))
+        wide = tuple(x.float() if x.is_floating_point() else x for x in inputs)
+
+        def run(inputs: tuple[Any, ...], seen: Any = seen) -> list[Any]:
+            return [each[seen].float() for each in _tensors(module(*inputs))]
+
+        low = run(inputs)
+        module.float()
+        want = run(wide)
+        found = [each[seen].float() for each in found]
+        judged.append(_judged(found, want, partial(_moved_runs, module, partial(run, wide))))
+        judged_eager.append(_judged(low, want))
+        module.half()
         mine.append(_relative(found, want))
         eager.append(_relative(low, want))
-        refused += [reason for reason in [_refusal(found, want)] if reason]
-    errors = {"error": max(mine), "eager_error": max(eager), "equal_bits": equal}
-    return {**errors, "right": equal and not refused, "wrong": refused[:1]}
+    refused = [each.reason for each in judged if not each.passed]
+    return {
+        "error": max(mine), "eager_error": max(eager), "worst": _worst(judged), "eager_worst": _worst(judged_eager),
+        "moved": any(row.moved for each in judged for row in each.outputs), "equal_bits": equal,
+        "right": equal and not refused, "wrong": refused[:1],
+    }  # fmt: skip
 
 
-def _refusal(got: list[Any], want: list[Any]) -> str:
-    """What a verification says against these results of a float16 program; '' where it passes."""
-    named = [{str(i): each.cpu().numpy() for i, each in enumerate(results)} for results in (got, want)]
-    found = compare(*named, dtypes=dict.fromkeys(named[0], "float16"))
-    return "" if found.passed else found.reason
+def _judged(got: list[Any], want: list[Any], moved: Callable[[], list[list[Any]]] | None = None) -> Verification:
+    """What a verification says of these results of a float16 program, of which `moved` gives those of moved weights."""
+    named, wanted = _named(got), _named(want)
+    judges = dict.fromkeys(named, "float16")
+    found = compare(named, wanted, judges)
+    if found.passed or moved is None:
+        return found
+    return compare(named, wanted, judges, moved=moved_outputs([_named(each) for each in moved()], wanted))
+
+
+def _named(results: list[Any]) -> dict[str, Any]:
+    return {str(i): each.cpu().numpy() for i, each in enumerate(results)}
+
+
+def _moved_runs(module: Any, run: Callable[[], list[Any]]) -> list[list[Any]]:
+    """What `run` gives with each weight of the fp32 `module` moved by as much as rounding to fp16 may."""
+    import torch
+
+    stored = {name: value.clone() for name, value in module.state_dict().items() if value.is_floating_point()}
+    by, runs = rounds_by(["float16"]), []
+    for seed in range(RUNS):
+        torch.manual_seed(seed)
+        for name, value in module.state_dict().items():
+            if name in stored:
+                value.copy_(stored[name] * (1 + by * (2 * torch.rand_like(value) - 1)))
+        runs.append(run())
+    module.load_state_dict(stored, strict=False)
+    return runs
+
+
+def _worst(judged: list[Verification]) -> float:
+    return max(row.scaled_error or 0.0 for each in judged for row in each.outputs)
 
 
 def _peak_bytes() -> Callable[[], int]:

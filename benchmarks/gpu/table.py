@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md, from a bundle's manifest and the rows that measuring it left."""
+"""The tables of docs/benchmarks_gpu.md, from a bundle's manifest and the rows that measuring it left."""
 
 from __future__ import annotations
 
@@ -59,13 +59,15 @@ def _models(entries: Sequence[Entry], rows: dict[str, dict[str, Any]]) -> str:
         best = max(measured) if measured else None
         lines.append(
             [entry.case["model"], entry.case["batch"], ours, *theirs, best, times[0].get("eager"), error,
-             first.get("eager_error"), first.get("first_result_s"),
+             first.get("eager_error"), *(first.get(whose) for whose in ("worst", "eager_worst")),
+             "by moved weights" if first.get("moved") else "", first.get("first_result_s"),
              *(first["bytes"][whose] / 2**20 if "bytes" in first else None for whose in ("ours", "torch"))]
         )  # fmt: skip
     if not lines:
         return ""
     head = ["model", "batch", "relaxc, ms", *modes, "ratio of times", "eager", "error", "error, eager"]
-    text = _table([*head, "first result, s", "planned, MiB", "torch's peak, MiB"], lines)
+    head += ["worst element", "of eager", "right", "first result, s", "planned, MiB", "torch's peak, MiB"]
+    text = _table(head, lines)
     many = f"\n\nGeometric mean of the ratios {_mean(ratios):.2f}, the largest {max(ratios):.2f}." if ratios else ""
     return f"### Models\n{text}{many}"
 

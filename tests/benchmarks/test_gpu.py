@@ -183,7 +183,7 @@ def test_the_table_has_ratios_to_the_better_mode_and_what_is_wrong():
     rows = [
         {"id": "device", "status": "done", "device": "a GPU"},
         {"id": models[0].id, "status": "done", "right": True, "error": 3e-4, "eager_error": 4e-4,
-         "ms": {"ours": 0.2, "reduce-overhead": 0.4, "eager": 5.0}, "ratio": 0.5},
+         "worst": 0.0123, "moved": True, "ms": {"ours": 0.2, "reduce-overhead": 0.4, "eager": 5.0}, "ratio": 0.5},
         {"id": models[1].id, "status": "done", "right": True, "error": 3e-4,
          "ms": {"ours": 0.2, "max-autotune": 0.25}, "ratio": 0.8},
         {"id": "gemm/a", "status": "done", "right": True, "us": {"ours": 4.0, "cublas": 6.0, "other": 5.0},
@@ -191,7 +191,7 @@ def test_the_table_has_ratios_to_the_better_mode_and_what_is_wrong():
         {"id": "attention/b", "status": "done", "right": False, "error": 0.5, "wrong": "3 of 9"},
     ]  # fmt: skip
     text = tables([*models, gemm, odd], rows)
-    assert "| resnet50 | 1 | 0.2 | 0.4 | 0.25 | 0.8 | 5 | 3.0e-04 |" in text
+    assert "| resnet50 | 1 | 0.2 | 0.4 | 0.25 | 0.8 | 5 | 3.0e-04 | 4.0e-04 | 0.0123 |  | by moved weights |" in text
     assert "Geometric mean of the ratios 0.80" in text and "Geometric mean 1.25" in text
     assert "| 4 | 5 | other | 1.25 | 150.0 | 2000.0 |" in text
     assert "0 of 1 are right" in text and "error 0.5, 3 of 9" in text and "0 of 4 entries" in text
