@@ -36,7 +36,7 @@ def main() -> int:
     measured.add_argument("--workers", type=int, default=4, help="children that prepare at a time")
     measured.add_argument("--only", default="", help="the beginning of an entry's id: model/resnet50, attention")
     measured.add_argument("--retry", action="store_true", help="also what failed before")
-    shown = verbs.add_parser("table", help="print the tables of docs/benchmarks.md")
+    shown = verbs.add_parser("table", help="print the tables of docs/benchmarks_gpu.md")
     shown.add_argument("folder", type=Path)
     shown.add_argument("--out", type=Path, help="where results.jsonl is; FOLDER without")
     add_arguments(verbs.add_parser("random", help="compile random kernels, and compare them with fp64 references"))

@@ -1,6 +1,6 @@
 """A session on a GPU: verified there, tensors in and out without a copy, threads, weights that are shared.
 
-Needs a GPU. The last run on one is named in docs/benchmarks.md.
+Needs a GPU. The last run on one is named in docs/benchmarks_gpu.md.
 """
 
 from __future__ import annotations

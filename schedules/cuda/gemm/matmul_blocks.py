@@ -67,7 +67,7 @@ class MatmulBlocks(AmpereTemplate[_Product]):
         return {"tiles": _TILES, "warps": _WARPS, "splits": _splits(gpu), "ahead": _AHEAD}
 
     def default_of(self, form: _Product, gpu: Gpu) -> Parameters:
-        """See `HopperTemplate`: wide tiles where there are enough, else the depth in parts (docs/benchmarks.md)."""
+        """See `HopperTemplate`: wide tiles where there are enough, else the depth in parts (docs/benchmarks_gpu.md)."""
         ctas, splits = _ctas(form, 4), _splits(gpu)
         if ctas >= 0.75 * gpu.sms:
             return {"tiles": 4, "warps": 8, "splits": 1 if ctas >= gpu.sms else min(2, splits[-1]), "ahead": 2}
