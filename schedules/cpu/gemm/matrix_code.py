@@ -71,16 +71,26 @@ def product(dot: Dot, sums: tuple[int, int], steps: int, rows: int) -> tuple[str
     free = REGISTERS - len(places) - down
     width, depth_bytes = across * _ROW_BYTES, steps * _ROW_BYTES
     begin = [f"  call void @llvm.x86.tilezero(i8 {register})" for register in range(len(places))]
-    step, end = [], []
-    for i in range(down):
-        step.append(f"  %at{i} = getelementptr i8, ptr %a{i}, i64 %left")
-        step.append(f"  call void @llvm.x86.tileloadd64(i8 {len(places) + i}, ptr %at{i}, i64 {depth_bytes})")
-    for j in range(across):
-        register = len(places) + down + j % free
-        step.append(f"  %panel{j} = getelementptr i8, ptr %row, i64 {j * _ROW_BYTES}")
-        step.append(f"  call void @llvm.x86.tileloadd64(i8 {register}, ptr %panel{j}, i64 {width})")
-        for i in range(down):
-            step.append(f"  call void @{dot.intrinsic}(i8 {i * across + j}, i8 {len(places) + i}, i8 {register})")
+    end = []
+    of_a = [
+        f"  %at{i} = getelementptr i8, ptr %a{i}, i64 %left\n"
+        f"  call void @llvm.x86.tileloadd64(i8 {len(places) + i}, ptr %at{i}, i64 {depth_bytes})"
+        for i in range(down)
+    ]
+    of_b = [
+        f"  %panel{j} = getelementptr i8, ptr %row, i64 {j * _ROW_BYTES}\n"
+        f"  call void @llvm.x86.tileloadd64(i8 {len(places) + down + j % free}, ptr %panel{j}, i64 {width})"
+        for j in range(across)
+    ]
+    products = [
+        f"  call void @{dot.intrinsic}(i8 {i * across + j}, i8 {len(places) + i}, i8 {len(places) + down + j % free})"
+        for j in range(across)
+        for i in range(down)
+    ]
+    # As many operands as have registers are loaded before the first product: each just before its own took longer.
+    step = [of_a[0], *of_b[:free], *of_a[1:], *products[: free * down]]
+    for j in range(free, across):
+        step += [of_b[j], *products[j * down : (j + 1) * down]]
     for register, (i, j) in enumerate(places):
         end.append(f"  %sums{register} = getelementptr i8, ptr %c, i64 {i * rows * width + j * _ROW_BYTES}")
         end.append(f"  call void @llvm.x86.tilestored64(i8 {register}, ptr %sums{register}, i64 {width})")

@@ -1,0 +1,154 @@
+"""Products by AMX's tile registers beside those by vectors, and torch's: built here, run where a CPU has AMX.
+
+    python -m benchmarks.tiles build FOLDER
+    python -m benchmarks.tiles run FOLDER [--seconds 3] [--threads 2]
+
+No development machine has AMX, so that kernels travel: `run` needs tvm_ffi and TVM's runtime library, and not TVM's
+compiler. Each result is compared with float64 first. What is timed is called by turns, as neighbours take such a
+machine's caches for minutes; the ratio is the median of the turns'. Give it cores of its own: `taskset -c 4,5`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["build", "main", "run"]
+
+SHAPES = ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (197, 768, 3072), (512, 1024, 1024))
+"""Rows, depth, columns."""
+
+OPERANDS = (("bfloat16", "bfloat16"), ("uint8", "int8"))
+_CALLS = 3
+"""Of one kernel, in a turn."""
+
+
+def build(folder: Path) -> None:
+    """Write the kernels, by the default plan of two cores of a Sapphire Rapids and by the best without tiles."""
+    import tvm
+    from tvm import te
+
+    from schedules.cpu import planning
+    from schedules.cpu.gemm import packed_plan
+    from schedules.dots import accumulator_of
+    from schedules.hardware import cpu_of
+    from schedules.operators import Matmul
+    from service.lowering import pipeline
+    from service.lowering.target import resolve, to_tvm
+
+    pipeline.register()
+    spec = resolve("sapphirerapids").to_dict()
+    taken = {name: spec[name] for name in ("kind", "mcpu", "features")}
+    target = to_tvm(resolve(json.dumps({**taken, "name": "sapphirerapids", "cores": 2})))
+    cpu, rule = cpu_of(target), planning.MATMUL
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for operands in OPERANDS:
+        total = accumulator_of(operands[1])
+        for m, k, n in SHAPES:
+            op = Matmul(m=m, n=n, k=k, operands=operands, accumulate=total, out=total)
+            vectors = planning.planned(op, rule.name, packed_plan.default(op, cpu), cpu)
+            for way, plan in (("tiles", planning.plan_matmul(op, cpu)), ("vectors", vectors)):
+                a = te.placeholder((m, k), operands[0], "a")
+                b = te.placeholder(planning.packed_shape(plan, (k, n)), operands[1], "b")
+                func = rule.emit(
+                    te.create_prim_func([a, b, planning.computation(plan)(a, b)]), op, plan.parameters, cpu
+                )
+                name = f"{operands[0]}_{m}x{k}x{n}_{way}.so"
+                tvm.compile(func, target, tir_pipeline=pipeline.NAME).export_library(str(folder / name))
+                panel = plan.parameters["vectors"] * plan.parameters["block"], plan.parameters["dot"]
+                rows.append({"library": name, "way": way, "operands": operands, "shape": (m, k, n), "panel": panel})
+    (folder / "kernels.json").write_text(json.dumps(rows))
+
+
+def run(folder: Path, seconds: float, threads: int) -> None:
+    """Print the medians of each product, and what other ways take of the tiles' time. Raise ValueError where one is
+    wrong, and SystemExit where there is no AMX.
+    """
+    import torch
+
+    from service import machine
+
+    if "amx-tile" not in machine.cpu().features:
+        raise SystemExit("this CPU has no AMX, or the kernel refuses it")
+    os.environ["TVM_NUM_THREADS"] = str(threads)  # before its first kernel
+    torch.set_num_threads(threads)
+    rows = json.loads((folder / "kernels.json").read_text())
+    for kind, shape in dict.fromkeys((row["operands"][0], tuple(row["shape"])) for row in rows):
+        ways = _ways(folder, [row for row in rows if (row["operands"][0], tuple(row["shape"])) == (kind, shape)])
+        taken: dict[str, list[float]] = {way: [] for way in ways}
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            for way, call in ways.items():
+                call()
+                start = time.perf_counter()
+                for _ in range(_CALLS):
+                    call()
+                taken[way].append((time.perf_counter() - start) / _CALLS)
+        tiles = taken["tiles"]
+        ratios = {way: statistics.median(a / b for a, b in zip(taken[way], tiles, strict=True)) for way in ways}
+        gops = 2e-9 * shape[0] * shape[1] * shape[2] / statistics.median(tiles)
+        others = ", ".join(f"{way} {ratio:.2f}" for way, ratio in ratios.items() if way != "tiles")
+        size = "x".join(map(str, shape))
+        print(
+            f"{kind} {size}: {1e6 * statistics.median(tiles):.0f} µs, {gops:.0f} GOP/s; {others} ({len(tiles)} turns)"
+        )
+
+
+def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[], Any]]:
+    """The calls that compute a product, of operands of their own; ours are right."""
+    import torch
+
+    from service.runtime.library import load_library
+
+    random = torch.Generator().manual_seed(0)
+    (m, k, n), (left, _) = rows[0]["shape"], rows[0]["operands"]
+    if left == "bfloat16":
+        a, b = (torch.randn(size, generator=random).bfloat16() for size in ((m, k), (k, n)))
+    else:
+        a = torch.randint(0, 256, (m, k), generator=random).to(torch.uint8)
+        b = torch.randint(-128, 128, (k, n), generator=random).to(torch.int8)
+    want, found = a.double() @ b.double(), {}
+    for row in rows:
+        width, dot = row["panel"]
+        filled = torch.nn.functional.pad(b, (0, -n % width))
+        packed = filled.reshape(k // dot, dot, -1, width).permute(2, 0, 3, 1).contiguous()
+        out = torch.empty(m, n, dtype=torch.float32 if left == "bfloat16" else torch.int32)
+        kernel = load_library(folder / row["library"])["main"]
+        kernel(a, packed, out)
+        if float((out - want).abs().max()) > (2e-6 * k if left == "bfloat16" else 0):
+            raise ValueError(f"{row['library']} computes something else")
+        found[row["way"]] = _call(kernel, a, packed, out)
+    if left == "bfloat16":
+        weight, into = b.t().contiguous(), torch.empty(m, n).bfloat16()
+        found["torch linear"] = _call(torch.nn.functional.linear, a, weight)
+        found["torch mm"] = lambda: torch.mm(a, b, out=into)
+    return found
+
+
+def _call(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    return lambda: function(*arguments)
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("step", choices=("build", "run"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each product")
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    if arguments.step == "build":
+        build(arguments.folder)
+    else:
+        run(arguments.folder, arguments.seconds, arguments.threads)
+
+
+if __name__ == "__main__":
+    main()
