@@ -116,7 +116,9 @@ def _places(files: Sequence[Path], output: Path) -> tuple[Path, ...]:
 
 
 def _unwritable(error: OSError, output: Path) -> InvalidOption:
-    return InvalidOption(f"cannot write {error.filename or output}: {error.strerror}", option="output")
+    """What could not be written: of two names the first is what was copied."""
+    name = output if error.filename2 else error.filename or output
+    return InvalidOption(f"cannot write {name}: {error.strerror}", option="output")
 
 
 def _put(made: Path, copy: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import resource
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
@@ -11,6 +12,7 @@ import pytest
 
 from service.artifact import compiled
 from service.artifact.compiled import CompiledArtifact, EarlyCopy
+from service.errors import InvalidOption
 
 
 def early(tmp_path: Path) -> tuple[EarlyCopy, CompiledArtifact, Path]:
@@ -57,3 +59,18 @@ def test_where_an_early_copy_fails_the_stored_files_are_copied(tmp_path: Path, m
     copy.drop()
     assert sorted(output.parent.iterdir()) == sorted(placed.files)
     assert output.read_bytes() == made.path.read_bytes()
+
+
+def test_a_disk_that_is_full_is_the_outputs(tmp_path: Path) -> None:
+    """Where it ends in the middle of a file the error has the source's name first, which is in the store."""
+    copy, made, output = early(tmp_path)
+    copy.drop()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500, before[1]))
+        with pytest.raises(InvalidOption) as caught:
+            made.copy_to(output)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert str(caught.value).startswith(f"cannot write {output}: File too large")
+    assert list(output.parent.iterdir()) == []
