@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -70,14 +71,19 @@ class EarlyCopy:
     def __init__(self, output: Path) -> None:
         self._output = output
         self._parts: list[tuple[Path, Future[Path]]] = []
+        self._dropped = False
+        self._lock = threading.Lock()
 
     def begin(self, files: Sequence[Path]) -> None:
-        """Begin to copy finished `files`, the library first; they may be renamed meanwhile."""
-        thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="copy")
-        with suppress(OSError):
-            for file, copy in zip(files, _places(files, self._output), strict=True):
-                self._parts.append((copy, thread.submit(_copied_beside, file.open("rb"), copy)))
-        thread.shutdown(wait=False)
+        """Begin to copy finished `files`, the library first; they may be renamed meanwhile. Not after `drop`."""
+        with self._lock:
+            if self._dropped:
+                return
+            thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="copy")
+            with suppress(OSError):
+                for file, copy in zip(files, _places(files, self._output), strict=True):
+                    self._parts.append((copy, thread.submit(_copied_beside, file.open("rb"), copy)))
+            thread.shutdown(wait=False)
 
     def finish(self, made: CompiledArtifact) -> CompiledArtifact:
         """Return the copy of the artifact that was `made`, as `copy_to` does. Raise what that raises."""
@@ -93,10 +99,11 @@ class EarlyCopy:
 
     def drop(self) -> None:
         """Remove what was copied and got no place; `finish` leaves nothing to remove."""
-        for _, part in self._parts:
+        with self._lock:
+            self._dropped, parts, self._parts = True, self._parts, []
+        for _, part in parts:
             if part.exception() is None:
                 part.result().unlink(missing_ok=True)
-        self._parts = []
 
 
 def _copied_beside(source: BinaryIO, copy: Path) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import resource
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
@@ -44,6 +45,20 @@ def test_an_early_copy_is_placed_once_the_store_has_the_artifact(tmp_path: Path)
 def test_of_an_early_copy_that_is_dropped_nothing_stays(tmp_path: Path) -> None:
     copy, _, output = early(tmp_path)
     copy.drop()
+    assert list(output.parent.iterdir()) == []
+
+
+def test_an_early_copy_that_was_dropped_does_not_begin(tmp_path: Path) -> None:
+    """The job's thread may be that far behind, where a second Ctrl-C ends the wait for it."""
+    file, output = tmp_path / "model.so", tmp_path / "out" / "m.so"
+    file.write_bytes(b"artifact")
+    output.parent.mkdir()
+    copy = EarlyCopy(output)
+    copy.drop()
+    copy.begin([file])
+    for thread in threading.enumerate():
+        if thread.name.startswith("copy"):
+            thread.join()
     assert list(output.parent.iterdir()) == []
 
 
