@@ -67,6 +67,7 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "the instruction takes another number of steps": layout.dot != interleaved(dot),
         "the block is not a row of a tile register": layout.lanes != dot.n,
         "the register tile does not fit": not _fits(matrix, layout.vectors) or not matrix <= rows <= matrix * dot.m,
+        "some of its tile registers have no rows": (matrix - 1) * -(-rows // matrix) >= rows,
         "padded is not the rows in whole tiles": padded < op.m or bool(padded % rows) or padded > 2 * op.m + dot.m,
         "tiles do not divide the rows": bool(padded // rows % tiles) or tiles > MOST_TILES,
         "panels do not divide the columns": bool(layout.panels % parameters["panels"]),

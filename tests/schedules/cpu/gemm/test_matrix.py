@@ -92,6 +92,10 @@ def test_every_point_is_one_and_others_are_refused() -> None:
     wrongs = {"dot": 4, "block": 8, "vectors": 3, "rows": 33, "padded": 196, "tiles": 2, "panels": 7, "unroll": 2}
     refused = [matrix_plan.refusal(op, {**points[0], name: value}, cpu) for name, value in wrongs.items()]
     assert all(refused) and len(set(refused)) >= 6
+    narrow = next(point for point in points if point["vectors"] == 1)
+    four = {**narrow, "rows": 4, "padded": 200, "tiles": 1, MATRIX: 3}  # 2, 2 and none, whose sums have no place
+    assert matrix_plan.refusal(op, {**four, "rows": 5}, cpu) == ""
+    assert "have no rows" in matrix_plan.refusal(op, four, cpu)
     assert "no tile instruction" in matrix_plan.refusal(op, points[0], row("znver4"))
     assert matrix_plan.refusal(op, packed_plan.default(op, cpu), cpu)
 
