@@ -37,7 +37,7 @@ from service.passes.phase import Phase
 from service.passes.plugin import ApplyPatterns, Plugin
 from service.passes.precision.cancel_casts import CancelCasts
 from service.passes.precision.fast_math import FastMath
-from service.passes.precision.narrow_contractions import NarrowContractions, has_weight
+from service.passes.precision.narrow_contractions import NarrowContractions, gains_on, has_weight
 from service.passes.precision.quantize_weights import QuantizeWeights
 from service.passes.precision.read_low import ReadLow
 from service.passes.precision.store_low import StoreLow
@@ -131,7 +131,7 @@ def _cpu_phases(job: Job, cpu: Cpu) -> list[Phase]:
         # The user's patterns, on the simplified model
         Phase("plugins", 0, [ApplyPatterns(plugin, job.raised, job.report) for plugin in job.plugins]),
         # 16-bit operands of contractions, and values stored as their readers want them
-        Phase("precision", 0, _cpu_precision(job)),
+        Phase("precision", 0, _cpu_precision(job, cpu)),
         # Layouts that the templates of this CPU want, weights packed here
         Phase("layout", 2, _layout(job, cpu)),
         # Cheaper arithmetic within the verification tolerance
@@ -218,11 +218,11 @@ def _narrowed(job: Job) -> Precision | None:
     return job.precision if job.precision in (Precision.FP16, Precision.BF16) else None
 
 
-def _cpu_precision(job: Job) -> list[Any]:
+def _cpu_precision(job: Job, cpu: Cpu) -> list[Any]:
     """16 bits where a kernel multiplies by packed weights; products of two computed values are for attention."""
     narrow = _narrowed(job)
     return [
-        *([NarrowContractions(narrow.dtype, has_weight)] if narrow else []),
+        *([NarrowContractions(narrow.dtype, gains_on(cpu, narrow.dtype))] if narrow else []),
         *([WidenProducts(has_weight)] if job.low_dtypes else []),
         *_stored_low(job),
     ]

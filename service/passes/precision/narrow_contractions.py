@@ -8,11 +8,13 @@ from typing import Any
 import tvm
 from tvm import IRModule, relax
 
+from schedules.cpu.common.dot_product import instruction
+from schedules.hardware import Cpu
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
 from service.passes.layout.channels_last import comes_channels_last
 from service.passes.precision.dtypes import CONTRACTIONS, with_dtype
 
-__all__ = ["NarrowContractions", "has_weight"]
+__all__ = ["NarrowContractions", "gains_on", "has_weight"]
 
 
 def has_weight(call: relax.Call, scope: Scope) -> bool:
@@ -27,6 +29,16 @@ def has_weight(call: relax.Call, scope: Scope) -> bool:
     while (moved := scope.call(weight, "relax.astype", "relax.permute_dims")) is not None:
         weight = moved.args[0]
     return rank == weight.ty.ndim and scope.constant(weight) is not None
+
+
+def gains_on(cpu: Cpu, dtype: str) -> Callable[[relax.Call, Scope], bool]:
+    """Return what takes calls with a weight that `cpu` does not compute slower with operands of `dtype`.
+
+    Convolutions are by vectors: on Sapphire Rapids VDPBF16PS does half of the multiply-adds of float32's instructions.
+    """
+    found = instruction((dtype, dtype), "float32", 2, cpu)
+    convolves = found is None or found.rate >= cpu.reference("float32").rate
+    return lambda call, scope: has_weight(call, scope) and (convolves or op_name(call) == "relax.matmul")
 
 
 def _is_depthwise(call: relax.Call) -> bool:
