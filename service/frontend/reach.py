@@ -52,7 +52,10 @@ def reach(value: Any, bound: Callable[[Any], Any], ranges: Mapping[Any, Reach], 
     if name == "shape_to_tensor" and len(getattr(value.args[0], "values", ())) == 1:
         return (size := _plain(value.args[0].values[0])), size
     if name == "concat":
-        return _of_parts([reach(each, bound, ranges, depth + 1) for each in value.args[0]])
+        return _of_parts([reach(each, bound, ranges, depth + 1) for each in value.args[0] if not _is_empty(each)])
+    if name == "negative" and str(value.ty.dtype) in _EXACT:
+        found = reach(value.args[0], bound, ranges, depth + 1)
+        return None if found is None else (-found[1], -found[0])
     if name in _BOUNDS:
         return _of_bound(name, *(reach(each, bound, ranges, depth + 1) for each in value.args))
     if name == "clip":
@@ -130,6 +133,11 @@ def _of_wrapped(where: Any, bound: Callable[[Any], Any], found: Reach | None) ->
         return None
     number = getattr(test.args[1], "value", None)
     return found if number is not None and not number.numpy().any() else None
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a tensor has no elements, whatever the sizes."""
+    return any(number_of(size) == 0 for size in getattr(value.ty.shape, "values", ()))
 
 
 def _is_one(found: Reach) -> bool:

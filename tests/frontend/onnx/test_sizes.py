@@ -96,6 +96,7 @@ CASES: dict[str, Any] = {
     "32-bit positions": _by_positions(dtype=INT32),
     "a size as a place": _by_positions(of="size"),
     "positions beside a constant": _by_positions(Concat=_i(3, 1, shape=(1, 2))),
+    "positions beside nothing": _by_positions(Concat=_i(shape=(1, 0))),
     "positions up to 7": _by_positions(Min=np.int64(7)),
     "positions from 2 up to 8": _by_positions(2, Max=np.int64(3), Min=np.int64(8)),
     "halves of positions": _by_positions(2, Div=np.int64(2)),
