@@ -9,6 +9,8 @@ from schedules.dots import Dot
 
 __all__ = ["configuration", "declarations", "product", "release"]
 
+_ROWS = 16
+"""Of a register."""
 _ROW_BYTES = 64
 _PALETTE = 1
 
@@ -32,8 +34,8 @@ def configuration(sums: tuple[int, int], rows: Sequence[int]) -> tuple[str, str]
     """
     down, across = sums
     of_sums = [rows[i] for i in range(down) for _ in range(across)]
-    heights = [*of_sums, *rows, *[16] * (REGISTERS - down * across - down)]
-    content = [_PALETTE, *[0] * 15, *[_ROW_BYTES, 0] * REGISTERS, *[0] * 16, *heights, *[0] * 8]
+    heights = [*of_sums, *rows, *[_ROWS] * (REGISTERS - down * across - down)]
+    content = [_PALETTE, *bytes(15), *[_ROW_BYTES, 0] * REGISTERS, *bytes(16), *heights, *bytes(8)]
     name = f"relaxc_tiles_{down}x{across}_rows_{'_'.join(map(str, rows))}"
     held = ", ".join(f"i8 {byte}" for byte in content)
     return (
@@ -102,7 +104,7 @@ def product(dot: Dot, sums: tuple[int, int], steps: int, rows: int) -> tuple[str
         *("entry:", *begin, "  br label %step", "step:"),
         "  %k = phi i64 [ 0, %entry ], [ %next, %step ]",
         f"  %left = mul i64 %k, {_ROW_BYTES}",
-        f"  %below = mul i64 %k, {16 * width}",
+        f"  %below = mul i64 %k, {_ROWS * width}",
         "  %row = getelementptr i8, ptr %b, i64 %below",
         *step,
         "  %next = add i64 %k, 1",

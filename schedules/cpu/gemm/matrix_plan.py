@@ -19,7 +19,7 @@ of vectors. Each vector of a panel takes one, too, so that the sums are in `matr
 
 REGISTERS = 8
 
-_RUN = (("bfloat16", "bfloat16"), ("uint8", "int8"), ("int8", "int8"))
+dtypes = (("bfloat16", "bfloat16"), ("uint8", "int8"), ("int8", "int8"))
 """Operands whose instructions some machine has run with this template; of float16 none has."""
 
 _MOST_SUMS = 4
@@ -32,7 +32,7 @@ def instruction_of(op: Matmul, cpu: Cpu) -> Dot | None:
     Its columns are those of a vector of sums, and whole steps of its k are the depth.
     """
     wanted = (op.operands, op.accumulate, cpu.lanes(op.sum_bits))
-    if op.operands not in _RUN:
+    if op.operands not in dtypes:
         return None
     fitting = (dot for dot in cpu.dots if dot.in_tiles and (dot.operands, dot.accumulate, dot.n) == wanted)
     return next((dot for dot in fitting if op.k % dot.k == 0), None)
