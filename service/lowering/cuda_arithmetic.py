@@ -12,15 +12,17 @@ the others are none. Sums of what only loops count, as addresses are, stay.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import Call, Op, PrimType, TensorLoad, Var
+from tvm.ir import Call, Op, PrimType
 
 from schedules.cuda.common.kernel import text_of
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
+from service.lowering.data_arithmetic import computed_in
 
 __all__ = ["CudaArithmetic", "with_extremes"]
 
@@ -49,8 +51,10 @@ class CudaArithmetic:
         body = tvm_ffi.structural_map(
             func.body, [((tirx.Max, tirx.Min), _extreme), (tirx.Cast, _cast), (Call, _reinterpreted)]
         )
-        data = _Data(body)
-        return func.with_body(tvm_ffi.structural_map(body, ((tirx.BufferStore, tirx.Bind), data.statement)))
+        data = _of_data(body)
+        return func.with_body(
+            tvm_ffi.structural_map(body, ((tirx.BufferStore, tirx.Bind), lambda each: _wrapped(each, data)))
+        )
 
 
 def _extreme(expr: Any) -> Any:
@@ -83,43 +87,20 @@ def _reinterpreted(call: Any) -> Any:
     return tirx.Cast(dtypes[0], call.args[0])
 
 
-class _Data:
-    """What is computed of memory: loads, and the variables that are bound to what has any."""
+def _of_data(body: Any) -> set[Any]:
+    """Variables that are bound to what is computed of memory."""
+    names: set[Any] = set()
+    for bind in tir.collect(body, tirx.Bind):
+        if tir.loads(bind.value) or any(name in names for name in tirx.analysis.undefined_vars(bind.value)):
+            names.add(bind.var)
+    return names
 
-    def __init__(self, body: Any) -> None:
-        self._names: set[Any] = set()
-        for bind in tir.collect(body, tirx.Bind):
-            if self._is_data(bind.value):
-                self._names.add(bind.var)
 
-    def statement(self, statement: Any) -> Any:
-        """Return a store or a binding in which the arithmetic of data is unsigned; that of indices stays."""
-        loads: dict[Any, Any] = {}
-
-        def aside(load: Any) -> Any:
-            name = tirx.Var(f"load{len(loads)}", load.ty.dtype)
-            loads[name] = load
-            return name
-
-        value = tvm_ffi.structural_map(statement.value, (TensorLoad, aside))
-        self._names.update(loads)
-        wrapped = tvm_ffi.structural_map(value, ((tirx.Add, tirx.Sub, tirx.Mul), self._wrapped))
-        self._names.difference_update(loads)
-        if wrapped.same_as(value):
-            return statement
-        while any(name in loads for name in tirx.analysis.undefined_vars(wrapped)):  # one in the index of another
-            wrapped = tvm_ffi.structural_map(wrapped, (Var, lambda name: loads.get(name, name)))
-        if isinstance(statement, tirx.Bind):
-            return tirx.Bind(statement.var, wrapped)
-        return tirx.BufferStore(statement.buffer, wrapped, statement.indices)
-
-    def _is_data(self, expr: Any) -> bool:
-        return bool(tir.loads(expr)) or any(name in self._names for name in tirx.analysis.undefined_vars(expr))
-
-    def _wrapped(self, expr: Any) -> Any:
-        dtype = str(expr.ty.dtype)
-        kind, _, lanes = dtype.partition("x")
-        if kind not in _UNSIGNED or not self._is_data(expr):
-            return expr
-        unsigned = f"{_UNSIGNED[kind]}x{lanes}" if lanes else _UNSIGNED[kind]
-        return tirx.Cast(dtype, type(expr)(*(tirx.Cast(unsigned, operand) for operand in (expr.a, expr.b))))
+def _wrapped(statement: Any, data: Container[Any]) -> Any:
+    """A store or a binding in which the arithmetic of data is unsigned."""
+    value = computed_in(statement.value, _UNSIGNED, data)
+    if value.same_as(statement.value):
+        return statement
+    if isinstance(statement, tirx.Bind):
+        return tirx.Bind(statement.var, value)
+    return tirx.BufferStore(statement.buffer, value, statement.indices)

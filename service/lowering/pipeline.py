@@ -51,9 +51,8 @@ def _finalize_host() -> Any:
 
 
 def _finalize_device() -> Any:
-    return tvm.ir.transform.Sequential(
-        [finalize_device_passes(), FoldBits(), CudaArithmetic()]
-    )  # the last two are ours
+    """TVM's passes, then ours."""
+    return tvm.ir.transform.Sequential([finalize_device_passes(), FoldBits(), CudaArithmetic()])
 
 
 def _nothing(module: Any) -> Any:

@@ -12,9 +12,10 @@ from typing import Any
 
 import tvm_ffi
 from tvm import tirx
-from tvm.ir import TensorLoad, Var
+from tvm.ir import TensorLoad
 
 from schedules.ir import tir
+from service.lowering.data_arithmetic import computed_in
 
 __all__ = ["WrapIntegers"]
 
@@ -46,37 +47,11 @@ def _has_any_of(dtypes: Container[str], body: Any) -> bool:
 
 
 def _store(store: Any, wider: Mapping[str, str]) -> Any:
-    """The store with loads kept aside, in whose indices nothing is to change."""
     if any(tir.loads_what_it_stores(part, store) for part in _operands(store.value)):
         return store
-    loads: dict[Any, Any] = {}
-
-    def aside(load: Any) -> Any:
-        name = tirx.Var(f"load{len(loads)}", load.ty.dtype)
-        loads[name] = load
-        return name
-
-    value = tvm_ffi.structural_map(store.value, (TensorLoad, aside))
-    wrapped = tvm_ffi.structural_map(value, ((tirx.Add, tirx.Sub, tirx.Mul), lambda expr: _widened(expr, loads, wider)))
-    if wrapped.same_as(value):
-        return store
-    while _has_any(loads, wrapped):  # one may be in the index of another
-        wrapped = tvm_ffi.structural_map(wrapped, (Var, lambda name: loads.get(name, name)))
-    return tirx.BufferStore(store.buffer, wrapped, store.indices)
+    value = computed_in(store.value, wider)
+    return store if value.same_as(store.value) else tirx.BufferStore(store.buffer, value, store.indices)
 
 
 def _operands(value: Any) -> list[Any]:
     return [value.a, value.b] if isinstance(value, tirx.Add) else []
-
-
-def _widened(expr: Any, loads: dict[Any, Any], wider: Mapping[str, str]) -> Any:
-    dtype = str(expr.ty.dtype)
-    kind, _, lanes = dtype.partition("x")
-    if kind not in wider or not _has_any(loads, expr):
-        return expr
-    larger = f"{wider[kind]}x{lanes}" if lanes else wider[kind]
-    return tirx.Cast(dtype, type(expr)(*(tirx.Cast(larger, operand) for operand in (expr.a, expr.b))))
-
-
-def _has_any(names: dict[Any, Any], expr: Any) -> bool:
-    return any(name in names for name in tirx.analysis.undefined_vars(expr))
