@@ -121,14 +121,14 @@ def _in_tile_registers(
     sch: TirSchedule, last: str, shape: Layout, cpu: Cpu, chosen: Parameters, parallel: bool
 ) -> PrimFunc:
     """Sums of full depth in tile registers, stored for each tile, and the epilogue from there."""
-    task, _, _, vector, lane = _tiled(sch, last, shape, chosen, parallel)
+    task, tile, _, vector, lane = _tiled(sch, last, shape, chosen, parallel)
     sch.unroll(vector)
     sch.vectorize(lane)
     *_, row, _, _, _ = sch.get_loops(BLOCK)
     dot = matrix_plan.instruction_of(shape.op, cpu)
     assert dot is not None, shape.op  # emit has seen it
-    of_task, of_row = (sch.get(loop).loop_var for loop in (task, row))
-    return by_registers(sch.mod["main"], of_task, of_row, BLOCK, shape, dot, chosen)
+    of_task, of_tile, of_row = (sch.get(loop).loop_var for loop in (task, tile, row))
+    return by_registers(sch.mod["main"], of_task, of_tile, of_row, BLOCK, shape, dot, chosen)
 
 
 def _tiled(

@@ -21,9 +21,9 @@ __all__ = ["by_registers"]
 
 
 def by_registers(
-    func: PrimFunc, task: Var, tile: Var, block: str, layout: Layout, dot: Dot, chosen: Parameters
+    func: PrimFunc, task: Var, tile: Var, row: Var, block: str, layout: Layout, dot: Dot, chosen: Parameters
 ) -> PrimFunc:
-    """Return `func` with the loop of `tile`, which sums up rows of `block`, as a call on registers of the `task`.
+    """Return `func` with the loop of `row`, which sums up a `tile` of `block`, as a call on registers of the `task`.
 
         for task in parallel: … for m in rows: for n, k: C[m, n] += A[m, k] * P[k, n]
         →
@@ -34,9 +34,9 @@ def by_registers(
     calls = _Calls(layout, dot, chosen)
 
     def replaced(loop: For) -> Stmt:
-        if loop.loop_var.same_as(tile):
+        if loop.loop_var.same_as(row):
             (realize,) = (each for each in tir.collect(loop, s_tir.SBlockRealize) if each.block.name_hint == block)
-            return calls.tile(realize, [each.loop_var for each in tir.collect(loop, tirx.For)])
+            return calls.tile(realize, tile, [each.loop_var for each in tir.collect(loop, tirx.For)])
         if loop.loop_var.same_as(task):
             body = sequence(calls.configured(chosen["rows"]), loop.body, calls.one(*release()))
             return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, annotations=loop.annotations)
@@ -53,7 +53,7 @@ class _Calls:
 
     def __init__(self, layout: Layout, dot: Dot, chosen: Parameters) -> None:
         self.layout, self.dot = layout, dot
-        self.rows, self.matrix = chosen["rows"], chosen[MATRIX]
+        self.rows, self.matrix, self.tiles = chosen["rows"], chosen[MATRIX], chosen["tiles"]
         self.each = -(-self.rows // self.matrix)
         self.sums = self.matrix, layout.vectors
         self.code: dict[str, str] = {}
@@ -67,8 +67,8 @@ class _Calls:
         """Return the call that has registers for a tile of so many rows."""
         return self.one(*configuration(self.sums, rows_of(rows, self.each, self.matrix)))
 
-    def tile(self, realize: SBlockRealize, inner: Sequence[Var]) -> Stmt:
-        """Return the block of a tile, in the place of the loops over `inner` around that of one sum."""
+    def tile(self, realize: SBlockRealize, tile: Var, inner: Sequence[Var]) -> Stmt:
+        """Return the block of a `tile` of the task, in the place of the loops over `inner` around that of one sum."""
         block, sums = realize.block, realize.block.body.buffer
         begin = {var: tirx.const(0, str(var.ty.dtype)) for var in inner}
         row, column = (tir.simplify(tir.substitute(value, begin)) for value in realize.iter_values[:2])
@@ -84,8 +84,11 @@ class _Calls:
             return tirx.BufferLoad(load.source, [tir.simplify(tir.substitute(index, at)) for index in load.indices])
 
         of_rows = [element(left, self._within(row + i * self.each)) for i in range(self.matrix)]
-        pointers = map(tirx.address_of, (held[0, 0], element(right, row), *of_rows))
-        made = self.one(*product(self.dot, self.sums, self.layout.op.k // self.dot.k, self.each), *pointers)
+        steps, panel = self.layout.op.k // self.dot.k, element(right, row)
+        fetched = -(-self.dot.m // self.tiles) if self.tiles > 1 else 0
+        of_next = [_below(panel, tile * fetched * steps)] if fetched else []
+        pointers = map(tirx.address_of, (held[0, 0], panel, *of_rows, *of_next))
+        made = self.one(*product(self.dot, self.sums, steps, self.each, fetched * self.sums[1]), *pointers)
         read = [_whole(load) for load in (left, right)]
         matched = [s_tir.MatchBufferRegion(held, written)]
         name, body = block.name_hint, self._of_rows_that_there_are(made, row)
@@ -104,6 +107,12 @@ class _Calls:
         last = sequence(self.configured(over), made, self.configured(self.rows)) if over else None
         rest = tirx.IfThenElse(row < self.layout.op.m, last, None) if over else None
         return tirx.IfThenElse(row < self.layout.op.m - over, made, rest)
+
+
+def _below(panel: Expr, row: Expr) -> Expr:
+    """Row `row` of the panel behind this one; what lies past the last may be fetched, too."""
+    first, _, *within = panel.indices
+    return tirx.BufferLoad(panel.source, [first + 1, row, *within])
 
 
 def _whole(load: Expr) -> Expr:

@@ -127,7 +127,7 @@ def estimate(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> float:
     step_bytes = dot.k * op.element_bytes * (rows + (0 if stays else layout.width))
     loads = (rows + dot.m * layout.vectors) / cpu.loads_per_cycle
     arithmetic = max(matrix * layout.vectors / dot.throughput, dot.latency)
-    step = max(arithmetic, loads, step_bytes / cpu.costs.l2_bytes_per_cycle)
+    step = max(arithmetic, loads, step_bytes / cpu.costs.tile_bytes_per_cycle)
     tile = op.k // dot.k * step + 2 * rows * layout.vectors + cpu.costs.tile
     again = 0 if _stays_in_l2(layout, rows * tiles, cpu) else rows * tiles * layout.row_bytes
     task = panels * max(tiles * tile, (layout.panel_bytes + again) / cpu.l3_bytes_per_cycle)

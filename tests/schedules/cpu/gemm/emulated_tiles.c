@@ -11,7 +11,7 @@ static void must(int holds) { if (!holds) abort(); } /* where the CPU would rais
 void emulated_ldtilecfg(const void* from) { memcpy(&now, from, sizeof now); memset(tiles, 0, sizeof tiles); must(now.palette == 1); }
 void emulated_tilerelease(void) { memset(&now, 0, sizeof now); }
 void emulated_tilezero(uint8_t t) { must(now.palette && now.rows[t]); memset(tiles[t], 0, sizeof tiles[t]); }
-void emulated_tileloadd64(uint8_t t, const uint8_t* from, int64_t step) {
+void emulated_tileloaddt164(uint8_t t, const uint8_t* from, int64_t step) {
   emulated_tilezero(t);
   for (int row = 0; row < now.rows[t]; row++) memcpy(tiles[t][row], from + row * step, now.bytes[t]);
 }

@@ -74,13 +74,18 @@ def test_what_stays_in_vectors(name: str, operands: tuple[str, str], m: int, k: 
 
 @pytest.mark.parametrize("operands", INSTRUCTIONS, ids=INSTRUCTIONS.values())
 def test_the_code_is_made_of_tile_instructions(operands: tuple[str, str]) -> None:
-    """Registers are configured once a task and released at its end, and the sums of a tile go to memory once."""
+    """Registers are configured once a task and released at its end, and the sums of a tile go to memory once.
+
+    Operands are streamed, and each of four tiles fetches its part of the next panel: 8 of 32 lines a step.
+    """
     op = product_of(operands, 128, 96, 256)
     made = RULE.apply(primfunc(op, row("sapphirerapids")), target := to_tvm(resolve("sapphirerapids")))
     assert isinstance(made, Schedule)
     code = tvm.compile(made.func, target, tir_pipeline=pipeline.NAME).mod.inspect_source("asm")
     assert code.count(INSTRUCTIONS[operands]) >= 4 and "vdpbf16ps" not in code and "vpdpbusd" not in code
     assert (code.count("\tldtilecfg"), code.count("\ttilerelease")) == (1, 1)
+    assert code.count("\ttileloaddt1") >= 4 and "\ttileloadd\t" not in code
+    assert code.count("\tprefetcht0") == 2 * code.count(INSTRUCTIONS[operands])
     assert code.count("\ttilestored") == code.count("\ttilezero") <= code.count(INSTRUCTIONS[operands])
 
 
