@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from schedules.cpu.attention import attention_plan
+from schedules.cpu.attention import attention_plan, word_plan
 from schedules.cpu.attention.attention import TiledAttention
 from schedules.cpu.common.dot_product import instruction, steps_of
 from schedules.cpu.conv import (
@@ -55,6 +55,7 @@ __all__ = [
     "pack",
     "pack_blocks",
     "packed_shape",
+    "plan_attention",
     "plan_conv2d",
     "plan_matmul",
     "planned",
@@ -109,6 +110,13 @@ def plan_conv2d(op: Conv2d, cpu: Cpu, *, small_weights: bool = False) -> Plan:
     return planned(op, DIRECT.name, blocked_plan.default(op, cpu), cpu)
 
 
+def plan_attention(op: Attention, cpu: Cpu) -> Plan:
+    """Return the default plan of attention: on pairs of 16 bits where the estimates say that it is faster."""
+    found = (attention_plan.default(op, cpu), word_plan.default(op, cpu))
+    plans = [planned(op, ATTENTION.name, each, cpu) for each in found if each is not None]
+    return min(plans, key=lambda plan: plan.cycles)
+
+
 def default(op: Operator, cpu: Cpu, *, small_weights: bool = False) -> Plan:
     """Return the default plan of an operator; it does not depend on the epilogue, and does not name it."""
     bare = op.bare()
@@ -121,7 +129,7 @@ def default(op: Operator, cpu: Cpu, *, small_weights: bool = False) -> Plan:
     if isinstance(bare, Depthwise2d):
         return planned(bare, DEPTHWISE.name, depthwise_blocked.default(bare, cpu), cpu)
     if isinstance(bare, Attention):
-        return planned(bare, ATTENTION.name, attention_plan.default(bare, cpu), cpu)
+        return plan_attention(bare, cpu)
     if bare.whole:
         return planned(bare, IMAGE.name, pooling_image.default(bare, cpu), cpu)
     return planned(bare, WINDOWS.name, pooling.default(bare, cpu), cpu)

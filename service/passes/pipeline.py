@@ -262,7 +262,7 @@ def _layout(job: Job, cpu: Cpu) -> list[Any]:
         PointwiseFirst(),
         BlockChannels(job.report, cpu, job.planner),
         MergeParallelMatmuls(),
-        RecognizeAttention(cpu, job.planner),
+        RecognizeAttention(cpu, job.planner, narrow.dtype if (narrow := _narrowed(job)) else None),
         OneRowProducts(),
         FoldConstants(),
         MergeEqualCalls(),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from schedules.cpu.attention import attention_plan
+from schedules.cpu.attention import attention_plan, word_plan
 from schedules.cpu.attention.form import Attention as Form
 from schedules.cpu.attention.form import Blocking, attention_of
-from schedules.cpu.attention.loops import attention_loops
+from schedules.cpu.attention.loops import Plain, Task, attention_loops
+from schedules.cpu.attention.word_products import ByTiles, ByVectors
+from schedules.cpu.attention.word_queries import InWords
+from schedules.cpu.gemm.matrix_plan import MATRIX
 from schedules.hardware import Cpu
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
@@ -42,14 +45,19 @@ class TiledAttention(Planned[Attention]):
         """See `Planned`."""
         if not is_float(operator.accumulate):
             return f"it sums no {operator.accumulate}"
+        if word_plan.is_of_words(parameters):
+            return word_plan.refusal(operator, parameters, cpu)
         return attention_plan.refusal(operator, parameters, cpu)
 
     def space(self, operator: Attention, cpu: Cpu) -> Iterator[dict[str, int]]:
         """See `Planned`."""
-        return attention_plan.points(operator, cpu)
+        yield from attention_plan.points(operator, cpu)
+        yield from word_plan.points(operator, cpu)
 
     def estimate(self, operator: Attention, parameters: Mapping[str, int], cpu: Cpu) -> float:
         """See `Planned`."""
+        if word_plan.is_of_words(parameters):
+            return word_plan.estimate(operator, parameters, cpu)
         return attention_plan.estimate(operator, parameters, cpu)
 
     def emit(self, func: PrimFunc, operator: Attention, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
@@ -60,14 +68,29 @@ class TiledAttention(Planned[Attention]):
         if _sizes(form) != (operator.queries, operator.keys, operator.depth, operator.width, operator.accumulate):
             return Declined("its plan is of other sizes")
         parallel = cpu.cores > 1 and worth_parallel(work_of(func).known_flops)
-        sizes = {name: value for name, value in parameters.items() if name != "copies"}
-        blocking = Blocking(
-            lanes=attention_plan.lanes_of(operator, cpu),
-            value_lanes=attention_plan.value_lanes_of(operator, cpu),
-            copies=bool(parameters["copies"]),
-            **sizes,
-        )
-        return func.with_body(attention_loops(form, blocking, parallel=parallel))
+        if word_plan.is_of_words(parameters):
+            task = _in_words(form, operator, parameters, cpu)
+            if task is None:
+                return Declined("the target has no instruction for its plan")
+        else:
+            task = _plain(form, operator, parameters, cpu)
+        return func.with_body(attention_loops(form, task, parallel=parallel))
+
+
+def _plain(form: Form, operator: Attention, parameters: Mapping[str, int], cpu: Cpu) -> Task:
+    sizes = {name: value for name, value in parameters.items() if name != "copies"}
+    lanes, value_lanes = attention_plan.lanes_of(operator, cpu), attention_plan.value_lanes_of(operator, cpu)
+    copies = bool(parameters["copies"])
+    return Plain(form, Blocking(lanes=lanes, value_lanes=value_lanes, copies=copies, **sizes))
+
+
+def _in_words(form: Form, operator: Attention, parameters: Mapping[str, int], cpu: Cpu) -> Task | None:
+    matrix = parameters.get(MATRIX)
+    dot = word_plan.instruction_of(operator, cpu, tiles=matrix is not None)
+    if dot is None:
+        return None
+    product = ByVectors(dot, operator.accumulate) if matrix is None else ByTiles(dot, matrix)
+    return InWords(form, word_plan.blocking(operator, parameters, cpu), product)
 
 
 def _sizes(form: Form) -> tuple[int, int, int, int, str]:

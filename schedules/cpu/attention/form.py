@@ -15,7 +15,7 @@ from schedules.ir.dtypes import dtype_bits, is_float
 from schedules.ir.types import Expr, PrimFunc, SBlock, Size, Stmt, TensorLoad, Var
 from schedules.template import Declined
 
-__all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "attention_of", "mask_room"]
+__all__ = ["MASKED", "MOST_VECTORS", "Attention", "Blocking", "Index", "Sizes", "attention_of", "mask_room"]
 
 MASKED = "relaxc.masked_rows"
 """The PrimFunc's attribute that says what a row without a softmax gets: see `Attention.masked`."""
@@ -52,20 +52,25 @@ class Attention:
     store: Callable[[Expr, Index, Expr, Expr], Stmt]
 
 
-@dataclass(frozen=True)
-class Blocking:
-    """Sizes: `vectors` of `lanes` queries in a block, `keys` in a tile of scores, `rows` by `columns` vectors of
-    `value_lanes` in a tile of results; a softmax step over `block` keys; `tiles` blocks of queries in a task, for
-    which `copies` packs the values once."""
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """`vectors` of `lanes` queries in a block, `keys` in a tile of scores, `rows` in a tile of results; a softmax step
+    over `block` keys; `tiles` blocks of queries in a task; `value_lanes` columns of values in a vector."""
 
     lanes: int
     value_lanes: int
     vectors: int
     keys: int
     rows: int
-    columns: int
     block: int
     tiles: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocking(Sizes):
+    """Tiles of results are `rows` by `columns` vectors of values; `copies`: a task packs its values once."""
+
+    columns: int
     copies: bool
 
 
@@ -193,10 +198,11 @@ def _at_least(width: Size, needed: Size) -> bool:
 
 
 def _store_of(block: SBlock, values: _Product) -> Callable[[Expr, Index, Expr, Expr], Stmt] | None:
-    """The store of one result: the block `attention_out` with its axes solved for the indices that it loads at."""
+    """The store of one result, rounded where the block `attention_out` does, with its axes solved for its indices."""
     axes = [iv.var for iv in block.iter_vars]
     loads = tir.loads(block.body.value)
-    if not analysis.is_injective(block) or len(loads) != 1 or not block.body.value.same_as(loads[0]):
+    value = block.body.value.value if isinstance(block.body.value, tirx.Cast) else block.body.value
+    if not analysis.is_injective(block) or len(loads) != 1 or not value.same_as(loads[0]):
         return None
     try:
         inverse = tirx.IndexMap(axes, list(loads[0].indices), None).inverse([iv.dom for iv in block.iter_vars])

@@ -2,19 +2,67 @@
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 from tvm import tirx
 
-from schedules.cpu.attention.form import Attention, Blocking
+from schedules.cpu.attention.form import Attention, Blocking, Index
 from schedules.cpu.attention.queries import Queries
 from schedules.cpu.attention.values import Values
 from schedules.ir import tir
 from schedules.ir.statements import block, loop, sequence
 from schedules.ir.types import Expr, Size, Stmt
 
-__all__ = ["attention_loops"]
+__all__ = ["Plain", "Task", "attention_loops"]
 
 
-def attention_loops(a: Attention, p: Blocking, *, parallel: bool) -> Stmt:
+class Task(Protocol):
+    """What a task does for all of its blocks of queries, and for one of them."""
+
+    vectors: int
+    """Of queries in a block."""
+    lanes: int
+    tiles: int
+    """Blocks of queries."""
+
+    def of_head(self, batch: Index) -> Any:
+        """Return what is packed once: `buffers`, and the statements of `pack()`."""
+
+    def of_block(self, head: Any, vectors: int, start: Expr) -> Stmt:
+        """Return what is computed for a block of `vectors` of queries."""
+
+    def around(self, task: Stmt) -> Stmt:
+        """Return a task with what must be done before it and behind."""
+
+    def with_code(self, body: Stmt) -> Stmt:
+        """Return the loop of tasks with what it calls."""
+
+
+class Plain:
+    """Tasks on values of any float type, in vectors."""
+
+    def __init__(self, a: Attention, p: Blocking) -> None:
+        self.a, self.p = a, p
+        self.vectors, self.lanes, self.tiles = p.vectors, p.lanes, p.tiles
+
+    def of_head(self, batch: Index) -> Values:
+        """See `Task`."""
+        return Values(self.a, self.p, batch)
+
+    def of_block(self, head: Values, vectors: int, start: Expr) -> Stmt:
+        """See `Task`."""
+        return Queries(self.a, self.p, vectors, head.batch, head, start).statement()
+
+    def around(self, task: Stmt) -> Stmt:
+        """See `Task`."""
+        return task
+
+    def with_code(self, body: Stmt) -> Stmt:
+        """See `Task`."""
+        return body
+
+
+def attention_loops(a: Attention, p: Task, *, parallel: bool) -> Stmt:
     """Return the root block of the kernel.
 
         for task (indices of the batch, `tiles` blocks of queries) in parallel:
@@ -39,20 +87,20 @@ def attention_loops(a: Attention, p: Blocking, *, parallel: bool) -> Stmt:
 
     def task(at: Expr) -> Stmt:
         batch = tir.unflatten(at // parts, a.batch)
-        values = Values(a, p, batch)
+        head = p.of_head(batch)
 
         def each(tile: Expr) -> Stmt:
             number = (at % parts) * p.tiles + tile
-            body = Queries(a, p, p.vectors, batch, values, number * span).statement() if whole_is_some else None
+            body = p.of_block(head, p.vectors, number * span) if whole_is_some else None
             if left:
-                last = Queries(a, p, left, batch, values, tir.size(whole) * span).statement()
+                last = p.of_block(head, left, tir.size(whole) * span)
                 body = last if body is None else tirx.IfThenElse(number < whole, body, last)
             exact = isinstance(blocks, int) and blocks % p.tiles == 0
             return body if exact else tirx.IfThenElse(number < blocks, body, None)
 
-        steps = [*values.pack(), loop(p.tiles, each, name="tile")]
-        return block("attention_task", sequence(*steps), values.buffers)
+        steps = [*head.pack(), loop(p.tiles, each, name="tile")]
+        return block("attention_task", p.around(sequence(*steps)), head.buffers)
 
     whole_is_some = not isinstance(whole, int) or whole > 0
     kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
-    return block("root", loop(tir.product([*a.batch, parts]), task, kind, "task"), [])
+    return block("root", p.with_code(loop(tir.product([*a.batch, parts]), task, kind, "task")), [])

@@ -7,43 +7,38 @@ from collections.abc import Callable
 from tvm import tirx
 
 from schedules.cpu.attention.form import Attention, Blocking, Index
+from schedules.cpu.attention.query_block import QueryBlock
 from schedules.cpu.attention.values import Values
 from schedules.cpu.common.register_tile import divisors, unrolled_steps
 from schedules.cpu.common.transposed_tile import is_square_of_two, transposed
 from schedules.ir import tir
-from schedules.ir.statements import block, buffer, loop, ramp, sequence, store, unrolled, vectorized
+from schedules.ir.statements import block, loop, ramp, sequence, store, unrolled, vectorized
 from schedules.ir.types import Buffer, Expr, Size, Stmt
 
 __all__ = ["Queries"]
 
 
-class Queries:
+class Queries(QueryBlock):
     """One block of queries, from `start`."""
 
     def __init__(self, a: Attention, p: Blocking, vectors: int, batch: Index, values: Values, start: Expr) -> None:
-        self.a, self.p, self.vectors, self.batch, self.values, self.start = a, p, vectors, batch, values, start
-        self.span = vectors * p.lanes
+        super().__init__(a, p, vectors, batch, start)
+        self.p, self.values = p, values
         self.rows = divisors(self.span, p.rows)[-1]
-        keys, queries = tir.as_int(a.keys), tir.as_int(a.queries)
+        keys = tir.as_int(a.keys)
         self.block = p.block if keys is None else min(p.block, keys)
         self.online = keys is None or keys > self.block
         self.has_tail = keys is None or bool(self.block % p.keys or keys % self.block)
-        self.has_rest = queries is None or bool(queries % p.lanes)
         padded = -(-self.block // p.keys) * p.keys
         self.transposed = self._buffer("transposed", a.depth, self.span)
         self.scores = self._buffer("scores", padded, self.span)
-        self.factor = self._buffer("factor", self.span)
         self.partial = self._buffer("partial", self.span, a.width)
-        self.top, self.total = (self._buffer(name, self.span, scope="local") for name in ("top", "total"))
         self.buffers = [self.transposed, self.scores, self.factor, self.top, self.total]
         self.buffers += [self.partial] if self.online else []
 
     def statement(self) -> Stmt:
         """Everything that is computed for the block."""
-        # Of a row of -∞ every exponential is then 0, and not exp(-∞ + ∞).
-        lowest = tirx.min_value(self.a.dtype)
-        steps = [self._transpose(), self._each(lambda m: store(self.top, lowest, m))]
-        steps.append(self._each(lambda m: self._set(self.total, 0.0, m)))
+        steps = [self._transpose(), *self._begin()]
         if self.online:
             steps.append(self._over_partial(lambda i, e: self._set(self.partial, 0.0, i, e)))
             steps.append(loop(tir.ceil_div(self.a.keys, self.block), self._online_step, name="step"))
@@ -59,31 +54,13 @@ class Queries:
         first = step * self.block
         count = tirx.min(tir.size(self.block), self.a.keys - first)
 
-        def scale(m: Expr) -> Stmt:
-            change = store(self.factor, tirx.exp(self.factor[m] - self.top[m]), m)
-            return sequence(change, store(self.total, self.total[m] * self.factor[m], m))
-
         return sequence(
             self._each(lambda m: store(self.factor, self.top[m], m)),
             self._scores(first, count),
-            self._each(scale),
+            self._each(self._rescaled),
             self._exponentials(count),
             self._results(first, count),
         )
-
-    def _each(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        """`body` for each query of the block, in vectors."""
-        lanes = self.p.lanes
-        return unrolled(self.vectors, lambda v: vectorized(lanes, lambda lane: body(v * lanes + lane)))
-
-    def _set(self, target: Buffer, value: float, *indices: Expr) -> Stmt:
-        return store(target, self._number(value), *indices)
-
-    def _number(self, value: float) -> Expr:
-        return tirx.const(value, self.a.dtype)
-
-    def _buffer(self, name: str, *shape: int, scope: str = "global") -> Buffer:
-        return buffer(name, *shape, dtype=self.a.dtype, scope=scope)
 
     def _transpose(self) -> Stmt:
         """`transposed[d, m] = q[start + m, d]`; past the last query, that one again."""
@@ -158,13 +135,6 @@ class Queries:
 
         return loop(count, lambda n: self._each(lambda m: exponential(n, m)), name="n")
 
-    def _inverse(self, m: Expr) -> Stmt:
-        """`factor = 1 / total`; a row of -∞ has the total 0, and the results 0 too: 0 * (1 / 0) is NaN, 0 * 1 is 0."""
-        one, total = self._number(1.0), self.total[m]
-        if self.a.masked != "nan":
-            total = tirx.Select(total == self._number(0.0), one, total)
-        return store(self.factor, one / total, m)
-
     def _results(self, first: Size, count: Size) -> Stmt:
         """`out[m, e] = factor[m] * sum of scores[n, m] * v[first + n, e]`, or the sum onto the scaled `partial`."""
         wide = self.values.wide
@@ -210,36 +180,8 @@ class Queries:
     def _out(self, value: Expr, m: Expr, e: Expr) -> Stmt:
         return self.a.store(value * self.factor[m], self.batch, self.start + m, e)
 
-    def _if_inside(self, m: Expr, statement: Stmt) -> Stmt:
-        return tirx.IfThenElse(self.start + m < self.a.queries, statement, None) if self.has_rest else statement
-
     def _over_partial(self, body: Callable[[Expr, Expr], Stmt]) -> Stmt:
         return loop(self.span, lambda i: self._row(lambda e: body(i, e)))
 
-    def _row(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        lanes = self.p.value_lanes
-        parts = self.a.width // lanes
-        return loop(parts, lambda part: vectorized(lanes, lambda lane: body(part * lanes + lane)), name="e")
-
-    def _rows_inside(self, body: Callable[[Expr], Stmt]) -> Stmt:
-        return loop(self.span, lambda i: self._if_inside(i, body(i)), name="m")
-
     def _finish(self, m: Expr) -> Stmt:
         return self._row(lambda e: self._out(self.partial[m, e], m, e))
-
-    def _without_nan(self, m: Expr) -> Stmt:
-        """A row whose total is NaN has the weights 0, which make NaN of a value that is not finite."""
-        zero = self._buffer("zero", 1, scope="local")
-        sums = self._buffer("zeros", self.a.width)
-
-        def add(n: Expr, e: Expr) -> Stmt:
-            return store(sums, sums[e] + zero[0] * self.a.value(self.batch, n, e), e)
-
-        body = sequence(
-            self._set(zero, 0.0, tir.index_const(0)),
-            self._row(lambda e: self._set(sums, 0.0, e)),
-            loop(self.a.keys, lambda n: self._row(lambda e: add(n, e)), name="n"),
-            self._row(lambda e: self.a.store(sums[e], self.batch, self.start + m, e)),
-        )
-        rare = block("attention_nan", body, [zero, sums])
-        return tirx.IfThenElse(tir.is_nan(self.factor[m]), rare, None)

@@ -15,7 +15,7 @@ from schedules.cpu.attention.form import MASKED, mask_room
 from schedules.hardware import Cpu
 from schedules.ir import tir
 from schedules.operators import Attention
-from schedules.plan import Planner
+from schedules.plan import Plan, Planner
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls
 from service.passes.common.views import View, look_through
 from service.passes.kernels.attention_compute import AttentionSpec, attention
@@ -38,8 +38,9 @@ _OPAQUE = 8
 class RecognizeAttention:
     """`softmax(q @ kᵀ * scale + mask) @ v → attention(q, k, v, mask)`, for batched products in float32.
 
-    - Operands of 16 bits are widened where they are made, as each is read many times, and a result is rounded behind
-      the kernel, which is in float32.
+    - Operands of 16 bits are widened where they are made, as each is read many times, unless they are of a dtype that
+      the planner has an instruction for; with `narrow` those in float32 are rounded to that dtype for it. Scores,
+      softmax and sums are in float32. A result that is only rounded is stored so.
     - The scale may stand on either side of the product, or on both; masks are added, or choose between a score and a
       number (`where`); the softmax may have a guard, `where(isnan(p), 0, p)`, or be a `safe_softmax`.
     - How it is computed, `planner` says, which is asked for the operator; the call carries the plan.
@@ -52,8 +53,8 @@ class RecognizeAttention:
     number that is no size of the result.
     """
 
-    def __init__(self, cpu: Cpu, planner: Planner | None = None) -> None:
-        self.cpu, self.planner = cpu, planner or planning.Defaults(cpu)
+    def __init__(self, cpu: Cpu, planner: Planner | None = None, narrow: str | None = None) -> None:
+        self.cpu, self.planner, self.narrow = cpu, planner or planning.Defaults(cpu), narrow
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module with one call of a PrimFunc for each attention; the same object if it has none."""
@@ -67,8 +68,17 @@ class RecognizeAttention:
 
 
 def _attention(to: RecognizeAttention, safe: Collection[str], call: relax.Call, scope: Scope) -> relax.Expr | None:
+    if op_name(call) == "relax.astype" and (stored := _stored(call, scope)) is not None:
+        return stored
     found = attention_of(call, scope, safe, _is_batched_product, _unrounded)
     return None if found is None else _emit(to, str(call.ty.dtype), found, scope)
+
+
+def _stored(call: relax.Call, scope: Scope) -> relax.Expr | None:
+    """`cast₁₆(cast₃₂(x₁₆)) → x₁₆`"""
+    wide = scope.call(call.args[0], "relax.astype")
+    same = wide is not None and is_low(call) and wide.args[0].ty.dtype == call.ty.dtype
+    return wide.args[0] if wide is not None and same else None
 
 
 def _is_batched_product(call: relax.Expr) -> bool:
@@ -104,7 +114,18 @@ def _emit(to: RecognizeAttention, dtype: str, found: Found, scope: Scope) -> rel
     query = _widened(query, axes, (axes.m, axes.d), scope, scales=True)
     key = _widened(key, axes, (axes.n, axes.d), scope)
     value = _widened(value, axes, (axes.n, axes.e), scope)
-    plan = to.planner.plan(_operator(steps, (query, key, value), product, logits.masked, axes))
+    stored = dtype if dtype != "float32" else _only_read_as(scope)
+
+    def planned(operands: Sequence[str]) -> Plan:
+        return to.planner.plan(_operator(steps, operands, product, logits.masked, axes, stored))
+
+    views = [query, key, value]
+    plan = planned([str(view.source.ty.dtype) for view in views])
+    low = to.narrow or _dtype_before(views, scope)
+    if low is not None and planning.taken_at_once(by_pairs := planned([low] * len(views))) > 1:
+        made: dict[Any, relax.Var] = {}
+        plan = by_pairs
+        query, key, value = (_rounded(view, low, scope, made) for view in views)
     tensors = Tensors(axes)
     spec = AttentionSpec(
         batch=tuple(axes.bounds[each] for each in axes.batch),
@@ -119,12 +140,38 @@ def _emit(to: RecognizeAttention, dtype: str, found: Found, scope: Scope) -> rel
         logit=_logit(to.cpu, steps, axes, tensors, scope) if steps else None,
         shape=tuple(found.outer.values()),
         place=lambda *at: place(found.result, dict(zip(found.outer, at, strict=True))),
+        dtype=stored,
         plan=plan,
     )
     compute = partial(attention, spec=spec)
     attrs = {"op_pattern": _OPAQUE, MASKED: spec.masked}
     result = scope.emit_te(compute, *tensors.found, name=planning.kernel_name(plan), attrs=attrs)
-    return result if dtype == "float32" else relax.op.astype(result, dtype)
+    return result if dtype == stored else relax.op.astype(result, dtype)
+
+
+def _only_read_as(scope: Scope) -> str:
+    """The dtype of 16 bits that all who read the result round it to; float32 where one does not."""
+    readers = scope.readers.of(scope.bound) if scope.bound is not None else []
+    casts = [None if each is None or op_name(each.value) != "relax.astype" else each.var for each in readers]
+    found = {"float32" if each is None or not is_low(each) else str(each.ty.dtype) for each in casts}
+    return found.pop() if len(found) == 1 else "float32"
+
+
+def _dtype_before(views: Sequence[View], scope: Scope) -> str | None:
+    """The dtype of 16 bits that all operands were widened from; None where they were not."""
+    casts = [scope.call(view.source, "relax.astype") for view in views]
+    found = {None if cast is None or not is_low(cast.args[0]) else str(cast.args[0].ty.dtype) for cast in casts}
+    return found.pop() if len(found) == 1 else None
+
+
+def _rounded(view: View, dtype: str, scope: Scope, made: dict[Any, relax.Var]) -> View:
+    """The operand rounded to `dtype` where it is made, or as it was before it was widened from that; see `made`."""
+    cast = scope.call(view.source, "relax.astype")
+    if cast is not None and str(cast.args[0].ty.dtype) == dtype:
+        return replace(view, source=cast.args[0])
+    if view.source not in made:
+        made[view.source] = scope.emit(relax.op.astype(view.source, dtype))
+    return replace(view, source=made[view.source])
 
 
 def _sizes_are_the_results(axes: Axes, found: Found) -> bool:
@@ -161,7 +208,7 @@ def _seen_through(step: Step, axes: Axes, scope: Scope) -> Step:
 
 
 def _operator(
-    steps: Sequence[Step], operands: Sequence[View], product: relax.Call, masked: str, axes: Axes
+    steps: Sequence[Step], operands: Sequence[str], product: relax.Call, masked: str, axes: Axes, stored: str
 ) -> Attention:
     *batch, heads = (axes.bounds[var] for var in axes.batch)
     dtype = str(product.ty.dtype)
@@ -174,9 +221,9 @@ def _operator(
         width=_known(axes.bounds[axes.e]),
         logit=tuple(_named(step, axes) for step in steps),
         masked=masked,
-        operands=tuple(str(operand.source.ty.dtype) for operand in operands),
+        operands=tuple(operands),
         accumulate=dtype,
-        out=dtype,
+        out=stored,
     )
 
 

@@ -14,6 +14,7 @@ from schedules.cpu import planning
 from schedules.hardware import cpu_of
 from schedules.operators import Attention, Operator
 from schedules.plan import Plan, plan_of
+from service.lowering.target import resolve, to_tvm
 from service.passes.recognize.recognize_attention import RecognizeAttention
 from service.passes.recognize.recognize_safe_softmax import RecognizeSafeSoftmax
 from tests.passes.graphs import TARGET, assert_unchanged, compute, graph, operators, random, weights
@@ -325,7 +326,9 @@ def test_a_result_that_is_read_twice_is_moved_outside() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_operands_of_a_16_bit_model_are_widened_where_they_are_made_and_the_result_is_rounded(dtype: str) -> None:
+def test_operands_of_a_16_bit_model_are_widened_where_they_are_made_and_its_result_stored_rounded(
+    dtype: str,
+) -> None:
     def wide(x: relax.Expr) -> relax.Expr:
         return R.astype(x, "float32")
 
@@ -335,7 +338,34 @@ def test_operands_of_a_16_bit_model_are_widened_where_they_are_made_and_the_resu
         return merge(R.astype(R.matmul(weights, wide(split(v))), dtype))
 
     made = recognized(graph(net, **{name: (dtype, shape) for name, shape in QKV.items()}))
-    assert operators(made) == ["astype", "astype", "astype", "attention", "astype"]
+    assert operators(made) == ["astype", "astype", "astype", "attention"]
     (plan,) = [plan for func in made.functions.values() if (plan := plan_of(func)) is not None]
     assert plan.operator.operands == ("float32",) * 3
-    assert plan.operator.out == "float32"
+    assert plan.operator.out == dtype
+
+
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["znver4", "sapphirerapids", "x86-64-v4"])
+def test_operands_are_bfloat16_where_there_is_an_instruction_for_them(name: str, stored: str) -> None:
+    """Those of a model in float32 with `narrow`, each rounded once; those of a model in bfloat16 without it."""
+    shape, merged = (1, 32, 2 * 16), "float32" if stored == "float32" else "bfloat16"
+
+    def heads(x: relax.Expr, axes: tuple[int, ...] = (0, 2, 1, 3)) -> relax.Expr:
+        moved = R.permute_dims(R.reshape(x, (1, 32, 2, 16)), list(axes))
+        return moved if stored == "float32" else R.astype(moved, "float32")
+
+    def net(q: relax.Expr, k: relax.Expr) -> relax.Expr:
+        scores = R.multiply(R.matmul(heads(q), heads(k, (0, 2, 3, 1))), number(0.25))
+        out = R.matmul(R.nn.softmax(scores, -1), heads(k))
+        return R.astype(R.reshape(R.permute_dims(out, [0, 2, 1, 3]), shape), "bfloat16")
+
+    module = graph(net, q=(merged, shape), k=(merged, shape))
+    narrow = "bfloat16" if stored == "float32" else None
+    cpu = cpu_of(to_tvm(resolve(name)))
+    made = relax.transform.DeadCodeElimination()(RecognizeAttention(cpu, narrow=narrow)(module))
+    (plan,) = [plan for func in made.functions.values() if (plan := plan_of(func)) is not None]
+    by_pairs = name != "x86-64-v4"
+    casts = {("float32", True): 2, ("bfloat16", False): 3}.get((stored, by_pairs), 0)
+    assert operators(made) == [*["astype"] * casts, "attention"]
+    assert plan.operator.operands == (("bfloat16" if by_pairs else "float32"),) * 3
+    assert (plan.operator.out, planning.taken_at_once(plan)) == ("bfloat16", 2 if by_pairs else 1)

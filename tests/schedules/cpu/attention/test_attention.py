@@ -52,6 +52,8 @@ class Case:
     masked: str = "nan"
     merged: bool = False
     symbolic: bool = False
+    dtype: str = "float32"
+    scale: float = 0.3
 
 
 def operator(case: Case) -> Attention:
@@ -67,6 +69,7 @@ def operator(case: Case) -> Attention:
         width=case.width,
         logit=mask,
         masked=case.masked,
+        operands=(case.dtype,) * 3,
     )
 
 
@@ -75,7 +78,7 @@ def planned(case: Case, name: str = "auto") -> Plan:
     return planning.default(operator(case), cpu_of(to_tvm(resolve(name))))
 
 
-def function(case: Case, name: str = "auto") -> Any:
+def function(case: Case, name: str = "auto", plan: Plan | None = None) -> Any:
     """The PrimFunc that the pass emits for a case: q, k and v `[B, S, H * D]`, the mask `[1, H, N, M padded]`."""
     batch, queries, keys = case.batch, case.queries, case.keys
     if case.symbolic:
@@ -83,7 +86,7 @@ def function(case: Case, name: str = "auto") -> Any:
     depths = [case.heads * case.depth, case.heads * case.depth, case.heads * case.width]
     offsets = [0, depths[0], depths[0] + depths[1]] if case.merged else [0, 0, 0]
     tensors = [
-        te.placeholder((batch, rows, sum(depths) if case.merged else depth), "float32", name)
+        te.placeholder((batch, rows, sum(depths) if case.merged else depth), case.dtype, name)
         for name, rows, depth in zip("qkv", (queries, keys, keys), depths, strict=True)
     ]
     room = (queries + 63) if case.symbolic else -(-queries // 16) * 16
@@ -94,13 +97,17 @@ def function(case: Case, name: str = "auto") -> Any:
         )
 
     def operand(at: int, size: int) -> Any:
-        return lambda given, b, row, d: given[at][b[0], row, offsets[at] + b[1] * size + d]
+        def element(given: Any, b: Any, row: Any, d: Any) -> Any:
+            value = given[at][b[0], row, offsets[at] + b[1] * size + d]
+            return value if case.dtype == "float32" else value.astype("float32")
+
+        return element
 
     def logit(given: Any, score: Any, b: Any, m: Any, n: Any) -> Any:
         mask = given[3][0, b[1], n, 0 if case.mask == "keys" else m]
         return tirx.Select(mask, score, tirx.const(-INFINITY, "float32")) if case.mask == "where" else score + mask
 
-    scale = tirx.const(0.3, "float32")
+    scale = tirx.const(case.scale, "float32")
     query = operand(0, case.depth)
     spec = AttentionSpec(
         batch=(batch, case.heads),
@@ -115,7 +122,7 @@ def function(case: Case, name: str = "auto") -> Any:
         logit=logit if case.mask else None,
         shape=(batch, queries, case.heads * case.width),
         place=lambda b, m, x: ([b, x // case.width], m, x % case.width),
-        plan=planned(case, name),
+        plan=plan or planned(case, name),
     )
     func = te.create_prim_func([*tensors, attention(*tensors, spec=spec)])
     return func.with_attr({MASKED: case.masked, "global_symbol": "main"})
@@ -145,7 +152,7 @@ def expected(case: Case, q: Array, k: Array, v: Array, *mask: Array) -> Array:
         first = at * case.heads * case.depth if case.merged else 0
         cut = array[:, :, first : first + case.heads * size].reshape(*array.shape[:2], case.heads, size)
         parts.append(cut.transpose(0, 2, 1, 3).astype(np.float64))
-    scores = (parts[0] * 0.3) @ parts[1].swapaxes(2, 3)
+    scores = (parts[0] * case.scale) @ parts[1].swapaxes(2, 3)
     if mask:
         rows = mask[0][..., :1] if case.mask == "keys" else mask[0][..., : case.queries]
         rows = rows.swapaxes(2, 3)

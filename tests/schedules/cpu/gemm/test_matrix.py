@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +18,13 @@ from schedules.cpu.gemm.matmul_packed import MatmulPacked
 from schedules.cpu.gemm.matrix_plan import MATRIX
 from schedules.dots import accumulator_of
 from schedules.hardware import Cpu, cpu_of
-from schedules.ir.statements import with_code
 from schedules.operators import Matmul
 from schedules.template import Declined, Schedule
 from service import machine
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
+from tests.schedules.cpu.tiles import emulated
 
 pipeline.register()
 RULE = MatmulPacked()
@@ -123,17 +121,6 @@ def test_products(operands: tuple[str, str], m: int, n: int, k: int) -> None:
         agree(op, built(op, cpu, parameters), parameters)
 
 
-@pytest.fixture(scope="module")
-def emulator(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The instructions as functions that kernels find."""
-    if "avx512bw" not in machine.cpu().features:
-        pytest.skip("this CPU has no avx512bw")
-    made = tmp_path_factory.mktemp("tiles") / "tiles.so"
-    source = Path(__file__).with_name("emulated_tiles.c")
-    subprocess.run(["gcc", "-O2", "-shared", "-fPIC", "-o", made, source], check=True)
-    return ctypes.CDLL(str(made), mode=ctypes.RTLD_GLOBAL)
-
-
 @pytest.mark.sampled(most=6)
 @pytest.mark.parametrize("operands", INSTRUCTIONS, ids=INSTRUCTIONS.values())
 @pytest.mark.parametrize(("m", "n", "k"), SIZES)
@@ -141,12 +128,6 @@ def test_emulated_products(
     operands: tuple[str, str], m: int, n: int, k: int, emulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same code, with each tile instruction a call: wrong registers and configurations abort."""
-
-    def emulated(code: str, body: Any) -> Any:
-        names = ("llvm.x86.tile", "emulated_tile"), ("llvm.x86.tdp", "emulated_tdp"), ("llvm.x86.ld", "emulated_ld")
-        for before, after in (*names, (" immarg", "")):
-            code = code.replace(before, after)
-        return with_code(code, body)
 
     monkeypatch.setattr(matrix_nest, "with_code", emulated)
     op, cpu = product_of(operands, m, n, k), row(HERE)

@@ -1,0 +1,94 @@
+"""Both products of attention on pairs of 16 bits: by tile registers (AMX), or by an instruction on vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tvm import tirx
+
+from schedules.cpu.attention.words import PAIR
+from schedules.cpu.common.dot_product import PAIRED
+from schedules.cpu.common.register_tile import unrolled_steps
+from schedules.cpu.gemm.matrix_code import configuration, declarations, product, release
+from schedules.dots import Dot
+from schedules.ir import tir
+from schedules.ir.statements import block, buffer, call, loop, ramp, sequence, store, unrolled, with_code
+from schedules.ir.types import Buffer, Expr, Stmt
+
+__all__ = ["ByTiles", "ByVectors"]
+
+Left = Callable[[Expr | int, Expr | int], Expr]
+
+
+class ByTiles:
+    """Calls of products on tile registers, `matrix` of them down, and their code by name."""
+
+    def __init__(self, dot: Dot, matrix: int) -> None:
+        self.dot, self.matrix = dot, matrix
+        self.code: dict[str, str] = {}
+
+    def sums(self, c: Buffer, first: Expr, rows: int, left: Left, b: Buffer) -> Stmt:
+        """See `Product`: all registers are full."""
+        assert rows == self.matrix * self.dot.m, rows
+        words, span = (int(tir.as_int(size) or 0) for size in b.shape)
+        shape, steps = (self.matrix, span // self.dot.n), words // (self.dot.k // PAIR)
+        start = tir.index_const(0)
+        elements = [c[first, start], b[start, start], *(left(i * self.dot.m, 0) for i in range(self.matrix))]
+        return self._one(*product(self.dot, shape, steps, self.dot.m), *map(tirx.address_of, elements))
+
+    def around(self, task: Stmt) -> Stmt:
+        """Return a task with its registers configured and released."""
+        begin = self._one(*configuration((self.matrix, 1), [self.dot.m] * self.matrix))
+        return sequence(begin, task, self._one(*release()))
+
+    def with_code(self, body: Stmt) -> Stmt:
+        """Return the loop of tasks with what they call."""
+        return with_code(declarations(self.dot) + "".join(self.code.values()), body)
+
+    def _one(self, name: str, code: str, *arguments: Expr) -> Stmt:
+        self.code[name] = code
+        return call(name, *arguments)
+
+
+class ByVectors:
+    """Loops over register tiles; an instruction takes a pair of the left operand for all lanes."""
+
+    def __init__(self, dot: Dot, dtype: str) -> None:
+        self.dot, self.dtype = dot, dtype
+
+    def sums(self, c: Buffer, first: Expr, rows: int, left: Left, b: Buffer) -> Stmt:
+        """See `Product`."""
+        lanes = self.dot.n
+        words, span = (int(tir.as_int(size) or 0) for size in b.shape)
+        sums = buffer("sums", rows, span, dtype=self.dtype, scope="local")
+        steps = unrolled_steps(words)
+        of_sums = f"{self.dtype}x{lanes}"
+
+        def each(body: Callable[[Expr, Expr], Stmt]) -> Stmt:
+            return unrolled(rows, lambda i: unrolled(span // lanes, lambda v: body(i, ramp(v * lanes, lanes))))
+
+        def add(i: Expr, m: Expr, k: Expr) -> Stmt:
+            held = tirx.BufferLoad(sums, [i, m])
+            right = tirx.BufferLoad(b, [k, m])
+            pair = tirx.Broadcast(left(i, k), lanes)
+            name = f"{PAIRED}{self.dot.intrinsic}"
+            return store(sums, tirx.call_pure_extern(of_sums, name, held, pair, right), i, m)
+
+        def depth(outer: Expr) -> Stmt:
+            return unrolled(steps, lambda inner: each(lambda i, m: add(i, m, outer * steps + inner)))
+
+        zero = tirx.Broadcast(tirx.const(0, self.dtype), lanes)
+        body = sequence(
+            each(lambda i, m: store(sums, zero, i, m)),
+            loop(words // steps, depth, name="k"),
+            each(lambda i, m: store(c, tirx.BufferLoad(sums, [i, m]), first + i, m)),
+        )
+        return block("attention_sums", body, [sums])
+
+    def around(self, task: Stmt) -> Stmt:
+        """Return a task as it is."""
+        return task
+
+    def with_code(self, body: Stmt) -> Stmt:
+        """Return the loop of tasks as it is: the lowering brings what it calls."""
+        return body
