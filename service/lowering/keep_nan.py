@@ -4,7 +4,9 @@
     bool(x)         →  not (x == 0)          the same; NaN is true in C, numpy, ONNX and torch
     max(x, c)       →  max(c, x)             TVM's is `a > b ? a : b`: x where x is NaN, and before it was c
     max(a, b)       →  llvm.maximum(a, b)    NaN where either is
-    m = max(m, x)   →  max(x, m)             a reduction drops NaN; TVM's dropped what came before it
+    m = max(m, x)   →  m = max(x, m); x == x ? m : x
+                                             a reduction, two instructions with AVX-512 (`vfixupimm`); of a softmax it is
+                                             the first alone, which drops NaN, as the sum has it
     max(x, bits(n)) →  itself                n, an integer in memory, is a bound of what is quantized, and never NaN;
                                              NaN becomes it, by one instruction for the five of `llvm.maximum`
 
@@ -16,17 +18,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import tvm
 import tvm_ffi
 from tvm import tirx
 from tvm.ir import Call, Op, TensorLoad
 
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
+from schedules.ir.nan import is_shift
 
 __all__ = ["KeepNan"]
 
 _INTRINSICS = {tirx.Max: "llvm.maximum", tirx.Min: "llvm.minimum"}
 _EXTREMES = {name: kind for kind, name in _INTRINSICS.items()}
+_FIXED = {"float32": ("ps", "int32"), "float64": ("pd", "int64")}
+_NAN_ALONE = 0x22
+"""`vfixupimm`'s table: quiet and signaling NaN are taken, for all other numbers what is there stays."""
 
 
 @tirx.transform.prim_func_pass(opt_level=0, name="relaxc.KeepNan")
@@ -43,7 +50,8 @@ class KeepNan:
         extremes = ((tirx.Max, tirx.Min), lambda expr: _extreme(expr, made))
         body = tvm_ffi.structural_map(func.body, [(tirx.NE, _unequal), (tirx.Cast, _cast), extremes])
         if made:
-            body = tvm_ffi.structural_map(body, (tirx.BufferStore, _store))
+            wide = bool(tvm.get_global_func("target.target_has_feature")("avx512vl", target))
+            body = tvm_ffi.structural_map(body, (tirx.BufferStore, lambda store: _store(store, wide)))
         return func.with_body(body)
 
 
@@ -89,8 +97,8 @@ def _is_bound(expr: Any) -> bool:
     return isinstance(expr, TensorLoad) and all(isinstance(index, tirx.IntImm) for index in expr.indices)
 
 
-def _store(store: Any) -> Any:
-    """Return a step of a reduction that keeps what it has where NaN comes; to keep NaN takes three instructions."""
+def _store(store: Any, wide: bool) -> Any:
+    """Return a step of a reduction in fewer instructions than `llvm.maximum` takes, which orders zeros too."""
     value = store.value
     if not (isinstance(value, Call) and value.op.same_as(Op.get("tirx.call_llvm_pure_intrin"))):
         return store
@@ -101,4 +109,24 @@ def _store(store: Any) -> Any:
     if not (tir.loads_what_it_stores(one, store) or tir.loads_what_it_stores(other, store)):
         return store
     held, taken = (one, other) if tir.loads_what_it_stores(one, store) else (other, one)
-    return tirx.BufferStore(store.buffer, kind(taken, held), store.indices)
+    if is_shift(store.buffer):
+        return tirx.BufferStore(store.buffer, kind(taken, held), store.indices)
+    if isinstance(taken, TensorLoad):
+        return tirx.BufferStore(store.buffer, _kept(kind, held, taken, wide), store.indices)
+    term = tirx.Var("term", str(taken.ty.dtype))
+    return tirx.BufferStore(store.buffer, tirx.Let(term, taken, _kept(kind, held, term, wide)), store.indices)
+
+
+def _kept(kind: type, held: Any, taken: Any, wide: bool) -> Any:
+    """`kind(taken, held)` is `held` where one is NaN; it becomes `taken` where that is what is NaN."""
+    step, dtype = kind(taken, held), str(taken.ty.dtype)
+    element, _, lanes = dtype.partition("x")
+    bits = int(element.removeprefix("float")) * int(lanes or 1) if element in _FIXED else 0
+    if not wide or bits not in (128, 256, 512):
+        return tirx.Select(tirx.EQ(taken, taken), step, taken)
+    suffix, integer = _FIXED[element]
+    table = tirx.Broadcast(tirx.IntImm(integer, _NAN_ALONE), int(lanes))
+    mask = tirx.IntImm("int16" if int(lanes) == 16 else "int8", -1)
+    rounding = [tirx.IntImm("int32", 4)] if bits == 512 else []
+    name = f"llvm.x86.avx512.mask.fixupimm.{suffix}.{bits}"
+    return tirx.call_llvm_pure_intrin(dtype, name, step, taken, table, tirx.IntImm("int32", 0), mask, *rounding)

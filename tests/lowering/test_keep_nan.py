@@ -59,22 +59,56 @@ def test_elements(function, numpys, out):
     np.testing.assert_array_equal(got.numpy(), numpys(X, Y))
 
 
-def test_a_reduction_drops_nan_and_nothing_that_came_before_it():
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3", "auto"])
+@pytest.mark.parametrize("lanes", [1, 4, 8, 16])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_reduction_keeps_nan_wherever_it_comes(dtype, lanes, target):
     @T.prim_func
-    def largest(a: T.Buffer((SIZE,), "float32"), b: T.Buffer((2,), "float32")):
-        b[0] = T.float32(-3e38)
-        b[1] = T.float32(3e38)
+    def largest(a: T.Buffer((SIZE, lanes), dtype), b: T.Buffer((2, lanes), dtype)):
+        for lane in T.vectorized(lanes):
+            b[0, lane] = T.Cast(dtype, T.float32(-3e38))
+        for lane in T.vectorized(lanes):
+            b[1, lane] = T.Cast(dtype, T.float32(3e38))
         for i in range(SIZE):
-            b[0] = T.max(b[0], a[i])
-            b[1] = T.min(a[i], b[1])
+            for lane in T.vectorized(lanes):
+                b[0, lane] = T.max(b[0, lane], a[i, lane])
+            for lane in T.vectorized(lanes):
+                b[1, lane] = T.min(a[i, lane], b[1, lane])
 
     library = tvm.tirx.build(
-        largest.with_attr("global_symbol", "main"), to_tvm(resolve("auto")), pipeline=pipeline.NAME
+        largest.with_attr("global_symbol", "main"), to_tvm(resolve(target)), pipeline=pipeline.NAME
     )
-    for values in (np.array([NAN, 7.0, NAN, -3.0, NAN]), np.array([-3.0, 7.0, 1.0, NAN])):
-        got = tvm.runtime.tensor(np.zeros(2, "float32"))
-        library["main"](tvm.runtime.tensor(np.resize(values, SIZE).astype("float32")), got)
-        assert got.numpy().tolist() == [7, -3]
+    for sign in (1, -1):
+        for place in (None, 0, 1, SIZE // 2, SIZE - 1):
+            values = np.random.default_rng(0).standard_normal((SIZE, lanes)).astype(dtype)
+            values[3], values[4] = np.inf, -np.inf
+            if place is not None:
+                values[place, lanes // 2] = np.copysign(NAN, sign)
+            got = tvm.runtime.tensor(np.zeros((2, lanes), dtype))
+            library["main"](tvm.runtime.tensor(values), got)
+            np.testing.assert_array_equal(got.numpy(), [values.max(0), values.min(0)])
+
+
+_LARGEST = """
+@T.prim_func
+def main(a: T.Buffer((64, 16), "float32"), {name}: T.Buffer((16,), "float32")):
+    T.func_attr({{"global_symbol": "main"}})
+    for lane in T.vectorized(16):
+        {name}[lane] = T.float32(-3e38)
+    for i in range(64):
+        for lane in T.vectorized(16):
+            {name}[lane] = T.max({name}[lane], a[i, lane])
+"""
+
+
+@pytest.mark.parametrize("name", ["safe_softmax_maxelem", "softmax_maxelem_lanes", "attention_top_1"])
+def test_the_largest_that_a_softmax_subtracts_costs_one_instruction(name):
+    def code(name: str) -> str:
+        func = tvm.script.from_source(_LARGEST.format(name=name))
+        return tvm.tirx.build(func, to_tvm(resolve("x86-64-v4")), pipeline=pipeline.NAME).inspect_source("asm")
+
+    assert "vfixupimmps" in code("other")
+    assert "vmaxps" in code(name) and not any(word in code(name) for word in ("vfixup", "vcmp", "vblend"))
 
 
 def test_bounds_of_what_is_quantized_cost_one_instruction_and_nan_becomes_the_lowest():
@@ -143,7 +177,7 @@ def test_a_network_is_as_onnx_runtime_has_it(tmp_path):
         np.testing.assert_allclose(got[name], want, rtol=1e-5, err_msg=name)
 
 
-def test_the_largest_of_a_relu_is_that_of_its_numbers(tmp_path):
+def test_the_largest_of_a_relu_is_nan_where_one_is(tmp_path):
     nodes = [
         node("Relu", ["x"], ["relu"]),
         node("ReduceMax", ["relu", "axes"], ["most"], keepdims=0),
@@ -155,8 +189,8 @@ def test_the_largest_of_a_relu_is_that_of_its_numbers(tmp_path):
     path = write(tmp_path, model(nodes, inputs, outputs, axes=np.array([0])))
     draw = np.random.default_rng(0)
     x, images = draw.standard_normal((3, 40), np.float32), draw.standard_normal((1, 20, 4, 4), np.float32)
-    x[1], images[..., 1::2] = NAN, NAN
+    x[1, 3], images[0, 5, 1, 2] = NAN, NAN
     got, _ = compiled(path, {"x": x, "images": images})
-    np.testing.assert_array_equal(got["most"], np.maximum(x[[0, 2]], 0).max(0))
-    numbers = np.maximum(images[..., ::2], 0).reshape(1, 20, 2, 2, 2).max(3)
-    np.testing.assert_array_equal(got["pooled"], numbers)
+    np.testing.assert_array_equal(got["most"], np.maximum(x, 0).max(0))
+    windows = np.maximum(images, 0).reshape(1, 20, 2, 2, 2, 2)
+    np.testing.assert_array_equal(got["pooled"], windows.max((3, 5)))

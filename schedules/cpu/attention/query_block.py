@@ -24,7 +24,7 @@ class QueryBlock:
         queries = tir.as_int(a.queries)
         self.has_rest = queries is None or bool(queries % p.lanes)
         self.factor = self._buffer("factor", self.span)
-        self.top, self.total = (self._buffer(name, self.span, scope="local") for name in ("top", "total"))
+        self.top, self.total = (self._buffer(name, self.span, scope="local") for name in ("attention_top", "total"))
 
     def _begin(self) -> list[Stmt]:
         # Of a row of -∞ every exponential is then 0, and not exp(-∞ + ∞).

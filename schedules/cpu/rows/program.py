@@ -10,10 +10,15 @@ from tvm import s_tir, tirx
 from schedules.cpu.rows.stages import RowFunction, Stage
 from schedules.cpu.rows.vectors import Vector, filled, folded, in_lanes, is_whole_sum, loop, summed, vectors
 from schedules.ir import tir
+from schedules.ir.dtypes import is_float
+from schedules.ir.nan import OF_NUMBERS, any_nan, is_shift
 from schedules.ir.statements import prefetch
 from schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt, TensorLoad, Var
 
 __all__ = ["row_program"]
+
+_MASKED = (4, 8, 16, 32)
+"""Lanes of vectors that are tested for NaN as a whole."""
 
 Place = Callable[[list[Expr]], "tuple[Buffer, list[Expr]]"]
 """From the indices of an intermediate buffer to where it is kept for a row: a buffer, and indices into it."""
@@ -155,17 +160,27 @@ class _Builder:
         sums = {id(s): self._accumulators(s, slots * width) for s in stages if s.operator is not None}
         outer = [tir.fresh("outer") for _ in outer_sizes]
         body: list[Stmt] = []
+
+        def once(stage: Stage) -> bool:
+            """Whether the first loop has one step, and so the first number of each accumulator."""
+            return parts_of_row[0][0] == 1 and not outer and _keeps_nan(stage)
+
         for count, group in parts_of_row:
             step = tir.fresh("step")
-            parts = [self._vector(s, v, count, step, outer, sums.get(id(s))) for v in group for s in stages]
+            parts = [
+                self._vector(s, v, count, step, outer, sums.get(id(s)), begins=once(s) and not body)
+                for v in group
+                for s in stages
+            ]
             if stages is self.fetching:
                 parts += [self._fetch(*each, v.start(step), outer) for v in group for each in self.fetched]
             body.append(loop(step, count, tirx.stmt_seq(*parts)))
         nest = tirx.stmt_seq(*body)
         for var, extent in reversed(list(zip(outer, outer_sizes, strict=True))):
             nest = loop(var, extent, nest)
-        before = [self._identity(s, sums[id(s)], slots, width) for s in stages if s.operator is not None]
-        behind = [self._combined(s, sums[id(s)], slots, width) for s in stages if s.operator is not None]
+        reduced = [stage for stage in stages if stage.operator is not None]
+        before = [self._identity(s, sums[id(s)], slots, width) for s in reduced if not once(s)]
+        behind = [self._combined(s, sums[id(s)], slots, width) for s in reduced]
         return tirx.stmt_seq(*before, nest, *behind)
 
     def _accumulators(self, stage: Stage, count: int) -> Buffer:
@@ -176,9 +191,17 @@ class _Builder:
         return tirx.stmt_seq(*(filled(sums, start, slot * width, width) for slot in range(slots)))
 
     def _vector(
-        self, stage: Stage, vector: Vector, count: int, step: Expr, outer: list[Var], sums: Buffer | None
+        self,
+        stage: Stage,
+        vector: Vector,
+        count: int,
+        step: Expr,
+        outer: list[Var],
+        sums: Buffer | None,
+        *,
+        begins: bool,
     ) -> Stmt:
-        """One vector of one stage."""
+        """One vector of one stage; where it `begins`, its accumulator has nothing yet."""
 
         def at(lane: Expr) -> Stmt:
             position = vector.start(step) if count > 1 else vector.start(tir.index_const(0))
@@ -192,7 +215,7 @@ class _Builder:
             if fresh is not None:
                 term = tirx.Select(fresh, term, stage.block.init.value)
             spot = lane + vector.slot * vector.lanes
-            return tirx.BufferStore(sums, op(sums[spot], term), [spot])
+            return tirx.BufferStore(sums, term if begins else op(sums[spot], term), [spot])
 
         return in_lanes(vector.lanes, at)
 
@@ -205,6 +228,10 @@ class _Builder:
     def _combined(self, stage: Stage, sums: Buffer, slots: int, width: int) -> Stmt:
         """Accumulators onto the first, then its halves onto each other, and the last into the stage's result."""
         op = stage.operator[0]  # type: ignore[index]  # called for reductions
+        test: list[Stmt] = []
+        if _keeps_nan(stage) and width in _MASKED:
+            has_nan = self._allocate([1], "bool", f"{stage.buffer.name}_nan")
+            test, op = [tirx.BufferStore(has_nan, any_nan(sums, width, slots), [tir.index_const(0)])], OF_NUMBERS[op]
         steps = [folded(sums, op, width, slot * width) for slot in range(1, slots)]
         total = sums[0]
         if op is tirx.Add and is_whole_sum(sums, width):
@@ -215,7 +242,9 @@ class _Builder:
             width = rest
         values = self._values(stage, [], [])
         buffer, indices = self._target(stage, values)
-        return tirx.stmt_seq(*steps, tirx.BufferStore(buffer, total, indices))
+        if test:
+            total = tirx.Select(has_nan[0], tirx.const(float("nan"), str(sums.dtype)), total)
+        return tirx.stmt_seq(*test, *steps, tirx.BufferStore(buffer, total, indices))
 
     def _values(self, stage: Stage, outer: list[Var], flat: list[Expr]) -> dict[Var, Expr]:
         values = dict(zip(stage.rows, self.row, strict=True)) | {var: tir.zero(var) for var in stage.ones}
@@ -244,6 +273,12 @@ class _Builder:
 
             value = tir.replace_loads(value, source, moved)
         return value
+
+
+def _keeps_nan(stage: Stage) -> bool:
+    """Whether it is the largest or the smallest of floats, and NaN where one is."""
+    is_extreme = stage.operator is not None and stage.operator[0] in OF_NUMBERS
+    return is_extreme and is_float(str(stage.buffer.dtype)) and not is_shift(stage.buffer)
 
 
 def _held_in_result(function: RowFunction, groups: list[list[Stage]]) -> Stage | None:

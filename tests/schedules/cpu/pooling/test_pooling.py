@@ -126,8 +126,11 @@ def test_windows(name: str, kind: str, size: tuple[int, int], geometry: dict[str
         image(lanes_of(name), size), name, reduce=kind[:3], counts_padding=kind == "avg with padding", **geometry
     )
     array = values(func)
-    got = run(scheduled(func, name), to_tvm(resolve(name)), array)
-    np.testing.assert_allclose(got, reference(array, **full), rtol=1e-5, atol=1e-5)
+    for place in (None, 0, array.size // 2 + 1, -1):
+        if place is not None:
+            array.reshape(-1)[place] = np.nan
+        got = run(scheduled(func, name), to_tvm(resolve(name)), array)
+        np.testing.assert_allclose(got, reference(array, **full), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", TARGETS)
@@ -140,8 +143,12 @@ def test_images(name: str, kind: str, batch: int, size: tuple[int, int], strips:
     data = image(lanes_of(name), size, batch)
     func = whole(data, name, kind, strips)
     array = values(func)
-    want = (np.max if kind == "max" else np.mean)(array.astype("float64"), axis=(2, 3), keepdims=True)
-    np.testing.assert_allclose(run(scheduled(func, name), to_tvm(resolve(name)), array), want, rtol=1e-5, atol=1e-6)
+    for place in (None, 0, -1):
+        if place is not None:
+            array.reshape(-1)[place] = np.nan
+        want = (np.max if kind == "max" else np.mean)(array.astype("float64"), axis=(2, 3), keepdims=True)
+        got = run(scheduled(func, name), to_tvm(resolve(name)), array)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.sampled("images in strips")

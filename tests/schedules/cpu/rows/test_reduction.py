@@ -127,6 +127,19 @@ def test_infinities_and_nan():
         assert_close(run(lambda a: R.sum(a, [-1]), [x]).outputs[0], x.sum(-1))
 
 
+@pytest.mark.sampled(most=6)
+@pytest.mark.parametrize("dtype", ["float32", "float16", "float64"])
+@pytest.mark.parametrize("axes", [[0], [1], [2], [0, 1], [1, 2], [0, 1, 2]], ids=str)
+@pytest.mark.parametrize("shape", [(3, 7, 33), (2, 40, 3), (2, 3, 64), (1, 2, 1000), (1, 1, 5)], ids=str)
+def test_the_largest_and_the_smallest_are_nan_where_one_is(shape, axes, dtype):
+    for place in (0, 1, -1, normal(*shape).size // 2):
+        x = normal(*shape).astype(dtype)
+        x.reshape(-1)[place] = np.nan
+        for op, reference in ((R.max, np.max), (R.min, np.min)):
+            got = run(lambda a, op=op: op(a, axes), [x]).outputs[0]
+            np.testing.assert_array_equal(got, reference(x, tuple(axes)))
+
+
 def test_rows_beyond_the_cache_are_fetched_ahead():
     x, scale, shift = normal(1100, 1003), normal(1003, seed=1), normal(1003, seed=2)
     ran = run(lambda a: R.nn.softmax(a, -1), [x])
