@@ -5,7 +5,7 @@
     max(x, c)       →  max(c, x)             TVM's is `a > b ? a : b`: x where x is NaN, and before it was c
     max(a, b)       →  llvm.maximum(a, b)    NaN where either is
     m = max(m, x)   →  m = max(x, m); x == x ? m : x
-                                             a reduction, two instructions with AVX-512 (`vfixupimm`); of a softmax it is
+                                             a reduction, two instructions with AVX-512 (`vfixupimm`); of a softmax
                                              the first alone, which drops NaN, as the sum has it
     max(x, bits(n)) →  itself                n, an integer in memory, is a bound of what is quantized, and never NaN;
                                              NaN becomes it, by one instruction for the five of `llvm.maximum`
