@@ -230,8 +230,9 @@ class _Builder:
         op = stage.operator[0]  # type: ignore[index]  # called for reductions
         test: list[Stmt] = []
         if _keeps_nan(stage) and width in _MASKED:
-            has_nan = self._allocate([1], "bool", f"{stage.buffer.name}_nan")
-            test, op = [tirx.BufferStore(has_nan, any_nan(sums, width, slots), [tir.index_const(0)])], OF_NUMBERS[op]
+            found = any_nan(sums, width, slots)
+            has_nan = self._allocate([1], str(found.ty.dtype), f"{stage.buffer.name}_nan")
+            test, op = [tirx.BufferStore(has_nan, found, [tir.index_const(0)])], OF_NUMBERS[op]
         steps = [folded(sums, op, width, slot * width) for slot in range(1, slots)]
         total = sums[0]
         if op is tirx.Add and is_whole_sum(sums, width):
