@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,6 +45,15 @@ def test_a_process_that_knows_of_amx_may_use_it() -> None:
     assert said.stdout in (["True True\n", "False False\n"] if has_amx else ["False False\n"])
 
 
+@pytest.fixture
+def unread() -> Iterator[None]:
+    """The CPU is read anew in the test, and behind it, however that ends."""
+    machine.cpu.cache_clear()
+    yield
+    machine.cpu.cache_clear()
+
+
+@pytest.mark.usefixtures("unread")
 def test_amx_that_the_kernel_refuses_is_lacking(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = replace(machine.cpu(), arch="x86_64", features=frozenset(resolve("sapphirerapids").features))
     monkeypatch.setattr(machine, "read", lambda *_: whole)
@@ -52,4 +62,3 @@ def test_amx_that_the_kernel_refuses_is_lacking(monkeypatch: pytest.MonkeyPatch)
         machine.cpu.cache_clear()
         found = machine.missing_features(resolve("sapphirerapids"))
         assert found == [f"CPU feature {name}" for name in missing]
-    machine.cpu.cache_clear()

@@ -38,7 +38,8 @@ def _why(row: Mapping[str, Any], options: CompileOptions, calibrated: bool) -> s
         return f"--weights {options.weights}" if options.weights else "the model's weights are codes"
     if contracts and any(part in _BYTES for part in parts):
         return CALIBRATED if calibrated else QUANTIZED
-    if low is not None and low in parts:
+    # Attention on float32 may store 16 bits; operands are named first
+    if low is not None and low in (parts[:1] if "attention" in row["function"] else parts):
         return f"--precision {options.precision}: {'operands' if contracts else 'stored for, or by, a product'}"
     if low is not None and contracts:
         return "a product of two computed values, or one that gains nothing in 16 bits here: float32 keeps its digits"

@@ -25,7 +25,7 @@ from service.runtime.threads import default_threads, use_threads
 
 __all__ = ["Level", "Peak", "Progress", "instructions", "levels_of", "measure", "peak", "vectors"]
 
-_VERSION = 6
+_VERSION = 7
 """Rises when the probes change: what an older one measured is measured again."""
 
 _BUDGET_S, _MOST_BUDGET_S = 0.1, 0.4
@@ -36,7 +36,7 @@ _CALL_BYTES = 64 << 20
 _FMAS = 200_000
 _MEMORY_BYTES = (256 << 20, 512 << 20)
 """The least and the most to read from memory: four times the last cache between them."""
-_FEATURES = ("avx512f", "avx2", "fma", "avx512bf16", "avx512vnni")
+_FEATURES = ("avx512f", "avx2", "fma", "avx512bf16", "avx512vnni", "amx-tile", "amx-bf16", "amx-int8")
 """What the probes run with, of x86-64: by LLVM's names."""
 
 Progress = Callable[[int, int], None]
@@ -148,7 +148,7 @@ def instructions(target: TargetSpec | None = None) -> tuple[str, ...]:
     has = machine.host_features()
     if target is not None:
         short = target.vector_bits < 512
-        has &= {name for name in target.features if not (short and name.startswith("avx512"))}
+        has &= {name for name in target.features if not (short and name.startswith(("avx512", "amx")))}
     return tuple(name for name in _FEATURES if name in has)
 
 
@@ -184,8 +184,8 @@ def measure(threads: int, progress: Progress = _unheard, by: tuple[str, ...] | N
     row = threads * probes.CHAINS * lanes
     loops = [_Loop.over(name, capacity, probed, 4 * row) for name, capacity, probed in _sizes(threads)]
     functions = {"fma": probes.fma(threads, lanes, _FMAS)}
-    dots = {} if lanes < 16 else {n: d for n, d in probes.INSTRUCTIONS.items() if d.feature in by}
-    functions |= {name: probes.products(threads, lanes, _FMAS, dot) for name, dot in dots.items()}
+    dots = probes.fastest(by)
+    functions |= {name: probes.products(threads, dot.lanes(lanes), _FMAS, dot) for name, dot in dots.items()}
     for loop in loops:
         functions[f"read_{loop.name}"] = probes.read(threads, lanes, loop.steps, loop.repeats)
         functions[f"copy_{loop.name}"] = probes.copy(threads, lanes, loop.half, 2 * loop.repeats)
@@ -196,8 +196,8 @@ def measure(threads: int, progress: Progress = _unheard, by: tuple[str, ...] | N
     levels, alone, products = [], fma.alone, {}
     for at, (name, dot) in enumerate(dots.items()):
         progress(1 + at, len(functions))
-        sums_of_dots = threads * probes.DOT_CHAINS * lanes
-        operands = _zeros(lanes, "int32"), _zeros(sums_of_dots, dot.sums)
+        sums_of_dots = threads * dot.chains * dot.lanes(lanes)
+        operands = _zeros(dot.lanes(lanes), "int32"), _zeros(sums_of_dots, dot.sums)
         best = _best(threads, partial(library[name], *operands))
         products[name] = round(2 * sums_of_dots * dot.k * _FMAS / best.seconds / 1e9, 1)
         alone = alone and best.alone

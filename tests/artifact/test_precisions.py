@@ -29,6 +29,8 @@ BF16 = CompileOptions(precision=Precision.BF16)
         (row("matmul", "bfloat16"), BF16, "--precision bf16: operands"),
         (row("layer_norm", "bfloat16"), BF16, "--precision bf16: stored for, or by, a product"),
         (row("attention", "float32"), BF16, "a product of two computed values"),
+        (row("attention", "float32+bfloat16"), BF16, "a product of two computed values"),
+        (row("attention", "bfloat16+float32"), BF16, "--precision bf16: operands"),
         (row("softmax", "float16"), CompileOptions(), "as the model; arithmetic between products in float32"),
     ],
 )

@@ -115,8 +115,7 @@ def test_what_is_measured_makes_sense() -> None:
     assert [done for done, _ in told] == list(range(told[0][1] + 1)) and len({total for _, total in told}) == 1
     for found in (one, two):
         assert found.gflops > 1
-        features = machine.host_features()
-        assert set(found.products) == {name for name, by in probes.INSTRUCTIONS.items() if by.feature in features}
+        assert set(found.products) == set(probes.fastest(machine.host_features()))
         assert all(rate > 1 for rate in found.products.values())
         assert found.levels[0].name == "L1"
         assert found.memory.name == "memory"
@@ -159,16 +158,29 @@ def test_the_probes_compute_what_they_say() -> None:
     np.testing.assert_array_equal(copied.numpy(), -data)
 
 
-@pytest.mark.parametrize("dtype", probes.INSTRUCTIONS)
-def test_the_probe_of_an_instruction_computes_what_it_says(dtype: str) -> None:
-    by, (lanes, target) = probes.INSTRUCTIONS[dtype], peak_module.vectors()
-    if by.feature not in machine.host_features():
-        pytest.skip(f"needs {by.feature}")
+@pytest.mark.parametrize(
+    ("dtype", "feature"),
+    [("bfloat16", "amx-bf16"), ("bfloat16", "avx512bf16"), ("uint8", "amx-int8"), ("uint8", "avx512vnni")],
+)
+def test_the_probe_of_an_instruction_computes_what_it_says(dtype: str, feature: str) -> None:
+    of_vector, target = peak_module.vectors()
+    if not {feature, "avx512f"} <= machine.host_features():
+        pytest.skip(f"this CPU has no {feature.replace('-', '_')}, or the kernel refuses it")
+    by = probes.fastest({feature, "avx512f"})[dtype]
+    lanes = by.lanes(of_vector)
     library = probes.build({"products": probes.products(2, lanes, 3, by)}, target)
-    twos = np.full(lanes * by.k, 2, numpy_dtype(dtype)).view(np.int32)
-    sums = tvm.runtime.tensor(np.ones(2 * probes.DOT_CHAINS * lanes, by.sums))
+    twos = np.full(lanes * 4 // np.dtype(numpy_dtype(dtype)).itemsize, 2, numpy_dtype(dtype)).view(np.int32)
+    sums = tvm.runtime.tensor(np.ones(2 * by.chains * lanes, by.sums))
     library["products"](tvm.runtime.tensor(twos), sums)
     np.testing.assert_array_equal(sums.numpy(), np.full(sums.shape, 1 + 3 * 4 * by.k, by.sums))
+
+
+def test_narrow_operands_are_multiplied_by_the_fastest_instruction() -> None:
+    every = {"avx512f", "avx512bf16", "avx512vnni", "amx-tile", "amx-bf16", "amx-int8"}
+    chosen = {name: by.feature for name, by in probes.fastest(every).items()}
+    assert chosen == {"bfloat16": "amx-bf16", "uint8": "amx-int8"}
+    assert list(probes.fastest({"avx512f", "avx512vnni"})) == ["uint8"]
+    assert probes.fastest({"avxvnni", "amx-bf16"}) == {}
 
 
 def test_the_limit_is_the_slower_of_arithmetic_and_bytes() -> None:
