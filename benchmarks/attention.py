@@ -39,7 +39,7 @@ def build(folder: Path, name: str) -> None:
 
     from schedules.cpu import planning
     from schedules.cpu.attention import attention_plan, word_plan
-    from schedules.cpu.gemm.matrix_plan import MATRIX
+    from schedules.cpu.common.tile_registers import MATRIX
     from schedules.hardware import cpu_of
     from schedules.operators import Attention
     from service.lowering import pipeline

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["build", "main", "run"]
+__all__ = ["build", "called", "main", "run", "taken", "target_of_two_cores"]
 
 SHAPES = ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (197, 768, 3072), (512, 1024, 1024))
 """Rows, depth, columns."""
@@ -40,12 +40,9 @@ def build(folder: Path) -> None:
     from schedules.hardware import cpu_of
     from schedules.operators import Matmul
     from service.lowering import pipeline
-    from service.lowering.target import resolve, to_tvm
 
     pipeline.register()
-    spec = resolve("sapphirerapids").to_dict()
-    taken = {name: spec[name] for name in ("kind", "mcpu", "features")}
-    target = to_tvm(resolve(json.dumps({**taken, "name": "sapphirerapids", "cores": 2})))
+    target = target_of_two_cores()
     cpu, rule = cpu_of(target), planning.MATMUL
     folder.mkdir(parents=True, exist_ok=True)
     rows = []
@@ -82,23 +79,35 @@ def run(folder: Path, seconds: float, threads: int) -> None:
     rows = json.loads((folder / "kernels.json").read_text())
     for kind, shape in dict.fromkeys((row["operands"][0], tuple(row["shape"])) for row in rows):
         ways = _ways(folder, [row for row in rows if (row["operands"][0], tuple(row["shape"])) == (kind, shape)])
-        taken: dict[str, list[float]] = {way: [] for way in ways}
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            for way, call in ways.items():
-                call()
-                start = time.perf_counter()
-                for _ in range(_CALLS):
-                    call()
-                taken[way].append((time.perf_counter() - start) / _CALLS)
-        tiles = taken["tiles"]
-        ratios = {way: statistics.median(a / b for a, b in zip(taken[way], tiles, strict=True)) for way in ways}
-        gops = 2e-9 * shape[0] * shape[1] * shape[2] / statistics.median(tiles)
-        others = ", ".join(f"{way} {ratio:.2f}" for way, ratio in ratios.items() if way != "tiles")
         size = "x".join(map(str, shape))
-        print(
-            f"{kind} {size}: {1e6 * statistics.median(tiles):.0f} µs, {gops:.0f} GOP/s; {others} ({len(tiles)} turns)"
-        )
+        print(f"{kind} {size}: {taken(ways, 'tiles', seconds, shape[0] * shape[1] * shape[2])}")
+
+
+def taken(ways: dict[str, Callable[[], Any]], first: str, seconds: float, multiply_adds: int) -> str:
+    """Call all by turns, for so long; return what the first takes, and the others of its time."""
+    each: dict[str, list[float]] = {way: [] for way in ways}
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for way, call in ways.items():
+            call()
+            start = time.perf_counter()
+            for _ in range(_CALLS):
+                call()
+            each[way].append((time.perf_counter() - start) / _CALLS)
+    ours = each[first]
+    ratios = {way: statistics.median(a / b for a, b in zip(each[way], ours, strict=True)) for way in ways}
+    others = ", ".join(f"{way} {ratio:.2f}" for way, ratio in ratios.items() if way != first)
+    gops = 2e-9 * multiply_adds / statistics.median(ours)
+    return f"{1e6 * statistics.median(ours):.0f} µs, {gops:.0f} GOP/s; {others} ({len(ours)} turns)"
+
+
+def target_of_two_cores() -> Any:
+    """Return that of two cores of a Sapphire Rapids."""
+    from service.lowering.target import resolve, to_tvm
+
+    spec = resolve("sapphirerapids").to_dict()
+    kept = {name: spec[name] for name in ("kind", "mcpu", "features")}
+    return to_tvm(resolve(json.dumps({**kept, "name": "sapphirerapids", "cores": 2})))
 
 
 def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[], Any]]:
@@ -124,15 +133,16 @@ def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[]
         kernel(a, packed, out)
         if float((out - want).abs().max()) > (2e-6 * k if left == "bfloat16" else 0):
             raise ValueError(f"{row['library']} computes something else")
-        found[row["way"]] = _call(kernel, a, packed, out)
+        found[row["way"]] = called(kernel, a, packed, out)
     if left == "bfloat16":
         weight, into = b.t().contiguous(), torch.empty(m, n).bfloat16()
-        found["torch linear"] = _call(torch.nn.functional.linear, a, weight)
+        found["torch linear"] = called(torch.nn.functional.linear, a, weight)
         found["torch mm"] = lambda: torch.mm(a, b, out=into)
     return found
 
 
-def _call(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+def called(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
+    """Return the call of a function with these arguments."""
     return lambda: function(*arguments)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from schedules.cpu.attention.attention import TiledAttention
 from schedules.cpu.conv.conv2d import Conv2d
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from schedules.cpu.conv.conv2d_tiles import Conv2dTiles
 from schedules.cpu.conv.depthwise import Depthwise
 from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
 from schedules.cpu.conv.winograd import Winograd
@@ -26,6 +27,7 @@ RULES: tuple[Rule, ...] = (
     MatmulPacked(),
     MatmulBlocks(),
     Conv2dBlocked(),
+    Conv2dTiles(),
     DepthwiseBlocked(),
     Pooling(),
     PoolingImage(),

@@ -13,16 +13,21 @@ import numpy as np
 from schedules.cpu.attention import attention_plan, word_plan
 from schedules.cpu.attention.attention import TiledAttention
 from schedules.cpu.common.dot_product import instruction, steps_of
+from schedules.cpu.common.tile_registers import instructions
 from schedules.cpu.conv import (
     blocked_compute,
     blocked_plan,
     depthwise_blocked,
     depthwise_compute,
+    tiles_compute,
+    tiles_plan,
     winograd_compute,
     winograd_plan,
 )
 from schedules.cpu.conv.conv2d_blocked import Conv2dBlocked
+from schedules.cpu.conv.conv2d_tiles import Conv2dTiles
 from schedules.cpu.conv.depthwise_blocked import DepthwiseBlocked
+from schedules.cpu.conv.tiles_layout import Layout
 from schedules.cpu.conv.winograd import Winograd
 from schedules.cpu.gemm import blocks_compute, matmul_blocks, matrix_plan, packed_compute, packed_plan
 from schedules.cpu.gemm.matmul_blocks import MatmulBlocks
@@ -47,6 +52,7 @@ __all__ = [
     "has_instruction",
     "has_layouts",
     "has_pairs",
+    "has_tiles",
     "is_blockable",
     "kernel_name",
     "layout_of",
@@ -69,9 +75,9 @@ __all__ = [
 
 Array = np.ndarray[Any, Any]
 
-MATMUL, BLOCKS, DIRECT, WINOGRAD = MatmulPacked(), MatmulBlocks(), Conv2dBlocked(), Winograd()
+MATMUL, BLOCKS, DIRECT, WINOGRAD, TILES = MatmulPacked(), MatmulBlocks(), Conv2dBlocked(), Winograd(), Conv2dTiles()
 DEPTHWISE, WINDOWS, IMAGE, ATTENTION = DepthwiseBlocked(), Pooling(), PoolingImage(), TiledAttention()
-_ALL: tuple[Planned[Any], ...] = (MATMUL, BLOCKS, DIRECT, WINOGRAD, DEPTHWISE, WINDOWS, IMAGE, ATTENTION)
+_ALL: tuple[Planned[Any], ...] = (MATMUL, BLOCKS, DIRECT, TILES, WINOGRAD, DEPTHWISE, WINDOWS, IMAGE, ATTENTION)
 TEMPLATES = {rule.name: rule for rule in _ALL}
 
 MOST_POINTS, MOST_OF_LAYOUT = 128, 8
@@ -107,7 +113,11 @@ def plan_conv2d(op: Conv2d, cpu: Cpu, *, small_weights: bool = False) -> Plan:
     faster = winograd_plan.default(op, cpu) if is_winograd else None
     if faster is not None:
         return planned(op, WINOGRAD.name, faster, cpu)
-    return planned(op, DIRECT.name, blocked_plan.default(op, cpu), cpu)
+    plan = planned(op, DIRECT.name, blocked_plan.default(op, cpu), cpu)
+    by_tiles = None if TILES.wrong_dtypes(op) else tiles_plan.default(op, cpu)
+    if by_tiles is None:
+        return plan
+    return min(plan, planned(op, TILES.name, by_tiles, cpu), key=lambda each: each.cycles)
 
 
 def plan_attention(op: Attention, cpu: Cpu) -> Plan:
@@ -183,6 +193,7 @@ def computation(plan: Plan) -> Callable[..., Any]:
         return blocks_compute.computation(plan)
     computations: dict[str, Callable[..., Any]] = {
         DIRECT.name: blocked_compute.conv2d,
+        TILES.name: tiles_compute.conv2d,
         WINOGRAD.name: winograd_compute.conv2d,
         DEPTHWISE.name: depthwise_compute.depthwise_conv2d,
         WINDOWS.name: pool_compute.pool_windows,
@@ -202,6 +213,7 @@ def kernel_name(plan: Plan) -> str:
         MATMUL.name: "matmul",
         BLOCKS.name: "block_matmul",
         DIRECT.name: "conv2d",
+        TILES.name: "conv2d",
         WINOGRAD.name: "winograd_conv2d",
         ATTENTION.name: "attention",
     }
@@ -289,6 +301,11 @@ def has_pairs(cpu: Cpu, operands: tuple[str, str]) -> bool:
     return is_float(operands[0]) and has_instruction(cpu, operands, 2)
 
 
+def has_tiles(cpu: Cpu, operands: tuple[str, ...]) -> bool:
+    """Return whether convolutions of these operands may be by tile registers."""
+    return next(instructions(operands, cpu.reference((operands[0], operands[1])).accumulate, cpu), None) is not None
+
+
 def multiplies_faster(cpu: Cpu, operands: tuple[str, str], depth: int, than: str) -> bool:
     """Return whether products of these operands with sums of `depth` take fewer cycles than those of the dtype `than`.
 
@@ -300,7 +317,9 @@ def multiplies_faster(cpu: Cpu, operands: tuple[str, str], depth: int, than: str
 
 
 def _in_lanes(plan: Plan) -> int:
-    """Channels of the image in the innermost axis of its blocks: those that an instruction takes where it has few."""
+    """Channels of the image in the innermost axis of the weights: those that an instruction takes where it has few."""
+    if plan.template == TILES.name:
+        return Layout.of(plan.operator, plan.parameters).depth  # type: ignore[arg-type]  # it is of a Conv2d
     is_plain = isinstance(plan.operator, Conv2d) and plan.operator.plain
     return steps_of(plan.parameters) if is_plain else plan.parameters["block"]
 

@@ -84,6 +84,7 @@ class _Keeper:
                 self._kept[old] = tirx.decl_buffer(old.shape, _BITS, old.name, scope=old.scope())
         load = type(tirx.BufferLoad(tirx.decl_buffer((1,)), [0]))
         kinds = [(tirx.BufferStore, self._store), (load, self._load), (tirx.AllocBuffer, self._allocation)]
+        kinds.append((Call, _address))
         return tvm_ffi.structural_map(body, kinds)
 
     def _allocation(self, allocation: Any) -> Any:
@@ -126,6 +127,13 @@ class _Keeper:
         one, half, shift = (tirx.const(number, "uint32") for number in (1, 0x7FFF, 16))
         even = tirx.Cast(_BITS, tirx.shift_right(bits + half + (tirx.shift_right(bits, shift) & one), shift))
         return tirx.Select(tir.is_nan(value), tirx.const(_NAN, _BITS), even)
+
+
+def _address(call: Any) -> Any:
+    """The address of an element whose load has become that of its bits."""
+    if _name(call) != "address_of" or _name(call.args[0]) != "reinterpret":
+        return call
+    return tirx.address_of(call.args[0].args[0])
 
 
 def _name(value: Any) -> str:

@@ -27,8 +27,12 @@ PARAMETERS = [
 RUN = [pytest.param(case, id=f"{case.rule}-{case.name}") for case in CASES]
 
 
+ELSEWHERE = {"cpu.conv2d_tiles"}
+"""For CPUs with AMX, which its own tests emulate: its whole space, of each of its dtypes."""
+
+
 def test_every_rule_has_a_case() -> None:
-    assert {case.rule for case in CASES} == {each.name for each in cpu.RULES}
+    assert {case.rule for case in CASES} == {each.name for each in cpu.RULES} - ELSEWHERE
 
 
 @pytest.mark.parametrize(("case", "dtype", "bits"), PARAMETERS)

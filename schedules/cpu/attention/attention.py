@@ -10,7 +10,7 @@ from schedules.cpu.attention.form import Blocking, attention_of
 from schedules.cpu.attention.loops import Plain, Task, attention_loops
 from schedules.cpu.attention.word_products import ByTiles, ByVectors
 from schedules.cpu.attention.word_queries import InWords
-from schedules.cpu.gemm.matrix_plan import MATRIX
+from schedules.cpu.common.tile_registers import MATRIX
 from schedules.hardware import Cpu
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float

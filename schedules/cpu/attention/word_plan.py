@@ -9,7 +9,7 @@ from schedules.cpu.attention.form import MOST_VECTORS
 from schedules.cpu.attention.words import PAIR, Blocking
 from schedules.cpu.common.dot_product import STEPS, instruction
 from schedules.cpu.common.register_tile import divisors, fits, step_cycles
-from schedules.cpu.gemm.matrix_plan import MATRIX, REGISTERS
+from schedules.cpu.common.tile_registers import MATRIX, REGISTERS
 from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.operators import Attention

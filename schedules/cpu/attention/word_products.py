@@ -8,8 +8,8 @@ from tvm import tirx
 
 from schedules.cpu.attention.words import PAIR
 from schedules.cpu.common.dot_product import PAIRED
+from schedules.cpu.common.matrix_code import configuration, declarations, product, release, rows_by_panel
 from schedules.cpu.common.register_tile import unrolled_steps
-from schedules.cpu.gemm.matrix_code import configuration, declarations, product, release
 from schedules.dots import Dot
 from schedules.ir import tir
 from schedules.ir.statements import block, buffer, call, loop, ramp, sequence, store, unrolled, with_code
@@ -31,10 +31,11 @@ class ByTiles:
         """See `Product`: all registers are full."""
         assert rows == self.matrix * self.dot.m, rows
         words, span = (int(tir.as_int(size) or 0) for size in b.shape)
-        shape, steps = (self.matrix, span // self.dot.n), words // (self.dot.k // PAIR)
+        across = span // self.dot.n
+        shape, walk = (self.matrix, across), rows_by_panel(words // (self.dot.k // PAIR), across)
         start = tir.index_const(0)
         elements = [c[first, start], b[start, start], *(left(i * self.dot.m, 0) for i in range(self.matrix))]
-        return self._one(*product(self.dot, shape, steps, self.dot.m), *map(tirx.address_of, elements))
+        return self._one(*product(self.dot, shape, walk, self.dot.m), *map(tirx.address_of, elements))
 
     def around(self, task: Stmt) -> Stmt:
         """Return a task with its registers configured and released."""

@@ -10,9 +10,9 @@ from tvm import s_tir
 
 from schedules.cpu.common.dot_product import STEPS, tensorize
 from schedules.cpu.common.register_tile import blocks_around, flatten_rows
+from schedules.cpu.common.tile_registers import MATRIX
 from schedules.cpu.gemm import matrix_plan, packed_plan
 from schedules.cpu.gemm.matrix_nest import by_registers
-from schedules.cpu.gemm.matrix_plan import MATRIX
 from schedules.cpu.gemm.packed_plan import Layout
 from schedules.hardware import Cpu
 from schedules.ir import moves, tir

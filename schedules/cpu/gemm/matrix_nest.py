@@ -8,8 +8,8 @@ import tvm_ffi
 from tvm import s_tir, tirx
 from tvm.ir import Range
 
-from schedules.cpu.gemm.matrix_code import configuration, declarations, product, release
-from schedules.cpu.gemm.matrix_plan import MATRIX, rows_of
+from schedules.cpu.common.matrix_code import configuration, declarations, product, release, rows_by_panel
+from schedules.cpu.common.tile_registers import MATRIX, rows_of
 from schedules.cpu.gemm.packed_plan import Layout
 from schedules.dots import Dot
 from schedules.ir import tir
@@ -87,8 +87,9 @@ class _Calls:
         steps, panel = self.layout.op.k // self.dot.k, element(right, row)
         fetched = -(-self.dot.m // self.tiles) if self.tiles > 1 else 0
         of_next = [_below(panel, tile * fetched * steps)] if fetched else []
+        walk = rows_by_panel(steps, self.layout.vectors)
         pointers = map(tirx.address_of, (held[0, 0], panel, *of_rows, *of_next))
-        made = self.one(*product(self.dot, self.sums, steps, self.each, fetched * self.sums[1]), *pointers)
+        made = self.one(*product(self.dot, self.sums, walk, self.each, fetched * self.sums[1]), *pointers)
         read = [_whole(load) for load in (left, right)]
         matched = [s_tir.MatchBufferRegion(held, written)]
         name, body = block.name_hint, self._of_rows_that_there_are(made, row)

@@ -6,24 +6,13 @@ from collections.abc import Iterator, Mapping
 
 from schedules.cpu.common.dot_product import STEPS
 from schedules.cpu.common.register_tile import divisors
+from schedules.cpu.common.tile_registers import MATRIX, MOST_SUMS, fits, instructions, interleaved
 from schedules.cpu.gemm.packed_plan import MOST_TILES, PARAMETERS, Layout, padded_rows
-from schedules.dots import Dot, bits_of
+from schedules.dots import Dot
 from schedules.hardware import Cpu
 from schedules.operators import Matmul
 
-__all__ = ["MATRIX", "default", "estimate", "instruction_of", "points", "refusal", "rows_of"]
-
-MATRIX = "matrix"
-"""The parameter of a plan for tile registers: how many of them the rows of a register tile take. Plans without it are
-of vectors. Each vector of a panel takes one, too, so that the sums are in `matrix * vectors`."""
-
-REGISTERS = 8
-
-dtypes = (("bfloat16", "bfloat16"), ("uint8", "int8"), ("int8", "int8"))
-"""Operands whose instructions some machine has run with this template; of float16 none has."""
-
-_MOST_SUMS = 4
-"""Registers of sums: two by two load the fewest operands, and hide the latency."""
+__all__ = ["default", "estimate", "instruction_of", "points", "refusal"]
 
 
 def instruction_of(op: Matmul, cpu: Cpu) -> Dot | None:
@@ -31,21 +20,7 @@ def instruction_of(op: Matmul, cpu: Cpu) -> Dot | None:
 
     Its columns are those of a vector of sums, and whole steps of its k are the depth.
     """
-    wanted = (op.operands, op.accumulate, cpu.lanes(op.sum_bits))
-    if op.operands not in dtypes:
-        return None
-    fitting = (dot for dot in cpu.dots if dot.in_tiles and (dot.operands, dot.accumulate, dot.n) == wanted)
-    return next((dot for dot in fitting if op.k % dot.k == 0), None)
-
-
-def interleaved(dot: Dot) -> int:
-    """Return how many elements of k lie beside each other in a packed operand: those of 32 bits."""
-    return 32 // bits_of(dot.operands[1])
-
-
-def rows_of(rows: int, each: int, registers: int) -> tuple[int, ...]:
-    """Return how many of `rows` each register has, which are filled with `each` one after the other; at least one."""
-    return tuple(max(1, min(each, rows - i * each)) for i in range(registers))
+    return next((dot for dot in instructions(op.operands, op.accumulate, cpu) if op.k % dot.k == 0), None)
 
 
 def default(op: Matmul, cpu: Cpu) -> dict[str, int] | None:
@@ -66,7 +41,7 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
     wrong = {
         "the instruction takes another number of steps": layout.dot != interleaved(dot),
         "the block is not a row of a tile register": layout.lanes != dot.n,
-        "the register tile does not fit": not _fits(matrix, layout.vectors) or not matrix <= rows <= matrix * dot.m,
+        "the register tile does not fit": not fits(matrix, layout.vectors) or not matrix <= rows <= matrix * dot.m,
         "some of its tile registers have no rows": (matrix - 1) * -(-rows // matrix) >= rows,
         "padded is not the rows in whole tiles": padded < op.m or bool(padded % rows) or padded > 2 * op.m + dot.m,
         "tiles do not divide the rows": bool(padded // rows % tiles) or tiles > MOST_TILES,
@@ -74,12 +49,6 @@ def refusal(op: Matmul, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "tile registers take the whole depth": parameters["depth"] != layout.steps or parameters["unroll"] != 1,
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
-
-
-def _fits(matrix: int, vectors: int) -> bool:
-    """Whether the sums, the left operand's registers and one of the right operand are registers."""
-    sums = matrix * vectors
-    return sums <= _MOST_SUMS and sums + matrix + 1 <= REGISTERS
 
 
 def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
@@ -90,7 +59,7 @@ def points(op: Matmul, cpu: Cpu) -> Iterator[dict[str, int]]:
     for matrix in (2, 1):
         tiles = -(-op.m // (matrix * dot.m))
         rows = -(-op.m // tiles)
-        for vectors in (vectors for vectors in range(_MOST_SUMS, 0, -1) if _fits(matrix, vectors) and rows >= matrix):
+        for vectors in (vectors for vectors in range(MOST_SUMS, 0, -1) if fits(matrix, vectors) and rows >= matrix):
             layout = Layout(op, padded_rows(op.m, rows), dot.n, vectors, interleaved(dot))
             blocks = divisors(layout.rows // rows, MOST_TILES)
             fitting = [tiles for tiles in blocks if _stays_in_l2(layout, rows * tiles, cpu)]

@@ -13,7 +13,8 @@ from schedules.cpu.conv.blocked_compute import pack_channels
 from schedules.ir.dtypes import is_float
 from schedules.operators import Conv2d, Depthwise2d
 from service.passes.common.constants import array_of, constant
-from service.passes.common.images import channels_of, ints, is_static_image, pair, sides
+from service.passes.common.convolutions import conv2d_operator
+from service.passes.common.images import channels_of, ints, is_static_image
 from service.passes.common.rewrite import is_tensor_constant, static_shape
 from service.passes.kernels.blocked_transposed import Phases
 from service.passes.layout.blocked_images import Blocked, BlockedImages, Rule
@@ -77,23 +78,9 @@ def _depthwise(images: BlockedImages, op: Conv2d, weight: Any, data: relax.Expr)
 def _operator(
     images: BlockedImages, data: relax.Expr, weight: tuple[int, ...], attrs: Any, dtypes: dict[str, Any]
 ) -> Conv2d:
-    """What a convolution of `data` with a weight of this shape is; its image stays plain if of few channels."""
-    batch, channels, height, width = data.ty.shape
-    return Conv2d(
-        batch=int(getattr(batch, "value", 0)),
-        channels=int(channels),
-        height=int(height),
-        width=int(width),
-        filters=weight[0],
-        kernel=(weight[2], weight[3]),
-        strides=pair(attrs.strides),
-        padding=sides(attrs.padding),
-        dilation=pair(attrs.dilation),
-        groups=int(attrs.groups),
-        plain=int(channels) * 2 <= images.lanes and data not in images.blocked,
-        epilogue=images.epilogue,
-        **dtypes,
-    )
+    """What a convolution of `data` with a weight of this shape is; an image that is in blocks is not plain."""
+    of_blocks = {"plain": False} if data in images.blocked else {}
+    return conv2d_operator(data, weight, attrs, dtypes, images.lanes, epilogue=images.epilogue, **of_blocks)
 
 
 def _geometry(op: Conv2d) -> dict[str, Any]:

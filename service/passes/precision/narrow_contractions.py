@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import tvm
 from tvm import IRModule, relax
 
+from schedules.cpu import planning
 from schedules.cpu.common.dot_product import instruction
 from schedules.hardware import Cpu
+from service.passes.common.convolutions import conv2d_operator
+from service.passes.common.images import is_static_image
 from service.passes.common.rewrite import Scope, op_name, rewrite_calls, static_shape
 from service.passes.layout.channels_last import comes_channels_last
 from service.passes.precision.dtypes import CONTRACTIONS, with_dtype
@@ -34,11 +38,35 @@ def has_weight(call: relax.Call, scope: Scope) -> bool:
 def gains_on(cpu: Cpu, dtype: str) -> Callable[[relax.Call, Scope], bool]:
     """Return what takes calls with a weight that `cpu` does not compute slower with operands of `dtype`.
 
-    Convolutions are by vectors: on Sapphire Rapids VDPBF16PS does half of the multiply-adds of float32's instructions.
+    On Sapphire Rapids VDPBF16PS does half of the multiply-adds of float32's instructions: there it is convolutions by
+    tile registers that gain, and depthwise ones, for what is between those stays narrow.
     """
     found = instruction((dtype, dtype), "float32", 2, cpu)
-    convolves = found is None or found.rate >= cpu.reference("float32").rate
-    return lambda call, scope: has_weight(call, scope) and (convolves or op_name(call) == "relax.matmul")
+    by_vectors = found is None or found.rate >= cpu.reference("float32").rate
+
+    def gains(call: relax.Call, scope: Scope) -> bool:
+        if not has_weight(call, scope):
+            return False
+        return by_vectors or op_name(call) == "relax.matmul" or _convolves_faster(call, cpu, dtype)
+
+    return gains
+
+
+def _convolves_faster(call: relax.Call, cpu: Cpu, dtype: str) -> bool:
+    """Whether the plan of a convolution is of fewer cycles with operands of `dtype` than with those of float32."""
+    (data, weight), shape = call.args, static_shape(call.args[1])
+    dtypes = planning.conv2d_dtypes(dtype, dtype, "float32")
+    if dtypes is None or shape is None or not is_static_image(data):
+        return False
+    if _is_depthwise(call):
+        return planning.has_tiles(cpu, dtypes["operands"])
+    lanes = cpu.lanes(str(weight.ty.dtype))
+    op = conv2d_operator(data, shape, call.attrs, dtypes, lanes)
+    if not planning.is_blockable(op, cpu):
+        return False
+    narrow = op.in_blocks(lanes)
+    wide = replace(narrow, operands=(narrow.accumulate, narrow.accumulate))
+    return planning.default(narrow, cpu).cycles < planning.default(wide, cpu).cycles
 
 
 def _is_depthwise(call: relax.Call) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from tvm import tirx
@@ -15,14 +17,16 @@ from tests.passes.graphs import constant, graph
 
 DRAW = np.random.default_rng(0)
 TAPS = DRAW.standard_normal((64, 64, 3, 3)).astype("float32")
+NARROW = json.dumps({**resolve("sapphirerapids").to_dict(), "vector_bits": 256})
 WEIGHTS = DRAW.standard_normal((64, 64)).astype("float32")
 
 
 @pytest.mark.parametrize(
-    ("target", "convolution"), [("znver4", "bfloat16"), ("sapphirerapids", "float32"), ("x86-64-v4", "float32")]
+    ("target", "convolution"),
+    [("znver4", "bfloat16"), ("sapphirerapids", "bfloat16"), (NARROW, "float32"), ("x86-64-v4", "float32")],
 )
 def test_a_convolution_stays_in_fp32_where_pairs_take_longer(target: str, convolution: str) -> None:
-    """Sapphire Rapids has AMX for products, and VDPBF16PS at half of float32's rate for convolutions."""
+    """Sapphire Rapids has AMX for sums in vectors of 512 bits, and VDPBF16PS at half of float32's rate."""
     given = graph(
         lambda x, y: op.add(op.mean(op.nn.conv2d(x, constant(TAPS), padding=1)), op.matmul(y, constant(WEIGHTS))),
         x=("float32", (1, 64, 28, 28)),

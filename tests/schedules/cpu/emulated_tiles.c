@@ -15,6 +15,7 @@ void emulated_tileloaddt164(uint8_t t, const uint8_t* from, int64_t step) {
   emulated_tilezero(t);
   for (int row = 0; row < now.rows[t]; row++) memcpy(tiles[t][row], from + row * step, now.bytes[t]);
 }
+void emulated_tileloadd64(uint8_t t, const uint8_t* from, int64_t step) { emulated_tileloaddt164(t, from, step); }
 void emulated_tilestored64(uint8_t t, uint8_t* to, int64_t step) {
   must(now.palette && now.rows[t]);
   for (int row = 0; row < now.rows[t]; row++) memcpy(to + row * step, tiles[t][row], now.bytes[t]);

@@ -15,7 +15,7 @@ import tvm
 from schedules.cpu import planning
 from schedules.cpu.attention import word_plan, word_products
 from schedules.cpu.attention.attention import TiledAttention
-from schedules.cpu.gemm.matrix_plan import MATRIX
+from schedules.cpu.common.tile_registers import MATRIX
 from schedules.template import Declined, Schedule
 from service import machine
 from service.lowering import pipeline

@@ -6,33 +6,27 @@ import json
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 import tvm
 from tvm import te
 
 from schedules.cpu import planning
+from schedules.cpu.common.tile_registers import MATRIX
 from schedules.cpu.gemm import matrix_nest, matrix_plan, packed_plan
 from schedules.cpu.gemm.matmul_packed import MatmulPacked
-from schedules.cpu.gemm.matrix_plan import MATRIX
 from schedules.dots import accumulator_of
-from schedules.hardware import Cpu, cpu_of
+from schedules.hardware import Cpu
 from schedules.operators import Matmul
 from schedules.template import Declined, Schedule
 from service import machine
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
-from tests.schedules.cpu.tiles import emulated
+from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, emulated, random, row
 
 pipeline.register()
 RULE = MatmulPacked()
-BRAIN, MIXED, SIGNED = ("bfloat16", "bfloat16"), ("uint8", "int8"), ("int8", "int8")
-INSTRUCTIONS = {BRAIN: "tdpbf16ps", MIXED: "tdpbusd", SIGNED: "tdpbssd"}
-HERE = json.dumps({"kind": "llvm", "mcpu": "x86-64-v4", "features": ["amx-tile", "amx-bf16", "amx-int8"], "cores": 2})
-"""Of AVX-512 without more: what is emulated must run on any such machine."""
-
 SIZES = [(1, 33, 64), (13, 90, 64), (16, 16, 64), (17, 100, 192), (31, 64, 64), (33, 64, 128), (70, 90, 64)]
 SIZES += [(197, 48, 64), (1057, 40, 64)]
 """The last has tiles behind its last row."""
@@ -41,10 +35,6 @@ SIZES += [(197, 48, 64), (1057, 40, 64)]
 def product_of(operands: tuple[str, str], m: int, n: int, k: int) -> Matmul:
     total = accumulator_of(operands[1])
     return Matmul(m=m, n=n, k=k, operands=operands, accumulate=total, out=total)
-
-
-def row(name: str) -> Cpu:
-    return cpu_of(to_tvm(resolve(name)))
 
 
 @pytest.mark.parametrize("operands", INSTRUCTIONS, ids=INSTRUCTIONS.values())
@@ -128,7 +118,6 @@ def test_emulated_products(
     operands: tuple[str, str], m: int, n: int, k: int, emulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same code, with each tile instruction a call: wrong registers and configurations abort."""
-
     monkeypatch.setattr(matrix_nest, "with_code", emulated)
     op, cpu = product_of(operands, m, n, k), row(HERE)
     for i, parameters in enumerate(list(matrix_plan.points(op, cpu))[::3]):
@@ -165,10 +154,3 @@ def agree(op: Matmul, module: Any, parameters: dict[str, int]) -> None:
     want = left.astype("float64") @ right.astype("float64")
     scale = 0.0 if op.out == "int32" else 1e-6 * op.k
     np.testing.assert_allclose(out.numpy(), want, rtol=0, atol=scale)
-
-
-def random(rng: np.random.Generator, dtype: str, shape: tuple[int, int]) -> Any:
-    """Return numbers of the dtype, all of its range where it is of bytes."""
-    if dtype == "bfloat16":
-        return rng.standard_normal(shape).astype(ml_dtypes.bfloat16)
-    return rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max, shape, dtype, endpoint=True)

@@ -1,0 +1,82 @@
+"""Convolution on blocked layouts by tile registers (AMX): the image is regrouped a task at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tvm import s_tir
+
+from schedules.cpu.common import tile_registers
+from schedules.cpu.common.register_tile import blocks_around
+from schedules.cpu.conv import tiles_plan
+from schedules.cpu.conv.tiles_compute import REGROUPED
+from schedules.cpu.conv.tiles_layout import Layout
+from schedules.cpu.conv.tiles_nest import by_tiles
+from schedules.cpu.conv.tiles_plan import Tasks
+from schedules.dots import accumulator_of
+from schedules.hardware import Cpu
+from schedules.ir.types import PrimFunc
+from schedules.ir.work import work_of, worth_parallel
+from schedules.operators import Conv2d
+from schedules.planned import Planned
+from schedules.template import Declined
+
+__all__ = ["Conv2dTiles"]
+
+BLOCK = "conv2d"
+
+
+class Conv2dTiles(Planned[Conv2d]):
+    """`C[n, o, h, w, v] = epilogue(sum of A[n, i, h*s + r, w*s + q, iv] * W[o, i', r, q, k, v, j])`.
+
+        for task (n, chunk of o, block of rows) in parallel:
+            G[i', f, y, x, 64 bytes] = A                    # regrouped, padded, of each phase of a stride by itself
+            for panel of o, for strip of rows:
+                for tile of pixels of the strip:
+                    S[pixels, vectors][16] = 0              # in registers
+                    for i', r, q: S += G[i', f(r, q), pixels + p(r, q)] * W[o, i', r, q]
+                C[strip] = epilogue(S)
+
+    Pixels are counted along rows and over their ends: those between two rows are computed and dropped. So 16 of them
+    lie 64 bytes from each other whatever the kernel, and each tap is as far from all.
+    Parameters: `matrix` and `vectors`, the registers of sums down and across; `lines` rows of a strip, `height` of a
+    task; `chunks` of o that are tasks of their own.
+    The limit: an instruction of 16x16xdepth in 16 cycles, and 1 KiB of each operand from L2 for it.
+    """
+
+    name = "cpu.conv2d_tiles"
+    version = 1
+    layout = ("block", "dot")
+    computes = Conv2d
+    dtypes = tuple((*pair, accumulator_of(pair[1])) for pair in tile_registers.dtypes)
+
+    def refusal(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
+        """See `Planned`."""
+        return self.wrong_dtypes(operator) or tiles_plan.refusal(operator, parameters, cpu)
+
+    def space(self, operator: Conv2d, cpu: Cpu) -> Iterable[dict[str, int]]:
+        """See `Planned`."""
+        return () if self.wrong_dtypes(operator) else tiles_plan.points(operator, cpu)
+
+    def estimate(self, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
+        """See `Planned`."""
+        return tiles_plan.estimate(operator, parameters, cpu)
+
+    def emit(self, func: PrimFunc, operator: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> PrimFunc | Declined:
+        """See `Planned`."""
+        found = blocks_around(func, BLOCK)
+        if isinstance(found, Declined):
+            return found
+        before, _, after = found
+        if len(after[-1].iter_vars) != 5:
+            return Declined("its epilogue is not over the blocked result")
+        dot = tiles_plan.instruction_of(operator, cpu)
+        if dot is None:
+            return Declined("the target has no instruction for its plan")
+        sch, last = s_tir.Schedule(func), after[-1].name_hint
+        for block in (*before, *after[:-1]):
+            if block.name_hint != REGROUPED:
+                sch.compute_inline(block.name_hint)
+        tasks = Tasks.of(Layout.of(operator, parameters), parameters)
+        parallel = worth_parallel(work_of(func).known_flops)
+        return by_tiles(sch.mod["main"], BLOCK, last, tasks, dot, parallel=parallel)

@@ -1,0 +1,151 @@
+"""Loops of a convolution by tile registers (AMX): a task regroups its part of the image, then calls for the sums."""
+
+from __future__ import annotations
+
+from tvm import s_tir, tirx
+from tvm.ir import Range
+
+from schedules.cpu.common.matrix_code import ROW_BYTES, ROWS, Walk, configuration, declarations, product, release
+from schedules.cpu.common.tile_registers import rows_of
+from schedules.cpu.conv.tiles_compute import REGROUPED
+from schedules.cpu.conv.tiles_plan import Tasks
+from schedules.cpu.conv.tiles_regroup import Regrouped, bound
+from schedules.dots import Dot
+from schedules.ir import tir
+from schedules.ir.blocks import block_realizes
+from schedules.ir.statements import buffer, call, loop, sequence, store, unrolled, vectorized, with_code
+from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Stmt
+from schedules.template import Declined
+
+__all__ = ["by_tiles"]
+
+
+def by_tiles(func: PrimFunc, name: str, last: str, tasks: Tasks, dot: Dot, *, parallel: bool) -> PrimFunc | Declined:
+    """Return `func`, of which `regrouped`, the block `name` and its epilogue `last` are left, as loops with calls."""
+    blocks = {realize.block.name_hint: realize.block for realize in block_realizes(func)}
+    if set(blocks) != {REGROUPED, name, last}:
+        return Declined("something that the convolution reads is computed before it")
+    image, sums, result = blocks[REGROUPED], blocks[name], blocks[last]
+    axes = [axis.var for axis in result.iter_vars]
+    of_sums = [load for load in tir.loads(result.body.value) if load.source.same_as(sums.body.buffer)]
+    if not all(tir.same_var(index, var) for load in of_sums for index, var in zip(load.indices, axes, strict=True)):
+        return Declined("its epilogue reads the sums in another order")
+    kernel = _Kernel(tasks, dot, image, sums, result)
+    extent = tir.size(result.iter_vars[0].dom.extent) * (tasks.chunks * tasks.strides)
+    kind = tirx.ForKind.PARALLEL if parallel else tirx.ForKind.SERIAL
+    nest = loop(tir.simplify(extent), kernel.task, kind, "task")
+    body = with_code(declarations(dot) + "".join(kernel.code.values()), nest)
+    return func.with_body(s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "root", body)))
+
+
+class _Kernel:
+    """The statements of a task, with the code that they call by name."""
+
+    def __init__(self, tasks: Tasks, dot: Dot, image: SBlock, sums: SBlock, result: SBlock) -> None:
+        self.tasks, self.layout, self.dot = tasks, tasks.layout, dot
+        self.image, self.sums, self.result = image, sums.body.buffer, result
+        operands = [load for load in tir.loads(sums.body.value) if not load.source.same_as(self.sums)]
+        (self.weight,) = (load.source for load in operands if not load.source.same_as(image.body.buffer))
+        self.code: dict[str, str] = {}
+
+    def one(self, name: str, code: str, *arguments: Expr) -> Stmt:
+        """Return a call of what `code` defines."""
+        self.code[name] = code
+        return call(name, *arguments)
+
+    def task(self, task: Expr) -> Stmt:
+        """Return what a thread does: one batch, one chunk of the output channels, and rows of the result."""
+        tasks, layout = self.tasks, self.layout
+        n = tirx.floordiv(task, tasks.chunks * tasks.strides)
+        chunk = tirx.floormod(tirx.floordiv(task, tasks.strides), tasks.chunks)
+        row = tirx.floormod(task, tasks.strides) * tasks.height
+        part = chunk * tasks.source_parts if layout.op.groups > 1 else tir.index_const(0)
+        source = buffer("regrouped", tasks.source_size, dtype=str(self.image.body.buffer.dtype))
+        done = [tirx.AllocBuffer(source), Regrouped(tasks, self.image, source, n, part, row).fill()]
+        first = chunk * tasks.chunk_blocks
+        for count, across in tasks.panels:
+            size = tasks.rows * tasks.tiles * across * layout.lanes
+            sums = buffer("sums", size, dtype=str(self.sums.dtype))
+            each = (tasks.down, across), rows_of(tasks.rows, tasks.each, tasks.down)
+            done += [tirx.AllocBuffer(sums), self.one(*configuration(*each))]
+
+            def panel(at: Expr, first: Expr = first, across: int = across, sums: Buffer = sums) -> Stmt:
+                def strip(at_strip: Expr) -> Stmt:
+                    line, block = at_strip * tasks.lines, first + at * across
+                    tiles = self._tiles(source, sums, block, part, line, across)
+                    return sequence(tiles, self._epilogue(sums, n, block, row, line, across))
+
+                return loop(tasks.strips, strip)
+
+            done.append(loop(count, panel))
+            first += count * across
+        return sequence(*done, self.one(*release()))
+
+    def _tiles(self, source: Buffer, sums: Buffer, block: Expr, part: Expr, line: Expr, across: int) -> Stmt:
+        """Sum up a strip, which begins at `line` of the task, in a panel that begins at `block`."""
+        tasks, layout = self.tasks, self.layout
+        plane = layout.phases * tasks.source_rows * layout.columns.extent
+        first = line * layout.columns.extent
+        if layout.op.groups > 1:
+            group = tirx.floordiv(block, layout.blocks // layout.op.groups)
+            first += (group * layout.depths - part) * plane
+        image, held = (buffer(each.name, *each.shape, dtype=str(each.dtype)) for each in (source, sums))
+        weights = tirx.BufferLoad(self.weight, [block, *[tir.index_const(0)] * (len(self.weight.shape) - 1)])
+
+        def tile(at: Expr) -> Stmt:
+            pixel = at * tasks.rows
+            of_a = [image[(first + pixel + i * tasks.each) * layout.depth] for i in range(tasks.down)]
+            pointers = map(tirx.address_of, (held[pixel * (across * layout.lanes)], weights, *of_a))
+            return self.one(*product(self.dot, (tasks.down, across), self._walk(), tasks.each), *pointers)
+
+        return _of_whole(loop(tasks.tiles, tile), {source: image, sums: held})
+
+    def _epilogue(self, sums: Buffer, n: Expr, block: Expr, row: Expr, line: Expr, across: int) -> Stmt:
+        """Compute the results of a strip, whose task begins at `row`."""
+        tasks, layout, body = self.tasks, self.layout, self.result.body
+
+        def element(y: Expr, x: Expr, v: Expr, lane: Expr) -> Stmt:
+            at = (y * layout.columns.extent + x) * (across * layout.lanes) + v * layout.lanes + lane
+            values = bound(self.result, (n, block + v, row + line + y, x, lane))
+            value = tir.replace_loads(body.value, self.sums, lambda _: sums[at])
+            indices = [tir.substitute(index, values) for index in body.indices]
+            return store(body.buffer, tir.substitute(value, values), *indices)
+
+        def one(y: Expr, x: Expr) -> Stmt:
+            return unrolled(across, lambda v: vectorized(layout.lanes, lambda lane: element(y, x, v, lane)))
+
+        def of_line(y: Expr) -> Stmt:
+            made, rows = loop(layout.columns.results, lambda x: one(y, x)), layout.op.result[0]
+            conditions = [line + y < tasks.height] if tasks.height % tasks.lines else []
+            conditions += [row + line + y < rows] if rows % tasks.height else []
+            return tirx.IfThenElse(tirx.all(*conditions), made, None) if conditions else made
+
+        return loop(tasks.lines, of_line)
+
+    def _walk(self) -> Walk:
+        """Through the regrouped image, where a tap is always as far from the pixel, and through packed weights."""
+        layout, rows, columns = self.layout, self.layout.rows, self.layout.columns
+        plane = self.tasks.source_rows * columns.extent
+
+        def offset(r: int, q: int) -> int:
+            (down, y), (across, x) = rows.place(r), columns.place(q)
+            return (down * columns.phases + across) * plane + y * columns.extent + x
+
+        taps = [(r, q) for r in range(rows.taps) for q in range(columns.taps)]
+        return Walk(
+            layout.depths,
+            tuple(offset(*tap) * ROW_BYTES for tap in taps),
+            left_step=layout.phases * plane * ROW_BYTES,
+            left_row=ROW_BYTES,
+            right_step=ROWS * ROW_BYTES,
+            right_row=ROW_BYTES,
+            right_across=layout.steps * ROWS * ROW_BYTES,
+        )
+
+
+def _of_whole(body: Stmt, held: dict[Buffer, Buffer]) -> Stmt:
+    """A block of `body`, which has pointers into all of these buffers, by other names: TVM would cut off the rest."""
+    regions = {each: tirx.BufferRegion(each, [Range(0, extent) for extent in each.shape]) for each in held}
+    matched = [s_tir.MatchBufferRegion(name, regions[each]) for each, name in held.items()]
+    touched = list(regions.values())
+    return s_tir.SBlockRealize([], True, s_tir.SBlock([], touched, touched, "tiles", body, match_buffers=matched))

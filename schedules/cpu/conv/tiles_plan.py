@@ -1,0 +1,218 @@
+"""How a convolution is divided for tile registers (AMX): the space, and its best estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from schedules.cpu.common.dot_product import STEPS
+from schedules.cpu.common.matrix_code import ROW_BYTES, ROWS
+from schedules.cpu.common.register_tile import divisors
+from schedules.cpu.common.tile_registers import MATRIX, fits, instructions, interleaved
+from schedules.cpu.conv.blocked_plan import is_blockable
+from schedules.cpu.conv.tiles_layout import Layout
+from schedules.dots import Dot
+from schedules.hardware import Cpu
+from schedules.operators import Conv2d
+
+__all__ = ["PARAMETERS", "Tasks", "default", "estimate", "instruction_of", "points", "refusal"]
+
+PARAMETERS = ("block", STEPS, MATRIX, "vectors", "lines", "height", "chunks")
+"""Blocks of `block` channels, weights interleaved by `dot`; the others are those of `cpu.conv2d_tiles`."""
+
+_SHAPES = ((2, 2), (2, 1), (1, 2), (3, 1), (1, 3), (1, 1))
+"""Registers of sums, down and across."""
+
+_MOST_SUMS_BYTES = 16 << 10
+"""Of the sums of a strip, which stay on the stack."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """What a plan's parameters make of a layout: tasks, strips of rows in them, and register tiles in these."""
+
+    layout: Layout
+    down: int
+    vectors: int
+    lines: int
+    height: int
+    chunks: int
+
+    @staticmethod
+    def of(layout: Layout, parameters: Mapping[str, int]) -> Tasks:
+        """Return what these parameters make."""
+        return Tasks(layout, *(parameters[name] for name in (MATRIX, "vectors", "lines", "height", "chunks")))
+
+    @property
+    def strides(self) -> int:
+        """Tasks over the rows of the result."""
+        return -(-self.layout.op.result[0] // self.height)
+
+    @property
+    def strips(self) -> int:
+        """Of `lines` rows, in a task."""
+        return -(-self.height // self.lines)
+
+    @property
+    def pixels(self) -> int:
+        """Of a strip, those between its rows included."""
+        return (self.lines - 1) * self.layout.columns.extent + self.layout.columns.results
+
+    @property
+    def tiles(self) -> int:
+        """Register tiles of a strip."""
+        return -(-self.pixels // (self.down * ROWS))
+
+    @property
+    def rows(self) -> int:
+        """Pixels of a register tile: as many in each, so that the last may have some of no use."""
+        return -(-self.pixels // self.tiles)
+
+    @property
+    def each(self) -> int:
+        """Pixels of a register; the last of a tile may have fewer."""
+        return -(-self.rows // self.down)
+
+    @property
+    def chunk_blocks(self) -> int:
+        """Blocks of output channels of a task."""
+        return self.layout.blocks // self.chunks
+
+    @property
+    def panels(self) -> list[tuple[int, int]]:
+        """How many panels of how many blocks a task has: those of `vectors`, then what is left."""
+        count, rest = divmod(self.chunk_blocks, self.vectors)
+        return [each for each in ((count, self.vectors), (1, rest)) if min(each)]
+
+    @property
+    def source_parts(self) -> int:
+        """Parts of the regrouped image's channels that a task reads."""
+        layout = self.layout
+        return layout.depths * (layout.op.groups // self.chunks if layout.op.groups > 1 else 1)
+
+    @property
+    def source_rows(self) -> int:
+        """Its rows of a phase."""
+        return self.height + self.layout.rows.reach
+
+    @property
+    def source_size(self) -> int:
+        """Its elements, and those behind them that tiles read past the last row."""
+        columns = self.layout.columns
+        plane = self.source_rows * columns.extent
+        last = (self.strips - 1) * self.lines * columns.extent + self.tiles * self.rows
+        last += self.layout.rows.reach * columns.extent + columns.reach
+        planes = self.source_parts * self.layout.phases
+        return (planes * plane + max(0, last - plane)) * self.layout.depth
+
+    @property
+    def leaves_image(self) -> bool:
+        """Whether some task asks for rows that the image does not have."""
+        return not self.layout.rows.is_inside or bool(self.layout.op.result[0] % self.height)
+
+
+def instruction_of(op: Conv2d, cpu: Cpu) -> Dot | None:
+    """Return the instruction on tile registers that the convolution is made of; None without one.
+
+    A block of channels is as many as it has columns.
+    """
+    return None if op.plain else next(instructions(op.operands, op.accumulate, cpu), None)
+
+
+def default(op: Conv2d, cpu: Cpu) -> dict[str, int] | None:
+    """Return the point of the least estimate; None where the CPU has no such instruction."""
+    return min(points(op, cpu), key=lambda point: estimate(op, point, cpu), default=None)
+
+
+def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
+    """Return why these parameters are no point of the space, in one phrase; empty if they are one."""
+    if set(parameters) != set(PARAMETERS):
+        return f"the template's parameters are {', '.join(PARAMETERS)}"
+    if min(parameters.values()) < 1:
+        return "a parameter is less than 1"
+    dot = instruction_of(op, cpu)
+    if dot is None:
+        return "the target has no tile instruction for the convolution"
+    layout = Layout.of(op, parameters)
+    tasks = Tasks.of(layout, parameters)
+    grouped = op.groups > 1
+    wrong = {
+        "the instruction takes another number of steps": parameters[STEPS] != interleaved(dot),
+        "the block is not a row of a tile register": parameters["block"] != dot.n,
+        "its groups do not fill blocks of channels": not is_blockable(op, dot.n),
+        "the register tile does not fit": not fits(tasks.down, tasks.vectors),
+        "chunks do not divide the channels": bool((op.groups if grouped else layout.blocks) % tasks.chunks),
+        "a panel is of more than one group": grouped and bool(layout.blocks // op.groups % tasks.vectors),
+        "a strip is larger than a task": not tasks.lines <= tasks.height <= op.result[0],
+        "the sums of a strip leave the stack": _sums_bytes(tasks) > _MOST_SUMS_BYTES and tasks.lines > 1,
+        "some of its tile registers have no rows": (tasks.down - 1) * tasks.each >= tasks.rows,
+    }
+    return next((reason for reason, is_so in wrong.items() if is_so), "")
+
+
+def _sums_bytes(tasks: Tasks) -> int:
+    return tasks.tiles * tasks.rows * tasks.vectors * tasks.layout.lanes * tasks.layout.op.sum_bytes
+
+
+def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
+    """Return every point that is worth a trial; none where the CPU has no such instruction."""
+    dot = instruction_of(op, cpu)
+    if dot is None or not is_blockable(op, dot.n):
+        return
+    packing = {"block": dot.n, STEPS: interleaved(dot)}
+    layout = Layout.of(op, packing)
+    rows = op.result[0]
+    for down, across in _SHAPES:
+        for chunks in divisors(op.groups if op.groups > 1 else layout.blocks, cpu.cores):
+            heights = {-(-rows // tasks) for tasks in (1, 2, 4, 8, 16, 32, 64, rows) if tasks <= rows}
+            for height in sorted(heights):
+                tried = [Tasks(layout, down, across, lines, height, chunks) for lines in range(1, height + 1)]
+                for tasks in _useful(tried, cpu):
+                    point = {
+                        **packing,
+                        MATRIX: down,
+                        "vectors": across,
+                        "lines": tasks.lines,
+                        "height": height,
+                        "chunks": chunks,
+                    }
+                    if not refusal(op, point, cpu):
+                        yield point
+
+
+def _useful(tried: list[Tasks], cpu: Cpu) -> list[Tasks]:
+    """Those whose strips have the fewest rows in registers for all of the task, one row and all of it."""
+    fitting = [tasks for tasks in tried if _sums_bytes(tasks) <= _MOST_SUMS_BYTES or tasks.lines == 1]
+    best = min(fitting, key=lambda tasks: (tasks.strips * tasks.tiles, tasks.lines))
+    return list(dict.fromkeys((fitting[0], best, fitting[-1])))
+
+
+def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
+    """Return the cycles of the busiest core: regrouping, then of each strip its instructions, with operands from L2.
+
+    Where a kernel has several taps, they read an image's part from L1 but for the first; panels that fill less than
+    half of L1 stay there while strips pass, and so does a strip's image.
+    """
+    dot, layout, costs = instruction_of(op, cpu), Layout.of(op, parameters), cpu.costs
+    assert dot is not None, op
+    tasks = Tasks.of(layout, parameters)
+    source_bytes = tasks.source_size * op.element_bytes
+    planes = tasks.source_parts * layout.phases * tasks.source_rows * layout.columns.extent
+    copy = planes * max(layout.parts, 2 * ROW_BYTES / costs.l2_bytes_per_cycle)
+    if source_bytes > cpu.l2_bytes // 2:
+        copy += 2 * source_bytes / cpu.l3_bytes_per_cycle
+    work = 0.0
+    for count, across in tasks.panels:
+        panel_bytes = across * layout.steps * ROW_BYTES * ROWS
+        stays = 2 * panel_bytes <= cpu.l1_bytes and tasks.strips * tasks.tiles > 1
+        part_bytes = tasks.pixels * layout.depths * layout.phases * ROW_BYTES
+        image = 0.0 if 2 * part_bytes <= cpu.l1_bytes and count > 1 else tasks.rows * ROW_BYTES / layout.taps
+        weights = 0 if stays else across * ROWS * ROW_BYTES
+        loads = (tasks.rows + ROWS * across) / cpu.loads_per_cycle
+        arithmetic = max(tasks.down * across / dot.throughput, dot.latency)
+        step = max(arithmetic, loads, (image + weights) / costs.tile_bytes_per_cycle)
+        tile = layout.steps * step + 2 * tasks.rows * across + costs.tile
+        arriving = panel_bytes / cpu.l3_bytes_per_cycle
+        work += count * max(tasks.strips * tasks.tiles * tile, arriving)
+    rounds = -(-(op.batch or 1) * tasks.chunks * tasks.strides // cpu.cores)
+    return rounds * (copy + work)
