@@ -25,7 +25,7 @@ from tvm.ir import Call, Op, TensorLoad
 
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
-from schedules.ir.nan import is_shift
+from schedules.ir.extremes import is_shift
 
 __all__ = ["KeepNan"]
 

@@ -8,6 +8,7 @@ from typing import Any
 from tvm import te, topi
 
 from schedules.ir.dtypes import is_float
+from schedules.ir.extremes import largest, least
 from schedules.ir.types import Expr
 from schedules.operators import Pool2d
 from schedules.plan import PLAN, Plan
@@ -26,10 +27,9 @@ def pool_windows(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     if is_float(str(data.dtype)) and str(data.dtype) != op.accumulate:
         narrow = data
         data = te.compute(narrow.shape, lambda *at: narrow[at].astype(op.accumulate), name="widened")
-    lowest = te.min_value(data.dtype)
-    source = _padded(data, padding, lowest if kind == "max" else 0.0)
+    source = _padded(data, padding, least(str(data.dtype)) if kind == "max" else 0.0)
     taps = [te.reduce_axis((0, size), name=name) for size, name in zip(kernel, "rq", strict=True)]
-    reduce: Any = te.max if kind == "max" else te.sum
+    reduce: Any = largest if kind == "max" else te.sum
 
     def element(n: Expr, c: Expr, h: Expr, w: Expr, v: Expr) -> Expr:
         y, x = (o * s + t * d for o, s, t, d in zip((h, w), strides, taps, dilation, strict=True))
@@ -70,7 +70,7 @@ def pool_image(data: te.Tensor, *, plan: Plan) -> te.Tensor:
     op: Pool2d = plan.operator  # type: ignore[assignment]
     kind, strips = op.reduce, plan.parameters["strips"]
     batch, blocks, height, width, lanes = data.shape
-    reduce: Any = te.max if kind == "max" else te.sum
+    reduce: Any = largest if kind == "max" else te.sum
     high = int(height) // strips
     s, y, w = (te.reduce_axis((0, size), name=name) for size, name in ((strips, "s"), (high, "y"), (width, "w")))
 

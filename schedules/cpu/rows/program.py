@@ -11,7 +11,7 @@ from schedules.cpu.rows.stages import RowFunction, Stage
 from schedules.cpu.rows.vectors import Vector, filled, folded, in_lanes, is_whole_sum, loop, summed, vectors
 from schedules.ir import tir
 from schedules.ir.dtypes import is_float
-from schedules.ir.nan import OF_NUMBERS, any_nan, is_shift
+from schedules.ir.extremes import OF_NUMBERS, any_nan, is_shift
 from schedules.ir.statements import prefetch
 from schedules.ir.types import Buffer, Expr, PrimFunc, Size, Stmt, TensorLoad, Var
 

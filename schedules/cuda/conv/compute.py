@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from tvm import te, tirx
 
 from schedules.ir.dtypes import dtype_bytes
+from schedules.ir.extremes import largest, least
 from schedules.ir.types import Expr, IterVar, SBlock, Tensor
 
 __all__ = [
@@ -138,8 +139,8 @@ def depthwise_conv2d(image: te.Tensor, weight: te.Tensor, *, windows: Windows, o
 def pool(image: te.Tensor, *, windows: Windows, out: tuple[int, int]) -> te.Tensor:
     """Compute the largest element of each window, or the sum of its elements, in fp32."""
     r, q = _taps(windows)
-    outside = tirx.min_value("float32") if windows.kind == "max" else _zero()
-    reduce = te.max if windows.kind == "max" else te.sum
+    outside = least("float32") if windows.kind == "max" else _zero()
+    reduce = largest if windows.kind == "max" else te.sum
     return te.compute(
         (image.shape[0], *out, image.shape[3]),
         lambda n, y, x, c: reduce(_at(image, windows, n, (y, x), (r, q), c, outside), axis=[r, q]),

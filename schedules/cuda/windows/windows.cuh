@@ -67,7 +67,7 @@ DEV void windows(const In* image, const In* weight, Out* out, const Operands ope
   const int y = (above_x - n * BLOCKS_Y) * PATCH_Y + line_of_patch;
   earlier_kernels_done();
   if (c >= CHANNELS || x0 >= OUT_W || y >= OUT_H) return;
-  const float least = KIND == MAXIMUM ? -3.4028234663852886e38f : 0.f;
+  const float least = KIND == MAXIMUM ? -INFINITY : 0.f;
   Eight sums[STRIP];
 #pragma unroll
   for (int o = 0; o < STRIP; o++)

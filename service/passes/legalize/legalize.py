@@ -13,6 +13,7 @@ from service.passes.common.rewrite import op_name
 from service.passes.legalize.legalize_casts import CASTS, ROUNDING_CASTS
 from service.passes.legalize.legalize_comparisons import COMPARISONS
 from service.passes.legalize.legalize_division import DIVISION
+from service.passes.legalize.legalize_extremes import from_infinity
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
 from service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
@@ -50,7 +51,7 @@ class Legalize:
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""
-        module = relax.transform.LegalizeOps(self.rules)(module)
+        module = from_infinity(relax.transform.LegalizeOps(self.rules)(module))
         left = operators_left(module)
         if left:
             names = ", ".join(f"{name.removeprefix('relax.')} ({count})" for name, count in sorted(left.items()))

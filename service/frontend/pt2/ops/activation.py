@@ -91,7 +91,7 @@ def _softmax(em: Emitter, x: Any, dim: int, *_: Any) -> Any:
 def dead_rows(em: Emitter, scores: Any, axis: int = -1) -> Any:
     """Return where every score of a row is -inf; the row's dim is kept.
 
-    TVM's max of such a row is the lowest finite number, so it cannot tell them from rows masked with that number.
+    By comparisons, which the pass that recognizes such a softmax looks for.
     """
     alive = em.cast(em(op.greater(scores, em.const(-math.inf, em.dtype(scores)))), "int8")
     return em(op.equal(em(op.max(alive, axis=[axis], keepdims=True)), em.const(0, "int8")))

@@ -167,6 +167,14 @@ def test_any_choice_is_right(case: str) -> None:
         np.testing.assert_allclose(run(scheduled(func, "auto", point), target, array), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_largest_of_minus_infinity_is_minus_infinity(name: str) -> None:
+    data = image(lanes_of(name), (8, 9))
+    for func in (pooled(data, name, reduce="max", kernel=(3, 3), padding=(1, 1, 1, 1)), whole(data, name, "max", 1)):
+        array = np.full_like(values(func), -np.inf)
+        assert (run(scheduled(func, name), to_tvm(resolve(name)), array) == -np.inf).all()
+
+
 def test_rows_of_padding_are_skipped() -> None:
     data = image(16, (56, 56))
     func = pooled(data, "x86-64-v4", reduce="max", kernel=(3, 3), strides=(2, 2), padding=(1, 1, 1, 1))

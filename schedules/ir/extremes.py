@@ -1,15 +1,18 @@
-"""NaN in maxima and minima of floats, where it is to come through a reduction, and where it need not."""
+"""Maxima and minima of floats: where they begin, and where NaN is to come through them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
-from tvm import tirx
+from tvm import te, tirx
 
 from schedules.ir import tir
+from schedules.ir.dtypes import is_float
 from schedules.ir.types import Buffer, Expr
 
-__all__ = ["OF_NUMBERS", "any_nan", "is_shift"]
+__all__ = ["OF_NUMBERS", "any_nan", "is_shift", "largest", "least"]
 
 _SHIFTS = ("softmax_maxelem", "attention_top")
 
@@ -21,6 +24,15 @@ OF_NUMBERS: dict[type, Callable[[Expr, Expr], Expr]] = {
 
 _IS_NAN = 3
 """`llvm.is.fpclass`'s bits of quiet and signaling NaN."""
+
+
+def least(dtype: str) -> Expr:
+    """Return what no number is less than: -∞, which TVM's `min_value` is not, or the lowest integer."""
+    return tirx.const(-math.inf, dtype) if is_float(dtype) else tirx.min_value(dtype)
+
+
+largest: Any = te.comm_reducer(lambda a, b: tirx.max(a, b), least, name="max")
+"""`te.max` that begins at -∞."""
 
 
 def is_shift(buffer: Buffer) -> bool:
