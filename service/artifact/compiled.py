@@ -17,11 +17,31 @@ from typing import Any, BinaryIO
 from service.artifact.manifest import Manifest
 from service.errors import ArtifactCorrupt, InvalidOption
 
-__all__ = ["CompiledArtifact", "EarlyCopy", "check_output"]
+__all__ = ["CompiledArtifact", "EarlyCopy", "check_output", "named_beside"]
+
+_SHOWN = 40
+"""Letters of an output's name in those of its temporary files: at most 160 bytes of the 255 that a name may have."""
 
 
 def check_output(output: Path, model: Iterable[Path] = ()) -> None:
-    """Raise InvalidOption where an artifact at `output` would replace a device or a pipe, or a file of the `model`."""
+    """Raise InvalidOption, before the work, where an artifact cannot be written to `output`.
+
+    A device, a pipe and files of the `model` are not replaced; else a file is made in that folder, and removed.
+    """
+    try:
+        _check_replaced(output, model)
+        with named_beside(output) as temporary:
+            Path(temporary.name).unlink()
+    except OSError as error:
+        raise _unwritable(error, output) from error
+
+
+def named_beside(output: Path) -> Any:
+    """Return a new file in the folder of `output`, which stays. Its name is short, however long that of `output` is."""
+    return tempfile.NamedTemporaryFile(dir=output.parent, prefix=f".{output.name[:_SHOWN]}.", delete=False)
+
+
+def _check_replaced(output: Path, model: Iterable[Path] = ()) -> None:
     if output.is_dir():
         raise InvalidOption(f"cannot write {output}: it is a folder", option="output")
     if output.exists() and not output.is_file():
@@ -108,7 +128,7 @@ class EarlyCopy:
 
 def _copied_beside(source: BinaryIO, copy: Path) -> Path:
     """Return a copy of an open file, beside where it is to be."""
-    with source, tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
+    with source, named_beside(copy) as temporary:
         try:
             shutil.copyfile(f"/proc/self/fd/{source.fileno()}", temporary.name)
         except BaseException:
@@ -123,22 +143,23 @@ def _places(files: Sequence[Path], output: Path) -> tuple[Path, ...]:
 
 
 def _unwritable(error: OSError, output: Path) -> InvalidOption:
-    """What could not be written: of two names the first is what was copied."""
-    name = output if error.filename2 else error.filename or output
+    """What could not be written: `output`, of whose temporary files nobody knows; or what could not be read."""
+    elsewhere = Path(error.filename or output).absolute().parent != output.absolute().parent
+    name = error.filename if elsewhere and not error.filename2 else output
     return InvalidOption(f"cannot write {name}: {error.strerror}", option="output")
 
 
 def _put(made: Path, copy: Path) -> None:
     """Give what was written its place and its mode."""
-    check_output(copy)
+    _check_replaced(copy)
     made.chmod(0o755 if copy.suffix == ".so" else 0o644)
     made.replace(copy)
 
 
 def _copy(file: Path, copy: Path, copied: Callable[[Path, Path], object]) -> None:
     """Put what `copied` makes of a file in the place of its copy."""
-    check_output(copy)
-    with tempfile.NamedTemporaryFile(dir=copy.parent, prefix=f".{copy.name}.", delete=False) as temporary:
+    _check_replaced(copy)
+    with named_beside(copy) as temporary:
         try:
             copied(file, Path(temporary.name))
             _put(Path(temporary.name), copy)

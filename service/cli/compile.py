@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +34,6 @@ from service.cli.options import (
 from service.cli.output import console, facts, print_json, seconds, size
 from service.cli.progress import StageProgress
 from service.cli.remote import Remote
-from service.errors import InvalidOption
 
 if TYPE_CHECKING:
     from service.artifact.compiled import CompiledArtifact
@@ -133,8 +131,6 @@ def _check_writable(output: Path, model: Path) -> None:
     from service.artifact.compiled import check_output
 
     check_output(output, [model])
-    if not os.access(output.absolute().parent, os.W_OK):
-        raise InvalidOption(f"cannot write {output}: its folder is missing or read-only", option="output")
 
 
 def _as_json(made: CompiledArtifact) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +10,7 @@ from typing import IO
 
 import httpx
 
-from service.artifact.compiled import check_output
+from service.artifact.compiled import check_output, named_beside
 from service.artifact.entry import sha256_of
 from service.client.flow import Call, Read, Sleep, Steps, Work
 from service.errors import ArtifactCorrupt, InvalidOption, ServerUnreachable
@@ -49,13 +47,12 @@ def download(path: str, output: Path, sha256: str) -> Steps[Path]:
 @contextmanager
 def _beside(output: Path) -> Iterator[Path]:
     """A new file in the same folder, removed if it has not become `output`."""
-    with _writable(output):
-        handle, name = tempfile.mkstemp(dir=output.absolute().parent, prefix=f".{output.name}.")
-        os.close(handle)
+    with _writable(output), named_beside(output) as file:
+        part = Path(file.name)
     try:
-        yield Path(name)
+        yield part
     finally:
-        Path(name).unlink(missing_ok=True)
+        part.unlink(missing_ok=True)
 
 
 @contextmanager

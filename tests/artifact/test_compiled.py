@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import resource
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, BinaryIO
@@ -12,7 +14,7 @@ from typing import Any, BinaryIO
 import pytest
 
 from service.artifact import compiled
-from service.artifact.compiled import CompiledArtifact, EarlyCopy
+from service.artifact.compiled import CompiledArtifact, EarlyCopy, check_output
 from service.errors import InvalidOption
 
 
@@ -89,3 +91,34 @@ def test_a_disk_that_is_full_is_the_outputs(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert str(caught.value).startswith(f"cannot write {output}: File too large")
     assert list(output.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a" * 300 + ".so", "none/m.so", "file/m.so", "/proc/m.so", "."])
+def test_an_output_that_cannot_be_written_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InvalidOption) as caught:
+        check_output(tmp_path / name)
+    assert str(caught.value).startswith(f"cannot write {tmp_path / name}: ")
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_is_not_ours_is_refused_before_the_work(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root writes anywhere")
+    tmp_path.chmod(0o555)
+    with pytest.raises(InvalidOption, match=f"cannot write {tmp_path}/m.so: Permission denied"):
+        check_output(tmp_path / "m.so")
+
+
+@pytest.mark.parametrize("letter", ["a", "ä"])
+def test_the_longest_name_is_written(tmp_path: Path, letter: str) -> None:
+    copy, made, output = early(tmp_path)
+    copy.drop()
+    longest = output.with_name(letter * (252 // len(letter.encode())) + ".so")
+    check_output(longest)
+    one = replace(made, files=made.files[:1])
+    assert one.copy_to(longest).path.read_bytes() == made.path.read_bytes()
+    early_copy = EarlyCopy(longest)
+    early_copy.begin(one.files)
+    assert early_copy.finish(one).path == longest
+    assert list(output.parent.iterdir()) == [longest]
