@@ -15,6 +15,8 @@ __all__ = ["instruction_of"]
 
 _PTX = re.compile(r"\b(?:wgmma\.mma_async|mma\.sync)\.[\w.]*\w")
 _LLVM = re.compile(r"^llvm\.(?:x86|aarch64)\..*(?:dp|mmla|dot|pmadd)")
+_IN_TEXT = re.compile(r"@(llvm\.x86\.tdp\w+)|^\w+_(llvm\.(?:x86|aarch64)\.[\w.]*(?:dp|mmla|dot)[\w.]*)$")
+"""On tile registers, in LLVM IR that a kernel brings along; or what a function that it calls is named after."""
 _INTRINSICS = frozenset({"tirx.call_llvm_intrin", "tirx.call_llvm_pure_intrin"})
 _KINDS = {"float16": "f16", "bfloat16": "bf16"}
 """How PTX calls them."""
@@ -38,7 +40,7 @@ def _rank(name: str, kinds: set[str]) -> tuple[bool, bool, int, str]:
 
 def _named(node: Call | StringImm) -> list[str]:
     if isinstance(node, StringImm):
-        return _PTX.findall(str(node.value))
+        return [*_PTX.findall(str(node.value)), *map("".join, _IN_TEXT.findall(str(node.value)))]
     name = str(getattr(node.op, "name", ""))
     if name in _TIR_MMA:
         return [name.removeprefix("tirx.")]

@@ -99,4 +99,5 @@ def _limits(top: Peak | GpuPeak) -> str:
         return f"{top.machine} by its {top.source}: TFLOP/s of {reached}; {caches}"
     busy = "" if top.alone else " (measured while other processes were running)"
     by = f" with {' '.join(top.instructions)}" if top.instructions else ""
-    return f"{top.threads} threads reach {top.gflops:.0f} GFLOP/s in fp32{by}; {caches}{busy}"
+    others = "".join(f", {rate:.0f} of {dtype}" for dtype, rate in top.products.items())
+    return f"{top.threads} threads reach {top.gflops:.0f} GFLOP/s in fp32{others}{by}; {caches}{busy}"

@@ -9,7 +9,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -89,6 +89,10 @@ class Peak:
     def level_of(self, size_bytes: int) -> Level:
         """Return the first level that holds so many bytes."""
         return next((level for level in self.levels if (level.size_bytes or size_bytes) >= size_bytes), self.memory)
+
+    def of(self, dtype: str) -> Peak:
+        """Return the peak for products whose left operand is of `dtype`, which may have other dtypes behind a plus."""
+        return replace(self, gflops=max(self.gflops, self.products.get(dtype.partition("+")[0], 0.0)))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the peak as JSON values; `from_dict` is its inverse."""

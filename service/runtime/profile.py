@@ -174,8 +174,8 @@ def _row(
     seconds = time_ms / 1e3 / max(1, calls)
     gflops = flops / seconds / 1e9 if flops is not None and seconds else None
     gbps = moved / seconds / 1e9 if moved is not None and seconds else None
-    top = top.of(scheduled.get("dtype") or "") if isinstance(top, GpuPeak) else top
-    limit_ms, bound = _limit(flops, moved, _number(scheduled.get("written_bytes"), sizes), calls, top)
+    own = None if top is None else top.of(scheduled.get("dtype") or "")
+    limit_ms, bound = _limit(flops, moved, _number(scheduled.get("written_bytes"), sizes), calls, own)
     return FunctionRow(
         name,
         calls,

@@ -26,7 +26,7 @@ def limit_s(task: Task, found: FoundTasks, peak: Peak | None) -> float:
         return 0.0
     sizes = found.sizes[task.workload]
     far = Far(sizes.weights, task.weight_bytes)
-    return limit_of(peak, task.flops, int(task.bytes), sizes.written, far).ms / 1e3
+    return limit_of(peak.of(task.dtype), task.flops, int(task.bytes), sizes.written, far).ms / 1e3
 
 
 def listed(found: FoundTasks, peak: Peak | None) -> dict[str, Any]:

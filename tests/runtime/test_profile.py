@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,20 @@ def test_the_limit_is_that_of_the_instructions_of_the_target(
     v2 = resolve("x86-64-v2")
     profile(load(artifact(target=v2), threads=1), inputs(), runs=1, warmup_s=0)
     assert asked == [(1, v2)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gflops"), [("uint8+int8+float32", 400.0), ("bfloat16+float32", 100.0), ("float32+uint8", 100.0)]
+)
+def test_products_of_narrow_operands_are_beside_their_own_peak(
+    artifact: Callable[..., Path], dtype: str, gflops: float
+) -> None:
+    """Of operands whose instruction is the slower way, beside float32's."""
+    peak = replace(PEAK, products={"uint8": 400.0, "bfloat16": 50.0})
+    row = {"function": "matmul", "flops": 1 << 20, "bytes": 16, "dtype": dtype}
+    report = profile(load(artifact(schedule=(row,)), threads=1), inputs(), runs=1, warmup_s=0, machine_peak=peak)
+    (found,) = (row for row in report.functions if row.function == "matmul")
+    assert (found.limit_ms, found.bound) == (pytest.approx((1 << 20) / gflops / 1e6, abs=1e-5), "compute")
 
 
 def test_the_trace_is_of_one_run_and_in_order(session: Session) -> None:

@@ -30,6 +30,8 @@ def of_text(source: str) -> object:
             "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16",
         ),
         ("wgmma.fence.sync.aligned; // no product", None),
+        ("call void @llvm.x86.tilezero(i8 0)\ncall void @llvm.x86.tdpbf16ps(i8 0, i8 4, i8 6)", "llvm.x86.tdpbf16ps"),
+        ("relaxc_pairs_llvm.x86.avx512bf16.dpbf16ps.512", "llvm.x86.avx512bf16.dpbf16ps.512"),
         ("a = b + c", None),
     ],
 )
