@@ -91,35 +91,39 @@ def rows_by_panel(steps: int, across: int) -> Walk:
     )
 
 
-def product(dot: Dot, sums: tuple[int, int], walk: Walk, rows: int, ahead: int = 0) -> tuple[str, str]:
+def product(
+    dot: Dot, sums: tuple[int, int], walk: Walk, rows: int, ahead: int = 0, *, into_l2: bool = False
+) -> tuple[str, str]:
     """Return name and code of `f(c, b, a0, a1, …, next)`: `c[m, n] = sum over k of a[m, k] * b[k, n]`.
 
     `sums` are the registers of sums, down and across: c is as wide as these. Each register down has its own a; the sums
     of one are `rows` below those of the one before in c.
-    Each step of a fetches `ahead` lines of what lies at `next`, the next panel, as L3 answers too late without that;
-    there is no `next` without `ahead`. Loads say that their lines are not needed in L1 for long (TILELOADDT1): from L2
-    they take 0.83 of the time of others, and as long from L1 (Xeon, 2026-11-26). Those of a do not where its lines are
-    read again at the next offset.
+    Each step fetches `ahead` lines of what lies at `next`, the next panel, as L3 answers too late without that: to L1,
+    or to L2 alone; there is no `next` without `ahead`. Loads say that their lines are not needed in L1 for long
+    (TILELOADDT1): from L2 they take 0.83 of the time of others, and as long from L1 (Xeon, 2026-11-26). Those of a do
+    not where its lines are read again at the next offset.
     """
     down, across = sums
     width = across * ROW_BYTES
     places = [(i, j) for i in range(down) for j in range(across)]
     begin = [f"  call void @llvm.x86.tilezero(i8 {register})" for register in range(len(places))]
-    end, fetches = [], []
-    for line in range(ahead):
-        fetches.append(f"  %line{line} = getelementptr i8, ptr %slice, i64 {line * ROW_BYTES}")
-        fetches.append(f"  call void @llvm.prefetch.p0(ptr %line{line}, i32 0, i32 3, i32 1)")
-    if ahead:
-        fetches[:0] = [
-            f"  %fetched = mul i64 %k, {ahead * ROW_BYTES}",
-            "  %slice = getelementptr i8, ptr %next, i64 %fetched",
-        ]
+    end = []
     for register, (i, j) in enumerate(places):
         end.append(f"  %sums{register} = getelementptr i8, ptr %c, i64 {i * rows * width + j * ROW_BYTES}")
         end.append(f"  call void @llvm.x86.tilestored64(i8 {register}, ptr %sums{register}, i64 {width})")
-    steps = [line for at, offset in enumerate(walk.offsets) for line in _step(dot, sums, walk, at, offset)]
+    steps = []
+    for at, offset in enumerate(walk.offsets):
+        steps += [
+            *_step(dot, sums, walk, at, offset),
+            *_fetches(range(at * ahead, (at + 1) * ahead), 2 if into_l2 else 3),
+        ]
+    if ahead:
+        steps[:0] = [
+            f"  %fetched = mul i64 %k, {len(walk.offsets) * ahead * ROW_BYTES}",
+            "  %slice = getelementptr i8, ptr %next, i64 %fetched",
+        ]
     instruction = dot.intrinsic.rpartition(".")[2]
-    digest = hashlib.sha256(repr((dot, sums, walk, rows, ahead)).encode()).hexdigest()[:16]
+    digest = hashlib.sha256(repr((dot, sums, walk, rows, ahead, into_l2)).encode()).hexdigest()[:16]
     name = f"relaxc_tiles_{down}x{across}_{instruction}_{digest}"
     pointers = ", ".join(["ptr %c", "ptr %b", *(f"ptr %a{i}" for i in range(down)), *["ptr %next"] * bool(ahead)])
     lines = [
@@ -129,13 +133,21 @@ def product(dot: Dot, sums: tuple[int, int], walk: Walk, rows: int, ahead: int =
         f"  %left = mul i64 %k, {walk.left_step}",
         f"  %below = mul i64 %k, {len(walk.offsets) * walk.right_step}",
         *steps,
-        *fetches,
         "  %following = add i64 %k, 1",
         f"  %more = icmp ult i64 %following, {walk.steps}",
         "  br i1 %more, label %step, label %end",
         *("end:", *end, "  ret i32 0", "}", ""),
     ]
     return name, "\n".join(lines)
+
+
+def _fetches(lines: range, locality: int) -> list[str]:
+    """The lines of code that ask for these lines of a step's slice, with the locality of `llvm.prefetch`."""
+    found = []
+    for line in lines:
+        found.append(f"  %line{line} = getelementptr i8, ptr %slice, i64 {line * ROW_BYTES}")
+        found.append(f"  call void @llvm.prefetch.p0(ptr %line{line}, i32 0, i32 {locality}, i32 1)")
+    return found
 
 
 def _step(dot: Dot, sums: tuple[int, int], walk: Walk, at: int, offset: int) -> list[str]:

@@ -14,7 +14,7 @@ from schedules.dots import Dot
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
 from schedules.ir.statements import buffer, call, loop, sequence, store, unrolled, vectorized, with_code
-from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Stmt
+from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Stmt
 from schedules.template import Declined
 
 __all__ = ["by_tiles"]
@@ -72,7 +72,7 @@ class _Kernel:
             def panel(at: Expr, first: Expr = first, across: int = across, sums: Buffer = sums) -> Stmt:
                 def strip(at_strip: Expr) -> Stmt:
                     line, block = at_strip * tasks.lines, first + at * across
-                    tiles = self._tiles(source, sums, block, part, line, across)
+                    tiles = self._tiles(source, sums, block, part, at_strip, across)
                     return sequence(tiles, self._epilogue(sums, n, block, row, line, across))
 
                 return loop(tasks.strips, strip)
@@ -81,24 +81,32 @@ class _Kernel:
             first += count * across
         return sequence(*done, self.one(*release()))
 
-    def _tiles(self, source: Buffer, sums: Buffer, block: Expr, part: Expr, line: Expr, across: int) -> Stmt:
-        """Sum up a strip, which begins at `line` of the task, in a panel that begins at `block`."""
+    def _tiles(self, source: Buffer, sums: Buffer, block: Expr, part: Expr, strip: Expr, across: int) -> Stmt:
+        """Sum up a strip in a panel that begins at `block`."""
         tasks, layout = self.tasks, self.layout
         plane = layout.phases * tasks.source_rows * layout.columns.extent
-        first = line * layout.columns.extent
+        first = strip * (tasks.lines * layout.columns.extent)
         if layout.op.groups > 1:
             group = tirx.floordiv(block, layout.blocks // layout.op.groups)
             first += (group * layout.depths - part) * plane
         image, held = (buffer(each.name, *each.shape, dtype=str(each.dtype)) for each in (source, sums))
-        weights = tirx.BufferLoad(self.weight, [block, *[tir.index_const(0)] * (len(self.weight.shape) - 1)])
+        ahead = tasks.lines_ahead(across)
 
         def tile(at: Expr) -> Stmt:
             pixel = at * tasks.rows
-            of_a = [image[(first + pixel + i * tasks.each) * layout.depth] for i in range(tasks.down)]
-            pointers = map(tirx.address_of, (held[pixel * (across * layout.lanes)], weights, *of_a))
-            return self.one(*product(self.dot, (tasks.down, across), self._walk(), tasks.each), *pointers)
+            elements = [held[pixel * (across * layout.lanes)], self._behind(block, 0)]
+            elements += [image[(first + pixel + i * tasks.each) * layout.depth] for i in range(tasks.down)]
+            if ahead:
+                elements.append(self._behind(block + across, (strip * tasks.tiles + at) * (ahead * layout.steps)))
+            made = product(self.dot, (tasks.down, across), self._walk(), tasks.each, ahead, into_l2=True)
+            return self.one(*made, *map(tirx.address_of, elements))
 
         return _of_whole(loop(tasks.tiles, tile), {source: image, sums: held})
+
+    def _behind(self, block: Expr, lines: Size) -> Expr:
+        """The element so many 64 bytes behind a block's first weight; past the last one may be fetched, too."""
+        at = [tir.index_const(0)] * (len(self.weight.shape) - 4)
+        return tirx.BufferLoad(self.weight, [block, *at, tir.size(lines), *[tir.index_const(0)] * 2])
 
     def _epilogue(self, sums: Buffer, n: Expr, block: Expr, row: Expr, line: Expr, across: int) -> Stmt:
         """Compute the results of a strip, whose task begins at `row`."""

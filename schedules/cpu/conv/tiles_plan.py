@@ -23,8 +23,11 @@ PARAMETERS = ("block", STEPS, MATRIX, "vectors", "lines", "height", "chunks")
 _SHAPES = ((2, 2), (2, 1), (1, 2), (3, 1), (1, 3), (1, 1))
 """Registers of sums, down and across."""
 
+_BEGINNING = 8
+"""What a task's configuration and its two buffers take, in beginnings of register tiles."""
+
 _MOST_SUMS_BYTES = 16 << 10
-"""Of the sums of a strip, which stay on the stack."""
+"""Of the sums of a strip, which stay in L1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,14 @@ class Tasks:
         """How many panels of how many blocks a task has: those of `vectors`, then what is left."""
         count, rest = divmod(self.chunk_blocks, self.vectors)
         return [each for each in ((count, self.vectors), (1, rest)) if min(each)]
+
+    def lines_ahead(self, across: int) -> int:
+        """Return the lines of the next panel that each step fetches, so that all tiles of this one fetch all of it.
+
+        None for a single tile, whose loads would wait for as many, and where there is no next one.
+        """
+        tiles = self.strips * self.tiles
+        return 0 if tiles == 1 or across == self.chunk_blocks else -(-across * ROWS // tiles)
 
     @property
     def source_parts(self) -> int:
@@ -144,7 +155,7 @@ def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
         "chunks do not divide the channels": bool((op.groups if grouped else layout.blocks) % tasks.chunks),
         "a panel is of more than one group": grouped and bool(layout.blocks // op.groups % tasks.vectors),
         "a strip is larger than a task": not tasks.lines <= tasks.height <= op.result[0],
-        "the sums of a strip leave the stack": _sums_bytes(tasks) > _MOST_SUMS_BYTES and tasks.lines > 1,
+        "the sums of a strip leave L1": _sums_bytes(tasks) > _MOST_SUMS_BYTES and tasks.lines > 1,
         "some of its tile registers have no rows": (tasks.down - 1) * tasks.each >= tasks.rows,
     }
     return next((reason for reason, is_so in wrong.items() if is_so), "")
@@ -191,28 +202,31 @@ def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
     """Return the cycles of the busiest core: regrouping, then of each strip its instructions, with operands from L2.
 
     Where a kernel has several taps, they read an image's part from L1 but for the first; panels that fill less than
-    half of L1 stay there while strips pass, and so does a strip's image.
+    half of L1 stay there while strips pass. Panels come from L3 in a core's first task, and later where L2 loses them.
     """
     dot, layout, costs = instruction_of(op, cpu), Layout.of(op, parameters), cpu.costs
     assert dot is not None, op
     tasks = Tasks.of(layout, parameters)
-    source_bytes = tasks.source_size * op.element_bytes
     planes = tasks.source_parts * layout.phases * tasks.source_rows * layout.columns.extent
     copy = planes * max(layout.parts, 2 * ROW_BYTES / costs.l2_bytes_per_cycle)
-    if source_bytes > cpu.l2_bytes // 2:
-        copy += 2 * source_bytes / cpu.l3_bytes_per_cycle
-    work = 0.0
+    if 2 * planes * ROW_BYTES > cpu.l2_bytes:
+        copy += 2 * planes * ROW_BYTES / cpu.l3_bytes_per_cycle
+    panel_bytes = layout.steps * ROW_BYTES * ROWS
+    keeps = 2 * tasks.chunk_blocks * panel_bytes <= cpu.l2_bytes
+    first = later = copy + _BEGINNING * costs.tile
     for count, across in tasks.panels:
-        panel_bytes = across * layout.steps * ROW_BYTES * ROWS
-        stays = 2 * panel_bytes <= cpu.l1_bytes and tasks.strips * tasks.tiles > 1
-        part_bytes = tasks.pixels * layout.depths * layout.phases * ROW_BYTES
-        image = 0.0 if 2 * part_bytes <= cpu.l1_bytes and count > 1 else tasks.rows * ROW_BYTES / layout.taps
+        tiles = tasks.strips * tasks.tiles
+        stays = 2 * across * panel_bytes <= cpu.l1_bytes and tiles > 1
+        near = 2 * planes * ROW_BYTES <= cpu.l1_bytes and count > 1
+        image = 0.0 if near else tasks.rows * ROW_BYTES / layout.taps
         weights = 0 if stays else across * ROWS * ROW_BYTES
         loads = (tasks.rows + ROWS * across) / cpu.loads_per_cycle
         arithmetic = max(tasks.down * across / dot.throughput, dot.latency)
         step = max(arithmetic, loads, (image + weights) / costs.tile_bytes_per_cycle)
-        tile = layout.steps * step + 2 * tasks.rows * across + costs.tile
-        arriving = panel_bytes / cpu.l3_bytes_per_cycle
-        work += count * max(tasks.strips * tasks.tiles * tile, arriving)
+        work = tiles * (layout.steps * step + 2 * tasks.rows * across + costs.tile)
+        arriving = across * panel_bytes / cpu.l3_bytes_per_cycle
+        of_first = max(work, arriving) if tasks.lines_ahead(across) else work + arriving
+        first += count * of_first
+        later += count * (work if keeps else of_first)
     rounds = -(-(op.batch or 1) * tasks.chunks * tasks.strides // cpu.cores)
-    return rounds * (copy + work)
+    return first + (rounds - 1) * later

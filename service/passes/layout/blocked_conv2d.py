@@ -41,7 +41,7 @@ def _conv2d(images: BlockedImages, call: relax.Call) -> Blocked | None:
     if not planning.is_blockable(op, images.cpu):
         return None
     filters, op = op.filters, op.in_blocks(images.lanes)
-    if is_low(data) and not planning.has_instruction(images.cpu, op.operands, images.lanes):
+    if is_low(data) and planning.taken_at_once(images.planner.plan(op)) == 1:
         op, array = replace(op, operands=(op.accumulate, op.accumulate)), array.astype(op.accumulate)
     source = _few_channels(images, op, data) if op.plain else images.pack(data)
     if op.operands[0] != str(data.ty.dtype):
