@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from schedules.cpu.attention import attention_plan, word_plan
+from schedules.cpu.attention import attention_plan, word_exponential, word_plan
 from schedules.cpu.attention.form import Attention as Form
 from schedules.cpu.attention.form import Blocking, attention_of
 from schedules.cpu.attention.loops import Plain, Task, attention_loops
@@ -89,7 +89,8 @@ def _in_words(form: Form, operator: Attention, parameters: Mapping[str, int], cp
     dot = word_plan.instruction_of(operator, cpu, tiles=matrix is not None)
     if dot is None:
         return None
-    product = ByVectors(dot, operator.accumulate) if matrix is None else ByTiles(dot, matrix)
+    fast = word_exponential.is_for(cpu, cpu.lanes(operator.sum_bits))
+    product = ByVectors(dot, operator.accumulate, fast=fast) if matrix is None else ByTiles(dot, matrix, fast=fast)
     return InWords(form, word_plan.blocking(operator, parameters, cpu), product)
 
 

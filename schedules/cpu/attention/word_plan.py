@@ -27,7 +27,7 @@ _MOST_TILES = 8
 _MOST_STEP = 1024
 """Keys."""
 _ROWS = (4, 6, 8, 10, 12, 14)
-_EXPONENTIAL = 16
+_EXPONENTIAL = 12
 """Instructions of an exponential, of what the softmax does to its result, and of the rounding."""
 _SHUFFLES = 8
 """Instructions for a vector of an operand that is packed: to be read, rounded, transposed and written."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from tvm import tirx
 
+from schedules.cpu.attention.word_exponential import CODE, exponential
 from schedules.cpu.attention.words import PAIR
 from schedules.cpu.common.dot_product import PAIRED
 from schedules.cpu.common.matrix_code import configuration, declarations, product, release, rows_by_panel
@@ -20,11 +21,35 @@ __all__ = ["ByTiles", "ByVectors"]
 Left = Callable[[Expr | int, Expr | int], Expr]
 
 
-class ByTiles:
+class _Product:
+    """What both share: the exponential of the softmax between the products; `fast` is whether the CPU has ours."""
+
+    def __init__(self, dot: Dot, *, fast: bool) -> None:
+        self.dot, self.fast = dot, fast
+
+    def exponential(self, value: Expr) -> Expr:
+        """See `Product`."""
+        return exponential(value) if self.fast else tirx.exp(value)
+
+    def around(self, task: Stmt) -> Stmt:
+        """Return a task with what must be done before it and behind."""
+        return task
+
+    def with_code(self, body: Stmt) -> Stmt:
+        """Return the loop of tasks with what they call; what the lowering brings is not among that."""
+        code = (CODE if self.fast else "") + self._code()
+        return with_code(code, body) if code else body
+
+    def _code(self) -> str:
+        return ""
+
+
+class ByTiles(_Product):
     """Calls of products on tile registers, `matrix` of them down, and their code by name."""
 
-    def __init__(self, dot: Dot, matrix: int) -> None:
-        self.dot, self.matrix = dot, matrix
+    def __init__(self, dot: Dot, matrix: int, *, fast: bool) -> None:
+        super().__init__(dot, fast=fast)
+        self.matrix = matrix
         self.code: dict[str, str] = {}
 
     def sums(self, c: Buffer, first: Expr, rows: int, left: Left, b: Buffer) -> Stmt:
@@ -42,20 +67,20 @@ class ByTiles:
         begin = self._one(*configuration((self.matrix, 1), [self.dot.m] * self.matrix))
         return sequence(begin, task, self._one(*release()))
 
-    def with_code(self, body: Stmt) -> Stmt:
-        """Return the loop of tasks with what they call."""
-        return with_code(declarations(self.dot) + "".join(self.code.values()), body)
+    def _code(self) -> str:
+        return declarations(self.dot) + "".join(self.code.values())
 
     def _one(self, name: str, code: str, *arguments: Expr) -> Stmt:
         self.code[name] = code
         return call(name, *arguments)
 
 
-class ByVectors:
+class ByVectors(_Product):
     """Loops over register tiles; an instruction takes a pair of the left operand for all lanes."""
 
-    def __init__(self, dot: Dot, dtype: str) -> None:
-        self.dot, self.dtype = dot, dtype
+    def __init__(self, dot: Dot, dtype: str, *, fast: bool) -> None:
+        super().__init__(dot, fast=fast)
+        self.dtype = dtype
 
     def sums(self, c: Buffer, first: Expr, rows: int, left: Left, b: Buffer) -> Stmt:
         """See `Product`."""
@@ -85,11 +110,3 @@ class ByVectors:
             each(lambda i, m: store(c, tirx.BufferLoad(sums, [i, m]), first + i, m)),
         )
         return block("attention_sums", body, [sums])
-
-    def around(self, task: Stmt) -> Stmt:
-        """Return a task as it is."""
-        return task
-
-    def with_code(self, body: Stmt) -> Stmt:
-        """Return the loop of tasks as it is: the lowering brings what it calls."""
-        return body

@@ -37,6 +37,9 @@ class Product(Protocol):
     ) -> Stmt:
         """Return the statement; `left` is a load whose second index is along memory."""
 
+    def exponential(self, value: Expr) -> Expr:
+        """Return `exp(value)` of a vector, which is rounded to 16 bits."""
+
     def around(self, task: Stmt) -> Stmt:
         """See `Task`."""
 
@@ -167,17 +170,21 @@ class WordQueries(QueryBlock):
         held = [narrow_row(name, self.span) for name in ("even", "odd")]
         powers = self._buffer("powers", self.span, scope="local")
 
-        def power(n: Expr, odd: int) -> Stmt:
-            def of(m: Expr) -> Stmt:
-                value = store(powers, tirx.exp(self.scores[n, m] - self.top[m]), m)
-                total = store(self.total, self.total[m] + powers[m], m)
-                return sequence(value, total, store(held[odd], rounded(powers[m]), m))
+        def power(n: Expr, v: Expr) -> Stmt:
+            m = ramp(v * self.lanes, self.lanes)
+            score, top = tirx.BufferLoad(self.scores, [n, m]), tirx.BufferLoad(self.top, [m])
+            return store(powers, self.product.exponential(score - top), m)
 
-            return self._each(of)
+        def weight(n: Expr, odd: int) -> Stmt:
+            def of(m: Expr) -> Stmt:
+                total = store(self.total, self.total[m] + powers[m], m)
+                return sequence(total, store(held[odd], rounded(powers[m]), m))
+
+            return sequence(unrolled(self.vectors, lambda v: power(n, v)), self._each(of))
 
         def pair(at: Expr) -> Stmt:
             both = self._each(lambda m: store(self.weights, joined(held[0][m], held[1][m]), at, m))
-            return sequence(power(at * PAIR, 0), power(at * PAIR + 1, 1), both)
+            return sequence(weight(at * PAIR, 0), weight(at * PAIR + 1, 1), both)
 
         pairs, room = tir.ceil_div(count, PAIR), self.block // PAIR
         zero = tirx.const(0, kinds["word"])

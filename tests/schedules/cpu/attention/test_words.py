@@ -11,11 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
+from tvm import te
 
 from schedules.cpu import planning
-from schedules.cpu.attention import word_plan, word_products
+from schedules.cpu.attention import word_exponential, word_plan, word_products
 from schedules.cpu.attention.attention import TiledAttention
 from schedules.cpu.common.tile_registers import MATRIX
+from schedules.ir import tir
+from schedules.ir.statements import loop, ramp, with_code
 from schedules.template import Declined, Schedule
 from service import machine
 from service.lowering import pipeline
@@ -164,3 +167,30 @@ def test_vectors_multiply_pairs_that_stay_in_registers() -> None:
     code = built(case, "znver4", dict(plan.parameters)).mod.inspect_source("asm")
     assert code.count("vdpbf16ps") >= 2 * 4 * plan.parameters["vectors"] * plan.parameters["rows"]
     assert "vcvtneps2bf16" in code or "vcvtne2ps2bf16" in code
+
+
+def test_the_exponential_of_weights_is_close_enough_to_be_rounded() -> None:
+    """Far from half a step of bfloat16, 1 at 0, and what infinities and NaN give."""
+    if "avx512dq" not in machine.cpu().features:
+        pytest.skip("this CPU has no avx512dq")
+    rows = 1 << 14
+    x = te.placeholder((rows, 16), "float32", "x")
+    target = to_tvm(resolve("x86-64-v4"))
+
+    def body(ins: Any, outs: Any) -> Any:
+        def row(i: Any) -> Any:
+            at = [i, ramp(tir.index_const(0), 16)]
+            return tvm.tirx.BufferStore(outs[0], word_exponential.exponential(tvm.tirx.BufferLoad(ins[0], at)), at)
+
+        return with_code(word_exponential.CODE, loop(rows, row))
+
+    y = te.extern(x.shape, [x], body, dtype="float32")
+    kernel = tvm.compile(te.create_prim_func([x, y]), target, tir_pipeline=pipeline.NAME)
+    given = np.linspace(-100, 0, rows * 16).astype("float32")
+    given[:4] = -INFINITY, np.nan, INFINITY, -3e38
+    out = tvm.runtime.tensor(np.zeros((rows, 16), "float32"))
+    kernel["main"](tvm.runtime.tensor(given.reshape(rows, 16)), out)
+    got, want = out.numpy().ravel(), np.exp(given.astype("float64"))
+    np.testing.assert_array_equal(got[:4], [0, np.nan, INFINITY, 0])
+    assert got[-1] == 1
+    np.testing.assert_allclose(got[4:], want[4:], rtol=2e-5, atol=1e-37)
