@@ -76,26 +76,16 @@ class Layout:
     op: Conv2d
     lanes: int
     depth: int
+    rows: Axis
+    columns: Axis
 
     @staticmethod
     def of(op: Conv2d, parameters: Mapping[str, int]) -> Layout:
         """Return the layout that a plan's parameters describe."""
-        return Layout(op, parameters["block"], ROWS * steps_of(parameters))
-
-    @property
-    def rows(self) -> Axis:
-        """The axis of rows."""
-        return self._axis(0)
-
-    @property
-    def columns(self) -> Axis:
-        """The axis of columns."""
-        return self._axis(1)
-
-    def _axis(self, at: int) -> Axis:
-        op = self.op
-        size, before = (op.height, op.width)[at], op.padding[at]
-        return Axis(size, before, op.kernel[at], op.strides[at], op.dilation[at], op.result[at])
+        sizes, padding, results = (op.height, op.width), op.padding[:2], op.result
+        axes = zip(sizes, padding, op.kernel, op.strides, op.dilation, results, strict=True)
+        rows, columns = (Axis(*each) for each in axes)
+        return Layout(op, parameters["block"], ROWS * steps_of(parameters), rows, columns)
 
     @property
     def phases(self) -> int:

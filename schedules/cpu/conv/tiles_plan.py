@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from schedules.cpu.common.dot_product import STEPS
 from schedules.cpu.common.matrix_code import ROW_BYTES, ROWS
@@ -49,7 +50,7 @@ class Tasks:
     @property
     def strides(self) -> int:
         """Tasks over the rows of the result."""
-        return -(-self.layout.op.result[0] // self.height)
+        return -(-self.layout.rows.results // self.height)
 
     @property
     def strips(self) -> int:
@@ -119,9 +120,10 @@ class Tasks:
     @property
     def leaves_image(self) -> bool:
         """Whether some task asks for rows that the image does not have."""
-        return not self.layout.rows.is_inside or bool(self.layout.op.result[0] % self.height)
+        return not self.layout.rows.is_inside or bool(self.layout.rows.results % self.height)
 
 
+@lru_cache(1024)
 def instruction_of(op: Conv2d, cpu: Cpu) -> Dot | None:
     """Return the instruction on tile registers that the convolution is made of; None without one.
 
@@ -132,7 +134,15 @@ def instruction_of(op: Conv2d, cpu: Cpu) -> Dot | None:
 
 def default(op: Conv2d, cpu: Cpu) -> dict[str, int] | None:
     """Return the point of the least estimate; None where the CPU has no such instruction."""
-    return min(points(op, cpu), key=lambda point: estimate(op, point, cpu), default=None)
+    found = _best(op, cpu)
+    return dict(found) if found else None
+
+
+@lru_cache(1024)
+def _best(op: Conv2d, cpu: Cpu) -> tuple[tuple[str, int], ...]:
+    """The items of that point, once for all passes that ask: a network has few convolutions that differ."""
+    found = min(points(op, cpu), key=lambda point: estimate(op, point, cpu), default={})
+    return tuple(found.items())
 
 
 def refusal(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> str:
@@ -177,8 +187,7 @@ def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
         for chunks in divisors(op.groups if op.groups > 1 else layout.blocks, cpu.cores):
             heights = {-(-rows // tasks) for tasks in (1, 2, 4, 8, 16, 32, 64, rows) if tasks <= rows}
             for height in sorted(heights):
-                tried = [Tasks(layout, down, across, lines, height, chunks) for lines in range(1, height + 1)]
-                for tasks in _useful(tried, cpu):
+                for tasks in _useful(Tasks(layout, down, across, 1, height, chunks)):
                     point = {
                         **packing,
                         MATRIX: down,
@@ -191,11 +200,13 @@ def points(op: Conv2d, cpu: Cpu) -> Iterator[dict[str, int]]:
                         yield point
 
 
-def _useful(tried: list[Tasks], cpu: Cpu) -> list[Tasks]:
-    """Those whose strips have the fewest rows in registers for all of the task, one row and all of it."""
-    fitting = [tasks for tasks in tried if _sums_bytes(tasks) <= _MOST_SUMS_BYTES or tasks.lines == 1]
-    best = min(fitting, key=lambda tasks: (tasks.strips * tasks.tiles, tasks.lines))
-    return list(dict.fromkeys((fitting[0], best, fitting[-1])))
+def _useful(one: Tasks) -> list[Tasks]:
+    """Strips for such tasks: of one row, of the most, and of those that have the fewest registers for all of a task."""
+    tried = [one]
+    while tried[-1].lines < one.height and _sums_bytes(more := replace(one, lines=len(tried) + 1)) <= _MOST_SUMS_BYTES:
+        tried.append(more)
+    best = min(tried, key=lambda tasks: (tasks.strips * tasks.tiles, tasks.lines))
+    return list(dict.fromkeys((one, best, tried[-1])))
 
 
 def estimate(op: Conv2d, parameters: Mapping[str, int], cpu: Cpu) -> float:
