@@ -4,7 +4,7 @@
     int8(min(max(a, l), h))   →  itself                             NaN becomes the lowest, as where bytes are quantized
     A[i] + 1                  →  int32(uint32(A[i]) + uint32(1))    C has what overflows for impossible, and so
                                                                     `x + 1 > x` for true
-    reinterpret(int32, u)     →  int32(u)                           C takes no address of a sum
+    reinterpret(int32, u)     →  int32(u), u of uint32              C takes no address of a sum
 
 The first is one instruction (`schedules/cuda/common/extremes.cuh`, which `with_extremes` puts before a source), and
 the others are none. Sums of what only loops count, as addresses are, stay.
@@ -81,10 +81,10 @@ def _as_it_was(expr: Any) -> Any:
 def _reinterpreted(call: Any) -> Any:
     if not (call.op.same_as(Op.get("tirx.reinterpret")) and isinstance(call.ty, PrimType)):
         return call
-    dtypes = [str(each.ty.dtype) for each in (call, call.args[0])]
-    if not all(dtype.startswith(("int", "uint")) for dtype in dtypes):
-        return call
-    return tirx.Cast(dtypes[0], call.args[0])
+    became, was = (str(each.ty.dtype) for each in (call, call.args[0]))
+    if not became.startswith(("int", "uint")) or became.removeprefix("u") != was.removeprefix("u"):
+        return call  # other lanes are other numbers
+    return tirx.Cast(became, call.args[0])
 
 
 def _of_data(body: Any) -> set[Any]:

@@ -54,6 +54,18 @@ def test_what_loops_count_floats_and_cpus_stay() -> None:
     assert "relaxc_max" not in kept and "uint32" not in kept
 
 
+@pytest.mark.parametrize(
+    ("was", "became", "casts"),
+    [("uint32", "int32", True), ("int32x4", "uint32x4", True), ("int8x4", "int32", False), ("int32", "uint8x4", False)],
+)
+def test_bits_are_taken_for_an_integer_of_the_other_sign_alone(was: str, became: str, casts: bool) -> None:
+    value, out = tirx.Var("value", was), tirx.decl_buffer((4,), became, "out")
+    store = tirx.BufferStore(out, tirx.reinterpret(became, value), [0])
+    func = tirx.PrimFunc([value, out], store).with_attr("target", tvm.target.Target({"kind": "cuda", "arch": "sm_80"}))
+    found = CudaArithmetic()(tvm.IRModule({"main": func}))["main"].body.value
+    assert isinstance(found, tirx.Cast) == casts
+
+
 @T.prim_func(s_tir=True)
 def vectors(
     a: T.Buffer((64,), "float16"), b: T.Buffer((64,), "float32"), c: T.Buffer((64,), "int32"),
