@@ -15,6 +15,7 @@ from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
 from service.lowering.cuda_arithmetic import CudaArithmetic
 from service.lowering.fold_bits import FoldBits
 from service.lowering.keep_nan import KeepNan
+from service.lowering.truncate_quotients import TruncateQuotients
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
 from service.lowering.text_kernels import lower_text_kernels, split_text_kernels
@@ -120,7 +121,8 @@ def _list() -> list[Any]:
         s_tir.transform.RewriteUnsafeSelect(),
         tirx.transform.CommonSubexprElim(),
         tirx.transform.FP8ComputeLegalize(),
-        KeepNan(),  # ours, behind all that simplifies
+        TruncateQuotients(),  # ours, behind all that simplifies
+        KeepNan(),  # ours, there too
         WrapIntegers(32),  # ours, there too
         # Host and device
         s_tir.transform.VerifyVTCMLimit(),
