@@ -15,10 +15,10 @@ from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
 from service.lowering.cuda_arithmetic import CudaArithmetic
 from service.lowering.fold_bits import FoldBits
 from service.lowering.keep_nan import KeepNan
-from service.lowering.truncate_quotients import TruncateQuotients
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
 from service.lowering.text_kernels import lower_text_kernels, split_text_kernels
+from service.lowering.truncate_quotients import TruncateQuotients
 from service.lowering.trusted_arguments import SkipTrustedChecks
 from service.lowering.vector_alignment import UnrollUnalignedVectors
 from service.lowering.vector_functions import CallVectorFunctions, MarkVectorFunctions, register_operators

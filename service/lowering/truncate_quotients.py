@@ -1,10 +1,11 @@
-"""Quotients of what is never negative, as the processor has them: of others TVM takes one from some, by their remainder.
+"""Quotients of what is never negative, as the processor has them: of others TVM takes one where the remainder says so.
 
     (i * h + j) // w    →   truncdiv(i * h + j, w)    i and j loops', h and w sizes of parameters
     (i * h + j) % w     →   truncmod(i * h + j, w)
 
-TVM knows that loops count from 0, and not that sizes do: the floor of a quotient has three copies of the dividend in it and five
-of the divisor. A reshape to sizes of sizes, as of pixel_unshuffle with any height, had so many that LLVM took minutes.
+TVM knows that loops count from 0, and not that sizes are positive: the floor of a quotient has three copies of the
+dividend in it and five of the divisor. A reshape to sizes of sizes, as of pixel_unshuffle with any height, had so many
+that LLVM took minutes.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class TruncateQuotients:
 
 
 def _sizes(func: Any) -> set[Any]:
-    """Variables that are not negative, as a size of a parameter is not: sizes, and what is divided or multiplied in one."""
+    """Variables that are not negative, as no size of a parameter is: sizes, and what is divided or multiplied in one."""
     found = set()
     for param in func.params:
         for size in getattr(param, "shape", ()):
