@@ -50,7 +50,7 @@ class TruncateQuotients:
 
 
 def _sizes(func: Any) -> set[Any]:
-    """Variables that are not negative, as no size of a parameter is: sizes, and what is divided or multiplied in one."""
+    """Variables that are not negative, as no size is: sizes of parameters, and what is divided or multiplied in one."""
     found = set()
     for param in func.params:
         for size in getattr(param, "shape", ()):
