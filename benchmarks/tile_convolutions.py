@@ -4,9 +4,9 @@
     python -m benchmarks.tile_convolutions run FOLDER [--seconds 2] [--threads 2]
 
 As `benchmarks.tiles` does of products. Ours read and write blocks of channels, with a relu and a rounding behind; torch
-has a convolution of bfloat16 alone, channels last. `DxA` is the best plan with registers of sums D down and A across by
-its estimate, `vectors` the default with neither, `float32` that of float32, for which Winograd's may stand: its weights
-are random, and its result is not compared.
+has a convolution of bfloat16 alone, channels last. `DxA` is the best plan by its estimate with registers of sums D down
+and A across, `other lines` the best that differs from the default in these alone, `vectors` the default with neither,
+`float32` that of float32, for which Winograd's may stand: its weights are random, and its result is not compared.
 """
 
 from __future__ import annotations
@@ -77,9 +77,13 @@ def _plans(op: Any, cpu: Any) -> dict[str, Any]:
 
     of_tiles = [planning.planned(op, planning.TILES.name, point, cpu) for point in tiles_plan.points(op, cpu)]
     found = {"tiles": planning.plan_conv2d(op, cpu)}
+    first = found["tiles"].parameters
     for plan in sorted(of_tiles, key=lambda plan: plan.cycles):
-        if plan.parameters != found["tiles"].parameters:
+        differing = [name for name, value in plan.parameters.items() if first.get(name) != value]
+        if MATRIX in differing or "vectors" in differing:
             found.setdefault(f"{plan.parameters[MATRIX]}x{plan.parameters['vectors']}", plan)
+        elif len(differing) == 1:
+            found.setdefault(f"other {differing[0]}", plan)
     found["vectors"] = planning.planned(op, planning.DIRECT.name, blocked_plan.default(op, cpu), cpu)
     if op.accumulate == "float32":
         found["float32"] = planning.plan_conv2d(replace(op, operands=("float32", "float32")), cpu)
