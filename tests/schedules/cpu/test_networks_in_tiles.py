@@ -21,6 +21,7 @@ from tests import zoo
 from tests.frontend.onnx.harness import write
 from tests.schedules.cpu.tiles import HERE, emulated
 from tests.test_compiler_quantized import network
+from tests.zoo.text import tokens
 
 TILES = frozenset(json.loads(HERE)["features"])
 
@@ -32,6 +33,18 @@ def test_bfloat16(family: str, emulator: Any, tmp_path: Path, monkeypatch: pytes
     model = zoo.write_onnx(zoo.build(family), tmp_path / "model.onnx")
     made = compiled(model, CompileOptions(precision=Precision.BF16), tmp_path, monkeypatch)
     assert made.verified is True and by_tiles(made)
+
+
+def test_attention(emulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads of 16, a mask of keys, two sequences of 12 tokens."""
+    import transformers
+
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64, "num_hidden_layers": 2}
+    config = transformers.BertConfig(vocab_size=99, max_position_embeddings=64, initializer_range=0.2, **sizes)
+    model = zoo.write_onnx(tokens(transformers.BertModel(config).eval(), "small"), tmp_path / "model.onnx")
+    made = compiled(model, CompileOptions(precision=Precision.BF16), tmp_path, monkeypatch)
+    assert made.verified is True
+    assert MATRIX in next(each["parameters"] for each in made.schedule if each["function"] == "attention")
 
 
 def test_bytes(emulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
