@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.tiles import use_threads
 
 __all__ = ["build", "main", "run"]
 
@@ -116,13 +117,9 @@ def _prim_func(op: Any, plan: Any, *, causal: bool) -> Any:
 
 def run(folder: Path, seconds: float, threads: int) -> None:
     """Print the medians of each attention, and what other ways take of the first's time."""
-    # Before torch is loaded: its threads would wait for work on the cores that the next kernel is timed on.
-    os.environ |= {"TVM_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
-    import torch
-
     from service import machine
 
-    torch.set_num_threads(threads)
+    use_threads(threads)
     features = machine.cpu().features  # to read these asks the kernel for tile registers
     rows = json.loads((folder / "attention.json").read_text())
     rows = [row for row in rows if row["way"] != "tiles" or "amx-bf16" in features]

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tiles import called, taken, target_of_two_cores
+from benchmarks.tiles import called, taken, target_of_two_cores, use_threads
 
 __all__ = ["build", "main", "run"]
 
@@ -118,14 +117,11 @@ def run(folder: Path, seconds: float, threads: int) -> None:
 
     Raise ValueError where one is wrong, and SystemExit where there is no AMX.
     """
-    import torch
-
     from service import machine
 
     if "amx-tile" not in machine.cpu().features:
         raise SystemExit("this CPU has no AMX, or the kernel refuses it")
-    os.environ["TVM_NUM_THREADS"] = str(threads)  # before its first kernel
-    torch.set_num_threads(threads)
+    use_threads(threads)
     rows = json.loads((folder / "kernels.json").read_text())
     for at, row in enumerate(rows):
         if row["way"] != "tiles":

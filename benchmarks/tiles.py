@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["build", "called", "main", "run", "taken", "target_of_two_cores"]
+__all__ = ["build", "called", "main", "run", "taken", "target_of_two_cores", "use_threads"]
 
 SHAPES = ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (197, 768, 3072), (512, 1024, 1024))
 """Rows, depth, columns."""
@@ -64,18 +64,25 @@ def build(folder: Path) -> None:
     (folder / "kernels.json").write_text(json.dumps(rows))
 
 
+def use_threads(threads: int) -> None:
+    """Have kernels of ours and torch's run on so many threads. Call it before torch is loaded, whose threads else keep
+    the cores for milliseconds after a call, as they wait for another: what is timed next took up to 20 times as long.
+    """
+    os.environ |= {"TVM_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
+    import torch
+
+    torch.set_num_threads(threads)
+
+
 def run(folder: Path, seconds: float, threads: int) -> None:
     """Print the medians of each product, and what other ways take of the tiles' time. Raise ValueError where one is
     wrong, and SystemExit where there is no AMX.
     """
-    import torch
-
     from service import machine
 
     if "amx-tile" not in machine.cpu().features:
         raise SystemExit("this CPU has no AMX, or the kernel refuses it")
-    os.environ["TVM_NUM_THREADS"] = str(threads)  # before its first kernel
-    torch.set_num_threads(threads)
+    use_threads(threads)
     rows = json.loads((folder / "kernels.json").read_text())
     for kind, shape in dict.fromkeys((row["operands"][0], tuple(row["shape"])) for row in rows):
         ways = _ways(folder, [row for row in rows if (row["operands"][0], tuple(row["shape"])) == (kind, shape)])
