@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from service.frontend.onnx.dims import number_of
+from service.frontend.trend import call_name, call_of, number_in, way
 
 __all__ = ["of_quotient", "of_range", "reach"]
 
@@ -15,6 +19,7 @@ Reach = tuple[Any, Any]
 _MOVES = frozenset(("reshape", "expand_dims", "squeeze", "flatten", "flip", "permute_dims", "broadcast_to"))
 _ROUNDED = frozenset(("floor", "ceil", "round", "trunc"))
 """What leaves whole numbers as they are, and of those nothing else is known here."""
+_ROUNDINGS: dict[str, Callable[[float], int]] = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc}
 _BOUNDS = {"maximum": max, "minimum": min}
 _EXACT = frozenset(("int32", "int64", "float32", "float64"))
 """Dtypes that a size fits."""
@@ -56,6 +61,11 @@ def reach(value: Any, bound: Callable[[Any], Any], ranges: Mapping[Any, Reach], 
     if name == "negative" and str(value.ty.dtype) in _EXACT:
         found = reach(value.args[0], bound, ranges, depth + 1)
         return None if found is None else (-found[1], -found[0])
+    if name == "abs" and str(value.ty.dtype) in _EXACT:
+        return _of_distance(reach(value.args[0], bound, ranges, depth + 1))
+    if name in _ROUNDINGS or (name == "astype" and "int" in str(value.attrs.dtype)):
+        found = _of_rounded(name, value.args[0], bound, lambda each: reach(each, bound, ranges, depth + 1))
+        return found if name in _ROUNDINGS or _is_exact_cast(name, value) else _within(str(value.attrs.dtype), found)
     if name in _BOUNDS:
         return _of_bound(name, *(reach(each, bound, ranges, depth + 1) for each in value.args))
     if name == "clip":
@@ -67,17 +77,90 @@ def reach(value: Any, bound: Callable[[Any], Any], ranges: Mapping[Any, Reach], 
         return of_quotient(*(reach(each, bound, ranges, depth + 1) for each in value.args))
     if name in ("add", "subtract", "multiply") and str(value.ty.dtype) in _EXACT:
         left, right = (reach(each, bound, ranges, depth + 1) for each in value.args)
-        return _of_product(left, right) if name == "multiply" else _of_sum(name, value.args, left, right)
+        if name == "multiply":
+            return _of_product(left, right)
+        return _of_sum(name, left, right, meets=_apart(value.args) or _meet(name, value.args, bound))
     keeps = name in _MOVES | _ROUNDED or _is_exact_cast(name, value)
     if keeps or (name == "strided_slice" and _is_whole(value, shape)):
         return reach(value.args[0], bound, ranges, depth + 1)
     return None
 
 
-def _of_sum(name: str, operands: Any, left: Reach | None, right: Reach | None) -> Reach | None:
-    if left is None or right is None or not (_is_one(left) or _is_one(right) or _apart(operands)):
+def _of_sum(name: str, left: Reach | None, right: Reach | None, *, meets: bool) -> Reach | None:
+    """Of two tensors whose extremes meet, or of which one is a number."""
+    if left is None or right is None or not (_is_one(left) or _is_one(right) or meets):
         return None
     return (left[0] + right[0], left[1] + right[1]) if name == "add" else (left[0] - right[1], left[1] - right[0])
+
+
+def _meet(name: str, operands: Any, bound: Callable[[Any], Any]) -> bool:
+    """Whether both are the same, or vectors of one length of which one rises where the other does (falls, if subtracted)."""
+    if name == "add" and operands[0].same_as(operands[1]):
+        return True
+    left, right = (way(operand, bound) for operand in operands)
+    return left != 0 and left == (right if name == "add" else -right)
+
+
+def _of_distance(found: Reach | None) -> Reach | None:
+    """Of absolute values; of what may have both signs the least is taken for 0."""
+    if found is None:
+        return None
+    low, high = found
+    if isinstance(low, int) and low >= 0:
+        return found
+    if isinstance(high, int) and high <= 0:
+        return -high, -low
+    return 0, _extreme("maximum", -low, high)
+
+
+def _of_rounded(
+    name: str, value: Any, bound: Callable[[Any], Any], whole: Callable[[Any], Reach | None]
+) -> Reach | None:
+    """Of what is rounded: whole numbers, else quotients by a number, and what is bounded by fractions."""
+    rounded = _ROUNDINGS.get(name, math.trunc)
+    if (found := whole(value)) is not None:
+        return found
+    if (number := number_in(value, bound)) is not None:
+        return (rounded(number),) * 2 if math.isfinite(number) else None
+    call = call_of(value, bound)
+    kind = call_name(call)
+    if kind in _BOUNDS:
+        return _of_bound(kind, *(_of_rounded(name, each, bound, whole) for each in call.args))
+    if kind == "clip":
+        low, high = (_of_rounded(name, each, bound, lambda _: None) for each in call.args[1:])
+        return _of_bound("minimum", _of_bound("maximum", _of_rounded(name, call.args[0], bound, whole), low), high)
+    if kind not in ("divide", "multiply"):
+        return None
+    found, divisor = whole(call.args[0]), number_in(call.args[1], bound)
+    if kind == "multiply" and divisor:
+        divisor = 1 / divisor if math.frexp(divisor)[0] == 0.5 else None  # powers of two have exact reciprocals
+    if found is None or divisor is None or not divisor.is_integer():
+        return None
+    by = (int(divisor), int(divisor))
+    if rounded is math.ceil:
+        up = of_quotient((-found[1], -found[0]), by)
+        return None if up is None else (-up[1], -up[0])
+    is_natural = isinstance(found[0], int) and found[0] >= 0
+    return of_quotient(found, by) if rounded is math.floor or is_natural else None
+
+
+def _within(dtype: str, found: Reach | None) -> Reach | None:
+    """Of integers in a dtype of few bits, where all are known to fit."""
+    if found is None:
+        return None
+    limits, (low, high) = np.iinfo(dtype), (_limit(each, kind) for each, kind in zip(found, _BOUNDS, strict=True))
+    return found if low is not None and high is not None and limits.min <= low and high <= limits.max else None
+
+
+def _limit(number: Any, kind: str) -> int | None:
+    """A number that a maximum is no less than, or a minimum no more: one of those that it is of."""
+    from tvm import tirx
+
+    if isinstance(number, int):
+        return number
+    if isinstance(number, tirx.Max if kind == "maximum" else tirx.Min):
+        return next((found for each in (number.a, number.b) if (found := _limit(_plain(each), kind)) is not None), None)
+    return None
 
 
 def _of_product(left: Reach | None, right: Reach | None) -> Reach | None:

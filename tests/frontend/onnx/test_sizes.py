@@ -63,7 +63,8 @@ def _by_shape(op: str, arithmetic: str, number: int, last: int, target: str, **w
 
 
 def _by_positions(shift: int | None = None, *, of: str = "ids", dtype: int | None = None, **more: Any) -> Any:
-    """A table of 5 rows read at 0, 1, … up to the length of `x`, as GPT-2's positions are; `more` nodes make others."""
+    """A table of 5 rows read at 0, 1, … up to the length of `x`, as GPT-2's positions are; `more` nodes make others,
+    of a number, or of themselves twice."""
     nodes = [
         node("Shape", ["x"], ["s"], start=0, end=1), node("Squeeze", ["s"], ["n"]),
         node("Range", ["zero", "n", "one"], ["r"]), node("Unsqueeze", ["r", "axes"], ["rows"]),
@@ -77,9 +78,10 @@ def _by_positions(shift: int | None = None, *, of: str = "ids", dtype: int | Non
         nodes.append(node("Cast", [last], ["cast"], to=dtype))
         last = "cast"
     for op, number in more.items():
-        weights[f"{op}_number"] = number
+        weights |= {} if number is None else {f"{op}_number": number}
         attributes = {"Concat": {"axis": 1}}.get(op.rstrip("_"), {})
-        nodes.append(node(op.rstrip("_"), [last, f"{op}_number"], [f"{op}_made"], **attributes))
+        second = last if number is None else f"{op}_number"
+        nodes.append(node(op.rstrip("_"), [last, second], [f"{op}_made"], **attributes))
         last = f"{op}_made"
     if last.endswith("_made") and dtype == FLOAT:
         nodes.append(node("Cast", [last], ["whole"], to=INT64))
@@ -101,6 +103,10 @@ CASES: dict[str, Any] = {
     "positions from 2 up to 8": _by_positions(2, Max=np.int64(3), Min=np.int64(8)),
     "halves of positions": _by_positions(2, Div=np.int64(2)),
     "positions in floats": _by_positions(dtype=FLOAT, Add=np.float32(1), Mul=np.float32(2)),
+    "halves of positions in floats": _by_positions(2, dtype=FLOAT, Div=np.float32(2)),
+    "halves of positions by a product": _by_positions(2, dtype=FLOAT, Mul=np.float32(0.5)),
+    "positions twice": _by_positions(-1, Add=None),
+    "positions up to 7.5": _by_positions(dtype=FLOAT, Max=np.float32(0.5), Min=np.float32(7.5)),
     "split": _one("Split", ["n", 4], _i(2, 3), outs=2, axis=0),
     "split by attribute": _one("Split", ["n", 4], outs=2, axis=0, split=[2, 3], opset=11),
     "split to one": _one("Split", ["n", 4], _i(3), axis=0),

@@ -50,6 +50,17 @@ def _positions(rows: int) -> Any:
     return torch.ones(rows, 3)
 
 
+def _twice(x: Any) -> Any:
+    at = _range(x)
+    return at + at
+
+
+def _int8() -> Any:
+    import torch
+
+    return torch.int8
+
+
 def _after_cache(x: Any, cache: Any) -> Any:
     import torch
 
@@ -79,6 +90,18 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], list[dict[int,
     "positions that could be negative": (lambda x: _positions(5)[_wrapped(_range(x))], [(4, 3)], ROWS),
     "positions from the last": (lambda x: x + _positions(5)[-_range(x) - 1], [(4, 3)], ROWS),
     "halves of positions": (lambda x: _positions(3)[_range(x) // 2], [(4, 3)], ROWS),
+    "distances": (lambda x: _positions(5)[(_range(x) - 2).abs()], [(4, 3)], ROWS),
+    "distances from below": (lambda x: _positions(9)[(-_range(x) - 3).abs()], [(4, 3)], ROWS),
+    "distances of what comes later": (lambda x: _positions(9)[(_range(x) + 2).abs()], [(4, 3)], ROWS),
+    "positions twice": (lambda x: _positions(9)[_twice(x)], [(4, 3)], ROWS),
+    "positions and their halves": (lambda x: _positions(6)[_range(x) + _range(x) // 2 - 1], [(4, 3)], ROWS),
+    "positions less their opposite": (lambda x: _positions(9)[_range(x) - (1 - _range(x))], [(4, 3)], ROWS),
+    "halves in floats": (lambda x: _positions(3)[(_range(x).float() / 2).floor().long()], [(4, 3)], ROWS),
+    "halves of positions, cut off": (lambda x: _positions(3)[(_range(x) / 2).long()], [(4, 3)], ROWS),
+    "halves by a product": (lambda x: _positions(3)[(_range(x) * 0.5).int()], [(4, 3)], ROWS),
+    "halves rounded up": (lambda x: _positions(3)[(_range(x) / 2).ceil().long()], [(4, 3)], ROWS),
+    "positions below 7.5": (lambda x: _positions(5)[_range(x).float().clamp(-0.5, 7.5).long()], [(4, 3)], ROWS),
+    "positions in bytes": (lambda x: _positions(5)[_range(x).clamp(0, 7).to(_int8()).long()], [(4, 3)], ROWS),
     "positions of a cache": (_after_cache, [(3, 3), (2, 3)], [{0: None}, {0: None}]),
     "places of an even size": (lambda x: x.reshape(-1, 2, 3)[[0, 3]], [(6, 4)], [{0: None}]),
     "a branch": (lambda x: x * 2 if x.shape[0] > 4 else x * 3, [(7, 4)], [{0: None}]),
@@ -108,7 +131,9 @@ def _module(function: Callable[..., Any]) -> Any:
     return Module()
 
 
-@pytest.mark.sampled("reshape", "pool", "constant places", "rows that are selected", "two inputs")
+@pytest.mark.sampled(
+    "reshape", "pool", "distances", "halves in floats", "constant places", "rows that are selected", "two inputs"
+)
 @pytest.mark.parametrize("name", CASES)
 def test_a_call_is_refused_where_torch_refuses_it(name: str, tmp_path: Path) -> None:
     import torch
