@@ -94,7 +94,7 @@ def _of_sum(name: str, left: Reach | None, right: Reach | None, *, meets: bool) 
 
 
 def _meet(name: str, operands: Any, bound: Callable[[Any], Any]) -> bool:
-    """Whether both are the same, or vectors of one length of which one rises where the other does (falls, if subtracted)."""
+    """Whether both are the same, or vectors of one length that rise together (of a difference, one falls)."""
     if name == "add" and operands[0].same_as(operands[1]):
         return True
     left, right = (way(operand, bound) for operand in operands)
