@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 __all__ = ["verify"]
 
 
+_GIVE_SIZES = "Give sizes by `--shape`, if calls can have any; `--no-verify` compiles the model without a comparison."
+
+
 def verify(
     request: CompileRequest,
     signature: Signature,
@@ -34,7 +37,8 @@ def verify(
 ) -> Verification | str:
     """Compare an artifact with its reference (`runtime.verify`), on drawn inputs and on `samples`.
 
-    `ahead` has run the reference of this request already. Return the result, or why there is none.
+    `ahead` has run the reference of this request already. Return the result, or why there is none. Raise InvalidShape
+    where no sizes are found of which the signature's conditions hold, unless the request does without a verdict.
     """
     from service import frontend
     from service.lowering.target import missing_features
@@ -46,7 +50,9 @@ def verify(
     try:
         choose_sizes(signature)
     except InvalidShape as error:
-        return error.message
+        if not request.options.verify:
+            return error.message
+        raise InvalidShape(f"it cannot be verified: {error.message}", remedy=_GIVE_SIZES) from None
     if (given := request.options.calibration) is not None:
         if not (request.model.path.parent / given.samples).is_file():
             return f"the samples that it was calibrated with, {given.samples}, are not beside the model"
