@@ -17,7 +17,7 @@ from benchmarks.peers.chart import COLOURS, bars
 from benchmarks.peers.files import onnx_path, plain_path
 from benchmarks.peers.report import CaseReport, Ratio, Row, geomean, ratio_to_best, summarize
 from benchmarks.peers.rounds import Plan, measure
-from benchmarks.peers.runtimes import RUNTIMES, counts, runtime
+from benchmarks.peers.runtimes import RUNTIMES, counts, relaxc_other, runtime
 from benchmarks.peers.workers import Failed, Worker
 from tests import zoo
 from tests.waiting import until
@@ -137,6 +137,11 @@ def test_peers_of_ours_in_bfloat16_are_what_computes_in_it() -> None:
 
 
 @pytest.mark.slow
+def test_another_checkout_compiles_with_the_cases_precision() -> None:
+    assert relaxc_other.options(parse("bert,bf16")) == ["--target", "auto", "--precision", "bf16"]
+    assert relaxc_other.options(parse("bert,x86-64-v3")) == ["--target", "x86-64-v3"]
+
+
 def test_a_quantized_case_is_beside_what_it_was_made_of(tmp_path: Path) -> None:
     case = Case("cnn", size="small", quantized=True)
     found = measure(case, tmp_path, Plan(["relaxc", "relaxc-fp32", "onnxruntime"], 1, 1, 0.01))

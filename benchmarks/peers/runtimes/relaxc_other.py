@@ -40,13 +40,18 @@ def supports(case: Case) -> bool:
     return _folder() is not None
 
 
+def options(case: Case) -> list[str]:
+    """Return what the other checkout compiles with: target and precision, as ours does."""
+    return ["--target", case.target or "auto", *(["--precision", case.precision] if case.precision else [])]
+
+
 def prepare(case: Case, folder: Path, threads: int) -> Prepared:
     """See Runtime. Raises CalledProcessError where the other checkout does not compile the model."""
     other = _folder()
     assert other is not None
     artifact, start = folder / "relaxc-other.so", time.perf_counter()
     command = [sys.executable, "-m", "service", "compile", str(onnx_path(case, folder).resolve())]
-    command += ["--target", case.target or "auto"]
+    command += options(case)
     environment = {**os.environ, "PYTHONPATH": str(other)}
     subprocess.run([*command, "-o", str(artifact.resolve())], cwd=other, env=environment, check=True)
     (folder / _NOTE).write_text(json.dumps(str(artifact)))
