@@ -42,7 +42,9 @@ def build(folder: Path) -> None:
     from schedules.dots import accumulator_of
     from schedules.hardware import cpu_of
     from schedules.operators import Conv2d
+    from schedules.template import Schedule
     from service.lowering import pipeline
+    from service.lowering.vector_functions import VECTOR_MATH
 
     pipeline.register()
     target = target_of_two_cores()
@@ -59,8 +61,10 @@ def build(folder: Path) -> None:
             for way, plan in _plans(op, cpu).items():
                 rule = next(each for each in rules.RULES if each.name == plan.template)
                 made = rule.apply(_primfunc(plan, op), target)
+                assert isinstance(made, Schedule), made
                 name = f"{operands[0]}_{channels}_{filters}_{kernel}_{stride}_{size}_{way}.so".replace(" ", "_")
-                tvm.compile(made.func, target, tir_pipeline=pipeline.NAME).export_library(str(folder / name))
+                func = made.func.with_attr(VECTOR_MATH, True)
+                tvm.compile(func, target, tir_pipeline=pipeline.NAME).export_library(str(folder / name))
                 packed = planning.packed_shape(plan, (filters, channels, kernel, kernel))
                 shape = (channels, filters, kernel, stride, size)
                 row = {"library": name, "way": way, "operands": plan.operator.operands, "shape": shape}

@@ -1,0 +1,175 @@
+"""What bounds a product by AMX's tile registers: the same code on operands from nowhere, L1, L2 and L3.
+
+    python -m benchmarks.tile_bounds build FOLDER
+    python -m benchmarks.tile_bounds run FOLDER [--seconds 20]
+
+As `benchmarks.tiles`, kernels travel, and `run` wants two cores of its own. Each thread has its operands, and no result
+leaves it: what is missing from here to a product of `benchmarks.tiles` is an epilogue and the writing of its result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from schedules.dots import Dot
+    from schedules.ir.types import PrimFunc
+
+__all__ = ["BOUNDS", "Bound", "build", "main", "run"]
+
+THREADS = 2
+_SUMS = (2, 2)
+_SIDE = 32
+"""Rows and columns of a tile."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Tiles of 32 rows by panels of 32 columns, `steps` of the instruction deep, `repeats` times; no steps: registers.
+
+    With `ahead` each tile fetches its part of the panel behind its own.
+    """
+
+    name: str
+    steps: int
+    tiles: int
+    panels: int
+    repeats: int
+    ahead: bool = False
+
+    @property
+    def instructions(self) -> int:
+        """How many each thread executes."""
+        return 4 * max(self.steps, 1) * self.tiles * self.panels * self.repeats
+
+
+BOUNDS = (
+    Bound("registers", steps=0, tiles=1, panels=1, repeats=20_000),
+    Bound("L1", steps=4, tiles=1, panels=1, repeats=5_000),
+    Bound("L2, 128x768x32 again and again", steps=24, tiles=4, panels=1, repeats=100),
+    Bound("L3, 128x768x3072 without results", steps=24, tiles=4, panels=48, repeats=2),
+    Bound("the same, fetched ahead", steps=24, tiles=4, panels=48, repeats=2, ahead=True),
+)
+
+
+def kernel(bound: Bound, dot: Dot) -> PrimFunc:
+    """Return `f(a[thread, tiles * 32, k], b[thread, panel, k / 2, 32, 2], c[thread, 32, 32])` of a bound."""
+    from tvm import te, tirx
+
+    from schedules.cpu.common import matrix_code as code
+    from schedules.ir.statements import block, call, loop, sequence, with_code
+
+    steps = max(bound.steps, 1)
+    ahead = -(-dot.m // bound.tiles) if bound.ahead else 0
+    walk = code.rows_by_panel(steps, _SUMS[1])
+    name, text = code.product(dot, _SUMS, walk, dot.m, ahead * _SUMS[1]) if bound.steps else _registers(dot)
+    pieces = dict([code.configuration(_SUMS, (dot.m,) * 2), code.release(), (name, text)])
+    begin, end, _ = pieces
+    left = te.placeholder((THREADS, bound.tiles * _SIDE, steps * dot.k), "bfloat16", "a")
+    right = te.placeholder((THREADS, bound.panels, steps * dot.m, _SIDE, 2), "bfloat16", "b")
+    sums = te.compute(
+        (THREADS, _SIDE, _SIDE), lambda t, m, n: (left[t, m, 0] * right[t, 0, 0, n, 0]).astype("float32"), name="c"
+    )
+    func = te.create_prim_func([left, right, sums.op.output(0)])
+    a, b, c = func.params
+    at = tirx.BufferLoad
+
+    def tile(thread: Any, panel: Any, row: Any) -> Any:
+        rows = [at(a, [thread, row * _SIDE + i * dot.m, 0]) for i in range(_SUMS[0])]
+        ahead_of = [at(b, [thread, panel + 1, row * ahead * steps, 0, 0])] if ahead else []
+        pointers = [at(c, [thread, 0, 0]), at(b, [thread, panel, 0, 0, 0]), *rows, *ahead_of]
+        return call(name, *map(tirx.address_of, pointers)) if bound.steps else call(name)
+
+    def task(thread: Any) -> Any:
+        tiles = loop(
+            bound.panels, lambda panel: loop(bound.tiles, lambda row: tile(thread, panel, row), name="m"), name="n"
+        )
+        return sequence(call(begin), loop(bound.repeats, lambda _: tiles, name="again"), call(end))
+
+    body = loop(THREADS, task, tirx.ForKind.PARALLEL, "thread")
+    return func.with_body(block("root", with_code(code.declarations(dot) + "".join(pieces.values()), body), []))
+
+
+def _registers(dot: Dot) -> tuple[str, str]:
+    """Name and code of one step without its loads."""
+    name = "relaxc_tiles_registers"
+    products = [f"  call void @{dot.intrinsic}(i8 {2 * i + j}, i8 {4 + i}, i8 {6 + j})" for i in (0, 1) for j in (0, 1)]
+    return name, "\n".join([f"define i32 @{name}() {{", *products, "  ret i32 0", "}", ""])
+
+
+def build(folder: Path) -> None:
+    """Write a library for each bound, and `bounds.json`, which says what they are."""
+    import tvm
+
+    from schedules.hardware import cpu_of
+    from service.lowering import pipeline
+    from service.lowering.target import resolve, to_tvm
+
+    pipeline.register()
+    target = to_tvm(resolve("sapphirerapids"))
+    (dot,) = (dot for dot in cpu_of(target).dots if dot.in_tiles and dot.operands == ("bfloat16", "bfloat16"))
+    folder.mkdir(parents=True, exist_ok=True)
+    for index, bound in enumerate(BOUNDS):
+        built = tvm.compile(kernel(bound, dot), target, tir_pipeline=pipeline.NAME)
+        built.export_library(str(folder / f"bound{index}.so"))
+    (folder / "bounds.json").write_text(json.dumps([asdict(bound) for bound in BOUNDS]))
+
+
+def run(folder: Path, seconds: float) -> None:
+    """Print each bound's part of the rate on registers: the least time of all turns, and the medians of turns.
+
+    Raise SystemExit where there is no AMX.
+    """
+    import torch
+
+    from service import machine
+    from service.runtime.library import load_library
+
+    if "amx-tile" not in machine.cpu().features:
+        raise SystemExit("this CPU has no AMX, or the kernel refuses it")
+    os.environ["TVM_NUM_THREADS"] = str(THREADS)  # before its first kernel
+    bounds = [Bound(**each) for each in json.loads((folder / "bounds.json").read_text())]
+    calls = []
+    for index, bound in enumerate(bounds):
+        depth = 32 * max(bound.steps, 1)
+        a = torch.randn(THREADS, bound.tiles * _SIDE, depth).bfloat16()
+        b = torch.randn(THREADS, bound.panels, depth // 2, _SIDE, 2).bfloat16()
+        kernel, sums = load_library(folder / f"bound{index}.so")["main"], torch.empty(THREADS, _SIDE, _SIDE)
+        calls.append(partial(kernel, a, b, sums))
+    taken: list[list[float]] = [[] for _ in bounds]
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        for bound, call, times in zip(bounds, calls, taken, strict=True):
+            call()
+            start = time.perf_counter()
+            call()
+            times.append((time.perf_counter() - start) / bound.instructions)
+    for bound, times in zip(bounds, taken, strict=True):
+        shares = statistics.median(first / each for first, each in zip(taken[0], times, strict=True))
+        print(f"{bound.name}: {min(taken[0]) / min(times):.2f} at best, {shares:.2f} in the middle")
+    print(f"an instruction takes {1e9 * min(taken[0]):.2f} ns; {len(taken[0])} turns")
+
+
+def main() -> None:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("step", choices=("build", "run"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    arguments = parser.parse_args()
+    if arguments.step == "build":
+        build(arguments.folder)
+    else:
+        run(arguments.folder, arguments.seconds)
+
+
+if __name__ == "__main__":
+    main()
