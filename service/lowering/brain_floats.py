@@ -50,6 +50,7 @@ class KeepBrainFloats:
 
         C[i] = bfloat16(x)         →   C[i] = reinterpret(bfloat16, bits(x))
         alloc t: bfloat16; t[i]    →   alloc t: uint16; reinterpret(bfloat16, t[i])
+        let v = float32(A[i])      →   let v = reinterpret(float32, bits of A[i] << 16)
 
     `bits` is an operator of ours where the CPU has an instruction, else arithmetic; NaN stays NaN.
     """
@@ -84,6 +85,7 @@ class _Keeper:
                 self._kept[old] = tirx.decl_buffer(old.shape, _BITS, old.name, scope=old.scope())
         load = type(tirx.BufferLoad(tirx.decl_buffer((1,)), [0]))
         kinds = [(tirx.BufferStore, self._store), (load, self._load), (tirx.AllocBuffer, self._allocation)]
+        kinds.append((tirx.Bind, _with_widened_bits))
         kinds.append((Call, _address))
         return tvm_ffi.structural_map(body, kinds)
 
@@ -127,6 +129,20 @@ class _Keeper:
         one, half, shift = (tirx.const(number, "uint32") for number in (1, 0x7FFF, 16))
         even = tirx.Cast(_BITS, tirx.shift_right(bits + half + (tirx.shift_right(bits, shift) & one), shift))
         return tirx.Select(tir.is_nan(value), tirx.const(_NAN, _BITS), even)
+
+
+def _with_widened_bits(bind: Any) -> Any:
+    """A binding without casts of bfloat16: BF16StorageLegalize leaves them as they are, of what then are integers."""
+    value = tvm_ffi.structural_map(bind.value, (tirx.Cast, _widened))
+    return bind if value.same_as(bind.value) else tirx.Bind(bind.var, value)
+
+
+def _widened(cast: Any) -> Any:
+    if _dtype(cast.value) != _BRAIN:
+        return cast
+    bits = tirx.Cast("uint32", tirx.reinterpret(_BITS, cast.value))
+    wide = tirx.reinterpret("float32", tirx.shift_left(bits, tirx.const(16, "uint32")))
+    return wide if _dtype(cast) == "float32" else tirx.Cast(_dtype(cast), wide)
 
 
 def _address(call: Any) -> Any:

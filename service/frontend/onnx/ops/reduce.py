@@ -126,7 +126,7 @@ def _reduce(node: Node) -> Any:
 
 @op("ArgMax", "ArgMin")
 def _arg(node: Node) -> Any:
-    """The first of equal elements, or with `select_last_index` the last."""
+    """The first of equal elements, or with `select_last_index` the last; NaN is ahead of all numbers, as in numpy."""
     rank = node.rank(0)
     axis, keep = node.attr("axis", 0) % rank, bool(node.attr("keepdims", 1))
     last, largest = bool(node.attr("select_last_index", 0)), node.op == "ArgMax"
@@ -139,8 +139,14 @@ def _arg(node: Node) -> Any:
 def _arg_kernel(x: te.Tensor, axis: int, keep: bool, largest: bool, last: bool) -> list[te.Tensor]:
     def better(a: Any, b: Any) -> Any:
         ahead = a[1] > b[1] if largest else a[1] < b[1]
-        tie = tirx.And(a[1] == b[1], a[0] >= b[0] if last else a[0] <= b[0])
-        left = tirx.Or(ahead, tie)
+        earlier = a[0] >= b[0] if last else a[0] <= b[0]
+        left = tirx.Or(ahead, tirx.And(a[1] == b[1], earlier))
+        if is_float(str(a[1].ty.dtype)):
+            left = tirx.Select(
+                tirx.isnan(a[1]),
+                tirx.Or(earlier, tirx.Not(tirx.isnan(b[1]))),
+                tirx.And(left, tirx.Not(tirx.isnan(b[1]))),
+            )
         return tirx.Select(left, a[0], b[0]), tirx.Select(left, a[1], b[1])
 
     def start(index: str, value: str) -> Any:
