@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tvm import s_tir, tirx
+from tvm.ir import Range
 
 from schedules.ir import tir
 from schedules.ir.types import Buffer, Expr, Size, Stmt
@@ -14,6 +15,7 @@ __all__ = [
     "buffer",
     "call",
     "loop",
+    "of_whole",
     "prefetch",
     "ramp",
     "sequence",
@@ -76,6 +78,18 @@ def block(name: str, body: Stmt, buffers: list[Buffer]) -> Stmt:
 def ramp(start: Expr, lanes: int) -> Expr:
     """Return the indices `start, start + 1, …` of a vector."""
     return tirx.Ramp(start, tir.index_const(1), lanes)
+
+
+def of_whole(sources: Sequence[Buffer], body: Callable[..., Stmt]) -> Stmt:
+    """Return a block of `body(of other names for the sources)`, which has pointers into all of these buffers.
+
+    TVM cuts a buffer to the elements that statements name: what a call reads or writes behind a pointer is none.
+    """
+    names = [buffer(each.name, *each.shape, dtype=str(each.dtype)) for each in sources]
+    regions = [tirx.BufferRegion(each, [Range(0, extent) for extent in each.shape]) for each in sources]
+    matched = [s_tir.MatchBufferRegion(name, region) for name, region in zip(names, regions, strict=True)]
+    made = s_tir.SBlock([], regions, regions, "of_whole", body(*names), match_buffers=matched)
+    return s_tir.SBlockRealize([], True, made)
 
 
 def prefetch(element: Expr) -> Stmt:

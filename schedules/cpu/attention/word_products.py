@@ -13,7 +13,7 @@ from schedules.cpu.common.matrix_code import configuration, declarations, produc
 from schedules.cpu.common.register_tile import unrolled_steps
 from schedules.dots import Dot
 from schedules.ir import tir
-from schedules.ir.statements import block, buffer, call, loop, ramp, sequence, store, unrolled, with_code
+from schedules.ir.statements import block, buffer, call, loop, of_whole, ramp, sequence, store, unrolled, with_code
 from schedules.ir.types import Buffer, Expr, Stmt
 
 __all__ = ["ByTiles", "ByVectors"]
@@ -59,8 +59,13 @@ class ByTiles(_Product):
         across = span // self.dot.n
         shape, walk = (self.matrix, across), rows_by_panel(words // (self.dot.k // PAIR), across)
         start = tir.index_const(0)
-        elements = [c[first, start], b[start, start], *(left(i * self.dot.m, 0) for i in range(self.matrix))]
-        return self._one(*product(self.dot, shape, walk, self.dot.m), *map(tirx.address_of, elements))
+        of_rows = [left(i * self.dot.m, 0) for i in range(self.matrix)]
+
+        def called(c: Buffer, b: Buffer, a: Buffer) -> Stmt:
+            elements = [c[first, start], b[start, start], *(a[tuple(load.indices)] for load in of_rows)]
+            return self._one(*product(self.dot, shape, walk, self.dot.m), *map(tirx.address_of, elements))
+
+        return of_whole((c, b, of_rows[0].source), called)
 
     def around(self, task: Stmt) -> Stmt:
         """Return a task with its registers configured and released."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from tvm import s_tir, tirx
-from tvm.ir import Range
 
 from schedules.cpu.common.matrix_code import ROW_BYTES, ROWS, Walk, configuration, declarations, product, release
 from schedules.cpu.common.tile_registers import rows_of
@@ -13,7 +12,7 @@ from schedules.cpu.conv.tiles_regroup import Regrouped, bound
 from schedules.dots import Dot
 from schedules.ir import tir
 from schedules.ir.blocks import block_realizes
-from schedules.ir.statements import buffer, call, loop, sequence, store, unrolled, vectorized, with_code
+from schedules.ir.statements import buffer, call, loop, of_whole, sequence, store, unrolled, vectorized, with_code
 from schedules.ir.types import Buffer, Expr, PrimFunc, SBlock, Size, Stmt
 from schedules.template import Declined
 
@@ -89,10 +88,9 @@ class _Kernel:
         if layout.op.groups > 1:
             group = tirx.floordiv(block, layout.blocks // layout.op.groups)
             first += (group * layout.depths - part) * plane
-        image, held = (buffer(each.name, *each.shape, dtype=str(each.dtype)) for each in (source, sums))
         ahead = tasks.lines_ahead(across)
 
-        def tile(at: Expr) -> Stmt:
+        def tile(at: Expr, image: Buffer, held: Buffer) -> Stmt:
             pixel = at * tasks.rows
             elements = [held[pixel * (across * layout.lanes)], self._behind(block, 0)]
             elements += [image[(first + pixel + i * tasks.each) * layout.depth] for i in range(tasks.down)]
@@ -101,7 +99,7 @@ class _Kernel:
             made = product(self.dot, (tasks.down, across), self._walk(), tasks.each, ahead, into_l2=True)
             return self.one(*made, *map(tirx.address_of, elements))
 
-        return _of_whole(loop(tasks.tiles, tile), {source: image, sums: held})
+        return of_whole((source, sums), lambda *held: loop(tasks.tiles, lambda at: tile(at, *held)))
 
     def _behind(self, block: Expr, lines: Size) -> Expr:
         """The element so many 64 bytes behind a block's first weight; past the last one may be fetched, too."""
@@ -149,11 +147,3 @@ class _Kernel:
             right_row=ROW_BYTES,
             right_across=layout.steps * ROWS * ROW_BYTES,
         )
-
-
-def _of_whole(body: Stmt, held: dict[Buffer, Buffer]) -> Stmt:
-    """A block of `body`, which has pointers into all of these buffers, by other names: TVM would cut off the rest."""
-    regions = {each: tirx.BufferRegion(each, [Range(0, extent) for extent in each.shape]) for each in held}
-    matched = [s_tir.MatchBufferRegion(name, regions[each]) for each, name in held.items()]
-    touched = list(regions.values())
-    return s_tir.SBlockRealize([], True, s_tir.SBlock([], touched, touched, "tiles", body, match_buffers=matched))

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+import tvm
 
 from schedules.hardware import Cpu, cpu_of
 from schedules.ir.statements import with_code
 from service.lowering.target import resolve, to_tvm
 
-__all__ = ["BRAIN", "HERE", "INSTRUCTIONS", "MIXED", "SIGNED", "emulated", "random", "row"]
+__all__ = ["BRAIN", "HERE", "INSTRUCTIONS", "MIXED", "SIGNED", "emulated", "loaded", "random", "row"]
 
 BRAIN, MIXED, SIGNED = ("bfloat16", "bfloat16"), ("uint8", "int8"), ("int8", "int8")
 INSTRUCTIONS = {BRAIN: "tdpbf16ps", MIXED: "tdpbusd", SIGNED: "tdpbssd"}
@@ -31,6 +35,21 @@ def emulated(code: str, body: Any) -> Any:
     for before, after in (*names, (" immarg", "")):
         code = code.replace(before, after)
     return with_code(code, body)
+
+
+def loaded(module: Any, library: Path, emulator: Any) -> Any:
+    """Return a module by way of a library, so that it finds instructions; its workspaces are guarded by the emulator's.
+
+    What takes no more than 1 KiB is on the stack, and is not.
+    """
+    module.export_library(str(library))
+    found = tvm.runtime.load_module(str(library))
+    names = {"Alloc": emulator.guarded_workspace, "Free": emulator.kept_workspace}
+    for name, function in names.items():
+        with suppress(ValueError):  # without workspaces it does not ask for them
+            held = ctypes.c_void_p.in_dll(ctypes.CDLL(str(library)), f"__TVMBackend{name}Workspace")
+            held.value = ctypes.cast(function, ctypes.c_void_p).value
+    return found
 
 
 def random(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Any:

@@ -26,7 +26,7 @@ from service.lowering.target import resolve, to_tvm
 from service.lowering.vector_functions import VECTOR_MATH
 from tests.guarded import guarded_tensor
 from tests.schedules.cpu.attention.test_attention import INFINITY, Case, expected, function, inputs, operator
-from tests.schedules.cpu.tiles import emulated, row
+from tests.schedules.cpu.tiles import emulated, loaded, row
 
 pipeline.register()
 BRAIN = "bfloat16"
@@ -58,9 +58,7 @@ CASES = {
 def test_emulated_tiles(case: Case, emulator: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_products, "with_code", emulated)
     for i, parameters in enumerate(several(case, TILES)):
-        library = tmp_path / f"{i}.so"
-        built(case, TILES, parameters).export_library(str(library))
-        agree(case, tvm.runtime.load_module(str(library)))
+        agree(case, loaded(built(case, TILES, parameters), tmp_path / f"{i}.so", emulator))
 
 
 @pytest.mark.sampled
@@ -116,11 +114,10 @@ def test_rows_without_a_softmax(
     blocks = {point["block"]: point for point in word_plan.points(operator(case), row(name))}
     assert set(blocks) == {96, 64, 32}
     for i, block in enumerate((96, 32)):
-        library = tmp_path / f"{i}.so"
-        built(case, name, blocks[block]).export_library(str(library))
+        module = loaded(built(case, name, blocks[block]), tmp_path / f"{i}.so", emulator)
         for bad in (0.0, np.nan, INFINITY):
             arrays[2][0, 66, 0] = bad
-            agree(case, tvm.runtime.load_module(str(library)), arrays)
+            agree(case, module, arrays)
 
 
 def test_every_point_is_one_and_others_are_refused() -> None:

@@ -25,7 +25,7 @@ from service.lowering import pipeline
 from service.lowering.code_target import to_code_target
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
-from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, emulated, random, row
+from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, emulated, loaded, random, row
 
 pipeline.register()
 RULE = Conv2dTiles()
@@ -203,9 +203,7 @@ def test_emulated(
     monkeypatch.setattr(tiles_nest, "with_code", emulated)
     op, cpu = convolution_of(operands, **CASES[case]), row(HERE)
     for i, parameters in enumerate(some(op, cpu)):
-        library = tmp_path / f"{i}.so"
-        built(op, cpu, parameters).export_library(str(library))
-        agree(op, tvm.runtime.load_module(str(library)), parameters)
+        agree(op, loaded(built(op, cpu, parameters), tmp_path / f"{i}.so", emulator), parameters)
 
 
 def some(op: Conv2d, cpu: Cpu, most: int = 4) -> list[dict[str, int]]:

@@ -23,7 +23,7 @@ from service import machine
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
-from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, emulated, random, row
+from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, emulated, loaded, random, row
 
 pipeline.register()
 RULE = MatmulPacked()
@@ -121,9 +121,7 @@ def test_emulated_products(
     monkeypatch.setattr(matrix_nest, "with_code", emulated)
     op, cpu = product_of(operands, m, n, k), row(HERE)
     for i, parameters in enumerate(list(matrix_plan.points(op, cpu))[::3]):
-        library = tmp_path / f"{i}.so"
-        built(op, cpu, parameters).export_library(str(library))
-        agree(op, tvm.runtime.load_module(str(library)), parameters)
+        agree(op, loaded(built(op, cpu, parameters), tmp_path / f"{i}.so", emulator), parameters)
 
 
 def primfunc(op: Matmul, cpu: Cpu, parameters: dict[str, int] | None = None) -> tvm.tirx.PrimFunc:
