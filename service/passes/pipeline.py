@@ -19,6 +19,7 @@ from service.errors import RelaxcError
 from service.passes.fuse.annotate_pads import AnnotatePads
 from service.passes.fuse.keep_unfused import KeepUnfused
 from service.passes.fuse.record_fusions import RecordFusions
+from service.passes.fuse.sizes_as_shape import SizesAsShape
 from service.passes.layout.block_channels import BlockChannels
 from service.passes.layout.bytes_by_columns import BytesByColumns
 from service.passes.layout.channels_last import ChannelsLast
@@ -339,6 +340,7 @@ def _fuse(job: Job) -> list[Any]:
         AnnotatePads(),
         relax.transform.FuseOps(),
         RecordFusions(job.report),
+        SizesAsShape(),
         KeepUnfused(job.unfused),
         relax.transform.FuseTIR(),
         relax.transform.DeadCodeElimination(),
