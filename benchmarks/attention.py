@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tiles import use_threads
+from benchmarks.tile_bounds import Gauge, build_gauge
+from benchmarks.tiles import taken, use_threads
 
 __all__ = ["build", "main", "run"]
 
@@ -29,9 +28,6 @@ SHAPES = {
     "GPT-2 1024": (12, 1024, 64, True),
 }
 """Heads, tokens, columns of a head, whether causal."""
-
-_CALLS = 3
-"""Of one kernel, in a turn."""
 
 
 def build(folder: Path, name: str) -> None:
@@ -73,6 +69,7 @@ def build(folder: Path, name: str) -> None:
             library = f"{title.replace('/', '').replace(' ', '_')}_{way}.so"
             tvm.compile(made, target, tir_pipeline=pipeline.NAME).export_library(str(folder / library))
             rows.append({"title": title, "way": way, "library": library, "parameters": parameters})
+    build_gauge(folder)
     (folder / "attention.json").write_text(json.dumps(rows))
 
 
@@ -123,29 +120,12 @@ def run(folder: Path, seconds: float, threads: int) -> None:
     features = machine.cpu().features  # to read these asks the kernel for tile registers
     rows = json.loads((folder / "attention.json").read_text())
     rows = [row for row in rows if row["way"] != "tiles" or "amx-bf16" in features]
+    gauge = Gauge(folder) if "amx-bf16" in features else None
     for title, (heads, tokens, depth, causal) in SHAPES.items():
         ways = _ways(folder, [row for row in rows if row["title"] == title], heads, tokens, depth, causal=causal)
         first = next(way for way in ("tiles", "pairs", "widened") if way in ways)
-        taken: dict[str, list[float]] = {way: [] for way in ways}
-        until = time.perf_counter() + seconds
-        while time.perf_counter() < until:
-            for way, call in ways.items():
-                call()
-                start = time.perf_counter()
-                for _ in range(_CALLS):
-                    call()
-                taken[way].append((time.perf_counter() - start) / _CALLS)
-        ratios = {
-            way: statistics.median(a / b for a, b in zip(taken[way], taken[first], strict=True))
-            for way in ways
-            if way != first
-        }
-        others = ", ".join(f"{way} {ratio:.2f}" for way, ratio in ratios.items())
-        gflops = 4e-9 * heads * tokens * tokens * depth / statistics.median(taken[first])
-        turns = len(taken[first])
-        print(
-            f"{title}: {first} {1e6 * statistics.median(taken[first]):.0f} µs, {gflops:.0f} GFLOP/s; {others} ({turns})"
-        )
+        said = taken(ways, first, seconds, 2 * heads * tokens * tokens * depth, gauge)
+        print(f"{title}: {first} {said}")
 
 
 def _ways(

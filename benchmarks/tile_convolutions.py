@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.tile_bounds import Gauge, build_gauge
 from benchmarks.tiles import called, taken, target_of_two_cores, use_threads
 
 __all__ = ["build", "main", "run"]
@@ -69,6 +70,7 @@ def build(folder: Path) -> None:
                 shape = (channels, filters, kernel, stride, size)
                 row = {"library": name, "way": way, "operands": plan.operator.operands, "shape": shape}
                 rows.append(row | {"packed": packed, "plan": dict(plan.parameters), "cycles": plan.cycles})
+    build_gauge(folder)
     (folder / "kernels.json").write_text(json.dumps(rows))
 
 
@@ -126,7 +128,7 @@ def run(folder: Path, seconds: float, threads: int) -> None:
     if "amx-tile" not in machine.cpu().features:
         raise SystemExit("this CPU has no AMX, or the kernel refuses it")
     use_threads(threads)
-    rows = json.loads((folder / "kernels.json").read_text())
+    rows, gauge = json.loads((folder / "kernels.json").read_text()), Gauge(folder)
     for at, row in enumerate(rows):
         if row["way"] != "tiles":
             continue
@@ -134,7 +136,7 @@ def run(folder: Path, seconds: float, threads: int) -> None:
         end = next((i for i, each in enumerate(alike) if i and each["way"] == "tiles"), len(alike))
         channels, filters, kernel, stride, size = row["shape"]
         pixels = ((size + kernel // 2 * 2 - kernel) // stride + 1) ** 2
-        said = taken(_ways(folder, alike[:end]), "tiles", seconds, channels * filters * kernel**2 * pixels)
+        said = taken(_ways(folder, alike[:end]), "tiles", seconds, channels * filters * kernel**2 * pixels, gauge)
         print(f"{row['operands'][0]} {channels}→{filters} {kernel}x{kernel}/{stride} of {size}: {said}", flush=True)
         plans = {each["way"]: f"{round(each['cycles'])} {each['plan']}" for each in alike[:end]}
         print("   ", plans, flush=True)
