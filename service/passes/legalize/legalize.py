@@ -16,6 +16,7 @@ from service.passes.legalize.legalize_division import DIVISION
 from service.passes.legalize.legalize_extremes import from_infinity
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
+from service.passes.legalize.legalize_places import PLACES
 from service.passes.legalize.legalize_quantized import QUANTIZED, QUANTIZED_BY_CASTS, QUANTIZED_BY_FMA
 
 __all__ = ["Legalize", "operators_left"]
@@ -47,7 +48,8 @@ class Legalize:
     ) -> None:
         self.raised = raised
         quantized = QUANTIZED_BY_FMA if by_fma else QUANTIZED_BY_CASTS if by_casts else QUANTIZED
-        self.rules = COMPARISONS | DIVISION | INDEXING | NORMS | quantized | (ROUNDING_CASTS if rounds else CASTS)
+        casts = ROUNDING_CASTS if rounds else CASTS
+        self.rules = COMPARISONS | DIVISION | INDEXING | NORMS | PLACES | quantized | casts
 
     def transform_module(self, module: IRModule, _context: Any) -> IRModule:
         """Return the module in calls of PrimFuncs."""

@@ -15,6 +15,7 @@ from service.passes.common.rewrite import static_shape, with_functions
 from service.passes.legalize.legalize import operators_left
 from service.passes.legalize.legalize_indexing import INDEXING
 from service.passes.legalize.legalize_norms import NORMS
+from service.passes.legalize.legalize_places import PLACES
 from service.passes.legalize.legalize_quantized import QUANTIZED
 
 __all__ = ["LARGEST_BYTES", "EvaluateConstants"]
@@ -116,7 +117,7 @@ def _evaluate(bindings: list[relax.VarBinding], wanted: list[Any]) -> dict[Any, 
     module, inputs = _as_function(bindings, wanted)
     with tvm.target.Target(HOST):
         module = relax.transform.DeadCodeElimination()(module)
-        module = relax.transform.LegalizeOps(INDEXING | NORMS | QUANTIZED)(
+        module = relax.transform.LegalizeOps(INDEXING | NORMS | PLACES | QUANTIZED)(
             relax.transform.DecomposeOpsForInference()(module)
         )
     if operators_left(module):
