@@ -19,8 +19,8 @@ from schedules.ir.dtypes import is_float
 
 __all__ = ["from_infinity"]
 
-_KERNELS = re.compile(r"(max|min|max_pool[123]d)\d*")
-"""What LegalizeOps calls the PrimFuncs of these operators, which have no other numbers."""
+_KERNELS = re.compile(r"(max|min|max_pool[123]d|adaptive_pool([13]d)?)\d*")
+"""What LegalizeOps, and the importer of `.pt2`, call the PrimFuncs of these operators, which have no other numbers."""
 
 
 def from_infinity(module: IRModule) -> IRModule:

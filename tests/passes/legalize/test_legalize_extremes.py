@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tvm import relax, topi
 from tvm.relax import op
 
 from service.passes import optimize
@@ -22,6 +23,9 @@ CASES: dict[str, Callable[[Any], Any]] = {
     "windows": lambda x: op.nn.max_pool2d(x, (2, 2), (2, 2)),
     "padded windows": lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2), (1, 1)),
     "windows in lines": lambda x: op.nn.max_pool1d(op.reshape(x, (6, 6, 20)), 3, 1, 1),
+    "windows of any size": lambda x: relax.BlockBuilder.current().emit_te(
+        topi.nn.adaptive_pool, x, [3, 2], "max", "NCHW"
+    ),
 }
 
 
