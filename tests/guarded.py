@@ -34,7 +34,13 @@ def guarded(array: np.ndarray[Any, Any], side: Literal["start", "end"]) -> np.nd
 
 
 def guarded_tensor(array: np.ndarray[Any, Any], side: Literal["start", "end"]) -> Any:
-    """`guarded` as a tensor of TVM's on the same memory; a plain one where the dtype has no DLPack form in numpy."""
-    if array.dtype.kind not in "fiu" or not array.size:
+    """`guarded` as a tensor of TVM's on the same memory; a plain one of no elements, which has no address.
+
+    Numpy has no DLPack form of what ml_dtypes adds, bfloat16 above all: those are their bits, seen as the dtype.
+    """
+    if not array.size:
         return tvm.runtime.tensor(array)
-    return tvm.runtime.from_dlpack(guarded(array, side))
+    if array.dtype.kind in "fiu":
+        return tvm.runtime.from_dlpack(guarded(array, side))
+    bits = guarded(np.ascontiguousarray(array).view(f"uint{8 * array.dtype.itemsize}"), side)
+    return tvm.runtime.from_dlpack(bits)._create_view(array.shape, str(array.dtype))
