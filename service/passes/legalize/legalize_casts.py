@@ -2,12 +2,14 @@
 
 bfloat16(x)     rounds     bfloat16 is computed in float32, where a cast there and back is none
 int64(i + 1)    wraps      of int32 it was int64(i) + 1: integers of 32 bits are indices to TVM, which never overflow
+uint8(83 * i)   wraps      a vector of a loop's i was [0, 83, ..., 581] again where that is cast to wider integers
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from tvm import relax, te, tirx, topi
 
 from service.passes.legalize.legalize_comparisons import opaque
@@ -15,11 +17,18 @@ from service.passes.legalize.legalize_comparisons import opaque
 __all__ = ["CASTS", "ROUNDING_CASTS"]
 
 
-def _widened(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _wrapped(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, dtype = call.args[0], str(call.ty.dtype)
-    if dtype != "int64" or str(data.ty.dtype) != "int32" or not _is_computed(builder, data):
+    if not _wraps(str(data.ty.dtype), dtype) or not _is_computed(builder, data):
         return call.op.get_attr("FLegalize")(builder, call)
     return builder.call_te(lambda data: topi.cast(opaque(data), dtype), data, primfunc_name_hint="cast")
+
+
+def _wraps(old: str, new: str) -> bool:
+    """Whether integers may wrap in a cast, or did before it and TVM would have them not."""
+    if not (old.startswith(("int", "uint")) and new.startswith(("int", "uint"))):
+        return False
+    return (old, new) == ("int32", "int64") or not np.can_cast(old, new)
 
 
 def _is_computed(builder: relax.BlockBuilder, data: relax.Expr) -> bool:
@@ -27,10 +36,10 @@ def _is_computed(builder: relax.BlockBuilder, data: relax.Expr) -> bool:
     return isinstance(data, relax.Var) and builder.lookup_binding(data) is not None
 
 
-def _rounded_or_widened(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
+def _rounded_or_wrapped(builder: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     data, dtype = call.args[0], str(call.ty.dtype)
     if dtype != "bfloat16" or str(data.ty.dtype) == dtype:
-        return _widened(builder, call)
+        return _wrapped(builder, call)
 
     def cast(data: te.Tensor) -> te.Tensor:
         return te.compute(data.shape, lambda *at: _rounded(data(*at).astype("float32")).astype(dtype), name="cast")
@@ -50,7 +59,7 @@ def _word(value: int) -> Any:
     return tirx.const(value, "uint32")
 
 
-CASTS = {"relax.astype": _widened}
+CASTS = {"relax.astype": _wrapped}
 
-ROUNDING_CASTS = {"relax.astype": _rounded_or_widened}
+ROUNDING_CASTS = {"relax.astype": _rounded_or_wrapped}
 """Of networks that round to bfloat16 where they say so."""

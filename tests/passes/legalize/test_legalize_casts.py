@@ -11,6 +11,7 @@ from onnx import TensorProto
 
 from service import compiler
 from service.passes.legalize.legalize import Legalize
+from service.request import CompileOptions
 from service.runtime import load
 from tests.frontend.onnx.harness import model, node, value, write
 from tests.passes.graphs import compute, graph
@@ -57,3 +58,37 @@ def test_a_network_in_float32_rounds_where_it_says_so(tmp_path: Path, low: str) 
     compiler.run(compiler.prepare(path), tmp_path, lambda event: None)
     x = np.random.default_rng(0).standard_normal((4, 64)).astype("float32")
     np.testing.assert_array_equal(load(tmp_path / "model.so")(x=x)["y"], (3 * x).astype(LOW[low]).astype("float32") + x)
+
+
+INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+@pytest.mark.sampled("83-int8", "83-uint8", "77777777777777-int32")
+@pytest.mark.parametrize("dtype", INTEGERS)
+@pytest.mark.parametrize("factor", [83, -83, 77777777777777])
+def test_ranges_wrap_in_a_cast(tmp_path: Path, factor: int, dtype: str) -> None:
+    """`range(n) * 83` in 8 bits, and wider again, was 332 for 76; each result has its range, or the cast is stored."""
+    others = [other for other in INTEGERS if other != dtype]
+    nodes = [node("Shape", ["x"], ["s"]), node("Squeeze", ["s"], ["n"])]
+    weights = {"one": np.int64(1), "factor": np.int64(factor), "hundred": np.array(100, dtype)}
+    for first, name in enumerate([*others, "rest"]):
+        weights[f"first {name}"] = np.int64(first)
+        nodes += [
+            node("Add", ["n", f"first {name}"], [f"end {name}"]),
+            node("Range", [f"first {name}", f"end {name}", "one"], [f"range {name}"]),
+            node("Mul", [f"range {name}", "factor"], [f"product {name}"]),
+            node("Cast", [f"product {name}"], [f"narrow {name}"], to=getattr(TensorProto, dtype.upper())),
+            node("Cast", [f"narrow {name}"], [name], to=getattr(TensorProto, name.upper()))
+            if name in others
+            else node("Mod", ["narrow rest", "hundred"], [name]),
+        ]
+    outputs = [value(name, ["n"], getattr(TensorProto, name.upper())) for name in others]
+    outputs.append(value("rest", ["n"], getattr(TensorProto, dtype.upper())))
+    path = write(tmp_path, model(nodes, [value("x", ["n"])], outputs, **weights))
+    compiler.run(compiler.prepare(path, options=CompileOptions(verify=False)), tmp_path, lambda event: None)
+    got = load(tmp_path / "model.so")(x=np.zeros(300, "float32"))
+    for first, name in enumerate([*others, "rest"]):
+        narrow = (np.arange(first, 300 + first) * factor).astype(dtype)
+        np.testing.assert_array_equal(
+            got[name], narrow.astype(name) if name in others else narrow % narrow.dtype.type(100)
+        )
