@@ -20,11 +20,15 @@ def computed_in(value: Any, dtypes: Mapping[str, str], data: Container[Any] = ()
     Of data is what has a load, or a variable that is `in data`. Indices of loads stay.
     """
     loads: dict[Any, Any] = {}
+    names: dict[Any, Any] = {}
 
     def aside(load: Any) -> Any:
-        name = tirx.Var(f"load{len(loads)}", load.ty.dtype)
-        loads[name] = load
-        return name
+        """One name of equal loads: what binds a variable may be there twice, and TVM checks that it is the same."""
+        key = tvm_ffi.StructuralKey(load)  # type: ignore[call-arg]
+        if key not in names:
+            names[key] = tirx.Var(f"load{len(loads)}", load.ty.dtype)
+            loads[names[key]] = load
+        return names[key]
 
     def other(expr: Any) -> Any:
         dtype = str(expr.ty.dtype)

@@ -42,6 +42,17 @@ def test_casts_in_indices_and_sums_of_casts_stay() -> None:
     assert "int64" not in rewritten(a, b, te.compute((1,), lambda i: summed)).replace("T.int64", "")
 
 
+def test_what_binds_a_variable_may_be_there_twice() -> None:
+    """TVM's lowering of a quotient has it so, and refused that its two were of two names."""
+    x, name = te.placeholder((8,), "int64", "x"), tirx.Var("name", "int64")
+
+    def element(i: Any) -> Any:
+        bound = tirx.Let(name, x(i) + 1, name * name)
+        return tirx.Select(x(i) > 0, bound, tirx.const(0, "int64") - bound)
+
+    assert rewritten(x, te.compute((8,), element), bits=64).count("int128") > 2
+
+
 def test_indices_and_what_loops_count_stay() -> None:
     x, at = te.placeholder((8,), "int32", "x"), te.placeholder((8,), "int64", "at")
     found = rewritten(x, at, te.compute((8,), lambda i: x(at(i) + 1) + tirx.const(1, "int32")))
