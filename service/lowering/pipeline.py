@@ -14,6 +14,7 @@ from service.lowering.accumulate import AccumulateLocally
 from service.lowering.brain_floats import CallBrainFloats, KeepBrainFloats
 from service.lowering.cuda_arithmetic import CudaArithmetic
 from service.lowering.fold_bits import FoldBits
+from service.lowering.keep_bools import KeepBools
 from service.lowering.keep_nan import KeepNan
 from service.lowering.prefetch import InsertPrefetches
 from service.lowering.stack import KeepTilesOnStack
@@ -111,6 +112,7 @@ def _list() -> list[Any]:
         s_tir.transform.InjectVirtualThread(),
         s_tir.transform.InjectDoubleBuffer(),
         tirx.transform.StorageRewrite(),
+        KeepBools(),  # ours
         KeepTilesOnStack(),  # ours
         # Clean-up
         s_tir.transform.HoistIfThenElse(),
