@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from schedules.dots import Dot
     from schedules.ir.types import PrimFunc
 
-__all__ = ["BOUNDS", "Bound", "Gauge", "build", "build_gauge", "main", "run", "timed"]
+__all__ = ["BOUNDS", "Bound", "Gauge", "build", "build_gauge", "main", "require_tiles", "run", "timed"]
 
 THREADS = 2
 _GAUGE = "gauge.so"
@@ -173,6 +173,14 @@ class Gauge:
         return seconds < _AS_FAST * self._least
 
 
+def require_tiles() -> None:
+    """Raise SystemExit where there is no AMX, and have the kernel grant it where there is."""
+    from service import machine
+
+    if "amx-tile" not in machine.cpu().features:
+        raise SystemExit("this CPU has no AMX, or the kernel refuses it")
+
+
 def timed(call: Callable[[], Any], calls: int, gauge: Gauge | None) -> tuple[float, bool]:
     """Return the seconds of one of so many calls, and whether the gauge fits before and behind them."""
     fits = gauge is None or gauge.fits()
@@ -200,10 +208,7 @@ def run(folder: Path, seconds: float) -> None:
 
     Raise SystemExit where there is no AMX.
     """
-    from service import machine
-
-    if "amx-tile" not in machine.cpu().features:
-        raise SystemExit("this CPU has no AMX, or the kernel refuses it")
+    require_tiles()
     os.environ["TVM_NUM_THREADS"] = str(THREADS)  # before its first kernel
     bounds = [Bound(**each) for each in json.loads((folder / "bounds.json").read_text())]
     calls = [_call(folder / f"bound{index}.so", bound) for index, bound in enumerate(bounds)]

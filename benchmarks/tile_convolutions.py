@@ -11,15 +11,15 @@ and A across, `other lines` the best that differs from the default in these alon
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tile_bounds import Gauge, build_gauge
-from benchmarks.tiles import called, taken, target_of_two_cores, use_threads
+from benchmarks.tile_bounds import Gauge, build_gauge, require_tiles
+from benchmarks.tiles import command, drawn, taken, target_of_two_cores, use_threads
 
 __all__ = ["build", "main", "run"]
 
@@ -123,10 +123,7 @@ def run(folder: Path, seconds: float, threads: int) -> None:
 
     Raise ValueError where one is wrong, and SystemExit where there is no AMX.
     """
-    from service import machine
-
-    if "amx-tile" not in machine.cpu().features:
-        raise SystemExit("this CPU has no AMX, or the kernel refuses it")
+    require_tiles()
     use_threads(threads)
     rows, gauge = json.loads((folder / "kernels.json").read_text()), Gauge(folder)
     for at, row in enumerate(rows):
@@ -148,14 +145,8 @@ def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[]
 
     from service.runtime.library import load_library
 
-    random = torch.Generator().manual_seed(0)
     channels, filters, kernel, stride, size = rows[0]["shape"]
-    shapes = (1, channels, size, size), (filters, channels, kernel, kernel)
-    if rows[0]["operands"][0] == "bfloat16":
-        x, w = (torch.randn(shape, generator=random).bfloat16() for shape in shapes)
-    else:
-        x = torch.randint(0, 256, shapes[0], generator=random).to(torch.uint8)
-        w = torch.randint(-128, 128, shapes[1], generator=random).to(torch.int8)
+    x, w = drawn(rows[0]["operands"][0], (1, channels, size, size), (filters, channels, kernel, kernel))
     geometry = {"stride": stride, "padding": kernel // 2}
     want = torch.nn.functional.conv2d(x.double(), w.double(), **geometry)
     want = want.clamp(0) if x.dtype == torch.bfloat16 else (want * _SCALE).round().clamp(0, 255)
@@ -173,10 +164,10 @@ def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[]
         allowed = 1 if image.dtype == torch.uint8 else 0.01 * float(want.abs().max())
         if not is_winograd and float((made - want).abs().max()) > allowed:
             raise ValueError(f"{row['library']} computes something else")
-        found[row["way"]] = called(function, blocks, packed, out)
+        found[row["way"]] = partial(function, blocks, packed, out)
     if x.dtype == torch.bfloat16:
         last = x.contiguous(memory_format=torch.channels_last), w.contiguous(memory_format=torch.channels_last)
-        found["torch"] = lambda: torch.nn.functional.conv2d(*last, **geometry)
+        found["torch"] = partial(torch.nn.functional.conv2d, *last, **geometry)
     return found
 
 
@@ -193,16 +184,7 @@ def _packed(taps: Any, shape: Sequence[int]) -> Any:
 
 def main() -> None:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("step", choices=("build", "run"))
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each convolution")
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
-    if arguments.step == "build":
-        build(arguments.folder)
-    else:
-        run(arguments.folder, arguments.seconds, arguments.threads)
+    command(__doc__, build, run, 2.0, "convolution")
 
 
 if __name__ == "__main__":

@@ -16,12 +16,13 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.tile_bounds import Gauge, build_gauge, timed
+from benchmarks.tile_bounds import Gauge, build_gauge, require_tiles, timed
 
-__all__ = ["build", "called", "main", "run", "taken", "target_of_two_cores", "use_threads"]
+__all__ = ["build", "command", "drawn", "main", "run", "taken", "target_of_two_cores", "use_threads"]
 
 SHAPES = ((128, 768, 768), (128, 768, 3072), (128, 3072, 768), (197, 768, 3072), (512, 1024, 1024))
 """Rows, depth, columns."""
@@ -81,10 +82,7 @@ def run(folder: Path, seconds: float, threads: int) -> None:
     """Print the medians of each product, and what other ways take of the tiles' time. Raise ValueError where one is
     wrong, and SystemExit where there is no AMX.
     """
-    from service import machine
-
-    if "amx-tile" not in machine.cpu().features:
-        raise SystemExit("this CPU has no AMX, or the kernel refuses it")
+    require_tiles()
     use_threads(threads)
     rows, gauge = json.loads((folder / "kernels.json").read_text()), Gauge(folder)
     for kind, shape in dict.fromkeys((row["operands"][0], tuple(row["shape"])) for row in rows):
@@ -144,14 +142,10 @@ def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[]
 
     from service.runtime.library import load_library
 
-    random = torch.Generator().manual_seed(0)
     (m, k, n), (left, _) = rows[0]["shape"], rows[0]["operands"]
-    if left == "bfloat16":
-        a, b = (torch.randn(size, generator=random).bfloat16() for size in ((m, k), (k, n)))
-    else:
-        a = torch.randint(0, 256, (m, k), generator=random).to(torch.uint8)
-        b = torch.randint(-128, 128, (k, n), generator=random).to(torch.int8)
-    want, found = a.double() @ b.double(), {}
+    a, b = drawn(left, (m, k), (k, n))
+    want = a.double() @ b.double()
+    found: dict[str, Callable[[], Any]] = {}
     for row in rows:
         width, dot = row["panel"]
         filled = torch.nn.functional.pad(b, (0, -n % width))
@@ -161,31 +155,44 @@ def _ways(folder: Path, rows: Sequence[dict[str, Any]]) -> dict[str, Callable[[]
         kernel(a, packed, out)
         if float((out - want).abs().max()) > (2e-6 * k if left == "bfloat16" else 0):
             raise ValueError(f"{row['library']} computes something else")
-        found[row["way"]] = called(kernel, a, packed, out)
+        found[row["way"]] = partial(kernel, a, packed, out)
     if left == "bfloat16":
         weight, into = b.t().contiguous(), torch.empty(m, n).bfloat16()
-        found["torch linear"] = called(torch.nn.functional.linear, a, weight)
-        found["torch mm"] = lambda: torch.mm(a, b, out=into)
+        found["torch linear"] = partial(torch.nn.functional.linear, a, weight)
+        found["torch mm"] = partial(torch.mm, a, b, out=into)
     return found
 
 
-def called(function: Callable[..., Any], *arguments: Any) -> Callable[[], Any]:
-    """Return the call of a function with these arguments."""
-    return lambda: function(*arguments)
+def drawn(dtype: str, left: tuple[int, ...], right: tuple[int, ...]) -> tuple[Any, Any]:
+    """Return random operands of these shapes: bfloat16, or else uint8 and int8."""
+    import torch
+
+    random = torch.Generator().manual_seed(0)
+    if dtype == "bfloat16":
+        return torch.randn(left, generator=random).bfloat16(), torch.randn(right, generator=random).bfloat16()
+    unsigned = torch.randint(0, 256, left, generator=random).to(torch.uint8)
+    return unsigned, torch.randint(-128, 128, right, generator=random).to(torch.int8)
 
 
-def main() -> None:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def command(
+    description: str, build: Callable[[Path], None], run: Callable[[Path, float, int], None], seconds: float, of: str
+) -> None:
+    """Read the command line of a benchmark whose kernels are built, and run elsewhere for `seconds` each."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("step", choices=("build", "run"))
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--seconds", type=float, default=3.0, help="of each product")
+    parser.add_argument("--seconds", type=float, default=seconds, help=f"of each {of}")
     parser.add_argument("--threads", type=int, default=2)
     arguments = parser.parse_args()
     if arguments.step == "build":
         build(arguments.folder)
     else:
         run(arguments.folder, arguments.seconds, arguments.threads)
+
+
+def main() -> None:
+    """Read the command line."""
+    command(__doc__, build, run, 3.0, "product")
 
 
 if __name__ == "__main__":
