@@ -14,9 +14,11 @@ import tvm
 
 from schedules.hardware import Cpu, cpu_of
 from schedules.ir.statements import with_code
+from schedules.template import Schedule
+from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 
-__all__ = ["BRAIN", "HERE", "INSTRUCTIONS", "MIXED", "SIGNED", "emulated", "loaded", "random", "row"]
+__all__ = ["BRAIN", "HERE", "INSTRUCTIONS", "MIXED", "SIGNED", "compiled", "emulated", "loaded", "random", "row"]
 
 BRAIN, MIXED, SIGNED = ("bfloat16", "bfloat16"), ("uint8", "int8"), ("int8", "int8")
 INSTRUCTIONS = {BRAIN: "tdpbf16ps", MIXED: "tdpbusd", SIGNED: "tdpbssd"}
@@ -35,6 +37,14 @@ def emulated(code: str, body: Any) -> Any:
     for before, after in (*names, (" immarg", "")):
         code = code.replace(before, after)
     return with_code(code, body)
+
+
+def compiled(rule: Any, func: Any) -> Any:
+    """Return what a template makes of a PrimFunc, compiled for `HERE`."""
+    target = to_tvm(resolve(HERE))
+    made = rule.apply(func, target)
+    assert isinstance(made, Schedule), made
+    return tvm.compile(made.func, target, tir_pipeline=pipeline.NAME)
 
 
 def loaded(module: Any, library: Path, emulator: Any) -> Any:

@@ -25,7 +25,7 @@ from service.lowering import pipeline
 from service.lowering.code_target import to_code_target
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
-from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, emulated, loaded, random, row
+from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, compiled, emulated, loaded, random, row
 
 pipeline.register()
 RULE = Conv2dTiles()
@@ -239,10 +239,7 @@ def primfunc(op: Conv2d, cpu: Cpu, parameters: dict[str, int] | None = None) -> 
 
 
 def built(op: Conv2d, cpu: Cpu, parameters: dict[str, int]) -> Any:
-    target = to_tvm(resolve(HERE))
-    made = RULE.apply(primfunc(op, cpu, parameters), target)
-    assert isinstance(made, Schedule), made
-    return tvm.compile(made.func, target, tir_pipeline=pipeline.NAME)
+    return compiled(RULE, primfunc(op, cpu, parameters))
 
 
 def agree(op: Conv2d, module: Any, parameters: dict[str, int]) -> None:

@@ -23,7 +23,7 @@ from service import machine
 from service.lowering import pipeline
 from service.lowering.target import resolve, to_tvm
 from tests.guarded import guarded_tensor
-from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, emulated, loaded, random, row
+from tests.schedules.cpu.tiles import BRAIN, HERE, INSTRUCTIONS, compiled, emulated, loaded, random, row
 
 pipeline.register()
 RULE = MatmulPacked()
@@ -134,10 +134,7 @@ def primfunc(op: Matmul, cpu: Cpu, parameters: dict[str, int] | None = None) -> 
 
 def built(op: Matmul, cpu: Cpu, parameters: dict[str, int]) -> Any:
     """Return the product by these parameters, compiled for `HERE`."""
-    target = to_tvm(resolve(HERE))
-    made = RULE.apply(primfunc(op, cpu, parameters), target)
-    assert isinstance(made, Schedule), made
-    return tvm.compile(made.func, target, tir_pipeline=pipeline.NAME)
+    return compiled(RULE, primfunc(op, cpu, parameters))
 
 
 def agree(op: Matmul, module: Any, parameters: dict[str, int]) -> None:
